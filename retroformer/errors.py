@@ -1,0 +1,83 @@
+"""What can go wrong, each with one sentence that says what, where and what now.
+
+    RetroformerError
+    ├── ConfigError            (ValueError)         the experiment page, or a key=value, is wrong
+    ├── MissingInput           (FileNotFoundError)  a file or fact of the stage before is not there
+    ├── UnknownTask            (LookupError)        no task of this id in this split
+    ├── ProvenanceError        (ValueError)         the served model is not the one that was asked for
+    ├── ServiceError           (RuntimeError)       a server could not start, or its port is taken
+    ├── StoreError             (OSError)            the store cannot be read or written
+    ├── BudgetExhausted        (RuntimeError)       the token or money budget of the run is spent
+    └── InfrastructureFailure  (RuntimeError)       becomes an invalid outcome, never a return of 0
+        ├── EndpointFailure    (ConnectionError)    a model endpoint refused, hung or answered garbage
+        └── EnvironmentFailure (RuntimeError)       an environment died, hung or could not load its task
+
+An infrastructure failure inside a rollout is data: it is stored with its cause, counted and retried.
+Everything else stops the stage, which ends with the sentence and exit status 1. A bug still shows its traceback.
+"""
+
+import errno
+import logging
+import sys
+from collections.abc import Callable
+
+
+class RetroformerError(Exception):
+    """Base of every error that Retroformer raises on purpose."""
+
+
+class ConfigError(RetroformerError, ValueError):
+    """The experiment page, or a key=value on the command line, is wrong."""
+
+
+class MissingInput(RetroformerError, FileNotFoundError):
+    """A file or fact of the stage before is not there; the message names the command that makes it."""
+
+
+class UnknownTask(RetroformerError, LookupError):
+    """No task of this id in this split."""
+
+
+class ProvenanceError(RetroformerError, ValueError):
+    """The served model is not the one that was asked for."""
+
+
+class ServiceError(RetroformerError, RuntimeError):
+    """A server could not start, or its port is taken."""
+
+
+class StoreError(RetroformerError, OSError):
+    """The store cannot be read or written."""
+
+
+class BudgetExhausted(RetroformerError, RuntimeError):
+    """The token or money budget of the run is spent."""
+
+
+class InfrastructureFailure(RetroformerError, RuntimeError):
+    """The attempt could not be made; it becomes an invalid outcome, never a return of 0."""
+
+
+class EndpointFailure(InfrastructureFailure, ConnectionError):
+    """A model endpoint refused, hung or answered garbage."""
+
+
+class EnvironmentFailure(InfrastructureFailure):
+    """An environment died, hung or could not load its task."""
+
+
+def run_command(command: Callable[[list[str]], None]) -> None:
+    """Run a stage's `main` on the process arguments; an expected error ends as one sentence and exit status 1."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        command(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit("Stopped. Finished work is stored: run the same command again to go on.")
+    except RetroformerError as error:
+        sys.exit(str(error))
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            sys.exit(
+                f"The disk is full ({error.filename or 'while writing'}): free some space and run the same command again."
+            )
+        raise

@@ -1,0 +1,80 @@
+"""The roles. Each is one or two methods; nobody inherits to be accepted."""
+
+from typing import Protocol
+
+from retroformer.records import Memory, Record, Reflection, Step, Task, Trajectory, Transition, Usage
+
+
+class Scene(Record):
+    """All that an actor may look at when it chooses its next action."""
+
+    task: Task
+    opening: str
+    steps: tuple[Step, ...]
+    memory: Memory
+    choices: tuple[str, ...] = ()
+    """Actions that are possible now, where the environment can tell."""
+
+
+class Move(Record):
+    """What an actor decides. The thought may be empty."""
+
+    action: str
+    thought: str = ""
+    usage: Usage = Usage()
+
+
+class Environment(Protocol):
+    """One episode after another of a text world, in this process."""
+
+    def reset(self, task: Task) -> Transition:
+        """Start an episode; the transition's observation is the opening."""
+        ...
+
+    def step(self, action: str) -> Transition:
+        """Do one action. Anything may be sent: what makes no sense is answered by the environment, never raised."""
+        ...
+
+
+class Taskset(Protocol):
+    """Where the tasks of an environment come from."""
+
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks of the configured split, in the official order, without opening them.
+
+        Raises:
+            MissingInput: the data are not there; the message says how to get them.
+        """
+        ...
+
+    def environment(self) -> Environment:
+        """A fresh environment that can play any of these tasks."""
+        ...
+
+
+class Episode(Protocol):
+    """An environment played from the event loop, one episode."""
+
+    async def reset(self) -> Transition:
+        """Start the episode. Raises EnvironmentFailure."""
+        ...
+
+    async def step(self, action: str) -> Transition:
+        """Do one action. Raises EnvironmentFailure."""
+        ...
+
+
+class Actor(Protocol):
+    """Who acts. Frozen: nothing in this project trains it."""
+
+    async def act(self, scene: Scene) -> Move:
+        """Choose the next action. Raises EndpointFailure where its model could not be asked."""
+        ...
+
+
+class Reflector(Protocol):
+    """Who looks back on a failure and writes advice."""
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Advice for the next trial. `seed` makes candidates differ and repeat. Raises EndpointFailure."""
+        ...

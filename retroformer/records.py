@@ -1,0 +1,192 @@
+"""The facts that stages exchange. All are frozen: a change makes a new fact, a derived value is a property."""
+
+import math
+from enum import StrEnum
+from statistics import fmean, stdev
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NonNegative = Annotated[int, Field(ge=0)]
+
+
+class Record(BaseModel):
+    """An immutable fact."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Task(Record):
+    """One problem of an environment; its id is stable through all stages."""
+
+    id: str
+    environment: str
+    split: str
+
+
+class Transition(Record):
+    """What an environment answers to an action. `terminated` is not `truncated`; `success` is final."""
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    choices: tuple[str, ...] = ()
+    """Actions that are possible now, where the environment can tell."""
+
+    @property
+    def over(self) -> bool:
+        return self.terminated or self.truncated
+
+
+class Step(Record):
+    """One thing the actor did, and what came of it. The thought may be empty."""
+
+    thought: str = ""
+    action: str
+    observation: str
+    reward: float = 0.0
+
+
+class Outcome(StrEnum):
+    """How an attempt counts."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    INVALID = "invalid"
+    """The infrastructure failed, not the agent: never a return of 0, never rated, never trained on."""
+
+
+class Ending(StrEnum):
+    """Why an attempt ended."""
+
+    SOLVED = "solved"
+    TERMINATED = "terminated"
+    """The environment ended the episode without success, such as a wrong final answer."""
+    STEP_LIMIT = "step limit"
+    REPETITION = "repetition"
+    """The same action with the same observation more than Omega times (Reflexion, section 4.1)."""
+    TOO_MANY_ACTIONS = "too many actions"
+    """More than epsilon actions (Reflexion, section 4.1)."""
+    INFRASTRUCTURE = "infrastructure"
+
+
+class Usage(Record):
+    """What model calls consumed."""
+
+    calls: NonNegative = 0
+    prompt_tokens: NonNegative = 0
+    completion_tokens: NonNegative = 0
+    dollars: Annotated[float, Field(ge=0)] = 0.0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            calls=self.calls + other.calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            dollars=self.dollars + other.dollars,
+        )
+
+
+class Trajectory(Record):
+    """One finished attempt at a task."""
+
+    task: Task
+    opening: str
+    """The first observation, before any action."""
+    steps: tuple[Step, ...] = ()
+    outcome: Outcome
+    ending: Ending
+    cause: str = ""
+    """The failure of the infrastructure in words; empty unless the outcome is invalid."""
+    usage: Usage = Usage()
+
+    @property
+    def episode_return(self) -> float:
+        """G, the undiscounted sum of rewards."""
+        return math.fsum(step.reward for step in self.steps)
+
+
+class Sampling(Record):
+    """How text was drawn from a model."""
+
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    max_new_tokens: Annotated[int, Field(ge=1)] = 100
+    seed: int | None = None
+
+
+class Author(Record):
+    """Who wrote a reflection. `adapter_sha256` is None for a plain base model, a rule or a remote API."""
+
+    endpoint: str
+    model: str
+    adapter_sha256: str | None = None
+
+
+class Message(Record):
+    """One turn of a chat prompt."""
+
+    role: str
+    content: str
+
+
+class Reflection(Record):
+    """Advice, the prompt that made it and the model that wrote it."""
+
+    text: str
+    prompt: tuple[Message, ...]
+    author: Author
+    sampling: Sampling = Sampling()
+    usage: Usage = Usage()
+
+
+class Memory(Record):
+    """What the actor carries into a trial."""
+
+    reflections: tuple[str, ...] = ()
+    last_trajectory: Trajectory | None = None
+
+    def remember(self, reflection: str, capacity: int) -> "Memory":
+        """This memory with one more reflection; the oldest beyond `capacity` (Omega in Reflexion, 1 to 3) are dropped."""
+        return Memory(reflections=(*self.reflections, reflection)[-capacity:])
+
+
+class Key(Record):
+    """The natural key of a fact within an experiment."""
+
+    arm: str
+    task_id: str
+    trial: NonNegative = 0
+    candidate: NonNegative = 0
+    repeat: NonNegative = 0
+
+
+class RatedReflection(Record):
+    """A reflection and the returns of the trials before and after it (one return after per repeat)."""
+
+    key: Key
+    reflection: Reflection
+    return_before: float
+    returns_after: Annotated[tuple[float, ...], Field(min_length=1)]
+
+    @property
+    def rating(self) -> float:
+        """How much the next trial gained: G[i+1] - G[i], a mean over the repeats (Retroformer, section 4.3)."""
+        return fmean(self.returns_after) - self.return_before
+
+    @property
+    def standard_error(self) -> float:
+        """Of the rating; 0 with a single repeat, where it cannot be known."""
+        repeats = len(self.returns_after)
+        return stdev(self.returns_after) / math.sqrt(repeats) if repeats > 1 else 0.0
+
+
+class PreferencePair(Record):
+    """Two rated reflections on the same trajectory."""
+
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    margin: Annotated[float, Field(gt=0)]
+    """Difference of their ratings."""
