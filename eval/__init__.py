@@ -1,1 +1,1 @@
-"""Stage 4. Swaps that endpoint into trials on held-out tasks, arm by arm; writes trajectories to the store and runs/NAME/eval/report.{md,html}."""
+"""Stage 4. Plays held-out tasks with that endpoint, arm by arm; writes runs/NAME/eval/report.{md,html}."""

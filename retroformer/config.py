@@ -40,7 +40,7 @@ class Endpoint(Section):
 class Alfworld(Section):
     name: Literal["alfworld"]
     data: Path | None = None
-    """A folder as ALFWORLD_DATA names it, or of SPLIT.tar.zst packs; without one $ALFWORLD_DATA; `generated` needs none."""
+    """A folder as ALFWORLD_DATA names it, or of SPLIT.tar.zst packs; without one $ALFWORLD_DATA."""
     split: str = "train"
     """train, valid_seen, valid_unseen; for generated games train or held_out."""
     source: Literal["released", "generated"] = "released"
@@ -58,7 +58,7 @@ class Alfworld(Section):
 class Hotpotqa(Section):
     name: Literal["hotpotqa"]
     data: Path | None = None
-    """A folder with questions.jsonl[.xz], docstore.jsonl[.xz] and, if there, splits.json; without one, the hub's dataset."""
+    """A folder with questions.jsonl[.xz], docstore.jsonl[.xz] and maybe splits.json; without one, the hub's dataset."""
     split: str = "validation_100"
     """A name of splits.json, or `all`."""
     reward: Literal["f1", "em"] = "f1"

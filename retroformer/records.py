@@ -148,7 +148,7 @@ class Memory(Record):
     last_trajectory: Trajectory | None = None
 
     def remember(self, reflection: str, capacity: int) -> "Memory":
-        """This memory with one more reflection; the oldest beyond `capacity` (Omega in Reflexion, 1 to 3) are dropped."""
+        """This memory with one more reflection; the oldest beyond `capacity` (Omega, 1 to 3) are dropped."""
         return Memory(reflections=(*self.reflections, reflection)[-capacity:])
 
 
