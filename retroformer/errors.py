@@ -78,6 +78,6 @@ def run_command(command: Callable[[list[str]], None]) -> None:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             sys.exit(
-                f"The disk is full ({error.filename or 'while writing'}): free some space and run the same command again."
+                f"The disk is full ({error.filename or 'while writing'}): free space and run the same command again."
             )
         raise
