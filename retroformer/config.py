@@ -71,9 +71,9 @@ class Loop(Section):
     trials: Annotated[int, Field(ge=1, le=20)] = 3
     """Attempts at a task, the first included (N in Retroformer's Algorithm 1)."""
     memory: Annotated[int, Field(ge=1, le=10)] = 3
-    """How many of the last reflections the actor carries (Omega of Reflexion's memory, 1 to 3)."""
+    """How many of the last reflections the actor carries (1 to 3 in Reflexion)."""
     repetitions: Positive = 3
-    """A trial ends when the same action brought the same observation more than this many times in a row."""
+    """A trial ends when the same action brought the same observation more than this many times (Omega of Reflexion)."""
     actions: Positive = 30
     """A trial ends when the actor wants more than this many actions (epsilon of Reflexion)."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16

@@ -148,8 +148,10 @@ class Memory(Record):
     last_trajectory: Trajectory | None = None
 
     def remember(self, reflection: str, capacity: int) -> "Memory":
-        """This memory with one more reflection; the oldest beyond `capacity` (Omega, 1 to 3) are dropped."""
-        return Memory(reflections=(*self.reflections, reflection)[-capacity:])
+        """This memory with one more reflection; the oldest beyond `capacity` are dropped, a blank one is not kept."""
+        if not reflection.strip():
+            return self
+        return self.model_copy(update={"reflections": (*self.reflections, reflection)[-capacity:]})
 
 
 class Key(Record):
@@ -185,6 +187,7 @@ class RatedReflection(Record):
 class PreferencePair(Record):
     """Two rated reflections on the same trajectory."""
 
+    task_id: str
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str

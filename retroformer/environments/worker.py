@@ -1,0 +1,66 @@
+"""A process that plays episodes for `pool.py`: one JSON request a line on standard input, one JSON answer a line out.
+
+{"call": 7, "episode": 3, "task": {...}}     start or restart episode 3 with this task
+{"call": 8, "episode": 3, "action": "look"}  do one action
+{"call": 9, "episode": 3}                    the episode is over, its environment may be used again
+-> {"call": 8, "transition": {...}} or {"call": 8, "error": "what went wrong"}
+"""
+
+import contextlib
+import json
+import os
+import sys
+from typing import IO, Any
+
+from pydantic import TypeAdapter
+
+from retroformer.config import Alfworld, Hotpotqa
+from retroformer.environments import taskset
+from retroformer.protocols import Environment, Taskset
+from retroformer.records import Task
+
+
+class Playing:
+    """Environments in use by episode number, and idle ones to use again (an engine is costly to make)."""
+
+    def __init__(self, source: Taskset) -> None:
+        self.source = source
+        self.busy: dict[int, Environment] = {}
+        self.idle: list[Environment] = []
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        episode = request["episode"]
+        if "task" in request:
+            if episode not in self.busy:
+                self.busy[episode] = self.idle.pop() if self.idle else self.source.environment()
+            return {"transition": self.busy[episode].reset(Task.model_validate(request["task"])).model_dump()}
+        if "action" in request:
+            return {"transition": self.busy[episode].step(request["action"]).model_dump()}
+        self.idle.append(self.busy.pop(episode))
+        return {}
+
+
+def serve(requests: IO[str], answers: IO[str]) -> None:
+    """Answer until the other side closes. The first line is {"section": ..., "seed": ...}."""
+    first = json.loads(requests.readline())
+    section = TypeAdapter[Alfworld | Hotpotqa](Alfworld | Hotpotqa).validate_python(first["section"])
+    playing = Playing(taskset(section, first["seed"]))
+    for line in requests:
+        request = json.loads(line)
+        try:
+            answer = playing.answer(request)
+        except Exception as error:  # The boundary of the process: whatever went wrong belongs to this episode alone.
+            playing.busy.pop(request["episode"], None)
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer | {"call": request["call"]}), file=answers, flush=True)
+
+
+def main() -> None:
+    """Keep standard output for answers: the planner's library prints there, so it gets standard error instead."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers, contextlib.suppress(BrokenPipeError):
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

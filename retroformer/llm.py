@@ -1,0 +1,121 @@
+"""One door to every language model: the OpenAI protocol, chat or completions, with accounts.
+
+A call that fails for good raises EndpointFailure; what it means for the rollout is the caller's business.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from retroformer.config import Endpoint
+from retroformer.errors import EndpointFailure
+from retroformer.records import Message, Record, Usage
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+Prompt = str | tuple[Message, ...]
+
+_PATIENCE = 2
+"""Retries of one call inside the client, with exponential back-off, for 408, 409, 429, 5xx and lost connections."""
+
+
+class Completion(Record):
+    """What a model wrote, and what it consumed."""
+
+    text: str
+    usage: Usage
+
+
+class LanguageModel:
+    """A model behind an OpenAI-compatible endpoint."""
+
+    def __init__(self, endpoint: Endpoint, base_url: str, model: str | None = None) -> None:
+        self.endpoint = endpoint
+        self.base_url = base_url
+        self.model = model or endpoint.model
+        self._client: AsyncOpenAI | None = None
+
+    async def complete(
+        self,
+        prompt: Prompt,
+        *,
+        temperature: float,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> Completion:
+        """Text that continues a plain prompt or answers a chat.
+
+        Raises:
+            EndpointFailure: refused, timed out, or answered what is not a completion, after the client's retries.
+        """
+        import openai
+
+        try:
+            answer = await self._call(prompt, temperature, max_new_tokens, list(stop), seed)
+        except openai.APITimeoutError:
+            raise self._failure(f"gave no answer within {self.endpoint.timeout_seconds:g} s") from None
+        except openai.APIStatusError as error:
+            raise self._failure(f"answered {error.status_code}: {' '.join(str(error.message).split())[:300]}") from None
+        except (openai.OpenAIError, json.JSONDecodeError) as error:
+            raise self._failure(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from None
+        return self._read(answer, prompt)
+
+    async def _call(self, prompt: Prompt, temperature: float, tokens: int, stop: list[str], seed: int | None) -> object:
+        if self.endpoint.base_url is None and seed is not None:
+            # FastChat's API server drops `seed`; a stop string is the field that it hands to our worker untouched.
+            stop = [*stop, f"<|seed:{seed}|>"]
+        common: dict[str, Any] = {"model": self.model, "temperature": temperature, "max_tokens": tokens}
+        if stop:
+            common["stop"] = stop
+        if seed is not None:
+            common["seed"] = seed
+        client = self._connected()
+        if self.endpoint.api == "chat":
+            turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+            messages: list[Any] = [turn.model_dump() for turn in turns]
+            return await client.chat.completions.create(messages=messages, **common)
+        text = prompt if isinstance(prompt, str) else "\n".join(turn.content for turn in prompt)
+        return await client.completions.create(prompt=text, **common)
+
+    def _connected(self) -> "AsyncOpenAI":
+        if self._client is None:
+            from openai import AsyncOpenAI
+
+            self._client = AsyncOpenAI(
+                base_url=self.base_url,
+                api_key=os.environ.get(self.endpoint.api_key_env) or "none",
+                timeout=self.endpoint.timeout_seconds,
+                max_retries=_PATIENCE,
+            )
+        return self._client
+
+    def _read(self, answer: object, prompt: Prompt) -> Completion:
+        """The client validates nothing, so any JSON or text may be inside."""
+        choices = getattr(answer, "choices", None)
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        text = getattr(getattr(choice, "message", choice), "content" if self.endpoint.api == "chat" else "text", None)
+        if not isinstance(text, str):
+            raise self._failure(f"answered what is not a completion: {str(answer)[:200]!r}")
+        return Completion(text=text, usage=self._usage(getattr(answer, "usage", None), prompt, text))
+
+    def _usage(self, reported: object, prompt: Prompt, text: str) -> Usage:
+        prompt_tokens = getattr(reported, "prompt_tokens", None)
+        completion_tokens = getattr(reported, "completion_tokens", None)
+        if not isinstance(prompt_tokens, int) or not isinstance(completion_tokens, int):
+            # A server that reports nothing must not make the budget endless: four characters are about a token.
+            words = prompt if isinstance(prompt, str) else "".join(turn.content for turn in prompt)
+            prompt_tokens, completion_tokens = len(words) // 4 + 1, len(text) // 4 + 1
+        price_in, price_out = self.endpoint.dollars_per_million
+        dollars = (prompt_tokens * price_in + completion_tokens * price_out) / 1e6
+        return Usage(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, dollars=dollars)
+
+    def _failure(self, what: str) -> EndpointFailure:
+        return EndpointFailure(f"The model {self.model!r} at {self.base_url} {what}.")
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        if self._client is not None:
+            await self._client.close()

@@ -1,0 +1,97 @@
+"""The loop that collects is the loop that evaluates: attempt, look back, attempt again."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from typing import Protocol, TypeVar
+
+from retroformer.config import Loop
+from retroformer.errors import InfrastructureFailure
+from retroformer.protocols import Actor, Episode, Scene
+from retroformer.records import Ending, Memory, Outcome, Reflection, Step, Task, Trajectory, Transition, Usage
+
+Result = TypeVar("Result")
+
+
+class Attempt(Protocol):
+    """Play the task once, with this memory, as candidate number `candidate` of trial number `trial`."""
+
+    def __call__(self, memory: Memory, trial: int, candidate: int) -> Awaitable[Trajectory]: ...
+
+
+class Advise(Protocol):
+    """Look back on a failure and write the advice for candidate number `candidate` of trial number `trial`."""
+
+    def __call__(
+        self, failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int
+    ) -> Awaitable[Reflection]: ...
+
+
+async def improve(attempt: Attempt, advise: Advise, loop: Loop, candidates: int) -> None:
+    """Retroformer, Algorithm 1, for one task: every failure brings `candidates` reflections, and each is tried.
+
+    The chain goes on from the retry with the highest return, the first of equals (the "accepted" reflection of the
+    paper). It stops at a success, after the last trial, and where a retry is invalid: which candidate is best is not
+    known then, and a later run with the missing fact goes on from here.
+
+    Raises:
+        InfrastructureFailure: a reflection could not be written.
+    """
+    memory, accepted = Memory(), 0
+    trajectory = await attempt(memory, 0, 0)
+    for trial in range(1, loop.trials):
+        if trajectory.outcome is not Outcome.FAILURE:
+            return
+        reflections = await _all(advise(trajectory, memory, trial, c, accepted) for c in range(candidates))
+        memories = [memory.remember(reflection.text, loop.memory) for reflection in reflections]
+        retries = await _all(attempt(memories[c], trial, c) for c in range(candidates))
+        if any(retry.outcome is Outcome.INVALID for retry in retries):
+            return
+        accepted = max(range(candidates), key=lambda c: retries[c].episode_return)
+        memory, trajectory = memories[accepted], retries[accepted]
+
+
+async def rollout(task: Task, episode: Episode, actor: Actor, memory: Memory, loop: Loop) -> Trajectory:
+    """One attempt. A failure of the infrastructure ends it as invalid, with its cause; nothing becomes a return of 0."""
+    opening, steps, usage = "", list[Step](), Usage()
+    try:
+        seen = await episode.reset()
+        opening = seen.observation
+        while (ending := _ending(seen, steps, loop)) is None:
+            scene = Scene(task=task, opening=opening, steps=tuple(steps), memory=memory, choices=seen.choices)
+            move = await actor.act(scene)
+            usage += move.usage
+            seen = await episode.step(move.action)
+            steps.append(
+                Step(thought=move.thought, action=move.action, observation=seen.observation, reward=seen.reward)
+            )
+    except InfrastructureFailure as failure:
+        outcome, ending, cause = Outcome.INVALID, Ending.INFRASTRUCTURE, str(failure)
+    else:
+        outcome, cause = (Outcome.SUCCESS if seen.success else Outcome.FAILURE), ""
+    return Trajectory(
+        task=task, opening=opening, steps=tuple(steps), outcome=outcome, ending=ending, cause=cause, usage=usage
+    )
+
+
+def _ending(seen: Transition, steps: Sequence[Step], loop: Loop) -> Ending | None:
+    """Why the attempt is over now, if it is: the environment says so, or a heuristic of Reflexion (section 4.1)."""
+    if seen.terminated:
+        return Ending.SOLVED if seen.success else Ending.TERMINATED
+    if seen.truncated:
+        return Ending.STEP_LIMIT
+    if len(steps) >= loop.actions:
+        return Ending.TOO_MANY_ACTIONS
+    same = Counter((step.action, step.observation) for step in steps)
+    if same and max(same.values()) > loop.repetitions:
+        return Ending.REPETITION
+    return None
+
+
+async def _all(work: "Sequence[Awaitable[Result]] | object") -> list[Result]:
+    """All results in order. Where one fails, the others are finished first: what they cost is paid, so it is kept."""
+    done = await asyncio.gather(*work, return_exceptions=True)  # type: ignore[misc]
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
+    return done
