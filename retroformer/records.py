@@ -107,6 +107,11 @@ class Trajectory(Record):
         """G, the undiscounted sum of rewards."""
         return math.fsum(step.reward for step in self.steps)
 
+    @classmethod
+    def invalid(cls, task: Task, cause: str) -> "Trajectory":
+        """An attempt that could not even begin."""
+        return cls(task=task, opening="", outcome=Outcome.INVALID, ending=Ending.INFRASTRUCTURE, cause=cause)
+
 
 class Sampling(Record):
     """How text was drawn from a model."""

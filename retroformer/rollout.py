@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from retroformer.config import Loop
@@ -52,7 +52,7 @@ async def improve(attempt: Attempt, advise: Advise, loop: Loop, candidates: int)
 
 
 async def rollout(task: Task, episode: Episode, actor: Actor, memory: Memory, loop: Loop) -> Trajectory:
-    """One attempt. A failure of the infrastructure ends it as invalid, with its cause; nothing becomes a return of 0."""
+    """One attempt. Where the infrastructure fails it ends as invalid, with the cause; that is never a return of 0."""
     opening, steps, usage = "", list[Step](), Usage()
     try:
         seen = await episode.reset()
@@ -88,10 +88,10 @@ def _ending(seen: Transition, steps: Sequence[Step], loop: Loop) -> Ending | Non
     return None
 
 
-async def _all(work: "Sequence[Awaitable[Result]] | object") -> list[Result]:
+async def _all(work: Iterable[Awaitable[Result]]) -> list[Result]:
     """All results in order. Where one fails, the others are finished first: what they cost is paid, so it is kept."""
-    done = await asyncio.gather(*work, return_exceptions=True)  # type: ignore[misc]
+    done: list[Result | BaseException] = await asyncio.gather(*work, return_exceptions=True)
     for result in done:
         if isinstance(result, BaseException):
             raise result
-    return done
+    return [result for result in done if not isinstance(result, BaseException)]

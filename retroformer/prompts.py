@@ -1,0 +1,141 @@
+"""The only place where a trajectory becomes a prompt, so that collect, train, serve and eval see the same tokens.
+
+A prompt pack is one YAML file with the words; this module arranges them. An over-long trajectory is shortened in one
+declared way: the longest observation is cut first, again and again, and says so; the end is never cut.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from retroformer.config import Experiment
+from retroformer.environments.alfworld import compact
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.protocols import Scene
+from retroformer.records import Memory, Message, Record, Step, Trajectory
+
+_CUT = " [shortened]"
+_EXAMPLE_ACTION = re.compile(r"^Action \d+: (.+)$", re.MULTILINE)
+_KEPT_CHARACTERS = 80
+"""An observation is never cut below this."""
+
+Render = Callable[[Trajectory, Memory], tuple[Message, ...]]
+"""What turns a failure into the reflector's prompt."""
+
+
+class Pack(Record):
+    """The words of the prompts for one environment."""
+
+    grammar: Literal["put", "move"] | None = None
+    """ALFWorld only: the grammar that the examples speak."""
+    act: str
+    """What the actor is told before the examples."""
+    examples: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Finished attempts in the Thought / Action / Observation format."""
+    remember: str
+    """The line above the reflections that the actor carries."""
+    reflect: str
+    """What the reflector is told."""
+    ask: str
+    """The line after the trajectory that asks for advice."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Every action that the examples do."""
+        return tuple(_EXAMPLE_ACTION.findall("\n".join(self.examples)))
+
+
+def load_pack(name: str, environment: str) -> Pack:
+    """A pack by its name in retroformer/packs, or by the path of a YAML file.
+
+    Raises:
+        MissingInput: there is no such pack.
+        ConfigError: the file is not a pack.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = Path(str(resources.files("retroformer") / "packs" / f"{environment}-{name}.yaml"))
+    try:
+        return Pack.model_validate(yaml.safe_load(path.read_text()))
+    except FileNotFoundError:
+        known = sorted(pack.stem for pack in path.parent.glob("*.yaml"))
+        raise MissingInput(f"No prompt pack {name!r} for {environment}: known are {', '.join(known)}.") from None
+    except (ValidationError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} is not a prompt pack: {error}") from None
+
+
+def react_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:
+    """The ReAct prompt for the next thought and action: instruction and examples, then this attempt so far."""
+    examples = "\n\n".join(example.strip() for example in pack.examples)
+    reflections = "".join(f"\n- {' '.join(text.split())}" for text in scene.memory.reflections)
+    advice = f"{pack.remember.strip()}{reflections}\n\n" if reflections else ""
+    number = len(scene.steps) + 1
+    attempt = f"{scene.opening.strip()}\n{_react_steps(scene.steps)}Thought {number}:"
+    return (
+        Message(role="system", content=f"{pack.act.strip()}\n\n{examples}"),
+        Message(role="user", content=f"{advice}{attempt}"),
+    )
+
+
+def reflection_renderer(experiment: Experiment) -> Render:
+    """How this experiment shows a failure to its reflector."""
+    if experiment.reflector.view == "compact":
+        return compact_reflection_prompt
+    pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+    return partial(reflection_prompt, pack, experiment.reflector.prompt_characters)
+
+
+def reflection_prompt(pack: Pack, characters: int, failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
+    """The whole attempt in words, shortened to `characters` where it is longer."""
+    steps = shorten(failure.steps, max(0, characters - len(failure.opening)))
+    earlier = "".join(f"\n- {' '.join(text.split())}" for text in memory.reflections)
+    tried = f"\nAdvice that this attempt was given:{earlier}\n" if earlier else ""
+    attempt = f"{failure.opening.strip()}\n{_react_steps(steps)}{tried}\nThe attempt failed ({failure.ending.value})."
+    return (
+        Message(role="system", content=pack.reflect.strip()),
+        Message(role="user", content=f"{attempt}\n{pack.ask.strip()}"),
+    )
+
+
+def compact_reflection_prompt(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
+    """An ALFWorld attempt in the compact text, a fifth of the tokens: for small models on small machines."""
+    header = compact.header(failure.task, failure.opening, memory.reflections)
+    lines = "".join(
+        f"> {step.action}\n{compact.observation(step.action, step.observation)}\n" for step in failure.steps
+    )
+    return (
+        Message(role="system", content="You give advice to a household robot that failed."),
+        Message(role="user", content=f"{header}{lines}Failed. Advice for the next attempt:"),
+    )
+
+
+def shorten(steps: tuple[Step, ...], characters: int) -> tuple[Step, ...]:
+    """These steps with the longest observations cut, until they fit or nothing more may be cut.
+
+    The last observation is kept whole: the end shows why the attempt failed.
+    """
+    texts = [step.observation for step in steps]
+    excess = sum(len(step.thought) + len(step.action) + len(step.observation) for step in steps) - characters
+    while excess > 0 and texts[:-1]:
+        longest = max(range(len(texts) - 1), key=lambda index: len(texts[index]))
+        kept = max(_KEPT_CHARACTERS, len(texts[longest]) - excess - len(_CUT))
+        if len(texts[longest]) <= _KEPT_CHARACTERS + len(_CUT):
+            break
+        cut = texts[longest].removesuffix(_CUT)[:kept] + _CUT
+        excess -= len(texts[longest]) - len(cut)
+        texts[longest] = cut
+    return tuple(step.model_copy(update={"observation": text}) for step, text in zip(steps, texts, strict=True))
+
+
+def _react_steps(steps: tuple[Step, ...]) -> str:
+    return "".join(
+        (f"Thought {number}: {' '.join(step.thought.split())}\n" if step.thought else "")
+        + f"Action {number}: {step.action}\nObservation {number}: {step.observation}\n"
+        for number, step in enumerate(steps, start=1)
+    )

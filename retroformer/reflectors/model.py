@@ -1,0 +1,40 @@
+"""A reflector that is a language model behind an endpoint: the one that is trained, or any other."""
+
+from retroformer.llm import LanguageModel
+from retroformer.prompts import Render
+from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
+
+
+class ModelReflector:
+    """Asks a model for advice."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        render: Render,
+        temperature: float,
+        max_new_tokens: int,
+        adapter_sha256: str | None = None,
+    ) -> None:
+        self._model, self._render = model, render
+        self._temperature, self._max_new_tokens = temperature, max_new_tokens
+        self._adapter_sha256 = adapter_sha256
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Advice for the next trial. Raises EndpointFailure."""
+        prompt = self._render(trajectory, memory)
+        completion = await self._model.complete(
+            prompt, temperature=self._temperature, max_new_tokens=self._max_new_tokens, seed=seed
+        )
+        return Reflection(
+            text=completion.text.strip(),
+            prompt=prompt,
+            author=Author(
+                # The embedded server's port differs from run to run; the adapter's hash says what answered.
+                endpoint=self._model.endpoint.base_url or "embedded",
+                model=self._model.model,
+                adapter_sha256=self._adapter_sha256,
+            ),
+            sampling=Sampling(temperature=self._temperature, max_new_tokens=self._max_new_tokens, seed=seed),
+            usage=completion.usage,
+        )
