@@ -1,0 +1,98 @@
+"""The two grammars of ALFWorld's actions, and the check that prompts speak the same one as the games.
+
+`move`: `move mug 1 to desk 1`, alfworld >= 0.4 and its games (release 2.1.2).
+`put`: `put mug 1 in/on desk 1`, the games of the ReAct, Reflexion and ExpeL papers (release 2.1.1). Arrivals name a
+location there, and the command `help` does not exist.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol
+
+from retroformer.environments.alfworld.engine import Game
+from retroformer.errors import ConfigError
+from retroformer.protocols import Environment
+from retroformer.records import Task
+
+Name = Literal["put", "move"]
+
+_MOVE = re.compile(r"move (?P<object>.+) to (?P<receptacle>.+)")
+_PUT = re.compile(r"put (?P<object>.+) in/on (?P<receptacle>.+)")
+_PAPER_TEXTS = (
+    ("You arrive at {r.name}.", "You arrive at {lend.name}."),
+    ("move {o} to {r}", "put {o} in/on {r}"),
+    ("You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}."),
+)
+_HELP = "\naction help {"
+
+
+class Expert(Protocol):
+    """A taskset that knows how its tasks are won."""
+
+    def tasks(self) -> tuple[Task, ...]: ...
+
+    def environment(self) -> Environment: ...
+
+    def walkthrough(self, task: Task) -> tuple[str, ...]:
+        """Actions that win."""
+        ...
+
+
+def in_grammar(game: Game, grammar: Name) -> Game:
+    """A game of release 2.1.2, told in the grammar that was asked for."""
+    if grammar == "move":
+        return game
+    texts, _, _ = game.grammar.partition(_HELP)
+    for new, old in _PAPER_TEXTS:
+        texts = texts.replace(new, old)
+    walkthrough = tuple(_MOVE.sub(r"put \g<object> in/on \g<receptacle>", action) for action in game.walkthrough)
+    return game._replace(grammar=texts, walkthrough=walkthrough)
+
+
+def grammar_of(actions: Iterable[str]) -> Name | None:
+    """The grammar that action strings are written in; None where no action tells."""
+    for action in actions:
+        if _PUT.fullmatch(action.strip()):
+            return "put"
+        if _MOVE.fullmatch(action.strip()):
+            return "move"
+    return None
+
+
+def check_grammar(taskset: Expert, example_actions: Sequence[str]) -> None:
+    """The canary before a run: the expert must win a game, and the prompts' actions must be in the games' grammar.
+
+    Args:
+        taskset: where the games come from.
+        example_actions: the actions that the actor's prompts show, such as `put mug 1 in/on desk 1`.
+
+    Raises:
+        ConfigError: the expert does not win, or an example action is of the other grammar.
+    """
+    played = None
+    for task in taskset.tasks():
+        walkthrough = taskset.walkthrough(task)
+        _replay(taskset, task, walkthrough)
+        played = grammar_of(walkthrough)
+        if played is not None:
+            break
+        # A game that is won without putting anything down does not tell.
+    for action in example_actions:
+        shown = grammar_of([action])
+        if shown and played and shown != played:
+            raise ConfigError(
+                f"The actor's prompts say {action!r}, but these games are played in the grammar {played!r}: "
+                f"set environment.grammar={shown} or choose prompts written in {played!r}."
+            )
+
+
+def _replay(taskset: Expert, task: Task, walkthrough: Sequence[str]) -> None:
+    environment = taskset.environment()
+    answer = environment.reset(task)
+    for action in walkthrough:
+        answer = environment.step(action)
+    if not answer.success:
+        raise ConfigError(
+            f"The expert's actions do not win {task.id!r}; the last, {walkthrough[-1] if walkthrough else ''!r}, was "
+            f"answered {answer.observation!r}: check environment.grammar, environment.max_steps and the game files."
+        )

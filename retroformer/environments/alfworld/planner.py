@@ -1,0 +1,156 @@
+"""Fast Downward, the planner under TextWorld: PDDL to SAS once for each problem, then states and operators.
+
+Importing the library rewrites `sys.argv`; nothing outside this module sees that.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zstandard
+
+from retroformer.environments.alfworld.facts import Fact
+from retroformer.errors import EnvironmentFailure, MissingInput
+
+_FORMAT = "1"
+"""Of a cached translation; a change makes old ones unreadable."""
+
+_log = logging.getLogger(__name__)
+
+_idle: list[Any] = []
+"""Copies of the library whose planner is gone."""
+
+
+class Translation(NamedTuple):
+    """A problem as the planner runs it, and what its text needs to know of it."""
+
+    sas: str
+    facts: list[Fact]
+    """Of the initial state."""
+    types: dict[str, str]
+    """The type of each entity."""
+    parameters: dict[str, list[str]]
+    """The variables of each action, in the order of an operator's arguments."""
+
+
+class Operator(NamedTuple):
+    """A grounded action that is possible now."""
+
+    number: int
+    name: str
+    """The action and its entities, separated by blanks."""
+    effects: int
+
+
+def cache_folder() -> Path:
+    """Where this project keeps what it can make again: RETROFORMER_CACHE, or ~/.cache/retroformer."""
+    return Path(os.environ.get("RETROFORMER_CACHE") or Path("~/.cache/retroformer").expanduser())
+
+
+def translate(domain: str, problem: str) -> Translation:
+    """The translation of a problem, from the cache on disk where it was made before.
+
+    Raises:
+        EnvironmentFailure: the domain or the problem is not PDDL that the planner reads.
+    """
+    key = hashlib.sha256("\0".join((_FORMAT, domain, problem)).encode()).hexdigest()
+    path = cache_folder() / "alfworld" / "sas" / key[:2] / f"{key}.json.zst"
+    try:
+        facts: list[list[str]]
+        sas, facts, types, parameters = json.loads(zstandard.decompress(path.read_bytes()))
+        return Translation(sas, [tuple(fact) for fact in facts], types, parameters)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, zstandard.ZstdError) as error:
+        _log.warning("The cached game %s cannot be read (%s) and is made again.", path, error)
+    translation = _translate(domain, problem)
+    write_quietly(path, zstandard.compress(json.dumps(translation).encode(), 6))
+    return translation
+
+
+def write_quietly(path: Path, content: bytes) -> None:
+    """Write a cache file in one stroke. A cache that cannot be written costs time, not the run."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        _log.warning("The cache %s cannot be written (%s): games will load more slowly.", path, error)
+
+
+def _translate(domain: str, problem: str) -> Translation:
+    planner = _planner()
+    try:
+        with _own_arguments():
+            task, sas = planner.pddl2sas(domain, problem)
+    except (Exception, SystemExit) as error:
+        # The translator ends the process, or raises whatever its parser trips over, on PDDL it cannot read.
+        raise EnvironmentFailure(f"The planner cannot read this game's problem: {error!r}.") from error
+    atoms = (atom for atom in task.init if isinstance(atom, planner.translate.pddl.conditions.Atom))
+    return Translation(
+        sas=sas,
+        facts=[(atom.predicate, *atom.args) for atom in atoms if atom.predicate != "="],
+        types={entity.name: entity.type_name for entity in task.objects},
+        parameters={action.name: [one.name.strip("?") for one in action.parameters] for action in task.actions},
+    )
+
+
+class Planner:
+    """One copy of the planner's library, which holds one state. Not to be shared between games that run at once."""
+
+    def __init__(self) -> None:
+        self._planner = _planner()
+        self._library = _idle.pop() if _idle else self._planner.load_lib()
+        # Unloading the library now and then crashes the process; the next planner takes it over instead.
+        weakref.finalize(self, _idle.append, self._library).atexit = False
+
+    def load(self, sas: str) -> None:
+        """Go to the initial state of a problem."""
+        self._library.load_sas(sas.encode())
+
+    def operators(self) -> Iterator[Operator]:
+        """What is possible now."""
+        found = (self._planner.Operator * self._library.get_applicable_operators_count())()
+        self._library.get_applicable_operators(found)
+        for operator in found:
+            yield Operator(operator.id, operator.name, operator.nb_effect_atoms)
+
+    def apply(self, operator: Operator) -> Iterator[Fact]:
+        """Go to the next state; yields the facts that change, a false one as `not_PREDICATE`."""
+        effects = (self._planner.Atom * operator.effects)()
+        self._library.apply_operator(operator.number, effects)
+        for effect in effects:
+            sign, _, atom = effect.name.partition(" ")
+            predicate, _, entities = atom.rstrip(")").partition("(")
+            yield ("not_" * (sign == "NegatedAtom") + predicate, *filter(None, entities.split(", ")))
+
+    def at_goal(self) -> bool:
+        return bool(self._library.check_goal())
+
+
+def _planner() -> Any:
+    """The planner's module, imported on first use."""
+    try:
+        with _own_arguments():
+            import fast_downward
+    except ImportError:
+        raise MissingInput("ALFWorld is not installed: run pip install 'retroformer[alfworld]'.") from None
+    return fast_downward
+
+
+@contextmanager
+def _own_arguments() -> Iterator[None]:
+    """Keep `sys.argv`: the planner's option parser reads and rewrites it, also on import."""
+    arguments = sys.argv
+    try:
+        yield
+    finally:
+        sys.argv = arguments

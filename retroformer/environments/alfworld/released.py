@@ -1,0 +1,163 @@
+"""The official games, from a folder as ALFWORLD_DATA names it or from packs.
+
+A folder holds `json_2.1.1/SPLIT/TASK/TRIAL/game.tw-pddl` as `alfworld-download` leaves it; a pack is that tree of one
+split as `SPLIT.tar.zst`. A task's id is `TASK/TRIAL`.
+
+**Order.** The official code shuffles a list that comes in the order of the file system, so it differs between
+machines. The order here is the sorted list of ids, the same everywhere.
+
+**Choice.** Like the official environment: no movable receptacles, no sliced objects, only trials with a game file.
+Every game file of the release is marked solvable; a file of one's own that is not is refused when it is played, because
+listing opens no game.
+"""
+
+import difflib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from retroformer.config import Alfworld
+from retroformer.environments.alfworld.engine import Game
+from retroformer.environments.alfworld.environment import AlfworldEnvironment
+from retroformer.environments.alfworld.grammar import in_grammar
+from retroformer.environments.alfworld.packs import Pack
+from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.records import Task
+
+TYPES = {
+    "look": "look_at_obj_in_light",
+    "pick": "pick_and_place_simple",
+    "clean": "pick_clean_then_place_in_recep",
+    "cool": "pick_cool_then_place_in_recep",
+    "heat": "pick_heat_then_place_in_recep",
+    "two": "pick_two_obj_and_place",
+}
+"""The six task types, by our short name, as the first word of an id has them."""
+
+SPLITS = ("train", "valid_seen", "valid_train", "valid_unseen")
+
+_HOW_TO_GET_THEM = (
+    "run `alfworld-download` and set environment.data or $ALFWORLD_DATA to its folder, "
+    "or play environment.source=generated."
+)
+
+
+class ReleasedGames:
+    """The games of one split of the release; single games of other splits can be played, too."""
+
+    def __init__(self, section: Alfworld) -> None:
+        self._section = section
+        self._splits: dict[str, _Folder | Pack] = {}
+
+    def tasks(self) -> tuple[Task, ...]:
+        """The games of the split and the task types, sorted by id.
+
+        Raises:
+            MissingInput: the data are not there.
+            UnknownTask: no such split.
+        """
+        split = self._section.split
+        wanted = tuple(f"{TYPES[type_]}-" for type_ in self._section.task_types or TYPES)
+        ids = sorted(id_ for id_ in self._open(split).ids() if id_.startswith(wanted) and _is_playable(id_))
+        return tuple(Task(id=id_, environment="alfworld", split=split) for id_ in ids)
+
+    def task(self, task_id: str) -> Task:
+        """One game by id. Raises UnknownTask, with the ids that are close."""
+        split = self._section.split
+        known = [id_ for id_ in self._open(split).ids() if _is_playable(id_)]
+        if task_id not in known:
+            raise UnknownTask(f"No ALFWorld game {task_id!r} in split {split!r}. {_close(task_id, known)}")
+        return Task(id=task_id, environment="alfworld", split=split)
+
+    def walkthrough(self, task: Task) -> tuple[str, ...]:
+        """The planner's winning commands from the game file, in the configured grammar."""
+        return self.game(task).walkthrough
+
+    def environment(self) -> AlfworldEnvironment:
+        return AlfworldEnvironment(self.game, self._section.max_steps)
+
+    def game(self, task: Task) -> Game:
+        """The texts of a game in the configured grammar.
+
+        Raises:
+            MissingInput, UnknownTask: no such data or game.
+            EnvironmentFailure: the game file is broken or marked unsolvable.
+        """
+        content = self._open(task.split).read(task.id)
+        if content is None:
+            known = self._open(task.split).ids()
+            raise UnknownTask(f"No ALFWorld game {task.id!r} in split {task.split!r}. {_close(task.id, known)}")
+        try:
+            page = json.loads(content)
+            solvable = page["solvable"]
+            game = Game(page["pddl_domain"], page["grammar"], page["pddl_problem"], tuple(page["walkthrough"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise EnvironmentFailure(f"The game file of {task.id!r} is broken: {error!r}; download it again.") from None
+        if not solvable:
+            raise EnvironmentFailure(f"The game {task.id!r} is marked unsolvable: leave it out of the data folder.")
+        return in_grammar(game, self._section.grammar)
+
+    def _open(self, split: str) -> "_Folder | Pack":
+        if split not in self._splits:
+            self._splits[split] = _find(self._data(), split)
+        return self._splits[split]
+
+    def _data(self) -> Path:
+        data = self._section.data or os.environ.get("ALFWORLD_DATA")
+        if not data:
+            raise MissingInput(f"No folder of ALFWorld games is named: {_HOW_TO_GET_THEM}")
+        folder = Path(data).expanduser()
+        if not folder.is_dir():
+            raise MissingInput(f"The folder of ALFWorld games {str(folder)!r} is not there: {_HOW_TO_GET_THEM}")
+        return folder
+
+
+class _Folder:
+    """A split as a tree of files."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ids: list[str] | None = None
+
+    def ids(self) -> Sequence[str]:
+        if self._ids is None:
+            self._ids = [
+                f"{task.name}/{trial.name}"
+                for task in os.scandir(self._root)
+                if task.is_dir()
+                for trial in os.scandir(task)
+                if Path(trial, "game.tw-pddl").is_file()
+            ]
+        return self._ids
+
+    def read(self, task_id: str) -> bytes | None:
+        """The content of a game file; None where there is none."""
+        # Only what was listed: an id must not lead out of the folder.
+        return Path(self._root, task_id, "game.tw-pddl").read_bytes() if task_id in self.ids() else None
+
+
+def _find(data: Path, split: str) -> _Folder | Pack:
+    roots = [data, *sorted(data.glob("json_2.1.*"), reverse=True)]
+    for root in roots:
+        if (root / split).is_dir():
+            return _Folder(root / split)
+    if (data / f"{split}.tar.zst").is_file():
+        return Pack(data / f"{split}.tar.zst")
+    packs = (path.name.removesuffix(".tar.zst") for path in data.glob("*.tar.zst"))
+    present = sorted({*packs, *(name for name in SPLITS for root in roots if (root / name).is_dir())})
+    found = f"{str(data)!r} has {', '.join(present) if present else 'no games'}"
+    if split in SPLITS:
+        raise MissingInput(f"There are no ALFWorld games of split {split!r} ({found}): {_HOW_TO_GET_THEM}")
+    raise UnknownTask(f"No split {split!r} of ALFWorld ({found}). {_close(split, present or SPLITS)}")
+
+
+def _is_playable(task_id: str) -> bool:
+    return "movable" not in task_id and "Sliced" not in task_id
+
+
+def _close(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if not close:
+        return "`--list` shows what there is."
+    return f"Did you mean {' or '.join(repr(one) for one in close)}?"
