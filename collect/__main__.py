@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     if command == "warm":
         from collect.warm import write_advice
 
-        asyncio.run(write_advice(page))
+        print(asyncio.run(write_advice(page)))
     elif "--dry-run" in flags:
         from collect.plan import describe_plan
 

@@ -54,4 +54,5 @@ def _cost(who: str, units: int, tokens: tuple[float, float], prices: tuple[float
     prompt, completion = units * tokens[0], units * tokens[1]
     dollars = (prompt * prices[0] + completion * prices[1]) / 1e6
     basis = "measured so far" if measured else "guessed"
-    return f"{who:9} at most {prompt:,.0f} prompt and {completion:,.0f} completion tokens, {dollars:,.2f} dollars ({basis})"
+    tokens_at_most = f"{prompt:,.0f} prompt and {completion:,.0f} completion tokens"
+    return f"{who:9} at most {tokens_at_most}, {dollars:,.2f} dollars ({basis})"

@@ -9,12 +9,12 @@ from retroformer.progress import tally
 from retroformer.prompts import reflection_renderer
 from retroformer.records import Key, Memory, Outcome, Task
 from retroformer.reflectors.rule import MixedWriter
-from retroformer.store import Store, open_store
+from retroformer.store import open_store
 
 ARM = "written"
 
 
-async def write_advice(page: Page) -> None:
+async def write_advice(page: Page) -> str:
     """Play tasks beyond those of `collect` and write `collect.written` pieces of advice about the failures.
 
     The advice is good, useless and empty by a declared mixture: it teaches the form. What pays is for the ratings to
@@ -53,7 +53,10 @@ async def write_advice(page: Page) -> None:
                         break
                     wave = tasks[start : start + waves]
                     await asyncio.gather(*(_advise(experience, task, experiment.collect.candidates) for task in wave))
-        _refuse_if_short(store, wanted)
+        written = len(store.reflections(ARM))
+        if written < wanted:
+            raise MissingInput(f"The split ran out of tasks: {written} of {wanted} pieces; lower collect.tasks.")
+        return f"written advice: {written} pieces in {store.url}"
     finally:
         store.close()
 
@@ -68,12 +71,3 @@ async def _advise(experience: Experience, task: Task, pieces: int) -> None:
             await experience.reflection(failure, Memory(), key, 0)
         except InfrastructureFailure:
             return
-
-
-def _refuse_if_short(store: Store, wanted: int) -> None:
-    written = len(store.reflections(ARM))
-    print(f"written advice: {written} pieces in {store.url}")
-    if written < wanted:
-        raise MissingInput(
-            f"The split ran out of tasks: {written} of {wanted} pieces were written; lower collect.tasks."
-        )

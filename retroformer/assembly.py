@@ -137,12 +137,13 @@ def check_prompts(experiment: Experiment) -> None:
     """
     if not isinstance(experiment.environment, Alfworld):
         return
-    from retroformer.environments.alfworld import check_grammar
+    from retroformer.environments import alfworld
 
     examples: tuple[str, ...] = ()
     if experiment.actor.kind == "react":
         examples = load_pack(experiment.actor.prompts, "alfworld").actions
-    check_grammar(taskset(experiment.environment, experiment.seed), examples)
+    games = alfworld.taskset(experiment.environment, experiment.seed)
+    alfworld.check_grammar(games, examples)
 
 
 def conditions(experiment: Experiment, adapter_sha256: str | None) -> dict[str, Any]:

@@ -1,0 +1,18 @@
+"""python -m eval EXPERIMENT.yaml [key=value ...]."""
+
+import asyncio
+
+from eval.compare import compare_arms
+from retroformer.assembly import read_page
+from retroformer.errors import run_command
+
+USAGE = "python -m eval EXPERIMENT.yaml [key=value ...]"
+
+
+def main(arguments: list[str]) -> None:
+    """Play every arm on the held-out tasks and write the report."""
+    print(asyncio.run(compare_arms(read_page(arguments, USAGE))))
+
+
+if __name__ == "__main__":
+    run_command(main)

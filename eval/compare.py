@@ -1,0 +1,151 @@
+"""Plays the arms: the same tasks, the same seeds, trial 0 shared, one way to retry each."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from eval.outcome import FIRST_TRIAL, arm_outcomes, store_arm
+from eval.report import Findings, write_report
+from eval.verify import Verified, verify_models
+from retroformer.assembly import Page, Parts, check_prompts, chosen_tasks, conditions, gather_all, parts
+from retroformer.config import Arm, Collect, Experiment
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.experience import Budget, Experience
+from retroformer.progress import tally
+from retroformer.prompts import reflection_renderer
+from retroformer.protocols import Reflector
+from retroformer.records import Key, Memory, Task, Usage
+from retroformer.reflectors.baseline import NoReflector, PlaceboReflector
+from retroformer.reflectors.rule import RuleReflector
+from retroformer.store import Store, open_store
+
+
+async def compare_arms(page: Page) -> str:
+    """Do what is missing, write the report, and name it.
+
+    Raises:
+        RetroformerError: a model is not the one that was asked for, tasks overlap with training, or nothing finished.
+    """
+    page = _held_out(page)
+    experiment = page.experiment
+    tasks = chosen_tasks(experiment, experiment.eval.tasks)
+    check_prompts(experiment)
+    _check_arms(experiment.eval.arms)
+    store = open_store(experiment)
+    try:
+        _refuse_overlap(store, tasks)
+        models = sorted({arm.model for arm in experiment.eval.arms.values() if arm.kind == "model"})
+        async with parts(page, asks_reflector=bool(models)) as made:
+            verified = await verify_models(experiment, made, store, models)
+            await _play(experiment, made, store, tasks)
+        return _report(experiment, store, tasks, verified)
+    finally:
+        store.close()
+
+
+async def _play(experiment: Experiment, made: Parts, store: Store, tasks: tuple[Task, ...]) -> None:
+    """Trial 0 once; then the arms side by side; then those that deal out what another arm wrote."""
+    arms = experiment.eval.arms
+    slots = asyncio.Semaphore(experiment.loop.concurrency)
+    store.bind(FIRST_TRIAL, _conditions(experiment, made, Arm(kind="none")))
+    with tally("trial 0", len(tasks)) as counts:
+        first = _experience(experiment, made, store, FIRST_TRIAL, NoReflector(), slots, counts.told)
+
+        async def open_task(task: Task) -> None:
+            await first.trajectory(task, Memory(), Key(arm=FIRST_TRIAL, task_id=task.id))
+            counts.advance()
+
+        await gather_all([asyncio.create_task(open_task(task)) for task in tasks])
+    later = {name: arm for name, arm in arms.items() if arm.kind == "placebo"}
+    for wave in ({name: arm for name, arm in arms.items() if name not in later}, later):
+        if not wave:
+            continue
+        with tally(", ".join(wave), len(wave) * len(tasks)) as counts:
+
+            async def retry(experience: Experience, task: Task, advance: Callable[[], None] = counts.advance) -> None:
+                await experience.improve(task, candidates=1)
+                advance()
+
+            work = []
+            for name, arm in wave.items():
+                store.bind(store_arm(name), _conditions(experiment, made, arm))
+                reflector = _reflector(experiment, made, store, arm)
+                experience = _experience(experiment, made, store, store_arm(name), reflector, slots, counts.told)
+                work += [asyncio.create_task(retry(experience, task)) for task in tasks]
+            await gather_all(work)
+
+
+def _experience(
+    experiment: Experiment,
+    made: Parts,
+    store: Store,
+    arm: str,
+    reflector: Reflector,
+    slots: asyncio.Semaphore,
+    told: Callable[[str], None],
+) -> Experience:
+    return Experience(
+        store,
+        arm,
+        made.pool,
+        made.actor,
+        reflector,
+        experiment.loop,
+        experiment.seed,
+        Budget(Collect(), Usage()),
+        slots=slots,
+        first_trial_arm=FIRST_TRIAL,
+        told=told,
+    )
+
+
+def _reflector(experiment: Experiment, made: Parts, store: Store, arm: Arm) -> Reflector:
+    match arm.kind:
+        case "none":
+            return NoReflector()
+        case "rule":
+            return RuleReflector(reflection_renderer(experiment))
+        case "model":
+            return made.reflector(arm.model, experiment.eval.temperature)
+        case "placebo":
+            return PlaceboReflector(arm.of, store.reflections(store_arm(arm.of)))
+
+
+def _conditions(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, object]:
+    adapter = made.adapter_sha256.get(arm.model) if arm.kind == "model" else None
+    known = conditions(experiment, adapter)
+    known["reflector"] |= {"temperature": experiment.eval.temperature, "endpoint": {}}
+    return known | {"arm": arm.model_dump()}
+
+
+def _held_out(page: Page) -> Page:
+    """The page with the held-out split in place of the training split."""
+    experiment = page.experiment
+    split = experiment.eval.split or experiment.environment.split
+    environment = experiment.environment.model_copy(update={"split": split})
+    return Page(page.path, page.overrides, experiment.model_copy(update={"environment": environment}))
+
+
+def _check_arms(arms: dict[str, Arm]) -> None:
+    for name, arm in arms.items():
+        if arm.kind == "placebo" and (arm.of not in arms or arms[arm.of].kind == "placebo"):
+            raise ConfigError(f"eval.arms.{name}.of: {arm.of!r} is no arm that writes; name one of {', '.join(arms)}.")
+
+
+def _refuse_overlap(store: Store, tasks: tuple[Task, ...]) -> None:
+    trained_on = {one.key.task_id for arm in ("collect", "written") for one in store.reflections(arm)}
+    if shared := sorted(trained_on & {task.id for task in tasks}):
+        raise ConfigError(
+            f"{len(shared)} of {len(tasks)} evaluation tasks were used for training, such as {shared[0]!r}: "
+            "name another split with eval.split=NAME."
+        )
+
+
+def _report(experiment: Experiment, store: Store, tasks: tuple[Task, ...], verified: list[Verified]) -> str:
+    outcomes = arm_outcomes(store, tasks, list(experiment.eval.arms), experiment.loop.trials)
+    if not outcomes or not outcomes[0].solved_NT.size:
+        causes = store.invalid_causes(FIRST_TRIAL) or ["no task was finished by every arm"]
+        raise MissingInput(f"No task was finished by every arm, so nothing can be compared: {causes[-1]}")
+    findings = Findings(experiment, tasks, outcomes, verified, store)
+    written: Path = write_report(findings)
+    return f"report: {written}"

@@ -1,0 +1,20 @@
+"""A report's Markdown as one self-contained HTML page."""
+
+import html
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b; }
+h1, h2 { line-height: 1.2; } h2 { margin-top: 2.2rem; }
+table { border-collapse: collapse; font-size: 0.86rem; display: block; overflow-x: auto; }
+th, td { border-bottom: 1px solid #ddd; padding: 0.35rem 0.7rem; text-align: left; vertical-align: top; }
+th { background: #f5f5f5; } img { max-width: 100%; } pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; }
+"""
+
+
+def to_html(text: str, title: str) -> str:
+    """Whatever a model wrote into the report is shown as text: raw HTML is escaped."""
+    from markdown_it import MarkdownIt
+
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}</body></html>\n'

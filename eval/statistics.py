@@ -1,0 +1,46 @@
+"""Intervals and paired tests over tasks. Arms saw the same tasks and seeds, so differences are taken task by task."""
+
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+DRAWS = 10_000
+
+
+class Interval(NamedTuple):
+    """A mean and its 95 % percentile bootstrap interval over tasks."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def bootstrap(values_T: Floats, seed: int) -> Interval:
+    """Mean of `values_T` (one per task) and its percentile interval over `DRAWS` resamples of the tasks."""
+    generator = np.random.default_rng(seed)
+    tasks = len(values_T)
+    means = np.fromiter(
+        (values_T[generator.integers(tasks, size=tasks)].mean() for _ in range(DRAWS)), dtype=float, count=DRAWS
+    )
+    low, high = np.percentile(means, (2.5, 97.5))
+    return Interval(float(values_T.mean()), float(low), float(high))
+
+
+def mcnemar(first_T: Floats, second_T: Floats) -> float:
+    """Two-sided exact p-value that the tasks only one of two arms solved are as often the first's as the second's."""
+    only_first = int(((first_T == 1) & (second_T == 0)).sum())
+    only_second = int(((first_T == 0) & (second_T == 1)).sum())
+    discordant = only_first + only_second
+    tail = sum(comb(discordant, count) for count in range(min(only_first, only_second) + 1))
+    return min(1.0, float(2 * tail / 2**discordant))
