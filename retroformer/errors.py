@@ -18,6 +18,7 @@ Everything else stops the stage, which ends with the sentence and exit status 1.
 
 import errno
 import logging
+import os
 import sys
 from collections.abc import Callable
 
@@ -75,6 +76,10 @@ def run_command(command: Callable[[list[str]], None]) -> None:
         sys.exit("Stopped. Finished work is stored: run the same command again to go on.")
     except RetroformerError as error:
         sys.exit(str(error))
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `head` does: there is nobody to tell, not even at the interpreter's exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             sys.exit(

