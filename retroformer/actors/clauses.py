@@ -1,0 +1,162 @@
+"""English advice in pieces: clauses, the places and things each one names, and its mood. No grammar, only word lists."""
+
+import re
+from collections.abc import Sequence
+from enum import Enum, auto
+from functools import lru_cache
+from typing import NamedTuple
+
+from retroformer.environments.alfworld.compact import number_of, type_of
+
+
+class Mood(Enum):
+    """What a clause makes of the places it names."""
+
+    AVOID = auto()
+    """Not there: do not search X, X is empty."""
+    OPEN = auto()
+    """Still to be done: X was not searched, I should have checked X."""
+    REPORT = auto()
+    """Done: I looked in X."""
+    PLAIN = auto()
+
+
+class Mention(NamedTuple):
+    """Places of the room that a clause names at one spot."""
+
+    places: tuple[str, ...]
+    numbered: bool
+    """`drawer 2`, not just `the drawers`."""
+    start: int
+    before: str
+    """The word in front of it, such as `from`."""
+
+
+_COMPOUNDS = (
+    "arm chair, bath tub, bathtub basin, coffee machine, coffee table, counter top, dining table, foot stool, garbage can, "
+    "hand towel holder, hand towel, laundry hamper, side table, sink basin, stove burner, toilet paper hanger, "
+    "toilet paper, towel holder, tv stand, alarm clock, baseball bat, basket ball, butter knife, cell phone, credit card, "
+    "desk lamp, dish sponge, floor lamp, glass bottle, key chain, news paper, paper towel, pepper shaker, remote control, "
+    "salt shaker, scrub brush, soap bar, soap bottle, spray bottle, teddy bear, tennis racket, tissue box, watering can, "
+    "wine bottle"
+).split(", ")
+_NICKNAMES = {
+    "sink": ("sinkbasin",),
+    "counter": ("countertop",),
+    "bathtub": ("bathtubbasin",),
+    "burner": ("stoveburner",),
+    "stove": ("stoveburner",),
+    "trash": ("garbagecan",),
+    "bin": ("garbagecan",),
+    "couch": ("sofa",),
+    "table": ("diningtable", "coffeetable", "sidetable"),
+}
+_THINGS = (
+    "alarmclock apple baseballbat basketball book boots bottle bowl box bread butterknife candle cd cellphone cloth "
+    "creditcard cup desklamp dishsponge egg floorlamp fork glassbottle handtowel kettle keychain knife ladle laptop "
+    "lettuce mug newspaper pan papertowel papertowelroll pen pencil peppershaker pillow plate plunger pot potato "
+    "remotecontrol saltshaker scrubbrush soapbar soapbottle spatula spoon spraybottle statue teddybear tennisracket "
+    "tissuebox toiletpaper toiletpaperroll tomato towel vase watch wateringcan winebottle"
+).split()
+
+_VERBS = (
+    "look|check|search|go|try|visit|open|start|explore|inspect|examine|clean|wash|rinse|heat|warm|cool|chill|put|place|"
+    "move|bring|deliver|carry|return|drop|skip|avoid|ignore|use|turn|do not|never|i|you|there|it"
+)
+_SEARCH = r"look|check|search|go|try|visit|open|explore|inspect|examine"
+_SEARCHED = r"looked|checked|searched|gone|went|tried|visited|opened|explored|inspected|examined"
+
+_DASH = re.compile(r"[\u2014;]|(?<!\d)\s+[-\u2013]\s+|\s+[-\u2013]\s+(?!\d)")
+_FULL_STOP = re.compile(r"[.!?;:\n]+")
+_JOINT = re.compile(
+    rf"\b(?:but|however|so|because|since|although|though|while|whereas)\b|"
+    rf"(?:,\s*|\s)(?:and then|then|and)\s+(?=(?:{_VERBS})\b)|,\s*(?=(?:{_VERBS}|not)\b)|(?=\b(?:instead of|rather than|except)\b)"
+)
+_POSITIVE_NOT = re.compile(
+    r"\b(?:do not|never|not to) (?:forget|miss|overlook|neglect|hesitate)(?: to)?\b|\bnot only\b|\bwhy not\b"
+)
+_CONDITION = re.compile(r"\s*(?:and |then )?(?:if|when|once|after|before|in case)\b")
+_TO_DO = re.compile(
+    rf"\bnot yet\b|\b(?:did|have|has|had|was|were|are|is) (?:not|never) (?:yet )?(?:been )?(?:{_SEARCH}|{_SEARCHED})\b|"
+    rf"\bnever (?:{_SEARCHED})\b|\bun(?:searched|visited|explored|checked|opened)\b|\bfailed to (?:{_SEARCH})\b|"
+    rf"\b(?:should|could|must|need to|needs to|ought to) (?:have |be |have been )?(?:{_SEARCHED})\b|\bto be (?:{_SEARCHED})\b"
+)
+_NOT = re.compile(
+    r"\b(?:not|never|no|none|nothing|avoid|skip|ignore|already|empty|wasted|wasting|useless|fruitless|in vain|wrong|ruled out|"
+    r"stop|stay away|stay out|keep away|forget|instead of|rather than|except|failed|without (?:success|luck|finding|result))\b"
+)
+_DONE = re.compile(rf"\b(?:{_SEARCHED})\b")
+
+
+def clauses_of(text: str) -> list[str]:
+    """The text in lower case, spellings evened out, cut where the mood may change."""
+    even = _DASH.sub(". ", text.lower().replace("\u2019", "'").replace("n't", " not"))
+    even = " ".join(even.replace("\u2013", "-").split(" "))
+    for compound in _COMPOUNDS:
+        even = even.replace(compound, compound.replace(" ", ""))
+    even = _POSITIVE_NOT.sub(" ", even)
+    return [clause for part in _FULL_STOP.split(even) for clause in _JOINT.split(part) if clause.strip()]
+
+
+def mood_of(clause: str) -> Mood:
+    """The first of condition, to do, avoid, report whose words are in the clause."""
+    if _CONDITION.match(clause):
+        return Mood.PLAIN
+    if _TO_DO.search(clause):
+        return Mood.OPEN
+    if _NOT.search(clause):
+        return Mood.AVOID
+    return Mood.REPORT if _DONE.search(clause) else Mood.PLAIN
+
+
+def find_places(clause: str, room: tuple[str, ...]) -> list[Mention]:
+    """The places of this room in the clause, in its order; a range names what it holds of the room."""
+    surfaces, pattern = _room_pattern(room)
+    mentions = []
+    for found in pattern.finditer(clause):
+        kinds, spans = surfaces[found["name"]], _spans(found["numbers"] or "")
+        places = tuple(place for place in room if type_of(place) in kinds and (not spans or _within(place, spans)))
+        words = re.sub(r"\b(?:the|a|an|any|all|every|each)\b", " ", clause[: found.start()]).split()
+        mentions.append(Mention(places, bool(spans), found.start(), words[-1] if words else ""))
+    return [mention for mention in mentions if mention.places]
+
+
+def find_things(clause: str, wanted: Sequence[str]) -> list[tuple[str, int]]:
+    """Types of things that the clause names, `wanted` ones and all that ALFWorld knows, and where in the clause."""
+    return [(found[1], found.start()) for found in _thing_pattern(tuple(wanted)).finditer(clause)]
+
+
+@lru_cache(maxsize=256)
+def _thing_pattern(wanted: tuple[str, ...]) -> re.Pattern[str]:
+    names = sorted({*_THINGS, *filter(None, wanted)}, key=len, reverse=True)
+    return re.compile(rf"\b({'|'.join(names)})(?:e?s)?\b")
+
+
+@lru_cache(maxsize=256)
+def _room_pattern(room: tuple[str, ...]) -> tuple[dict[str, frozenset[str]], re.Pattern[str]]:
+    """Spellings of the room's types, and the pattern of a spelling with its numbers."""
+    types = {type_of(place) for place in room}
+    spellings = {name: frozenset([name]) for name in types}
+    for nickname, kinds in _NICKNAMES.items():
+        spellings.setdefault(nickname, frozenset(types.intersection(kinds)))
+    surfaces = {form: kinds for name, kinds in spellings.items() for form in _forms(name)}
+    names = "|".join(sorted(surfaces, key=len, reverse=True))
+    span = r"\d+(?:\s*(?:-|to|through)\s*\d+)?"
+    # In "drawer 1 and 2 mugs" the 2 counts mugs.
+    counts = rf"(?!\d|\s*(?:steps?|times?|more|{'|'.join(_THINGS)})(?:e?s)?\b)"
+    numbers = rf"(?P<numbers>{span}(?:\s*(?:,\s*and|,\s*or|,|and|or|&|/)\s*{span}{counts})*)"
+    return surfaces, re.compile(rf"\b(?P<name>{names})\b(?:\s*(?:#|no\.|numbers?\b)?\s*{numbers})?")
+
+
+def _forms(name: str) -> tuple[str, ...]:
+    plural = f"{name[:-1]}ves" if name.endswith("f") else f"{name}es" if name.endswith(("s", "x", "ch")) else f"{name}s"
+    return name, plural
+
+
+def _spans(numbers: str) -> list[tuple[int, int]]:
+    found = re.finditer(r"(\d+)(?:\s*(?:-|to|through)\s*(\d+))?", numbers)
+    return [(int(span[1]), int(span[2] or span[1])) for span in found]
+
+
+def _within(place: str, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(low <= number_of(place) <= high for low, high in spans)

@@ -1,0 +1,140 @@
+"""An ALFWorld player that is a program: no model, no chance, no look behind the text.
+
+It searches the places in the order of the room line (types in a seeded order, numbers ascending), takes the thing
+when it sees it, uses the appliance, and puts the thing where the task says. That order is naive on purpose: within a
+small limit of actions it fails often, and what changes its luck is advice. It reads the advice in its memory as plain
+text (`retroformer.actors.advice`): places named there come first, places ruled out come last. Without advice a retry
+repeats the trial before it, action by action.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from retroformer.actors.advice import Advice, read_advice
+from retroformer.environments.alfworld import compact
+from retroformer.environments.alfworld.reading import Experience, Goal, read_goal, read_steps
+from retroformer.protocols import Move, Scene
+
+Grammar = Literal["put", "move"]
+
+_GIVE_UP = "look"
+"""When nothing is left to try; the loop ends a trial that repeats itself."""
+
+
+class RuleActor:
+    """Plays by rule; a pure function of the scene."""
+
+    def __init__(self, grammar: Grammar = "move") -> None:
+        self.grammar = grammar
+        """Spoken where the choices of a scene do not show which grammar is asked for."""
+
+    async def act(self, scene: Scene) -> Move:
+        """The next action. Never raises; in a world that is not ALFWorld's it can only look."""
+        task, places = compact.read_opening(scene.opening)
+        order = compact.room_order(scene.task, places)
+        goal = read_goal(task)
+        advice = read_advice(scene.memory.reflections, order, goal)
+        turn = Turn(goal, order, read_steps(scene.steps), advice, scene.choices)
+        return Move(action=compact.spoken(turn.action(), self._grammar(scene.choices)))
+
+    def _grammar(self, choices: tuple[str, ...]) -> Grammar:
+        for choice in choices:
+            if choice.startswith("put "):
+                return "put"
+            if choice.startswith("move "):
+                return "move"
+        return self.grammar
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One decision: what is wanted, where one could look, what is known, what was advised."""
+
+    goal: Goal
+    order: tuple[str, ...]
+    known: Experience
+    advice: Advice
+    choices: tuple[str, ...]
+
+    def action(self) -> str:
+        """The next action in the compact text."""
+        if not self.known.holding:
+            return self._fetch()
+        if self.goal.lamp:
+            return self._use_lamp()
+        if self.goal.deed and (self.goal.deed, self.known.holding) not in self.known.deeds:
+            return self._do_deed()
+        return self._deliver()
+
+    def _fetch(self) -> str:
+        wanted = [thing for thing in self.known.whereabouts if self._is_wanted(thing)]
+        if not wanted:
+            return self._search(self.goal.thing)
+        here = [thing for thing in wanted if self.known.whereabouts[thing] == self.known.at]
+        thing = (here or wanted)[0]
+        place = self.known.whereabouts[thing]
+        return self._approach(place) or f"take {thing} from {place}"
+
+    def _is_wanted(self, thing: str) -> bool:
+        if compact.type_of(thing) != self.goal.thing:
+            return False
+        finished = not self.goal.deed or (self.goal.deed, thing) in self.known.deeds
+        return not (finished and self.known.whereabouts[thing] == self._target())
+
+    def _use_lamp(self) -> str:
+        for thing, place in self.known.whereabouts.items():
+            if compact.type_of(thing) == self.goal.lamp:
+                return self._approach(place) or f"use {thing}"
+        return self._search(self.goal.lamp)
+
+    def _do_deed(self) -> str:
+        appliance = self._first_of(self.goal.appliance, self.advice.appliances)
+        if not appliance:
+            return _GIVE_UP
+        deed = f"{self.goal.deed} {self.known.holding} with {appliance}"
+        # Heating, cooling and cleaning work at a closed appliance, so it is not opened first.
+        return deed if self.known.at == appliance or deed in self.choices else self._walk(appliance)
+
+    def _deliver(self) -> str:
+        target = self._target()
+        if not target:
+            return _GIVE_UP
+        return self._approach(target) or f"move {self.known.holding} to {target}"
+
+    def _target(self) -> str:
+        """One place for all things of the task: where the first was put, as advised, where one lay, the first in order."""
+        things = [thing for thing in self.known.whereabouts if compact.type_of(thing) == self.goal.thing]
+        places = {thing: self.known.whereabouts[thing] for thing in things}
+        served = [place for thing, place in places.items() if place != self.known.first_seen.get(thing)]
+        lying = places.values() if self.goal.count == 2 else ()
+        return self._first_of(self.goal.target, (*served, *self.advice.targets, *lying))
+
+    def _first_of(self, kind: str, preferred: tuple[str, ...]) -> str:
+        return next((place for place in (*preferred, *self.order) if compact.type_of(place) == kind), "")
+
+    def _search(self, kind: str) -> str:
+        """Towards the next place not yet looked into: reported sightings, advised places, the room's order, the rest."""
+        reported = self.advice.sightings.get(kind, ())
+        rest = [place for place in self.order if place not in self.advice.skip]
+        for place in (*reported, *self.advice.first, *rest, *self.order):
+            if place not in self.known.contents and not self._unreachable(place):
+                return self._approach(place) or f"examine {place}"
+        return _GIVE_UP
+
+    def _approach(self, place: str) -> str:
+        """The next action on the way to standing at the open place; empty when there."""
+        if self.known.at != place:
+            return self._walk(place)
+        return f"open {place}" if place in self.known.shut else ""
+
+    def _walk(self, place: str) -> str:
+        """Going there. Places can share a spot, and going from one to the other is refused: handle it from here."""
+        go = f"go to {place}"
+        if go not in self.known.refusals and (not self.choices or go in self.choices):
+            return go
+        opening = f"open {place}"
+        can_open = opening in self.choices if self.choices else opening not in self.known.refusals
+        return opening if can_open and place not in self.known.contents else f"examine {place}"
+
+    def _unreachable(self, place: str) -> bool:
+        return f"go to {place}" in self.known.refusals and f"examine {place}" in self.known.refusals
