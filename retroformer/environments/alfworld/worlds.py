@@ -1,0 +1,113 @@
+"""Draws the world of a generated game: what is asked for, the room, and where everything is."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from retroformer.environments.alfworld import rooms
+from retroformer.environments.alfworld.rooms import Kind
+
+_SECOND_COPY = 0.3
+"""How probably there is one more of the wanted thing than the task needs."""
+
+SENTENCES: dict[Kind, tuple[str, str]] = {
+    "look": ("look at {thing} under the {place}", "examine the {thing} with the {place}"),
+    "pick": ("put a {thing} in {place}", "put some {thing} on {place}"),
+    "clean": ("put a clean {thing} in {place}", "clean some {thing} and put it in {place}"),
+    "cool": ("put a cool {thing} in {place}", "cool some {thing} and put it in {place}"),
+    "heat": ("put a hot {thing} in {place}", "heat some {thing} and put it in {place}"),
+    "two": ("put two {thing} in {place}", "find two {thing} and put them in {place}"),
+}
+"""ALFWorld's wordings of each kind of task."""
+
+
+class Wish(NamedTuple):
+    """What a task asks for."""
+
+    kind: Kind
+    thing: str
+    place: str
+    """The destination, or the lamp."""
+
+
+class World(NamedTuple):
+    """A room with things in it. Places and things are written as ALFWorld writes entities: `Mug_bar_01`."""
+
+    wish: Wish
+    sentence: str
+    places: tuple[str, ...]
+    where: dict[str, str]
+    """The place of each thing."""
+    lamp: str | None
+
+
+def draw_wish(kind: Kind, random: Random) -> Wish:
+    thing = random.choice(rooms.things_for(kind))
+    return Wish(kind, thing, random.choice(rooms.destinations_for(kind, thing)))
+
+
+def draw_world(wish: Wish, receptacles: int, random: Random) -> World:
+    """A room of that many places in which the wish can be met and is not met yet."""
+    room = rooms.THINGS[wish.thing].room
+    stands = rooms.LAMP_STANDS.get(room)
+    stand = _weighted(stands, random) if stands else None
+    needed = {*rooms.THINGS[wish.thing].homes, *filter(None, (stand, rooms.APPLIANCES.get(wish.kind)))}
+    if wish.kind != "look":
+        needed.add(wish.place)
+    places = _draw_places(rooms.ROOMS[room], needed, receptacles, random)
+    where = {thing: _place_of(thing, wish, places, random) for thing in _draw_things(room, wish, len(places), random)}
+    lamp = _entity(rooms.LAMP, 1) if stand else None
+    if lamp:
+        where[lamp] = random.choice([place for place in places if kind_of(place) == stand])
+    wording = random.choice(SENTENCES[wish.kind])
+    return World(wish, wording.format(thing=wish.thing.lower(), place=wish.place.lower()), places, where, lamp)
+
+
+def _draw_places(
+    room: Mapping[str, tuple[int, int]], needed: set[str], number: int, random: Random
+) -> tuple[str, ...]:
+    counts = dict.fromkeys(sorted(needed), 1)
+    while sum(counts.values()) < number:
+        free = {kind: weight for kind, (weight, most) in room.items() if counts.get(kind, 0) < most}
+        kind = _weighted(free, random)
+        counts[kind] = counts.get(kind, 0) + 1
+    return tuple(_entity(kind, index) for kind in sorted(counts) for index in range(1, counts[kind] + 1))
+
+
+def _draw_things(room: str, wish: Wish, places: int, random: Random) -> list[str]:
+    """The wanted things and, about one for each place, others of the room."""
+    wanted = 1 + (wish.kind == "two") + (wish.kind != "look" and random.random() < _SECOND_COPY)
+    others = [name for name, thing in rooms.THINGS.items() if thing.room == room and name != wish.thing]
+    drawn = [random.choice(others) for _ in range(places)]
+    counts = {wish.thing: wanted, **{name: min(drawn.count(name), 2) for name in others}}
+    return [_entity(name, index) for name, count in counts.items() for index in range(1, count + 1)]
+
+
+def _place_of(thing: str, wish: Wish, places: Sequence[str], random: Random) -> str:
+    """A home with probability AT_HOME, else another place where it fits; a wanted thing is never at its destination."""
+    kind = kind_of(thing)
+    present = {kind_of(place) for place in places}
+    if kind == wish.thing:
+        present.discard(wish.place)
+    homes = {home: weight for home, weight in rooms.THINGS[kind].homes.items() if home in present}
+    elsewhere = [place for place in places if kind_of(place) in present - set(homes) and rooms.fits(kind, kind_of(place))]
+    if homes and (random.random() < rooms.AT_HOME or not elsewhere):
+        home = _weighted(homes, random)
+        return random.choice([place for place in places if kind_of(place) == home])
+    return random.choice(elsewhere or places)
+
+
+def _weighted(weights: Mapping[str, float], random: Random) -> str:
+    return random.choices(list(weights), list(weights.values()))[0]
+
+
+def _entity(kind: str, index: int) -> str:
+    # ALFWorld names a basin by its sink: the second part of the entity makes it a `sinkbasin`.
+    base = kind.removesuffix("Basin")
+    return f"{base}_bar_{index:02d}" + (f"_bar_{kind}" if base != kind else "")
+
+
+def kind_of(entity: str) -> str:
+    """The kind of a place or thing: `SinkBasin` of `Sink_bar_01_bar_SinkBasin`."""
+    base, *_, last = entity.split("_bar_")
+    return last if last.endswith("Basin") else base
