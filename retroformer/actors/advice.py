@@ -20,7 +20,9 @@ _SIGHTING = re.compile(
     r"get|lies|sits|located|remember)\b"
 )
 _PUTTING = re.compile(
-    r"\b(?:put|bring|carry|deliver|drop)\b|\b(?:place|move|return|leave|take) (?:it|them|both|the \w+(?: \d+)?|an? \w+) ?(?:in|on|to|at|into|onto|back)?\b"
+    r"\b(?:put|bring|carry|deliver|drop)\b|"
+    r"\b(?:place|move|return|leave|take) (?:it|them|both|the \w+(?: \d+)?|an? \w+) "
+    r"(?:back |from .+ )?(?:in|on|to|at|into|onto)\b"
 )
 _PASSIVE = re.compile(r"\b(?:is|was|were|been) put\b")
 _TAKING = re.compile(r"\b(?:take|grab|pick|get)\b")
@@ -83,7 +85,8 @@ class _Notes:
         self.wanted = tuple(filter(None, (goal.thing, goal.lamp)))
         self.search: dict[str, tuple[bool, bool]] = {}
         """Place -> (look there, said of this very place and not of its type)."""
-        self.sightings: dict[str, list[str]] = {}
+        self.sightings: dict[str, dict[str, bool]] = {}
+        """Type of thing -> place -> said of this very place."""
         self.targets: list[str] = []
         self.appliances: list[str] = []
 
@@ -106,10 +109,14 @@ class _Notes:
 
     def advice(self) -> Advice:
         """All that was read."""
+        skip = tuple(place for place, (look, _) in self.search.items() if not look)
         return Advice(
             first=tuple(place for place, (look, _) in self.search.items() if look),
-            skip=tuple(place for place, (look, _) in self.search.items() if not look),
-            sightings={kind: _once(places) for kind, places in self.sightings.items()},
+            skip=skip,
+            sightings={
+                kind: tuple(place for place, numbered in places.items() if numbered or place not in skip)
+                for kind, places in self.sightings.items()
+            },
             targets=_once(self.targets),
             appliances=_once(self.appliances),
         )
@@ -132,7 +139,9 @@ class _Notes:
         searching, sighting = _SEARCH.search(clause), _SIGHTING.search(clause)
         if wanted and (sighting or not (searching or mood is Mood.REPORT)):
             near = [kind for kind, start in wanted if start < mention.start]
-            self.sightings.setdefault(near[-1] if near else wanted[0][0], []).extend(mention.places)
+            places = self.sightings.setdefault(near[-1] if near else wanted[0][0], {})
+            for place in mention.places:
+                places[place] = mention.numbered or places.get(place, False)
             self._search(mention, look=None)
         elif mood is Mood.REPORT:
             self._search(mention, look=False)

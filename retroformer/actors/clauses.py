@@ -1,4 +1,4 @@
-"""English advice in pieces: clauses, the places and things each one names, and its mood. No grammar, only word lists."""
+"""English advice in pieces: clauses, the places and things that each names, and its mood. Word lists, no grammar."""
 
 import re
 from collections.abc import Sequence
@@ -32,14 +32,15 @@ class Mention(NamedTuple):
     """The word in front of it, such as `from`."""
 
 
-_COMPOUNDS = (
-    "arm chair, bath tub, bathtub basin, coffee machine, coffee table, counter top, dining table, foot stool, garbage can, "
-    "hand towel holder, hand towel, laundry hamper, side table, sink basin, stove burner, toilet paper hanger, "
-    "toilet paper, towel holder, tv stand, alarm clock, baseball bat, basket ball, butter knife, cell phone, credit card, "
-    "desk lamp, dish sponge, floor lamp, glass bottle, key chain, news paper, paper towel, pepper shaker, remote control, "
-    "salt shaker, scrub brush, soap bar, soap bottle, spray bottle, teddy bear, tennis racket, tissue box, watering can, "
-    "wine bottle"
-).split(", ")
+_COMPOUND = re.compile(
+    r"\b(?:arm chair|bath tub basin|bathtub basin|bath tub|coffee machine|coffee table|counter top|dining table|"
+    r"foot stool|garbage can|hand towel holder|hand towel|laundry hamper|side table|sink basin|stove burner|toilet paper hanger|"
+    r"toilet paper|towel holder|tv stand|alarm clock|baseball bat|basket ball|butter knife|cell phone|credit card|"
+    r"desk lamp|dish sponge|floor lamp|glass bottle|key chain|news paper|paper towel|pepper shaker|remote control|"
+    r"salt shaker|scrub brush|soap bar|soap bottle|spray bottle|teddy bear|tennis racket|tissue box|watering can|"
+    r"wine bottle)"
+)
+"""What people write in two words and ALFWorld in one."""
 _NICKNAMES = {
     "sink": ("sinkbasin",),
     "counter": ("countertop",),
@@ -52,12 +53,13 @@ _NICKNAMES = {
     "table": ("diningtable", "coffeetable", "sidetable"),
 }
 _THINGS = (
-    "alarmclock apple baseballbat basketball book boots bottle bowl box bread butterknife candle cd cellphone cloth "
-    "creditcard cup desklamp dishsponge egg floorlamp fork glassbottle handtowel kettle keychain knife ladle laptop "
-    "lettuce mug newspaper pan papertowel papertowelroll pen pencil peppershaker pillow plate plunger pot potato "
-    "remotecontrol saltshaker scrubbrush soapbar soapbottle spatula spoon spraybottle statue teddybear tennisracket "
-    "tissuebox toiletpaper toiletpaperroll tomato towel vase watch wateringcan winebottle"
-).split()
+    "alarmclock|apple|baseballbat|basketball|book|boots|bottle|bowl|box|bread|butterknife|candle|cd|cellphone|cloth|"
+    "creditcard|cup|desklamp|dishsponge|egg|floorlamp|fork|glassbottle|handtowel|kettle|keychain|knife|ladle|laptop|"
+    "lettuce|mug|newspaper|pan|papertowel|papertowelroll|pen|pencil|peppershaker|pillow|plate|plunger|pot|potato|"
+    "remotecontrol|saltshaker|scrubbrush|soapbar|soapbottle|spatula|spoon|spraybottle|statue|teddybear|tennisracket|"
+    "tissuebox|toiletpaper|toiletpaperroll|tomato|towel|vase|watch|wateringcan|winebottle"
+)
+"""What ALFWorld lets one carry or switch on."""
 
 _VERBS = (
     "look|check|search|go|try|visit|open|start|explore|inspect|examine|clean|wash|rinse|heat|warm|cool|chill|put|place|"
@@ -67,10 +69,11 @@ _SEARCH = r"look|check|search|go|try|visit|open|explore|inspect|examine"
 _SEARCHED = r"looked|checked|searched|gone|went|tried|visited|opened|explored|inspected|examined"
 
 _DASH = re.compile(r"[\u2014;]|(?<!\d)\s+[-\u2013]\s+|\s+[-\u2013]\s+(?!\d)")
-_FULL_STOP = re.compile(r"[.!?;:\n]+")
+_FULL_STOP = re.compile(r"[.!?;\n]+")
 _JOINT = re.compile(
-    rf"\b(?:but|however|so|because|since|although|though|while|whereas)\b|"
-    rf"(?:,\s*|\s)(?:and then|then|and)\s+(?=(?:{_VERBS})\b)|,\s*(?=(?:{_VERBS}|not)\b)|(?=\b(?:instead of|rather than|except)\b)"
+    r"\b(?:but|however|so|because|since|although|though|while|whereas)\b|"
+    rf"(?:,\s*|\s)(?:and then|then|and)\s+(?=(?:{_VERBS})\b)|[,:]\s*(?=(?:{_VERBS}|not)\b)|"
+    r"(?=\b(?:instead of|rather than|except)\b)"
 )
 _POSITIVE_NOT = re.compile(
     r"\b(?:do not|never|not to) (?:forget|miss|overlook|neglect|hesitate)(?: to)?\b|\bnot only\b|\bwhy not\b"
@@ -79,11 +82,13 @@ _CONDITION = re.compile(r"\s*(?:and |then )?(?:if|when|once|after|before|in case
 _TO_DO = re.compile(
     rf"\bnot yet\b|\b(?:did|have|has|had|was|were|are|is) (?:not|never) (?:yet )?(?:been )?(?:{_SEARCH}|{_SEARCHED})\b|"
     rf"\bnever (?:{_SEARCHED})\b|\bun(?:searched|visited|explored|checked|opened)\b|\bfailed to (?:{_SEARCH})\b|"
-    rf"\b(?:should|could|must|need to|needs to|ought to) (?:have |be |have been )?(?:{_SEARCHED})\b|\bto be (?:{_SEARCHED})\b"
+    rf"\b(?:should|could|must|need to|needs to|ought to) (?:have |be |have been )?(?:{_SEARCHED})\b|"
+    rf"\bto be (?:{_SEARCHED})\b"
 )
 _NOT = re.compile(
-    r"\b(?:not|never|no|none|nothing|avoid|skip|ignore|already|empty|wasted|wasting|useless|fruitless|in vain|wrong|ruled out|"
-    r"stop|stay away|stay out|keep away|forget|instead of|rather than|except|failed|without (?:success|luck|finding|result))\b"
+    r"\b(?:not|never|no|none|nothing|avoid|skip|ignore|already|empty|wasted|wasting|useless|fruitless|in vain|wrong|"
+    r"ruled out|stop|stay away|stay out|keep away|forget|instead of|rather than|except|failed|"
+    r"without (?:success|luck|finding|result))\b"
 )
 _DONE = re.compile(rf"\b(?:{_SEARCHED})\b")
 
@@ -92,8 +97,7 @@ def clauses_of(text: str) -> list[str]:
     """The text in lower case, spellings evened out, cut where the mood may change."""
     even = _DASH.sub(". ", text.lower().replace("\u2019", "'").replace("n't", " not"))
     even = " ".join(even.replace("\u2013", "-").split(" "))
-    for compound in _COMPOUNDS:
-        even = even.replace(compound, compound.replace(" ", ""))
+    even = _COMPOUND.sub(lambda compound: compound[0].replace(" ", ""), even)
     even = _POSITIVE_NOT.sub(" ", even)
     return [clause for part in _FULL_STOP.split(even) for clause in _JOINT.split(part) if clause.strip()]
 
@@ -128,8 +132,7 @@ def find_things(clause: str, wanted: Sequence[str]) -> list[tuple[str, int]]:
 
 @lru_cache(maxsize=256)
 def _thing_pattern(wanted: tuple[str, ...]) -> re.Pattern[str]:
-    names = sorted({*_THINGS, *filter(None, wanted)}, key=len, reverse=True)
-    return re.compile(rf"\b({'|'.join(names)})(?:e?s)?\b")
+    return re.compile(rf"\b({'|'.join([*filter(None, wanted), _THINGS])})(?:e?s)?\b")
 
 
 @lru_cache(maxsize=256)
@@ -143,7 +146,7 @@ def _room_pattern(room: tuple[str, ...]) -> tuple[dict[str, frozenset[str]], re.
     names = "|".join(sorted(surfaces, key=len, reverse=True))
     span = r"\d+(?:\s*(?:-|to|through)\s*\d+)?"
     # In "drawer 1 and 2 mugs" the 2 counts mugs.
-    counts = rf"(?!\d|\s*(?:steps?|times?|more|{'|'.join(_THINGS)})(?:e?s)?\b)"
+    counts = rf"(?!\d|\s*(?:steps?|times?|more|{_THINGS})(?:e?s)?\b)"
     numbers = rf"(?P<numbers>{span}(?:\s*(?:,\s*and|,\s*or|,|and|or|&|/)\s*{span}{counts})*)"
     return surfaces, re.compile(rf"\b(?P<name>{names})\b(?:\s*(?:#|no\.|numbers?\b)?\s*{numbers})?")
 

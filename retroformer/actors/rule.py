@@ -25,7 +25,7 @@ class RuleActor:
     """Plays by rule; a pure function of the scene."""
 
     def __init__(self, grammar: Grammar = "move") -> None:
-        self.grammar = grammar
+        self.grammar: Grammar = grammar
         """Spoken where the choices of a scene do not show which grammar is asked for."""
 
     async def act(self, scene: Scene) -> Move:
@@ -102,7 +102,7 @@ class Turn:
         return self._approach(target) or f"move {self.known.holding} to {target}"
 
     def _target(self) -> str:
-        """One place for all things of the task: where the first was put, as advised, where one lay, the first in order."""
+        """One place for all: where the first was put, as advised, where one of two lay, the first in order."""
         things = [thing for thing in self.known.whereabouts if compact.type_of(thing) == self.goal.thing]
         places = {thing: self.known.whereabouts[thing] for thing in things}
         served = [place for thing, place in places.items() if place != self.known.first_seen.get(thing)]
@@ -113,7 +113,7 @@ class Turn:
         return next((place for place in (*preferred, *self.order) if compact.type_of(place) == kind), "")
 
     def _search(self, kind: str) -> str:
-        """Towards the next place not yet looked into: reported sightings, advised places, the room's order, the rest."""
+        """Towards the next place not yet looked into: as sighted, as advised, in the room's order, the rest."""
         reported = self.advice.sightings.get(kind, ())
         rest = [place for place in self.order if place not in self.advice.skip]
         for place in (*reported, *self.advice.first, *rest, *self.order):

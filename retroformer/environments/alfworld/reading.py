@@ -11,11 +11,11 @@ APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 """Which type of place does which deed."""
 
 _DEEDS = {"clean": "clean", "hot": "heat", "heat": "heat", "cool": "cool", "cold": "cool"}
-_LAMP = re.compile(
+_LOOK = re.compile(
     r"(?:look at|examine) (?:the |an? |some )?(?P<thing>\w+) (?:under|with|using) (?:the |an? )?(?P<lamp>\w+)"
 )
 _PUT = re.compile(
-    r"(?:(?P<verb>clean|heat|cool|find) )?(?:put |place )?(?P<count>two |an? |some |the )?(?P<state>clean |hot |cool |cold )?"
+    r"(?:(?P<verb>clean|heat|cool|find) )?(?:put )?(?P<count>two |an? |some |the )?(?P<state>clean |hot |cool |cold )?"
     r"(?P<thing>\w+)(?: and put (?:it|them))? (?:in|on|in/on) (?:the |an? )?(?P<target>\w+)$"
 )
 _THING = re.compile(r"\w+ \d+$")
@@ -44,7 +44,7 @@ class Goal:
 def read_goal(sentence: str) -> Goal:
     """The goal of one of ALFWorld's task sentences; an empty goal where the sentence is none of them."""
     text = sentence.lower().strip().rstrip(".")
-    if look := _LAMP.match(text):
+    if look := _LOOK.match(text):
         return Goal(thing=look["thing"], lamp=look["lamp"])
     if put := _PUT.match(text):
         deed = _DEEDS.get((put["state"] or put["verb"] or "").strip(), "")
