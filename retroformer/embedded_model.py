@@ -12,8 +12,8 @@ converted once, into the cache, with five repairs without which it would load an
 
 import contextlib
 import importlib.util
+import io
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -112,7 +112,8 @@ def _convert(gguf: Path, folder: Path) -> None:
     from tokenizers import pre_tokenizers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _quiet():
+    # Progress bars of several libraries go to the terminal, and not all of them have a switch.
+    with contextlib.redirect_stderr(io.StringIO()):
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -136,24 +137,10 @@ def _convert(gguf: Path, folder: Path) -> None:
     _set_entry(folder / "tokenizer_config.json", "tokenizer_class", "PreTrainedTokenizerFast")
 
 
-@contextlib.contextmanager
-def _quiet() -> Any:
-    """Keep transformers' progress bars off the terminal for a while."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
 def _set_entry(path: Path, key: str, value: object) -> None:
     page = json.loads(path.read_text(encoding="utf-8"))
     page[key] = value
-    path.write_text(json.dumps(page, indent=2) + os.linesep, encoding="utf-8")
+    path.write_text(json.dumps(page, indent=2) + "\n", encoding="utf-8")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,0 +1,38 @@
+"""One command for the whole endpoint: starts it, waits until it is healthy, keeps it alive, stops all together."""
+
+import argparse
+import os
+import signal
+import threading
+from pathlib import Path
+
+from retroformer.config import load
+from retroformer.errors import run_command
+from serve import endpoint
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m serve", description=__doc__)
+    parser.add_argument("experiment", type=Path, help="a YAML file such as configs/demo.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="as in serve.port=0")
+    parser.add_argument(
+        "--until-input-closes", action="store_true", help="also stop when standard input ends, as when a parent dies"
+    )
+    arguments = parser.parse_args(argv)
+    experiment = load(arguments.experiment, arguments.overrides)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    if arguments.until_input_closes:
+        threading.Thread(target=_stop_when_input_closes, args=(stop,), daemon=True).start()
+    endpoint.run(experiment, arguments.experiment, stop)
+
+
+def _stop_when_input_closes(stop: threading.Event) -> None:
+    while os.read(0, 4096):
+        continue
+    stop.set()
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,50 @@
+"""Which adapters a run serves, and by what names."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from retroformer.config import Experiment
+from retroformer.errors import ConfigError, MissingInput
+
+STAGES = ("warm", "sft", "ppo")
+"""Stages whose adapters write advice, the later ones the better trained. The reward model's is not served."""
+WEIGHTS = "adapter_model.safetensors"
+REFLECTOR = "reflector"
+
+
+@dataclass(frozen=True)
+class Names:
+    """Adapter folders by name, and other names for them."""
+
+    adapters: dict[str, Path]
+    aliases: dict[str, str]
+
+
+def names(experiment: Experiment, page: Path) -> Names:
+    """What the experiment serves beside `base`: its own finished stages, `serve.adapters`, and `reflector`.
+
+    `page` is where the experiment was read from, for the message. `reflector` is the last finished stage.
+
+    Raises:
+        MissingInput: a folder of `serve.adapters` has no adapter.
+        ConfigError: a name of `serve.adapters` is not free.
+    """
+    adapters = {stage: experiment.folder / stage for stage in STAGES}
+    adapters = {stage: folder for stage, folder in adapters.items() if (folder / WEIGHTS).is_file()}
+    aliases = {REFLECTOR: list(adapters)[-1]} if adapters else {}
+    for name, folder in experiment.serve.adapters.items():
+        if name == "base" or not name or set(name) & set("@= "):
+            raise ConfigError(f"serve.adapters.{name}: {name!r} cannot name an adapter; take another word.")
+        if not (folder / WEIGHTS).is_file():
+            raise MissingInput(_absent(name, folder, experiment, page))
+        adapters[name] = folder
+        aliases.pop(name, None)
+    return Names(adapters, aliases)
+
+
+def _absent(name: str, folder: Path, experiment: Experiment, page: Path) -> str:
+    message = f"No adapter {name!r} in {str(folder)!r}"
+    for stage in STAGES:
+        if folder.resolve() == (experiment.folder / stage).resolve():
+            return f"{message}: train it with `python -m train {stage} {page} run={experiment.run}`."
+    return f"{message}: expected a folder with {WEIGHTS} and adapter_config.json, as `python -m train` writes."

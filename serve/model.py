@@ -1,0 +1,101 @@
+"""The base model with its LoRA adapters, and one forward pass for rows of different adapters.
+
+Shapes: B rows, T columns of new tokens, V vocabulary, N tokens held and new.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retroformer.embedded_model import model_config
+from serve.geometry import Geometry
+from serve.slots import KeyValueSlots
+
+BASE = "__base__"
+"""peft's word for a row without an adapter."""
+
+
+class Model:
+    """Weights in memory. Its text functions may be called from any thread, `forward` from one at a time."""
+
+    def __init__(self, folder: Path, adapters: Mapping[str, Path], dtype: str) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, config=model_config(folder), dtype=dtype, attn_implementation="sdpa"
+        ).to(device)
+        config = model.config
+        self.geometry = Geometry(
+            layers=config.num_hidden_layers,
+            heads=config.num_key_value_heads,
+            head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            dtype=model.dtype,
+            device=device,
+        )
+        self.context_tokens = int(config.max_position_embeddings)
+        ends = model.generation_config.eos_token_id
+        self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
+        self._model = _with_adapters(model, adapters).eval()
+        self._mixed = bool(adapters)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of `text` as it is, without a token that begins a text."""
+        # The tokenizer inside is used directly: transformers' wrapper changes its settings and is not thread-safe.
+        tokens: list[int] = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        return tokens
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self._tokenizer.backend_tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt that the model's own chat template makes of `messages`, ready for its answer."""
+        text: str = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        return text
+
+    def forward(self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]) -> torch.Tensor:
+        """Add columns[i] to row i of `slots`; the logits after the last token of each row, (B, V) float32 on the CPU.
+
+        Rows may add different numbers of tokens (none, too): shorter ones are padded on the left.
+        """
+        counts = [len(tokens) for tokens in columns]
+        width = max(counts)
+        tokens_BT = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in columns])
+        first_B = torch.tensor([held + count - width for held, count in zip(slots.lengths, counts, strict=True)])
+        positions_BT = (first_B[:, None] + torch.arange(width)).clamp(min=0)
+        top = max(held + count for held, count in zip(slots.lengths, counts, strict=True))
+        mask_B1TN = (torch.arange(top) <= positions_BT[:, :, None])[:, None]
+        device = self.geometry.device
+        slots.expect(counts)
+        with torch.inference_mode():
+            logits_B1V = self._model(
+                input_ids=tokens_BT.to(device),
+                position_ids=positions_BT.to(device),
+                attention_mask=mask_B1TN.to(device),
+                past_key_values=slots,
+                use_cache=True,
+                logits_to_keep=1,
+                **({"adapter_names": list(adapters)} if self._mixed else {}),
+            ).logits
+            slots.advance()
+            logits_BV: torch.Tensor = logits_B1V[:, -1].float().cpu()
+        return logits_BV
+
+
+def _with_adapters(model: Any, adapters: Mapping[str, Path]) -> Any:
+    """`model` as it is without adapters; else a peft model with each under its name."""
+    from peft import PeftModel
+
+    peft_model: Any = None
+    for name, folder in adapters.items():
+        if peft_model is None:
+            peft_model = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
+        else:
+            peft_model.load_adapter(str(folder), adapter_name=name)
+    return model if peft_model is None else peft_model

@@ -1,0 +1,55 @@
+"""How the next token is chosen from the model's logits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+GREEDY_BELOW = 1e-5
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The distribution of the OpenAI protocol, and FastChat's `top_k`."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+
+
+def choose(logits_V: torch.Tensor, sampling: Sampling, written: Sequence[int], generator: torch.Generator) -> int:
+    """The next token after the tokens `written` so far; the likeliest one at temperature 0.
+
+    Otherwise one uniform number goes through the inverse of the distribution function, in the order of the
+    vocabulary: logits that differ in rounding alone, as beside other rows of a batch, give the same token.
+    """
+    if written and (sampling.frequency_penalty or sampling.presence_penalty):
+        tokens, counts = torch.unique(torch.tensor(written), return_counts=True)
+        logits_V = logits_V.clone()
+        logits_V[tokens] -= sampling.frequency_penalty * counts + sampling.presence_penalty
+    if sampling.temperature < GREEDY_BELOW:
+        return int(logits_V.argmax())
+    cumulative_V = probabilities(logits_V, sampling).cumsum(0)
+    uniform = torch.rand(1, generator=generator, dtype=torch.float64)
+    token = int(torch.searchsorted(cumulative_V, uniform * cumulative_V[-1], right=True))
+    return min(token, len(logits_V) - 1)
+
+
+def probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Of each token at the temperature, zero outside `top_k` and outside the smallest set that has `top_p`.
+
+    They sum to what the kept tokens have together, not to one.
+    """
+    logits_V = logits_V.double() / sampling.temperature
+    if 0 < sampling.top_k < len(logits_V):
+        threshold = logits_V.topk(sampling.top_k).values[-1]
+        logits_V = logits_V.masked_fill(logits_V < threshold, -torch.inf)
+    probabilities_V = logits_V.softmax(0)
+    if sampling.top_p < 1:
+        sorted_V, order_V = probabilities_V.sort(descending=True)
+        surplus_V = sorted_V.cumsum(0) - sorted_V >= sampling.top_p
+        surplus_V[0] = False  # The likeliest token stays even at top_p = 0.
+        probabilities_V[order_V[surplus_V]] = 0.0
+    return probabilities_V

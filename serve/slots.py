@@ -1,0 +1,104 @@
+"""Key and value memory of sequences that are computed together.
+
+Shapes: L layers, B rows (sequences), H key-value heads, T new tokens of a row, N tokens, D head size.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from serve.geometry import Geometry
+
+GROWTH_TOKENS = 256
+
+
+class KeyValueSlots:
+    """Row i holds `lengths[i]` tokens. Stands in for a transformers cache: attention layers call `update`, which
+    writes in place and hands back views, where a DynamicCache would copy everything for every token.
+    """
+
+    def __init__(self, geometry: Geometry, budget_tokens: int) -> None:
+        self.lengths: list[int] = []
+        self._geometry = geometry
+        self._budget_tokens = budget_tokens
+        self._rows = self._tokens = 0
+        self._layers: list[torch.Tensor] = [self._memory(0, 0) for _ in range(geometry.layers)]
+        self._counts: list[int] = []
+
+    def reserve(self, rows: int, tokens: int) -> None:
+        """Make room for `rows` rows of `tokens` tokens; what is held stays."""
+        if rows <= self._rows and tokens <= self._tokens:
+            return
+        tokens = max(-(-tokens // GROWTH_TOKENS) * GROWTH_TOKENS, self._tokens)
+        # Keep the rows that a larger batch left behind, unless the longer rows would then break the budget.
+        if self._rows * tokens <= self._budget_tokens:
+            rows = max(rows, self._rows)
+        rows = max(rows, len(self.lengths))
+        for index, old in enumerate(self._layers):
+            kept = min(rows, self._rows)
+            self._layers[index] = new = self._memory(rows, tokens)
+            new[:, :kept, :, : self._tokens] = old[:, :kept]
+        self._rows, self._tokens = rows, tokens
+
+    def write(self, row: int, values_LHND: torch.Tensor | None) -> None:
+        """Fill `row`, the next one or one in use, with keys and values as `read` gives them; None empties it."""
+        length = 0 if values_LHND is None else values_LHND.shape[3]
+        if values_LHND is not None:
+            for layer, values in zip(self._layers, values_LHND, strict=True):
+                layer[:, row, :, :length] = values
+        self.lengths[row : row + 1] = [length]
+
+    def read(self, row: int, start: int, stop: int) -> torch.Tensor:
+        """A copy of the keys and values of tokens start..stop of `row`, as one tensor (L, 2, H, N, D)."""
+        return torch.stack([layer[:, row, :, start:stop] for layer in self._layers])
+
+    def copy_row(self, source: "KeyValueSlots", source_row: int, row: int) -> None:
+        """Make `row` equal to a row of `source`, which may be this memory."""
+        length = source.lengths[source_row]
+        for ours, theirs in zip(self._layers, source._layers, strict=True):
+            ours[:, row, :, :length] = theirs[:, source_row, :, :length]
+        self.lengths[row : row + 1] = [length]
+
+    def drop(self, row: int) -> None:
+        """Free `row`; the last row takes its place, so that rows in use are always the first ones."""
+        last = len(self.lengths) - 1
+        if row != last:
+            self.copy_row(self, last, row)
+        self.lengths.pop()
+
+    def clear(self) -> None:
+        self.lengths.clear()
+
+    def expect(self, counts: Sequence[int]) -> None:
+        """Announce a forward pass that adds counts[i] tokens to row i. See `advance`."""
+        self._counts = list(counts)
+        self._starts = torch.tensor(self.lengths, device=self._geometry.device)
+        self._row_numbers = torch.arange(len(self.lengths), device=self._geometry.device)
+        self._top = max(length + count for length, count in zip(self.lengths, counts, strict=True))
+
+    def advance(self) -> None:
+        """The announced forward pass has succeeded: its tokens count."""
+        self.lengths = [length + count for length, count in zip(self.lengths, self._counts, strict=True)]
+
+    def update(
+        self, keys_BHTD: torch.Tensor, values_BHTD: torch.Tensor, layer_index: int, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Called by each attention layer. Of T columns only the last counts[i] of row i are tokens."""
+        layer = self._layers[layer_index]
+        rows, columns = keys_BHTD.shape[0], keys_BHTD.shape[2]
+        for memory, new in ((layer[0], keys_BHTD), (layer[1], values_BHTD)):
+            if columns == 1 and all(self._counts):
+                memory[self._row_numbers, :, self._starts] = new[:, :, 0]
+                continue
+            for row, (start, count) in enumerate(zip(self.lengths, self._counts, strict=True)):
+                memory[row, :, start : start + count] = new[row, :, columns - count :]
+        return layer[0, :rows, :, : self._top], layer[1, :rows, :, : self._top]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Asked for by transformers, which uses it only where it is given no positions."""
+        return max(self.lengths, default=0)
+
+    def _memory(self, rows: int, tokens: int) -> torch.Tensor:
+        """Zeros, since a masked position still multiplies what lies there by 0, and 0 times garbage may be NaN."""
+        shape = self._geometry
+        return torch.zeros(2, rows, shape.heads, tokens, shape.head_size, dtype=shape.dtype, device=shape.device)

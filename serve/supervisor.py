@@ -1,0 +1,136 @@
+"""Processes that are started together, restarted when one dies, and stopped together."""
+
+import contextlib
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from retroformer.errors import ServiceError
+
+QUICK_SECONDS = 60.0
+"""A process that lived shorter than this died quickly."""
+QUICK_DEATHS = 5
+"""As many quick deaths in a row, and the supervisor gives up."""
+POLL_SECONDS = 0.2
+STOP_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class Service:
+    """One process, run as `python -m serve.child ARGUMENTS`. Its output is added to `log`."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        sockets: Sequence[int] = (),
+    ) -> None:
+        self.name = name
+        self._arguments = arguments
+        self._log = log
+        self._environment = dict(environment)
+        self._sockets = tuple(sockets)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = self._restart_at = 0.0
+        self._quick_deaths = 0
+
+    def start(self) -> None:
+        with self._log.open("ab") as output:
+            # Its own session: an interrupt from the terminal reaches the supervisor alone, which stops all in order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "serve.child", *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                pass_fds=self._sockets,
+                start_new_session=True,
+            )
+        self._started = time.monotonic()
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def revive(self) -> None:
+        """Start it again if it has died: at once after a long life, later and later after quick deaths.
+
+        Raises:
+            ServiceError: it keeps dying.
+        """
+        if self.alive:
+            return
+        now = time.monotonic()
+        if self._process is not None:
+            self._process = None
+            self._quick_deaths = self._quick_deaths + 1 if now - self._started < QUICK_SECONDS else 0
+            if self._quick_deaths >= QUICK_DEATHS:
+                raise ServiceError(f"The {self.name} died {QUICK_DEATHS} times in a row: {self.last_words()}")
+            self._restart_at = now + (2.0**self._quick_deaths - 1)
+            logger.warning("The %s died and is started again: %s", self.name, self.last_words())
+        if now >= self._restart_at:
+            self.start()
+
+    def last_words(self) -> str:
+        """The end of its log, and where the rest is."""
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
+        last = next((line for line in reversed(lines) if line), "it wrote nothing")
+        return f"{last} (log: {self._log})"
+
+    def ask_to_stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+
+    def stop(self, deadline: float) -> None:
+        """Wait until it has stopped, and kill it at the deadline (on the monotonic clock)."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+
+def supervise(
+    services: Sequence[Service], healthy: Callable[[], bool], ready: Callable[[], None], stop: threading.Event
+) -> None:
+    """Start all, call `ready` once they are healthy, and keep them running until `stop` is set.
+
+    Raises:
+        ServiceError: one of them died before all were healthy, or keeps dying.
+    """
+    try:
+        for service in services:
+            service.start()
+        while not stop.is_set() and not healthy():
+            for service in services:
+                if not service.alive:
+                    raise ServiceError(f"The {service.name} stopped while starting: {service.last_words()}")
+            stop.wait(POLL_SECONDS)
+        if not stop.is_set():
+            ready()
+        while not stop.wait(POLL_SECONDS):
+            for service in services:
+                service.revive()
+    finally:
+        deadline = time.monotonic() + STOP_SECONDS
+        for service in services:
+            service.ask_to_stop()
+        for service in services:
+            service.stop(deadline)

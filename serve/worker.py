@@ -1,0 +1,303 @@
+"""Our FastChat worker: registers with the controller and answers FastChat's API server, for base and adapters.
+
+FastChat's own routes are not used: they count requests with a semaphore that leaks on every error, and they hold a
+thread for every request. Started by the supervisor with the socket to listen on.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastchat.constants import ErrorCode
+from fastchat.serve.base_model_worker import BaseModelWorker
+
+from retroformer.embedded_model import base_model_folder
+from retroformer.errors import run_command
+from retroformer.provenance import Provenance, ServedModel, chat_template_sha256, folder_sha256, package_versions
+from serve.asgi import StopWhenClientLeaves
+from serve.engine import Engine
+from serve.generation import Generation, Output, Transcript
+from serve.marked_prompt import MarkedPrompt
+from serve.model import BASE, Model
+from serve.sampling import Sampling
+
+MAX_QUEUE = 1024
+"""Requests in the worker at once; more are refused as overload."""
+PINNED_DIGITS = 12
+SEED = re.compile(r"<\|seed:(\d+)\|>")
+"""FastChat forwards no `seed`, but every stop string: one of this form is taken out and seeds the request."""
+NO_SEED_BITS = 63
+
+Parameters = Mapping[str, Any]
+
+
+class Refusal(Exception):
+    """A request that cannot be answered, with FastChat's code for the reason."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.answer = {"text": message, "error_code": int(code)}
+
+
+class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
+    """One base model, several adapters. Every name of `provenance.models` can be asked for."""
+
+    def __init__(
+        self,
+        model: Model,
+        engine: Engine,
+        adapters: Mapping[str, str],
+        provenance: Provenance,
+        marked_prompt: MarkedPrompt,
+    ) -> None:
+        self._model = model
+        self._engine = engine
+        self._adapters = adapters
+        self._marked_prompt = marked_prompt
+        self.provenance = provenance
+
+    def register(self, controller: str, address: str) -> None:
+        """Tell the controller where this worker is and what it serves, and again with every heartbeat."""
+        super().__init__(controller, address, "retroformer", "model", list(self._adapters), MAX_QUEUE)
+        self.context_len = self._model.context_tokens
+        self.init_heart_beat()
+
+    def make_conv_template(self, conv_template: str | None = None, model_path: str | None = None) -> Any:
+        return self._marked_prompt.template()
+
+    def get_queue_length(self) -> int:
+        return self._engine.load
+
+    def count_token(self, params: Parameters) -> dict[str, int]:
+        try:
+            return {"count": len(self._prompt(params)), "error_code": 0}
+        except Refusal:
+            return {"count": 0, "error_code": 0}  # The generation that follows is refused with its reason.
+
+    async def generate(self, params: Parameters) -> dict[str, Any]:
+        """FastChat's answer to one request, once it is finished."""
+        answer: dict[str, Any] = {}
+        async for answer in self.stream({**params, "stream": False}):  # noqa: B007  The last one is the answer.
+            continue
+        return answer
+
+    async def stream(self, params: Parameters) -> AsyncIterator[dict[str, Any]]:
+        """FastChat's answers to one request, each with the whole text so far.
+
+        When whoever iterates goes away, the request's row is freed.
+        """
+        loop = asyncio.get_running_loop()
+        outputs: asyncio.Queue[Output] = asyncio.Queue()
+        try:
+            generation = await asyncio.to_thread(self._generation, params)
+        except Refusal as refusal:
+            yield refusal.answer
+            return
+        generation.deliver = lambda output: _deliver(loop, outputs, output)
+        self._engine.submit(generation)
+        try:
+            while True:
+                output = await outputs.get()
+                yield _answer(output)
+                if output.finish_reason:
+                    return
+        finally:
+            generation.cancelled = True
+
+    def _generation(self, params: Parameters) -> Generation:
+        if params.get("model") not in self._adapters:
+            raise Refusal(ErrorCode.INVALID_MODEL, f"No model {params.get('model')!r} is served here.")
+        if self._engine.load >= MAX_QUEUE:
+            raise Refusal(ErrorCode.ENGINE_OVERLOADED, f"{MAX_QUEUE} requests are waiting already.")
+        _refuse_what_is_not_supported(params)
+        prompt = self._prompt(params)
+        limit = int(params.get("max_new_tokens") or 256)
+        if not prompt or len(prompt) + limit > self._model.context_tokens:
+            raise Refusal(
+                ErrorCode.CONTEXT_OVERFLOW,
+                f"A prompt of {len(prompt)} tokens and {limit} new ones: at least 1 and at most "
+                f"{self._model.context_tokens} in all can be served.",
+            )
+        stops, seed = _stops_and_seed(params)
+        stop_tokens = set(params.get("stop_token_ids") or ())
+        return Generation(
+            prompt=prompt,
+            adapter=self._adapters[params["model"]],
+            limit=limit,
+            sampling=_sampling(params),
+            stop_tokens=frozenset(stop_tokens | (set() if params.get("ignore_eos") else self._model.stop_tokens)),
+            transcript=Transcript(self._model.decode, stops),
+            deliver=lambda output: None,
+            generator=torch.Generator().manual_seed(seed),
+            streaming=bool(params.get("stream", True)),
+            echo=params["prompt"] if params.get("echo") else "",
+        )
+
+    def _prompt(self, params: Parameters) -> list[int]:
+        prompt = str(params.get("prompt", ""))
+        messages = self._marked_prompt.messages(prompt)
+        if messages is None:
+            return self._model.encode(prompt)
+        try:
+            return self._model.encode(self._model.render(messages))
+        except Exception as error:  # Templates are programs of others, and refuse chats by raising anything.
+            raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"The model's chat template refuses this: {error}") from error
+
+
+def application(worker: Worker) -> FastAPI:
+    """The routes that FastChat's API server and controller ask for, and /provenance."""
+    app = FastAPI()
+    app.add_middleware(StopWhenClientLeaves)
+
+    @app.post("/worker_generate")
+    async def generate(request: Request) -> JSONResponse:
+        return JSONResponse(await worker.generate(await request.json()))
+
+    @app.post("/worker_generate_stream")
+    async def generate_stream(request: Request) -> StreamingResponse:
+        params = await request.json()
+
+        async def lines() -> AsyncIterator[bytes]:
+            async for answer in worker.stream({**params, "stream": True}):
+                yield json.dumps(answer).encode() + b"\0"
+
+        return StreamingResponse(lines())
+
+    @app.post("/worker_get_embeddings")
+    async def embeddings() -> dict[str, Any]:
+        return Refusal(ErrorCode.PARAM_OUT_OF_RANGE, "Embeddings are not served here.").answer
+
+    @app.post("/count_token")
+    async def count_token(request: Request) -> dict[str, int]:
+        return await asyncio.to_thread(worker.count_token, await request.json())
+
+    facts: dict[str, Callable[[], Any]] = {
+        "/worker_get_status": worker.get_status,
+        "/worker_get_conv_template": worker.get_conv_template,
+        "/model_details": lambda: {"context_length": worker.context_len},
+    }
+    for path, answer in facts.items():
+        app.post(path, response_model=None)(answer)
+    app.get("/provenance", response_model=Provenance)(lambda: worker.provenance)
+    return app
+
+
+def served_names(
+    base: Path, adapters: Mapping[str, Path], aliases: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, ServedModel]]:
+    """The engine's adapter, and the provenance, of every name: base, adapters, aliases, and each as NAME@HASH."""
+    base_sha256, template_sha256 = folder_sha256(base), chat_template_sha256(base)
+    engine_names = {"base": BASE} | {name: f"adapter{number}" for number, name in enumerate(adapters)}
+    hashes: dict[str, str | None] = {"base": None} | {name: folder_sha256(path) for name, path in adapters.items()}
+    for alias, name in aliases.items():
+        engine_names[alias], hashes[alias] = engine_names[name], hashes[name]
+    models = {
+        name: ServedModel(base_sha256=base_sha256, adapter_sha256=adapter_sha256, chat_template_sha256=template_sha256)
+        for name, adapter_sha256 in hashes.items()
+    }
+    for name, model in list(models.items()):
+        pinned = f"{name}@{(model.adapter_sha256 or base_sha256)[:PINNED_DIGITS]}"
+        engine_names[pinned], models[pinned] = engine_names[name], model
+    return engine_names, models
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base", required=True, help="as train.base_model")
+    parser.add_argument("--dtype", required=True)
+    parser.add_argument("--max-batch", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--adapter", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME")
+    parser.add_argument("--secret", required=True)
+    parser.add_argument("--controller", required=True)
+    parser.add_argument("--socket", type=int, required=True, help="file descriptor")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(arguments.threads)
+    folders = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.adapter)}
+    aliases = dict(pair.split("=", 1) for pair in arguments.alias)
+    base = base_model_folder(arguments.base)
+    engine_names, models = served_names(base, folders, aliases)
+    loaded = {engine_names[name]: folder for name, folder in folders.items()}
+    model = Model(base, loaded, arguments.dtype)
+    provenance = Provenance(models=models, dtype=arguments.dtype, versions=package_versions())
+    worker = Worker(model, Engine(model, arguments.max_batch), engine_names, provenance, MarkedPrompt(arguments.secret))
+    listening = socket.socket(fileno=arguments.socket)
+    host, port = listening.getsockname()[:2]
+    worker.register(arguments.controller, f"http://{host}:{port}")
+    server = uvicorn.Server(uvicorn.Config(application(worker), log_level="warning"))
+    asyncio.run(server.serve(sockets=[listening]))
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, outputs: asyncio.Queue[Output], output: Output) -> None:
+    loop.call_soon_threadsafe(outputs.put_nowait, output)
+
+
+def _answer(output: Output) -> dict[str, Any]:
+    if output.failure:
+        return Refusal(ErrorCode.INTERNAL_ERROR, output.failure).answer
+    return {
+        "text": output.text,
+        "error_code": 0,
+        "finish_reason": output.finish_reason,
+        "usage": {
+            "prompt_tokens": output.prompt_tokens,
+            "completion_tokens": output.completion_tokens,
+            "total_tokens": output.prompt_tokens + output.completion_tokens,
+        },
+        "cached_tokens": output.cached_tokens,
+    }
+
+
+def _refuse_what_is_not_supported(params: Parameters) -> None:
+    """What would otherwise be ignored in silence."""
+    asked = {
+        "images": bool(params.get("images")),
+        "logprobs": params.get("logprobs") is not None,
+        "best_of": (params.get("best_of") or 1) > 1,
+        "beam search": bool(params.get("use_beam_search")),
+        "repetition_penalty": (params.get("repetition_penalty") or 1.0) != 1.0,
+    }
+    for name, present in asked.items():
+        if present:
+            raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"{name} is not supported here.")
+
+
+def _sampling(params: Parameters) -> Sampling:
+    def given(name: str) -> float:
+        value = params.get(name)
+        return float(getattr(Sampling, name) if value is None else value)
+
+    try:
+        return Sampling(
+            temperature=given("temperature"),
+            top_p=given("top_p"),
+            top_k=int(given("top_k")),
+            frequency_penalty=given("frequency_penalty"),
+            presence_penalty=given("presence_penalty"),
+        )
+    except (TypeError, ValueError) as error:
+        raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"A sampling parameter is not a number: {error}") from error
+
+
+def _stops_and_seed(params: Parameters) -> tuple[list[str], int]:
+    """The stop strings, and the seed that stands between them; a random one where there is none."""
+    stop = params.get("stop") or []
+    stops = [text for text in ([stop] if isinstance(stop, str) else stop) if text]
+    seeds = [int(found[1]) for text in stops if (found := SEED.fullmatch(text))]
+    seed = seeds[0] % 2**NO_SEED_BITS if seeds else secrets.randbits(NO_SEED_BITS)
+    return [text for text in stops if not SEED.fullmatch(text)], seed
+
+
+if __name__ == "__main__":
+    run_command(main)
