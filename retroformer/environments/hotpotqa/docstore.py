@@ -1,0 +1,139 @@
+"""Wikipedia's introductory paragraphs, found by title or by BM25, in one SQLite file that is built once.
+
+The file holds
+    page(id, title, title_key, bare_key, sentences)   keys are case-folded; sentences is a JSON list
+    word(title, text)                                 FTS5, porter stems, no diacritics, rowid = page.id
+and its name is a hash of what it was made from, so new data make a new file and an old one is never wrong.
+"""
+
+import html
+import json
+import os
+import re
+import sqlite3
+import tempfile
+import urllib.parse
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from retroformer.environments.hotpotqa.stop_words import ENGLISH
+
+FORMAT = 1
+"""Part of the file's name; raise it when the tables change."""
+_TITLE_WEIGHT, _TEXT_WEIGHT = 3.0, 1.0
+_BUILD_SECONDS = 600.0
+_TABLES = """
+    CREATE TABLE page(
+        id INTEGER PRIMARY KEY, title TEXT UNIQUE NOT NULL, title_key TEXT NOT NULL, bare_key TEXT,
+        sentences TEXT NOT NULL
+    );
+    CREATE VIRTUAL TABLE word USING fts5(title, text, content='', tokenize='porter unicode61 remove_diacritics 2');
+"""
+_INDEXES = (
+    "CREATE INDEX by_title ON page(title_key); CREATE INDEX by_bare ON page(bare_key) WHERE bare_key IS NOT NULL;"
+)
+_QUALIFIER = re.compile(r"(?P<bare>.*\S)\s*\([^()]*\)$")
+_WORD = re.compile(r"\w+")
+
+
+class Page(NamedTuple):
+    """One page. A sentence begins with the blank that separates it from the one before."""
+
+    title: str
+    sentences: tuple[str, ...]
+
+    @property
+    def paragraph(self) -> str:
+        return "".join(self.sentences).strip()
+
+
+def page(title: str, sentences: Iterable[str]) -> Page:
+    """A page of the data: entities in the title are resolved (`&amp;TV` is &TV), lost blanks put back."""
+    kept = [sentence for sentence in sentences if sentence.strip()]
+    spaced = (text if not place or text[0].isspace() else f" {text}" for place, text in enumerate(kept))
+    return Page(html.unescape(title), tuple(spaced))
+
+
+class Docstore:
+    """The pages of one file, read only; cheap to open."""
+
+    def __init__(self, path: Path) -> None:
+        address = f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1"
+        self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def find(self, entity: str) -> Page | None:
+        """The page of this title; else in any case; else `Name (film)` by `Name`; None if there is no one such page."""
+        key = _key(entity)
+        for where, value in (("title", entity), ("title_key", key), ("bare_key", key)):
+            rows = self._database.execute(f"SELECT title, sentences FROM page WHERE {where} = ? LIMIT 2", (value,))
+            found = rows.fetchall()
+            if len(found) == 1:
+                return Page(found[0][0], tuple(json.loads(found[0][1])))
+        return None
+
+    def similar(self, query: str, count: int = 5) -> list[str]:
+        """Titles of the best pages by BM25, best first; a word in the title counts three times."""
+        words = [word.lower() for word in _WORD.findall(query)]
+        content = [word for word in words if word not in ENGLISH] or words
+        if not content:
+            return []
+        rows = self._database.execute(
+            "SELECT page.title FROM word JOIN page ON page.id = word.rowid WHERE word MATCH ? "
+            "ORDER BY bm25(word, ?, ?), page.id LIMIT ?",
+            (" OR ".join(f'"{word}"' for word in content), _TITLE_WEIGHT, _TEXT_WEIGHT, count),
+        )
+        return [title for (title,) in rows]
+
+
+def build_once(pages: Iterable[Page], path: Path) -> Path:
+    """Write the file of these pages unless it is there. Safe for several processes: one builds, the others wait."""
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _building(path):
+        if not path.exists():
+            handle, scratch = tempfile.mkstemp(prefix=path.name, suffix=".partial", dir=path.parent)
+            os.close(handle)
+            try:
+                _write(pages, Path(scratch))
+                Path(scratch).replace(path)
+            finally:
+                Path(scratch).unlink(missing_ok=True)
+    return path
+
+
+@contextmanager
+def _building(path: Path) -> Iterator[None]:
+    """Held by one process at a time. A transaction is the lock: it ends with the process, however that ends."""
+    lock = path.with_name(path.name + ".lock")
+    with closing(sqlite3.connect(lock, timeout=_BUILD_SECONDS, isolation_level=None)) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+def _write(pages: Iterable[Page], path: Path) -> None:
+    """A title that comes twice keeps its first page."""
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {_TABLES}")
+        known = set[str]()
+        for one in pages:
+            if one.title in known:
+                continue
+            known.add(one.title)
+            bare = _QUALIFIER.fullmatch(one.title)
+            row = (len(known), one.title, _key(one.title), bare and _key(bare["bare"]), json.dumps(one.sentences))
+            database.execute("INSERT INTO page VALUES (?, ?, ?, ?, ?)", row)
+            database.execute(
+                "INSERT INTO word(rowid, title, text) VALUES (?, ?, ?)", (len(known), one.title, one.paragraph)
+            )
+        database.executescript(_INDEXES)
+        database.commit()
+
+
+def _key(title: str) -> str:
+    return " ".join(title.casefold().split())

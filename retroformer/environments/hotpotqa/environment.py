@@ -1,0 +1,107 @@
+"""Questions answered with three actions: Search[entity], Lookup[keyword], Finish[answer] (ReAct, section 3.1)."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from retroformer.environments.hotpotqa.action import Action, parse, unquoted
+from retroformer.environments.hotpotqa.docstore import Docstore, Page
+from retroformer.environments.hotpotqa.metrics import exact_match, f1_without_stop_words
+from retroformer.errors import EnvironmentFailure, UnknownTask
+from retroformer.records import Task, Transition
+
+INVALID_ACTION = "Invalid Action. Valid Actions are Lookup[<topic>] Search[<topic>] and Finish[<answer>]."
+NO_PAGE = "No page has been found yet, so there is nothing to look in. Use Search[<topic>] first."
+NO_MORE_RESULTS = "No more results."
+EPISODE_OVER = "The episode is over."
+
+
+class Question(NamedTuple):
+    id: str
+    text: str
+    answer: str
+
+
+class HotpotqaEnvironment:
+    """One question after another over the same docstore."""
+
+    def __init__(
+        self, questions: Mapping[str, Question], docstore: Docstore, reward: Literal["f1", "em"], max_steps: int
+    ) -> None:
+        self._questions, self._docstore = questions, docstore
+        self._reward, self._max_steps = reward, max_steps
+        self._question: Question | None = None
+        self._last = Transition(observation="")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._steps = 0
+        self._page: Page | None = None
+        self._keyword = ""
+        self._results_shown = 0
+
+    def reset(self, task: Task) -> Transition:
+        """Ask the question of this task.
+
+        Raises:
+            UnknownTask: the data have no question of this id.
+        """
+        if task.id not in self._questions:
+            raise UnknownTask(f"No question {task.id!r} in this HotPotQA data: --list prints the ids.")
+        self._question = self._questions[task.id]
+        self._forget()
+        self._last = Transition(observation=f"Question: {self._question.text}")
+        return self._last
+
+    def step(self, action: str) -> Transition:
+        """Do one action; every action costs a step, also a thought and what makes no sense.
+
+        Finish terminates, with the reward; the last of `max_steps` actions truncates where it does not terminate.
+        """
+        if self._question is None:
+            raise EnvironmentFailure("No question was asked yet: reset comes before the first step.")
+        if self._last.over:
+            return self._last.model_copy(update={"observation": EPISODE_OVER, "reward": 0.0})
+        self._steps += 1
+        parsed = parse(action)
+        if parsed.verb == "finish":
+            self._last = self._finish(self._question, parsed.argument)
+        else:
+            self._last = Transition(observation=self._observe(parsed), truncated=self._steps >= self._max_steps)
+        return self._last
+
+    def _observe(self, action: Action) -> str:
+        match action.verb:
+            case "search":
+                return self._search(action.argument)
+            case "lookup":
+                return self._lookup(action.argument)
+            case "think":
+                return "OK."
+            case _:
+                return INVALID_ACTION
+
+    def _search(self, entity: str) -> str:
+        page = self._docstore.find(entity) or self._docstore.find(unquoted(entity))
+        if page is None:
+            return f"Could not find [{entity}]. Similar: {self._docstore.similar(entity)}"
+        self._page, self._keyword, self._results_shown = page, "", 0
+        return page.paragraph
+
+    def _lookup(self, keyword: str) -> str:
+        """The next sentence of the last page found that has the keyword; another keyword starts from the top."""
+        if self._page is None:
+            return NO_PAGE
+        keyword = unquoted(keyword).casefold()
+        if keyword != self._keyword:
+            self._keyword, self._results_shown = keyword, 0
+        results = [sentence.strip() for sentence in self._page.sentences if keyword in sentence.casefold()]
+        if self._results_shown >= len(results):
+            return NO_MORE_RESULTS
+        self._results_shown += 1
+        return f"(Result {self._results_shown} / {len(results)}) {results[self._results_shown - 1]}"
+
+    def _finish(self, question: Question, answer: str) -> Transition:
+        correct = exact_match(answer, question.answer)
+        reward = float(correct) if self._reward == "em" else f1_without_stop_words(answer, question.answer)
+        verdict = "Answer is CORRECT" if correct else "Answer is INCORRECT"
+        return Transition(observation=verdict, reward=reward, terminated=True, success=correct)
