@@ -34,11 +34,11 @@ class Mention(NamedTuple):
 
 _COMPOUND = re.compile(
     r"\b(?:arm chair|bath tub basin|bathtub basin|bath tub|coffee machine|coffee table|counter top|dining table|"
-    r"foot stool|garbage can|hand towel holder|hand towel|laundry hamper|side table|sink basin|stove burner|toilet paper hanger|"
-    r"toilet paper|towel holder|tv stand|alarm clock|baseball bat|basket ball|butter knife|cell phone|credit card|"
-    r"desk lamp|dish sponge|floor lamp|glass bottle|key chain|news paper|paper towel|pepper shaker|remote control|"
-    r"salt shaker|scrub brush|soap bar|soap bottle|spray bottle|teddy bear|tennis racket|tissue box|watering can|"
-    r"wine bottle)"
+    r"foot stool|garbage can|hand towel holder|hand towel|laundry hamper|side table|sink basin|stove burner|"
+    r"toilet paper hanger|toilet paper|towel holder|tv stand|alarm clock|baseball bat|basket ball|butter knife|"
+    r"cell phone|credit card|desk lamp|dish sponge|floor lamp|glass bottle|key chain|news paper|paper towel|"
+    r"pepper shaker|remote control|salt shaker|scrub brush|soap bar|soap bottle|spray bottle|teddy bear|tennis racket|"
+    r"tissue box|watering can|wine bottle)"
 )
 """What people write in two words and ALFWorld in one."""
 _NICKNAMES = {

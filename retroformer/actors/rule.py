@@ -8,14 +8,11 @@ repeats the trial before it, action by action.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from retroformer.actors.advice import Advice, read_advice
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.reading import Experience, Goal, read_goal, read_steps
 from retroformer.protocols import Move, Scene
-
-Grammar = Literal["put", "move"]
 
 _GIVE_UP = "look"
 """When nothing is left to try; the loop ends a trial that repeats itself."""
@@ -24,8 +21,8 @@ _GIVE_UP = "look"
 class RuleActor:
     """Plays by rule; a pure function of the scene."""
 
-    def __init__(self, grammar: Grammar = "move") -> None:
-        self.grammar: Grammar = grammar
+    def __init__(self, grammar: compact.Grammar = "move") -> None:
+        self.grammar: compact.Grammar = grammar
         """Spoken where the choices of a scene do not show which grammar is asked for."""
 
     async def act(self, scene: Scene) -> Move:
@@ -35,15 +32,7 @@ class RuleActor:
         goal = read_goal(task)
         advice = read_advice(scene.memory.reflections, order, goal)
         turn = Turn(goal, order, read_steps(scene.steps), advice, scene.choices)
-        return Move(action=compact.spoken(turn.action(), self._grammar(scene.choices)))
-
-    def _grammar(self, choices: tuple[str, ...]) -> Grammar:
-        for choice in choices:
-            if choice.startswith("put "):
-                return "put"
-            if choice.startswith("move "):
-                return "move"
-        return self.grammar
+        return Move(action=compact.spoken(turn.action(), compact.heard_grammar(scene.choices, self.grammar)))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ The text is the same in both grammars: `put X in/on Y` is written as `move X to 
 import random
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from retroformer.records import Task
+
+Grammar = Literal["put", "move"]
 
 LONGEST_OBSERVATION = 160
 """Characters of an observation that has no shorter form."""
@@ -75,9 +77,19 @@ def command(action: str) -> str:
     return _PUT.sub(r"move \1 to \2", action.strip())
 
 
-def spoken(action: str, grammar: str) -> str:
-    """The compact action as the environment's grammar, `put` or `move`, wants to hear it."""
+def spoken(action: str, grammar: Grammar) -> str:
+    """The compact action as the environment's grammar wants to hear it."""
     return _MOVE.sub(r"put \1 in/on \2", action) if grammar == "put" else action
+
+
+def heard_grammar(choices: Sequence[str], otherwise: Grammar) -> Grammar:
+    """The grammar that possible actions are written in; `otherwise` where none of them shows it."""
+    for choice in choices:
+        if _PUT.match(choice):
+            return "put"
+        if _MOVE.match(choice):
+            return "move"
+    return otherwise
 
 
 def observation(action: str, text: str) -> str:

@@ -1,0 +1,135 @@
+"""Advice written by rule, from the text of the failure alone: a yardstick for reflectors, and their first lesson.
+
+Neither writer knows more of the game than the actor saw. `RuleReflector` writes the best it can. `MixedReflector`
+writes for the warm start: short sentences in the right form, of which most are of little use, so that a model learns
+from them how advice sounds, and has to learn from ratings which advice pays.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+from typing import Literal
+
+from retroformer.actors.advice import read_advice
+from retroformer.environments.alfworld import compact
+from retroformer.environments.alfworld.reading import Experience, Goal, read_goal, read_steps
+from retroformer.prompts import Render
+from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
+
+Kind = Literal["unvisited", "visited", "seen", "empty"]
+
+MIXTURE: Mapping[Kind, float] = MappingProxyType({"unvisited": 0.40, "visited": 0.20, "seen": 0.25, "empty": 0.15})
+"""Shares of the warm start's advice.
+
+unvisited: look in one place, drawn from those not looked into.
+visited: look in one place, drawn from those looked into already, so of no use.
+seen: where a thing of the task was seen; where none was seen, one place drawn from the whole room.
+empty: a phrase that says nothing.
+"""
+
+EMPTY_PHRASES = (
+    "Be careful and think step by step.",
+    "Try harder next time.",
+    "Make a better plan.",
+    "Do not waste steps.",
+    "Read the task again.",
+)
+
+NEXT_PLACES = 6
+"""How many places one piece of advice sends the actor to."""
+
+
+class RuleReflector:
+    """Says where the things of the task were seen, and where to search on for those that were not."""
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """The same advice for every seed; empty where every place was searched in vain."""
+        return _signed("next-places", advice_by_rule(trajectory, memory), self._render, trajectory, memory, seed)
+
+
+class MixedReflector:
+    """Draws advice of mixed use."""
+
+    def __init__(self, render: Render, mixture: Mapping[Kind, float] = MIXTURE) -> None:
+        self._render = render
+        self.mixture = mixture
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Advice drawn by the seed and the task; the same again for the same."""
+        random = Random(f"{seed}/{trajectory.task.split}/{trajectory.task.id}/{len(memory.reflections)}")
+        kind = random.choices(tuple(self.mixture), tuple(self.mixture.values()))[0]
+        text = mixed_advice(trajectory, kind, random)
+        return _signed("mixed", text, self._render, trajectory, memory, seed)
+
+
+def advice_by_rule(failure: Trajectory, memory: Memory) -> str:
+    """`The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
+    view = _view(failure)
+    sentences = view.sightings()
+    missing = view.goal.count + bool(view.goal.lamp) - len(sentences)
+    places = view.next_places(memory)[:NEXT_PLACES] if missing > 0 else ()
+    if places:
+        sentences.append(f"Look in {_enumerated(compact.ranges(places))}.")
+    return " ".join(sentences)
+
+
+def mixed_advice(failure: Trajectory, kind: Kind, random: Random) -> str:
+    """One or two short sentences of this kind; of the nearest kind that the failure allows."""
+    view = _view(failure)
+    sightings = view.sightings()
+    if kind == "seen" and sightings:
+        return " ".join(sightings)
+    visited = [place for place in view.order if place in view.seen.contents]
+    places = {"unvisited": [place for place in view.order if place not in visited], "visited": visited}
+    choice = places.get(kind) or list(view.order)
+    if kind == "empty" or not choice:
+        return random.choice(EMPTY_PHRASES)
+    return f"Look in {random.choice(choice)}."
+
+
+@dataclass(frozen=True)
+class _View:
+    """A failure as its text shows it."""
+
+    goal: Goal
+    order: tuple[str, ...]
+    seen: Experience
+
+    def sightings(self) -> list[str]:
+        """One sentence for each thing that the task needs and that was seen, as many as it needs."""
+        found = {kind: self._first_seen(kind) for kind in (self.goal.thing, self.goal.lamp) if kind}
+        needed = {self.goal.thing: self.goal.count, self.goal.lamp: 1}
+        return [f"The {thing} is in {place}." for kind, seen in found.items() for thing, place in seen[: needed[kind]]]
+
+    def next_places(self, memory: Memory) -> tuple[str, ...]:
+        """Places not looked into, in the room's order from the furthest one that was searched or advised."""
+        named = {place for text in memory.reflections for place in read_advice([text], self.order, self.goal).first}
+        reached = [index for index, place in enumerate(self.order) if place in named or place in self.seen.contents]
+        start = reached[-1] + 1 if reached else 0
+        onwards = (*self.order[start:], *self.order[:start])
+        return tuple(place for place in onwards if place not in self.seen.contents)
+
+    def _first_seen(self, kind: str) -> list[tuple[str, str]]:
+        return [(thing, place) for thing, place in self.seen.first_seen.items() if compact.type_of(thing) == kind]
+
+
+def _view(failure: Trajectory) -> _View:
+    sentence, places = compact.read_opening(failure.opening)
+    return _View(read_goal(sentence), compact.room_order(failure.task, places), read_steps(failure.steps))
+
+
+def _enumerated(names: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _signed(rule: str, text: str, render: Render, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+    return Reflection(
+        text=text,
+        prompt=render(trajectory, memory),
+        author=Author(endpoint="rule", model=rule),
+        sampling=Sampling(seed=seed),
+    )
