@@ -1,0 +1,189 @@
+"""The loop, seen whole: what is attempted, what is bought, where it stops, and how one attempt ends."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from retroformer.config import Loop
+from retroformer.errors import EndpointFailure
+from retroformer.protocols import Actor, Episode
+from retroformer.records import Ending, Memory, Outcome, Reflection, Trajectory
+from retroformer.rollout import improve, rollout
+from tests.support.characters import (
+    CAPITAL,
+    PRICE,
+    ActorThatNeedsAdvice,
+    ActorWithABadLine,
+    ActorWithAPlan,
+    Corridor,
+    Riddle,
+    advice,
+    attempt_at,
+)
+
+
+class Course:
+    """Tells `improve` the outcomes written in `results[trial][candidate]` and notes what it asks for."""
+
+    def __init__(self, *results: Sequence[float | None], no_advice_for: Sequence[tuple[int, int]] = ()) -> None:
+        self._results, self._no_advice_for = results, no_advice_for
+        self.attempts: list[tuple[int, int, tuple[str, ...]]] = []
+        self.advised: list[tuple[int, int, int]] = []
+
+    async def attempt(self, memory: Memory, trial: int, candidate: int) -> Trajectory:
+        self.attempts.append((trial, candidate, memory.reflections))
+        reward = self._results[trial][candidate]
+        if reward is None:
+            return Trajectory.invalid(CAPITAL, "The school is closed.")
+        return attempt_at(rewards=(reward,), outcome=Outcome.SUCCESS if reward == 1 else Outcome.FAILURE)
+
+    async def advise(
+        self, failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int
+    ) -> Reflection:
+        self.advised.append((trial, candidate, previous))
+        if (trial, candidate) in self._no_advice_for:
+            raise EndpointFailure("The model answered 500.")
+        return advice(f"{trial}.{candidate}")
+
+
+def run_course(course: Course, candidates: int = 2, trials: int = 3, memory: int = 3) -> Course:
+    asyncio.run(improve(course.attempt, course.advise, Loop(trials=trials, memory=memory), candidates))
+    return course
+
+
+def play(episode: Episode, actor: Actor, loop: Loop | None = None, memory: Memory | None = None) -> Trajectory:
+    return asyncio.run(rollout(CAPITAL, episode, actor, memory or Memory(), loop or Loop()))
+
+
+def test_every_failure_buys_its_candidates_and_each_is_tried() -> None:
+    course = run_course(Course([0], [0, 0], [0, 0]))
+    assert course.advised == [(1, 0, 0), (1, 1, 0), (2, 0, 0), (2, 1, 0)]
+    assert [(trial, candidate) for trial, candidate, _ in course.attempts] == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_a_success_at_first_buys_nothing() -> None:
+    course = run_course(Course([1]))
+    assert course.attempts == [(0, 0, ())]
+    assert course.advised == []
+
+
+def test_no_reflection_is_bought_after_the_last_trial() -> None:
+    course = run_course(Course([0], [0], [0]), candidates=1, trials=3)
+    assert [trial for trial, _, _ in course.advised] == [1, 2]
+
+
+def test_a_single_trial_buys_nothing() -> None:
+    assert run_course(Course([0]), trials=1).advised == []
+
+
+def test_the_chain_goes_on_from_the_accepted_retry() -> None:
+    course = run_course(Course([0], [0.2, 0.6, 0.4], [0, 0, 0]), candidates=3)
+    assert course.advised[3:] == [(2, 0, 1), (2, 1, 1), (2, 2, 1)]
+    assert course.attempts[-1] == (2, 2, ("1.1", "2.2"))
+
+
+def test_of_equal_retries_the_first_is_accepted() -> None:
+    assert run_course(Course([0], [0.3, 0.3], [0, 0])).advised[-1] == (2, 1, 0)
+
+
+def test_the_chain_ends_where_any_candidate_succeeds() -> None:
+    course = run_course(Course([0], [0, 1], [0, 0]))
+    assert max(trial for trial, _, _ in course.attempts) == 1
+
+
+def test_an_invalid_retry_stops_the_chain_even_beside_a_better_one() -> None:
+    course = run_course(Course([0], [0.5, None], [0, 0]))
+    assert max(trial for trial, _, _ in course.attempts) == 1
+    assert len(course.advised) == 2
+
+
+def test_an_invalid_first_trial_is_not_reflected_upon() -> None:
+    assert run_course(Course([None])).advised == []
+
+
+def test_memory_carries_no_more_than_its_capacity_through_the_chain() -> None:
+    course = run_course(Course([0], [0], [0], [0]), candidates=1, trials=4, memory=2)
+    assert [memory for _, _, memory in course.attempts] == [(), ("1.0",), ("1.0", "2.0"), ("2.0", "3.0")]
+
+
+def test_where_one_reflection_cannot_be_had_its_sisters_are_still_written() -> None:
+    course = Course([0], [0, 0], no_advice_for=[(1, 0)])
+    with pytest.raises(EndpointFailure):
+        run_course(course)
+    assert course.advised == [(1, 0, 0), (1, 1, 0)]
+    assert course.attempts == [(0, 0, ())]
+
+
+def test_a_reflection_on_the_first_failure_wins_the_second_trial() -> None:
+    outcomes = []
+
+    async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
+        made = await rollout(CAPITAL, Riddle(), ActorThatNeedsAdvice(), memory, Loop())
+        outcomes.append(made.outcome)
+        return made
+
+    async def advise(failure: Trajectory, *_: object) -> Reflection:
+        return advice("Say Paris.")
+
+    asyncio.run(improve(attempt, advise, Loop(), 1))  # type: ignore[arg-type]
+    assert outcomes == [Outcome.FAILURE, Outcome.SUCCESS]
+
+
+def test_a_solved_episode_is_a_success_with_its_return() -> None:
+    solved = play(Riddle(), ActorThatNeedsAdvice(), memory=Memory(reflections=("Paris!",)))
+    assert (solved.outcome, solved.ending, solved.episode_return) == (Outcome.SUCCESS, Ending.SOLVED, 1.0)
+    assert solved.opening == "What is the capital of France?"
+    assert solved.usage == PRICE
+
+
+def test_a_wrong_final_answer_is_a_failure_that_terminated() -> None:
+    wrong = play(Riddle(), ActorThatNeedsAdvice())
+    assert (wrong.outcome, wrong.ending, wrong.episode_return) == (Outcome.FAILURE, Ending.TERMINATED, 0.0)
+
+
+def test_the_environment_ends_an_episode_at_its_step_limit() -> None:
+    ended = play(Corridor(length=4), ActorWithAPlan("walk"))
+    assert (ended.outcome, ended.ending, len(ended.steps)) == (Outcome.FAILURE, Ending.STEP_LIMIT, 4)
+
+
+def test_an_actor_that_wants_more_than_epsilon_actions_is_stopped() -> None:
+    ended = play(Corridor(), ActorWithAPlan("walk"), Loop(actions=7))
+    assert (ended.ending, len(ended.steps)) == (Ending.TOO_MANY_ACTIONS, 7)
+
+
+def test_the_same_answer_to_the_same_action_more_than_omega_times_ends_an_attempt() -> None:
+    ended = play(Corridor(), ActorWithAPlan("walk", "wait"), Loop(repetitions=3))
+    assert (ended.ending, len(ended.steps)) == (Ending.REPETITION, 1 + 4)
+
+
+def test_the_same_action_with_new_answers_is_no_repetition() -> None:
+    assert play(Corridor(length=12), ActorWithAPlan("walk"), Loop(repetitions=3)).ending is Ending.STEP_LIMIT
+
+
+def test_rewards_on_the_way_add_up_even_in_a_failure() -> None:
+    failed = play(Corridor(length=3, rewards=(0.25, 0.5)), ActorWithAPlan("walk"))
+    assert (failed.outcome, failed.episode_return) == (Outcome.FAILURE, 0.75)
+
+
+def test_a_world_that_breaks_makes_the_attempt_invalid_with_its_cause() -> None:
+    broken = play(Corridor(), ActorWithAPlan("walk", "jump"))
+    assert (broken.outcome, broken.ending) == (Outcome.INVALID, Ending.INFRASTRUCTURE)
+    assert broken.cause == "The corridor fell into the void."
+    assert len(broken.steps) == 1
+
+
+def test_an_endpoint_that_fails_makes_the_attempt_invalid_but_its_cost_is_known() -> None:
+    broken = play(Corridor(), ActorWithABadLine(from_step=2))
+    assert broken.outcome is Outcome.INVALID
+    assert "answered 500" in broken.cause
+    assert broken.usage == PRICE + PRICE
+
+
+def test_a_bug_of_our_own_is_no_invalid_outcome() -> None:
+    class ActorWithABug:
+        async def act(self, scene: object) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        play(Riddle(), ActorWithABug())  # type: ignore[arg-type]
