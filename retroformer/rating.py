@@ -37,7 +37,7 @@ def rated_reflections(store: Store, arm: str) -> list[RatedReflection]:
 def preference_pairs(rated: Iterable[RatedReflection]) -> list[PreferencePair]:
     """All pairs of reflections on one trajectory whose ratings differ by more than their standard error.
 
-    Ties never become pairs: a reward model can learn nothing but noise from them.
+    Ties never become pairs, nor does a text with itself: a reward model can learn nothing but noise from them.
     """
     same_trajectory: defaultdict[tuple[str, int], list[RatedReflection]] = defaultdict(list)
     for one in rated:
@@ -47,7 +47,8 @@ def preference_pairs(rated: Iterable[RatedReflection]) -> list[PreferencePair]:
         for first, second in combinations(candidates, 2):
             better, worse = sorted((first, second), key=lambda one: one.rating, reverse=True)
             margin = better.rating - worse.rating
-            if margin > math.hypot(better.standard_error, worse.standard_error):
+            differ = better.reflection.text != worse.reflection.text
+            if differ and margin > math.hypot(better.standard_error, worse.standard_error):
                 pairs.append(
                     PreferencePair(
                         task_id=better.key.task_id,
