@@ -69,14 +69,14 @@ def check_grammar(taskset: Expert, example_actions: Sequence[str]) -> None:
     Raises:
         ConfigError: the expert does not win, or an example action is of the other grammar.
     """
-    played = None
-    for task in taskset.tasks():
-        walkthrough = taskset.walkthrough(task)
-        _replay(taskset, task, walkthrough)
-        played = grammar_of(walkthrough)
-        if played is not None:
-            break
-        # A game that is won without putting anything down does not tell.
+    tasks = taskset.tasks()
+    if not tasks:
+        raise ConfigError("There is no ALFWorld game to play: check environment.split and environment.task_types.")
+    # A game that is won without putting anything down does not tell its grammar.
+    telling = (task for task in tasks if grammar_of(taskset.walkthrough(task)))
+    task = next(telling, tasks[0])
+    played = grammar_of(taskset.walkthrough(task))
+    _replay(taskset, task)
     for action in example_actions:
         shown = grammar_of([action])
         if shown and played and shown != played:
@@ -86,13 +86,14 @@ def check_grammar(taskset: Expert, example_actions: Sequence[str]) -> None:
             )
 
 
-def _replay(taskset: Expert, task: Task, walkthrough: Sequence[str]) -> None:
+def _replay(taskset: Expert, task: Task) -> None:
     environment = taskset.environment()
     answer = environment.reset(task)
-    for action in walkthrough:
+    action = ""
+    for action in taskset.walkthrough(task):
         answer = environment.step(action)
     if not answer.success:
         raise ConfigError(
-            f"The expert's actions do not win {task.id!r}; the last, {walkthrough[-1] if walkthrough else ''!r}, was "
-            f"answered {answer.observation!r}: check environment.grammar, environment.max_steps and the game files."
+            f"The expert's actions do not win {task.id!r}; the last, {action!r}, was answered "
+            f"{answer.observation!r}: check environment.grammar, environment.max_steps and the game files."
         )

@@ -48,15 +48,11 @@ def problem(world: World) -> str:
         ),
     ]
     declared, inits = "\n".join(objects), "\n".join(f"({fact})" for fact in facts)
-    return (
-        f"(define (problem home)\n(:domain alfred)\n(:objects\n{declared})\n(:init\n{inits})\n{_goal(world.wish)})\n"
-    )
+    return f"(define (problem home)\n(:domain alfred)\n(:objects\n{declared})\n(:init\n{inits})\n{_goal(world.wish)})\n"
 
 
 def _goal(wish: Wish) -> str:
-    condition = _GOALS[wish.kind].format(one=_ONE, thing=wish.thing, place=wish.place).format(
-        thing=wish.thing, place=wish.place
-    )
+    condition = _GOALS[wish.kind].replace("{one}", _ONE).format(thing=wish.thing, place=wish.place)
     if wish.kind == "look":
         return f"(:goal {condition})"
     variables = "?thing ?other - object" if wish.kind == "two" else "?thing - object"
@@ -82,7 +78,6 @@ def _facts_of_things(world: World, location_of: Mapping[str, str]) -> Iterator[s
         yield f"pickupable {thing}"
         for trait in sorted(rooms.THINGS[kind_of(thing)].traits - {"bulky"}):
             yield f"{trait} {thing}"
-
 
 
 def walkthrough(world: World) -> tuple[str, ...]:

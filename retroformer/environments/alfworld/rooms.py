@@ -18,7 +18,21 @@ APPLIANCES: dict[Kind, str] = {"clean": "SinkBasin", "cool": "Fridge", "heat": "
 OPENABLE = frozenset({"Cabinet", "Drawer", "Fridge", "Microwave", "Safe"})
 
 SURFACES = frozenset(
-    "ArmChair Bed CoffeeTable CounterTop Desk DiningTable Dresser Ottoman Shelf SideTable Sofa Toilet TVStand".split()
+    {
+        "ArmChair",
+        "Bed",
+        "CoffeeTable",
+        "CounterTop",
+        "Desk",
+        "DiningTable",
+        "Dresser",
+        "Ottoman",
+        "Shelf",
+        "SideTable",
+        "Sofa",
+        "Toilet",
+        "TVStand",
+    }
 )
 """Anything can be put on these."""
 
@@ -126,7 +140,9 @@ THINGS: dict[str, Thing] = {
     "ButterKnife": _thing("kitchen", "Drawer .55 DiningTable .30", "CounterTop SinkBasin", "cleanable"),
     "Cup": _thing("kitchen", "SinkBasin .50 Cabinet .35", "CounterTop Microwave Shelf", _DISH),
     "DishSponge": _thing("kitchen", "SinkBasin .55 Drawer .30", "CounterTop GarbageCan Shelf", "cleanable"),
-    "Egg": _thing("kitchen", "Fridge .55 SinkBasin .30", "CounterTop DiningTable GarbageCan", "cleanable coolable heatable"),
+    "Egg": _thing(
+        "kitchen", "Fridge .55 SinkBasin .30", "CounterTop DiningTable GarbageCan", "cleanable coolable heatable"
+    ),
     "Fork": _thing("kitchen", "Drawer .60 DiningTable .25", "CounterTop SinkBasin", "cleanable"),
     "Glassbottle": _thing("kitchen", "GarbageCan .45 Cabinet .40", "CounterTop DiningTable Shelf"),
     "Kettle": _thing("kitchen", "StoveBurner .55 Cabinet .30", "CounterTop DiningTable Shelf", "cleanable bulky"),

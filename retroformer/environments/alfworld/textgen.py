@@ -69,7 +69,7 @@ class Grammar:
             self._rules[name] = [Rule(parse_query(rule.get("condition", "")), rule["rhs"]) for rule in rules]
 
     def write(self, text: str, facts: Facts, names: Mapping[str, str], bindings: Bindings) -> str:
-        """Expand `text` in a state; `names` gives the name of each entity, `bindings` those of the action's variables."""
+        """Expand `text` in a state, with the name of each entity and the entities of the action's variables."""
         return _Writer(self._rules, facts, names).expand(text, bindings)
 
 
@@ -136,6 +136,8 @@ class _Writer:
 @lru_cache(maxsize=4096)
 def _symbols(text: str) -> tuple[Symbol, ...]:
     symbols, end = [], 0
+    # TextWorld's parser skips blank space at the start of a text; the answer to `help` shows it.
+    text = text.lstrip()
     for match in _SYMBOL.finditer(text):
         if match.start() > end:
             symbols.append(Symbol("text", text[end : match.start()]))

@@ -55,7 +55,7 @@ def draw_world(wish: Wish, receptacles: int, random: Random) -> World:
     if wish.kind != "look":
         needed.add(wish.place)
     places = _draw_places(rooms.ROOMS[room], needed, receptacles, random)
-    where = {thing: _place_of(thing, wish, places, random) for thing in _draw_things(room, wish, len(places), random)}
+    where = {thing: _place_of(thing, wish, places, random) for thing in _draw_things(wish, places, random)}
     lamp = _entity(rooms.LAMP, 1) if stand else None
     if lamp:
         where[lamp] = random.choice([place for place in places if kind_of(place) == stand])
@@ -63,9 +63,7 @@ def draw_world(wish: Wish, receptacles: int, random: Random) -> World:
     return World(wish, wording.format(thing=wish.thing.lower(), place=wish.place.lower()), places, where, lamp)
 
 
-def _draw_places(
-    room: Mapping[str, tuple[int, int]], needed: set[str], number: int, random: Random
-) -> tuple[str, ...]:
+def _draw_places(room: Mapping[str, tuple[int, int]], needed: set[str], number: int, random: Random) -> tuple[str, ...]:
     counts = dict.fromkeys(sorted(needed), 1)
     while sum(counts.values()) < number:
         free = {kind: weight for kind, (weight, most) in room.items() if counts.get(kind, 0) < most}
@@ -74,11 +72,17 @@ def _draw_places(
     return tuple(_entity(kind, index) for kind in sorted(counts) for index in range(1, counts[kind] + 1))
 
 
-def _draw_things(room: str, wish: Wish, places: int, random: Random) -> list[str]:
-    """The wanted things and, about one for each place, others of the room."""
+def _draw_things(wish: Wish, places: Sequence[str], random: Random) -> list[str]:
+    """The wanted things and, about one for each place, others that have a home here."""
     wanted = 1 + (wish.kind == "two") + (wish.kind != "look" and random.random() < _SECOND_COPY)
-    others = [name for name, thing in rooms.THINGS.items() if thing.room == room and name != wish.thing]
-    drawn = [random.choice(others) for _ in range(places)]
+    present = {kind_of(place) for place in places}
+    room = rooms.THINGS[wish.thing].room
+    others = [
+        name
+        for name, thing in rooms.THINGS.items()
+        if thing.room == room and name != wish.thing and not present.isdisjoint(thing.homes)
+    ]
+    drawn = [random.choice(others) for _ in places]
     counts = {wish.thing: wanted, **{name: min(drawn.count(name), 2) for name in others}}
     return [_entity(name, index) for name, count in counts.items() for index in range(1, count + 1)]
 
@@ -86,15 +90,14 @@ def _draw_things(room: str, wish: Wish, places: int, random: Random) -> list[str
 def _place_of(thing: str, wish: Wish, places: Sequence[str], random: Random) -> str:
     """A home with probability AT_HOME, else another place where it fits; a wanted thing is never at its destination."""
     kind = kind_of(thing)
-    present = {kind_of(place) for place in places}
-    if kind == wish.thing:
-        present.discard(wish.place)
+    allowed = [place for place in places if kind != wish.thing or kind_of(place) != wish.place]
+    present = {kind_of(place) for place in allowed}
     homes = {home: weight for home, weight in rooms.THINGS[kind].homes.items() if home in present}
-    elsewhere = [place for place in places if kind_of(place) in present - set(homes) and rooms.fits(kind, kind_of(place))]
-    if homes and (random.random() < rooms.AT_HOME or not elsewhere):
-        home = _weighted(homes, random)
-        return random.choice([place for place in places if kind_of(place) == home])
-    return random.choice(elsewhere or places)
+    elsewhere = [place for place in allowed if kind_of(place) not in homes and rooms.fits(kind, kind_of(place))]
+    if elsewhere and random.random() >= rooms.AT_HOME:
+        return random.choice(elsewhere)
+    home = _weighted(homes, random)
+    return random.choice([place for place in allowed if kind_of(place) == home])
 
 
 def _weighted(weights: Mapping[str, float], random: Random) -> str:
