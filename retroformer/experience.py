@@ -91,7 +91,7 @@ class Experience:
                 trajectory = await self._play(task, memory)
             self._budget.charge(trajectory.usage)
             if trajectory.outcome is not Outcome.INVALID:
-                self._store.add_trajectory(key, trajectory)
+                trajectory = self._store.add_trajectory(key, trajectory)
                 break
             self._store.add_invalid(key, trajectory.cause, trajectory.usage)
         self._told(trajectory.outcome.value)
@@ -124,9 +124,8 @@ class Experience:
                     raise
             else:
                 self._budget.charge(written.usage)
-                self._store.add_reflection(key, previous_candidate, written)
                 self._told("reflections")
-                return written
+                return self._store.add_reflection(key, previous_candidate, written)
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _key(self, task: Task, trial: int, candidate: int = 0, repeat: int = 0) -> Key:

@@ -93,7 +93,11 @@ class Store:
             self._engine = sa.create_engine(parsed)
             if self._engine.dialect.name == "sqlite":
                 sa.event.listen(self._engine, "connect", _tune_sqlite)
-            _METADATA.create_all(self._engine)
+            try:
+                self._create_tables()
+            except sa.exc.IntegrityError:
+                # PostgreSQL lets two stages that start at once both create a table, and tells one of them off.
+                self._create_tables()
 
     def trajectory(self, key: Key) -> Trajectory | None:
         """The attempt under this key, if it has been made."""
@@ -105,9 +109,9 @@ class Store:
         row = self._one(_REFLECTIONS, key)
         return Reflection.model_validate(row["record"]) if row else None
 
-    def add_trajectory(self, key: Key, trajectory: Trajectory) -> None:
-        """Keep a valid attempt."""
-        self._insert(
+    def add_trajectory(self, key: Key, trajectory: Trajectory) -> Trajectory:
+        """Keep a valid attempt, and return the one that counts: of two writers, the first one's."""
+        kept = self._insert(
             _TRAJECTORIES,
             key,
             split=trajectory.task.split,
@@ -117,10 +121,11 @@ class Store:
             actions=len(trajectory.steps),
             record=trajectory.model_dump(mode="json"),
         )
+        return trajectory if kept else self.trajectory(key) or trajectory
 
-    def add_reflection(self, key: Key, previous_candidate: int, reflection: Reflection) -> None:
-        """Keep advice under the key of the trial that will use it."""
-        self._insert(
+    def add_reflection(self, key: Key, previous_candidate: int, reflection: Reflection) -> Reflection:
+        """Keep advice under the key of the trial that will use it, and return what counts: the first writer's."""
+        kept = self._insert(
             _REFLECTIONS,
             key,
             previous_candidate=previous_candidate,
@@ -129,6 +134,7 @@ class Store:
             adapter_sha256=reflection.author.adapter_sha256,
             record=reflection.model_dump(mode="json"),
         )
+        return reflection if kept else self.reflection(key) or reflection
 
     def add_invalid(self, key: Key, cause: str, usage: Usage) -> None:
         """Count a rollout or reflection that the infrastructure spoiled; its key stays free."""
@@ -177,14 +183,15 @@ class Store:
             ConfigError: the arm already holds facts made under other conditions.
         """
         wanted = conditions.model_dump(mode="json") if isinstance(conditions, BaseModel) else dict(conditions)
-        with self._transaction() as connection:
-            where = (_CONDITIONS.c.experiment == self.experiment) & (_CONDITIONS.c.arm == arm)
-            found = connection.execute(sa.select(_CONDITIONS.c.record).where(where)).scalar()
-            if found is None:
-                connection.execute(
-                    _CONDITIONS.insert().values(experiment=self.experiment, arm=arm, record=wanted),
-                )
-        if found is not None and found != wanted:
+        try:
+            with self._transaction() as connection:
+                connection.execute(_CONDITIONS.insert().values(experiment=self.experiment, arm=arm, record=wanted))
+            return
+        except sa.exc.IntegrityError:
+            with self._transaction() as connection:
+                where = (_CONDITIONS.c.experiment == self.experiment) & (_CONDITIONS.c.arm == arm)
+                found = connection.execute(sa.select(_CONDITIONS.c.record).where(where)).scalar_one()
+        if found != wanted:
             changed = ", ".join(_differences(found, wanted))
             raise ConfigError(
                 f"The run {self.experiment!r} already holds {arm!r} facts made with {changed}: "
@@ -195,13 +202,20 @@ class Store:
         """Give the connections back."""
         self._engine.dispose()
 
-    def _insert(self, table: sa.Table, key: Key, **values: Any) -> None:
+    def _create_tables(self) -> None:
+        with self._engine.begin() as connection:
+            for table in _METADATA.sorted_tables:
+                connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+
+    def _insert(self, table: sa.Table, key: Key, **values: Any) -> bool:
+        """Whether this was the first fact under its key; a later one changes nothing."""
         row = self._row(key) | values | {"stored_at": _now()}
         try:
             with self._transaction() as connection:
                 connection.execute(table.insert().values(**row))
         except sa.exc.IntegrityError:
-            return  # Another process was first with the same fact; the first one counts.
+            return False
+        return True
 
     def _row(self, key: Key) -> dict[str, Any]:
         return {"experiment": self.experiment} | key.model_dump()
@@ -244,7 +258,7 @@ def open_store(experiment: Experiment) -> Store:
 
 def _tune_sqlite(connection: Any, _: object) -> None:
     # WAL lets readers look while a stage writes; a killed process loses nothing that was committed.
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=30000"):
+    for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
 
 

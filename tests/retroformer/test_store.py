@@ -1,0 +1,236 @@
+"""The store: facts are written once, whoever writes them, and what cannot be kept is said in one sentence."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from retroformer.errors import ConfigError, StoreError
+from retroformer.records import Key, Outcome, Usage
+from retroformer.store import Store
+from tests.support.characters import CAPITAL, PRICE, advice, attempt_at, task
+
+KEY = Key(arm="collect", task_id=CAPITAL.id)
+RETRY = Key(arm="collect", task_id=CAPITAL.id, trial=1)
+POSTGRES = max(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), default=None) or shutil.which("pg_ctl")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of an empty database on a server of its own."""
+    if POSTGRES is None:
+        pytest.skip("PostgreSQL is not installed (no pg_ctl)")
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    owner = pwd.getpwuid(os.getuid()).pw_name if os.getuid() else "postgres"
+    programs = Path(POSTGRES).parent
+    with tempfile.TemporaryDirectory(prefix="retroformer-pg-") as folder, socket.socket() as free:
+        if not os.getuid():
+            shutil.chown(folder, owner)
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        data = f"{folder}/data"
+
+        def run(program: str, *arguments: str) -> None:
+            command = [str(programs / program), *arguments]
+            user = owner if not os.getuid() else None
+            subprocess.run(command, check=True, cwd=folder, user=user, stdout=subprocess.DEVNULL)
+
+        run("initdb", "-D", data, "-A", "trust", "-U", "retroformer", "--no-sync")
+        options = f"-h 127.0.0.1 -p {port} -c unix_socket_directories='' -c fsync=off"
+        run("pg_ctl", "-D", data, "-l", f"{folder}/log", "-o", options, "-w", "start")
+        try:
+            yield f"postgresql+psycopg://retroformer@127.0.0.1:{port}/postgres"
+        finally:
+            run("pg_ctl", "-D", data, "-m", "immediate", "stop")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'run' / 'experience.db'}"
+    return str(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def store(url: str, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """An experiment of its own in the store of either kind."""
+    opened = Store(url, request.node.name)
+    yield opened
+    opened.close()
+
+
+def test_what_was_stored_comes_back_as_it_was(store: Store) -> None:
+    trajectory, reflection = attempt_at(rewards=(0.1, 0.2)), advice("Say »Paris«.\nNot Lyon.")
+    store.add_trajectory(KEY, trajectory)
+    store.add_reflection(RETRY, 0, reflection)
+    assert store.trajectory(KEY) == trajectory
+    assert store.reflection(RETRY) == reflection
+    assert store.trajectories("collect") == {KEY: trajectory}
+    assert [tuple(one) for one in store.reflections("collect")] == [(RETRY, 0, reflection)]
+
+
+def test_a_key_without_a_fact_is_free(store: Store) -> None:
+    assert store.trajectory(KEY) is None
+    assert store.reflection(RETRY) is None
+    assert store.arms() == []
+
+
+def test_the_second_writer_of_a_key_changes_nothing_and_learns_what_counts(store: Store) -> None:
+    first, second = attempt_at(rewards=(0.0,)), attempt_at(rewards=(1.0,))
+    assert store.add_trajectory(KEY, first) == first
+    assert store.add_trajectory(KEY, second) == first
+    assert store.trajectories("collect") == {KEY: first}
+    assert store.add_reflection(RETRY, 0, advice("one")).text == "one"
+    assert store.add_reflection(RETRY, 1, advice("two")).text == "one"
+    assert [(one.previous_candidate, one.reflection.text) for one in store.reflections("collect")] == [(0, "one")]
+
+
+def test_another_store_on_the_same_database_sees_the_facts_at_once(store: Store, url: str) -> None:
+    other = Store(url, store.experiment)
+    store.add_trajectory(KEY, attempt_at())
+    assert other.trajectory(KEY) == attempt_at()
+    other.close()
+
+
+def test_experiments_in_one_database_do_not_see_each_other(store: Store, url: str) -> None:
+    other = Store(url, store.experiment + " again")
+    store.add_trajectory(KEY, attempt_at())
+    assert other.trajectory(KEY) is None
+    assert other.arms() == []
+    other.close()
+
+
+def test_an_invalid_attempt_is_counted_and_leaves_its_key_free(store: Store) -> None:
+    store.add_invalid(KEY, "The school is closed.", PRICE)
+    store.add_invalid(KEY, "The school has burnt down.", PRICE)
+    assert store.trajectory(KEY) is None
+    assert store.invalid_causes("collect") == ["The school is closed.", "The school has burnt down."]
+    store.add_trajectory(KEY, attempt_at())
+    assert store.trajectory(KEY) == attempt_at()
+
+
+def test_usage_counts_rollouts_reflections_and_what_was_spoiled(store: Store) -> None:
+    store.add_trajectory(KEY, attempt_at())
+    store.add_reflection(RETRY, 0, advice("Say Paris."))
+    store.add_invalid(RETRY, "The school is closed.", PRICE)
+    store.add_trajectory(Key(arm="other", task_id="x"), attempt_at(task("x")))
+    assert store.usage("collect") == PRICE + PRICE + PRICE
+    assert store.usage("nobody") == Usage()
+
+
+def test_facts_come_in_the_order_of_their_keys(store: Store) -> None:
+    keys = [Key(arm="collect", task_id=name, trial=trial) for name in ("a", "b") for trial in (0, 1, 2)]
+    for key in reversed(keys):
+        store.add_trajectory(key, attempt_at(task(key.task_id)))
+    assert list(store.trajectories("collect")) == keys
+
+
+def test_the_same_conditions_may_be_bound_again(store: Store) -> None:
+    store.bind("collect", {"seed": 0, "loop": {"memory": 3}})
+    store.bind("collect", {"loop": {"memory": 3}, "seed": 0})
+    store.bind("eval/trial 0", {"seed": 1})
+
+
+def test_changed_conditions_are_refused_and_named(store: Store) -> None:
+    store.bind("collect", {"seed": 0, "loop": {"memory": 3, "actions": 12}})
+    with pytest.raises(ConfigError) as refused:
+        store.bind("collect", {"seed": 7, "loop": {"memory": 3, "actions": 30}})
+    assert "loop.actions=12, not 30, seed=0, not 7" in str(refused.value)
+    assert "run=NAME" in str(refused.value)
+
+
+def test_many_stages_may_open_bind_and_write_a_new_store_at_once(url: str) -> None:
+    def stage(number: int) -> str:
+        opened = Store(url, "a race")
+        opened.bind("collect", {"seed": 0})
+        kept = opened.add_trajectory(KEY, attempt_at(rewards=(float(number),)))
+        opened.close()
+        return f"{kept.episode_return:g}"
+
+    with ThreadPoolExecutor(8) as stages:
+        assert len(set(stages.map(stage, range(8)))) == 1
+
+
+def test_a_store_that_cannot_be_reached_is_one_sentence() -> None:
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    with pytest.raises(StoreError, match="check that it can be reached and written") as refused:
+        Store("postgresql+psycopg://nobody@127.0.0.1:1/postgres", "riddles")
+    assert "127.0.0.1:1" in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["no url", "oracle+nothing://somewhere/x"])
+def test_an_address_that_names_no_database_is_one_sentence(address: str) -> None:
+    with pytest.raises(StoreError, match="cannot be used"):
+        Store(address, "riddles")
+
+
+def test_a_file_that_is_no_database_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "experience.db").write_text("Dear diary, " * 200)
+    with pytest.raises(StoreError, match="file is not a database"):
+        Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")
+
+
+@pytest.mark.skipif(not os.getuid(), reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_is_one_sentence(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match="check that it can be reached and written"):
+        Store(f"sqlite:///{tmp_path / 'run' / 'experience.db'}", "riddles")
+
+
+_FILL = """
+import sys
+from retroformer.errors import run_command
+from retroformer.records import Key, Outcome
+from retroformer.store import Store
+from tests.support.characters import attempt_at, task
+def fill(arguments):
+    store = Store(f"sqlite:///{arguments[0]}/experience.db", "riddles")
+    for number in range(10_000):
+        store.add_trajectory(Key(arm="collect", task_id=str(number)), attempt_at(task("x" * 4000)))
+        print(number, flush=True)
+run_command(fill)
+"""
+
+
+def test_a_full_disk_is_one_sentence_and_what_was_stored_before_stays(tmp_path: Path) -> None:
+    """A real one, of 512 KiB, mounted for the process alone."""
+    mount = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*mount, f"mount -t tmpfs none {tmp_path}"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    script = (
+        f"mount -t tmpfs -o size=512k none {tmp_path} && {sys.executable} -c '{_FILL}' {tmp_path}; "
+        f'status=$?; rm -f {tmp_path}/*-shm; {sys.executable} -c "'
+        f"import sqlite3; print('kept', sqlite3.connect('file:{tmp_path}/experience.db?mode=ro', uri=True)"
+        f".execute('select count(*) from trajectories').fetchone()[0])\"; exit $status"
+    )
+    done = subprocess.run([*mount, script], capture_output=True, text=True, timeout=60)
+    *told, kept = done.stdout.split("\n")[:-1]
+    assert done.returncode == 1
+    assert done.stderr.strip().count("\n") == 0
+    assert "database or disk is full" in done.stderr
+    assert "free some space and run again" in done.stderr
+    assert int(told[-1]) > 10
+    assert kept == f"kept {len(told)}"
+
+
+def test_the_outcome_of_an_attempt_can_be_asked_in_sql(tmp_path: Path) -> None:
+    import sqlite3
+
+    store = Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")
+    store.add_trajectory(KEY, attempt_at(rewards=(1.0,), outcome=Outcome.SUCCESS))
+    store.close()
+    connection = sqlite3.connect(tmp_path / "experience.db")
+    rows = connection.execute(
+        "select arm, task_id, trial, outcome, ending, episode_return from trajectories"
+    ).fetchall()
+    connection.close()
+    assert rows == [("collect", CAPITAL.id, 0, "success", "solved", 1.0)]
