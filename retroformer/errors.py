@@ -72,17 +72,24 @@ def run_command(command: Callable[[list[str]], None]) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         command(sys.argv[1:])
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit("Stopped. Finished work is stored: run the same command again to go on.")
     except RetroformerError as error:
         sys.exit(str(error))
     except BrokenPipeError:
-        # Whoever read the output has gone, as `head` does: there is nobody to tell, not even at the interpreter's exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has gone, as `head` does: there is nobody to tell.
+        _drop_output()
         sys.exit(1)
     except OSError as error:
         if error.errno == errno.ENOSPC:
+            _drop_output()
             sys.exit(
                 f"The disk is full ({error.filename or 'while writing'}): free space and run the same command again."
             )
         raise
+
+
+def _drop_output() -> None:
+    """What is still buffered for a reader that cannot take it must not fail once more at the interpreter's exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
