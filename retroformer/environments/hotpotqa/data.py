@@ -9,6 +9,7 @@ A folder holds, each also as `.xz` and in UTF-8, one JSON object a line:
 import hashlib
 import json
 import lzma
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from retroformer.errors import MissingInput, UnknownTask
 ALL = "all"
 HUB_NAME, HUB_SUBSET = "hotpotqa/hotpot_qa", "distractor"
 _HUB_SPLITS = ("train", "validation")
+_NO_WORD = re.compile(r"\W+")
 
 
 class Folder:
@@ -79,6 +81,7 @@ class Hub:
         return {row["id"]: _question(row) for name in _HUB_SPLITS for row in self._dataset[name]}
 
     def split(self, name: str) -> list[str]:
+        dataset = self._dataset
         if name == ALL:
             return list(self.questions)
         if name not in _HUB_SPLITS:
@@ -86,7 +89,7 @@ class Hub:
                 f"No split {name!r} in {HUB_NAME}: known are {', '.join((ALL, *_HUB_SPLITS))}; "
                 "other splits come with the files of environment.data."
             )
-        return list(self._dataset[name]["id"])
+        return list(dataset[name]["id"])
 
     def docstore_name(self) -> str:
         fingerprints = "".join(str(self._dataset[name]._fingerprint) for name in _HUB_SPLITS)
@@ -106,6 +109,16 @@ class Hub:
                 f"HotPotQA cannot be had from the hub ({type(error).__name__}): set environment.data to a folder with "
                 "questions.jsonl[.xz] and docstore.jsonl[.xz], or install `datasets` where a hub is reachable."
             ) from error
+
+
+def question_key(text: str) -> str:
+    """A question as it is compared with others: lower case, words only."""
+    return _NO_WORD.sub(" ", text.lower()).strip()
+
+
+def question_id(text: str) -> str:
+    """The id of a question whose HotPotQA id is not known."""
+    return "q-" + hashlib.md5(question_key(text).encode(), usedforsecurity=False).hexdigest()[:20]
 
 
 def context_pages(context: Mapping[str, Any]) -> Iterator[Page]:

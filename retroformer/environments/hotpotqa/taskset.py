@@ -2,7 +2,7 @@
 
 from retroformer.cache import cache_folder
 from retroformer.config import Hotpotqa
-from retroformer.environments.hotpotqa.data import Folder, Hub
+from retroformer.environments.hotpotqa.data import Folder, Hub, question_key
 from retroformer.environments.hotpotqa.docstore import Docstore, build_once
 from retroformer.environments.hotpotqa.environment import HotpotqaEnvironment
 from retroformer.records import Task
@@ -24,6 +24,10 @@ class HotpotqaTaskset:
         """
         split = self._section.split
         return tuple(Task(id=task_id, environment="hotpotqa", split=split) for task_id in self._source.split(split))
+
+    def ids_by_question(self) -> dict[str, str]:
+        """The task id of every question of the data, by `question_key`. Raises MissingInput."""
+        return {question_key(question.text): task_id for task_id, question in self._source.questions.items()}
 
     def environment(self) -> HotpotqaEnvironment:
         """An environment that can play any question of the data. The first one on a machine builds the index.
