@@ -1,0 +1,142 @@
+"""The one door to models, against a real server that behaves and misbehaves."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from retroformer.config import Endpoint as EndpointSection
+from retroformer.errors import EndpointFailure
+from retroformer.llm import Completion, LanguageModel, Prompt
+from retroformer.records import Message, Usage
+from tests.support.endpoint import MISBEHAVIOURS, Behaviour, Endpoint
+
+HELLO = (Message(role="system", content="Be brief."), Message(role="user", content="Hello?"))
+
+
+@pytest.fixture
+def server() -> Iterator[Endpoint]:
+    with Endpoint(reply=lambda body: " Good day. ") as opened:
+        yield opened
+
+
+def ask(
+    section: EndpointSection,
+    prompt: Prompt = HELLO,
+    *,
+    url: str = "",
+    seed: int | None = None,
+    stop: tuple[str, ...] = (),
+) -> Completion:
+    async def once() -> Completion:
+        model = LanguageModel(section, section.base_url or url)
+        try:
+            return await model.complete(prompt, temperature=0.5, max_new_tokens=20, seed=seed, stop=stop)
+        finally:
+            await model.close()
+
+    return asyncio.run(once())
+
+
+def test_a_chat_is_sent_as_it_is_and_the_answer_comes_back_untouched(server: Endpoint) -> None:
+    section = EndpointSection(base_url=server.url, model="big")
+    assert ask(section).text == " Good day. "
+    assert server.requests == [
+        {
+            "model": "big",
+            "temperature": 0.5,
+            "max_tokens": 20,
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}],
+        }
+    ]
+
+
+def test_a_plain_prompt_goes_to_completions(server: Endpoint) -> None:
+    section = EndpointSection(base_url=server.url, api="completions")
+    assert ask(section, "Once upon", stop=("\n",)).text == " Good day. "
+    assert (server.requests[0]["prompt"], server.requests[0]["stop"]) == ("Once upon", ["\n"])
+
+
+def test_a_chat_to_a_completions_endpoint_is_its_turns_in_lines(server: Endpoint) -> None:
+    ask(EndpointSection(base_url=server.url, api="completions"))
+    assert server.requests[0]["prompt"] == "Be brief.\nHello?"
+
+
+def test_a_plain_prompt_to_a_chat_endpoint_is_one_turn_of_the_user(server: Endpoint) -> None:
+    ask(EndpointSection(base_url=server.url), "Hello?")
+    assert server.requests[0]["messages"] == [{"role": "user", "content": "Hello?"}]
+
+
+def test_what_the_server_reports_is_what_is_charged(server: Endpoint) -> None:
+    server.usage = {"prompt_tokens": 2000, "completion_tokens": 500, "total_tokens": 2500}
+    usage = ask(EndpointSection(base_url=server.url, dollars_per_million=(3.0, 15.0))).usage
+    # 2000 * 3 / 1e6 + 500 * 15 / 1e6
+    assert usage == Usage(calls=1, prompt_tokens=2000, completion_tokens=500, dollars=0.0135)
+
+
+@pytest.mark.parametrize("reported", [None, {}, {"prompt_tokens": "many", "completion_tokens": None}])
+def test_a_server_that_reports_no_usage_is_charged_a_token_for_four_characters(
+    server: Endpoint, reported: dict[str, object] | None
+) -> None:
+    server.usage = reported
+    # "Be brief.Hello?" has 15 characters, " Good day. " has 11.
+    assert ask(EndpointSection(base_url=server.url)).usage == Usage(calls=1, prompt_tokens=4, completion_tokens=3)
+
+
+def test_a_seed_is_sent_as_such_to_a_remote_endpoint(server: Endpoint) -> None:
+    ask(EndpointSection(base_url=server.url), seed=17)
+    assert server.requests[0]["seed"] == 17
+    assert "stop" not in server.requests[0]
+
+
+def test_the_experiments_own_server_also_gets_the_seed_as_a_stop_string(server: Endpoint) -> None:
+    ask(EndpointSection(), url=server.url, seed=17, stop=("\n",))
+    assert server.requests[0]["stop"] == ["\n", "<|seed:17|>"]
+
+
+def test_one_bad_answer_is_forgiven_within_the_call(server: Endpoint) -> None:
+    server.script.append(Behaviour.ERROR)
+    assert ask(EndpointSection(base_url=server.url)).text == " Good day. "
+    assert len(server.requests) == 2
+
+
+SAID = {
+    Behaviour.ERROR: "answered 500: ",
+    Behaviour.BUSY: "answered 429: ",
+    Behaviour.GARBAGE: "answered what is not a completion: '<html>Welcome",
+    Behaviour.SILENT: "gave no answer within 0.2 s",
+    Behaviour.CUT: "Connection error",
+}
+
+
+@pytest.mark.parametrize("behaviour", MISBEHAVIOURS)
+def test_an_endpoint_that_misbehaves_is_one_sentence_with_its_address(server: Endpoint, behaviour: Behaviour) -> None:
+    server.behaviour = behaviour
+    with pytest.raises(EndpointFailure) as failure:
+        ask(EndpointSection(base_url=server.url, model="big", timeout_seconds=0.2))
+    sentence = str(failure.value)
+    assert sentence.startswith(f"The model 'big' at {server.url} ")
+    assert SAID.get(behaviour, "") in sentence
+    assert "\n" not in sentence
+    assert len(sentence) < 500
+
+
+def test_nobody_at_the_address_is_one_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # Bound but not listening: a connection is refused.
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(EndpointFailure, match="Connection error"):
+            ask(EndpointSection(base_url=address))
+
+
+def test_an_address_that_is_none_is_one_sentence() -> None:
+    with pytest.raises(EndpointFailure, match="nowhere"):
+        ask(EndpointSection(base_url="nowhere"))
+
+
+def test_the_key_is_read_from_the_named_variable(server: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "secret")
+    assert ask(EndpointSection(base_url=server.url, api_key_env="SOME_KEY")).text
+    monkeypatch.delenv("SOME_KEY")
+    assert ask(EndpointSection(base_url=server.url, api_key_env="SOME_KEY")).text

@@ -1,0 +1,204 @@
+"""A real OpenAI-compatible server on loopback whose answers are a pure function of the request, and which can misbehave.
+
+`python -m tests.support.endpoint [REQUESTS]` runs one in a process of its own: it prints its address, and dies without
+a word in the middle of request number REQUESTS.
+"""
+
+import hashlib
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+_HANG_SECONDS = 30.0
+_HURRY = "retry-after-ms: 5\r\n"
+"""Clients back off for as long as they are told to; tests have no time."""
+
+
+class Behaviour(StrEnum):
+    """What becomes of a request."""
+
+    WELL = "answers"
+    ERROR = "answers 500"
+    BUSY = "answers 429"
+    GARBAGE = "answers text that is no JSON"
+    BROKEN_JSON = "answers half of a JSON object"
+    BINARY = "answers bytes that are no text"
+    NO_COMPLETION = "answers JSON that is no completion"
+    NO_CHOICES = "answers a completion without choices"
+    NO_TEXT = "answers a completion without text"
+    SILENT = "accepts and never answers"
+    CUT = "closes in the middle of the answer"
+
+
+MISBEHAVIOURS = tuple(Behaviour)[1:]
+
+Body = dict[str, Any]
+_ROOM = re.compile(r"^Room: (.*)$", re.MULTILINE)
+_SEEN = re.compile(r"you see ([^\n]*)\.")
+_NEXT_THOUGHT = re.compile(r"Thought (\d+):\s*$")
+_THING = re.compile(r"([a-z]+ \d+)(?:-(\d+))?")
+
+
+def prompt_of(body: Body) -> str:
+    return "\n".join(turn["content"] for turn in body["messages"]) if "messages" in body else str(body["prompt"])
+
+
+def reply_to(body: Body) -> str:
+    """Advice that names a place of the room, or the next step of an attempt; chosen by a hash of prompt and seed."""
+    prompt = prompt_of(body)
+    digest = hashlib.sha256(f"{prompt}|{body.get('seed')}".encode()).digest()
+    places = _places(prompt)
+    place = places[int.from_bytes(digest[:4]) % len(places)] if places else "countertop 1"
+    if acting := _NEXT_THOUGHT.search(prompt):
+        return f" I look further.\nAction {acting[1]}: go to {place}"
+    return f"Look in {place} first."
+
+
+def _places(prompt: str) -> list[str]:
+    found = _ROOM.findall(prompt) or _SEEN.findall(prompt)
+    places = []
+    for name, last in _THING.findall(found[-1] if found else ""):
+        kind, first = name.split(" ")
+        places += [f"{kind} {number}" for number in range(int(first), int(last or first) + 1)]
+    return places
+
+
+class Endpoint:
+    """A server that runs in a thread of this process, and remembers what it was asked."""
+
+    def __init__(self, reply: Callable[[Body], str] = reply_to) -> None:
+        self.behaviour = Behaviour.WELL
+        self.script: deque[Behaviour] = deque()
+        """What becomes of the next requests, one each; `behaviour` after that."""
+        self.usage: Body | None = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+        self.latency_seconds = 0.0
+        self.requests: list[Body] = []
+        self.before_answer: Callable[[int], None] = lambda number: None
+        self._reply, self._closing = reply, threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.endpoint = self
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    def __enter__(self) -> "Endpoint":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, path: str, body: Body) -> bytes | None:
+        """The raw answer; None closes the connection without one."""
+        self.requests.append(body)
+        self.before_answer(len(self.requests))
+        behaviour = self.script.popleft() if self.script else self.behaviour
+        if behaviour is Behaviour.SILENT:
+            self._closing.wait(_HANG_SECONDS)
+            return None
+        time.sleep(self.latency_seconds)
+        good = json.dumps(self._completion(path, body)).encode()
+        match behaviour:
+            case Behaviour.ERROR:
+                return _http("500 Internal Server Error", b'{"error": {"message": "out of memory"}}', more=_HURRY)
+            case Behaviour.BUSY:
+                return _http("429 Too Many Requests", b'{"error": {"message": "slow down"}}', more=_HURRY)
+            case Behaviour.GARBAGE:
+                return _http("200 OK", b"<html>Welcome to the captive portal</html>", kind="text/html")
+            case Behaviour.BROKEN_JSON:
+                return _http("200 OK", good[: len(good) // 2])
+            case Behaviour.BINARY:
+                return _http("200 OK", b"\xff\xfe\x81" * 50)
+            case Behaviour.NO_COMPLETION:
+                return _http("200 OK", b'["not", "a", "completion"]')
+            case Behaviour.NO_CHOICES:
+                return _http("200 OK", b'{"id": "1", "object": "chat.completion", "choices": []}')
+            case Behaviour.NO_TEXT:
+                return _http("200 OK", b'{"id": "1", "choices": [{"message": {"role": "assistant", "content": null}}]}')
+            case Behaviour.CUT:
+                return _http("200 OK", good, promised=len(good) + 100)
+            case _:
+                return _http("200 OK", good)
+
+    def _completion(self, path: str, body: Body) -> Body:
+        text = self._reply(body)
+        chat = path.endswith("/chat/completions")
+        said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        answer = {
+            "id": "completion-1",
+            "object": "chat.completion" if chat else "text_completion",
+            "created": 0,
+            "model": body["model"],
+            "choices": [{"index": 0, "finish_reason": "stop"} | said],
+        }
+        return answer | ({"usage": self.usage} if self.usage is not None else {})
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    endpoint: Endpoint
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that gave up or was killed is what these tests are about."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:  # noqa: N802
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = self.server.endpoint.answer(self.path, body)
+        if answer is not None:
+            self.wfile.write(answer)
+        self.close_connection = answer is None or b"connection: close" in answer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def _http(
+    status: str, content: bytes, kind: str = "application/json", promised: int | None = None, more: str = ""
+) -> bytes:
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {promised or len(content)}\r\n{more}"
+    if promised:
+        head += "connection: close\r\n"
+    return f"{head}\r\n".encode() + content
+
+
+@contextmanager
+def endpoint(script: Iterable[Behaviour] = ()) -> Iterator[Endpoint]:
+    """A server that does what `script` says, then behaves."""
+    with Endpoint() as opened:
+        opened.script.extend(script)
+        yield opened
+
+
+def _main(arguments: list[str]) -> None:
+    with Endpoint() as opened:
+        if arguments:
+            last = int(arguments[0])
+            opened.before_answer = lambda number: os._exit(1) if number >= last else None
+        print(opened.url, flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
