@@ -1,4 +1,4 @@
-"""A real OpenAI-compatible server on loopback whose answers are a pure function of the request, and which can misbehave.
+"""A real OpenAI-compatible server on loopback: its answers are a pure function of the request, and it can misbehave.
 
 `python -m tests.support.endpoint [REQUESTS]` runs one in a process of its own: it prints its address, and dies without
 a word in the middle of request number REQUESTS.
@@ -111,28 +111,7 @@ class Endpoint:
             self._closing.wait(_HANG_SECONDS)
             return None
         time.sleep(self.latency_seconds)
-        good = json.dumps(self._completion(path, body)).encode()
-        match behaviour:
-            case Behaviour.ERROR:
-                return _http("500 Internal Server Error", b'{"error": {"message": "out of memory"}}', more=_HURRY)
-            case Behaviour.BUSY:
-                return _http("429 Too Many Requests", b'{"error": {"message": "slow down"}}', more=_HURRY)
-            case Behaviour.GARBAGE:
-                return _http("200 OK", b"<html>Welcome to the captive portal</html>", kind="text/html")
-            case Behaviour.BROKEN_JSON:
-                return _http("200 OK", good[: len(good) // 2])
-            case Behaviour.BINARY:
-                return _http("200 OK", b"\xff\xfe\x81" * 50)
-            case Behaviour.NO_COMPLETION:
-                return _http("200 OK", b'["not", "a", "completion"]')
-            case Behaviour.NO_CHOICES:
-                return _http("200 OK", b'{"id": "1", "object": "chat.completion", "choices": []}')
-            case Behaviour.NO_TEXT:
-                return _http("200 OK", b'{"id": "1", "choices": [{"message": {"role": "assistant", "content": null}}]}')
-            case Behaviour.CUT:
-                return _http("200 OK", good, promised=len(good) + 100)
-            case _:
-                return _http("200 OK", good)
+        return _answers(behaviour, json.dumps(self._completion(path, body)).encode())
 
     def _completion(self, path: str, body: Body) -> Body:
         text = self._reply(body)
@@ -163,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         answer = self.server.endpoint.answer(self.path, body)
         if answer is not None:
@@ -172,6 +151,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+def _answers(behaviour: Behaviour, good: bytes) -> bytes:
+    page = b"<html>Welcome to the captive portal</html>"
+    silent = b'{"id": "1", "choices": [{"message": {"role": "assistant", "content": null}}]}'
+    return {
+        Behaviour.ERROR: _http("500 Internal Server Error", b'{"error": {"message": "out of memory"}}', more=_HURRY),
+        Behaviour.BUSY: _http("429 Too Many Requests", b'{"error": {"message": "slow down"}}', more=_HURRY),
+        Behaviour.GARBAGE: _http("200 OK", page, kind="text/html"),
+        Behaviour.BROKEN_JSON: _http("200 OK", good[: len(good) // 2]),
+        Behaviour.BINARY: _http("200 OK", b"\xff\xfe\x81" * 50),
+        Behaviour.NO_COMPLETION: _http("200 OK", b'["not", "a", "completion"]'),
+        Behaviour.NO_CHOICES: _http("200 OK", b'{"id": "1", "object": "chat.completion", "choices": []}'),
+        Behaviour.NO_TEXT: _http("200 OK", silent),
+        Behaviour.CUT: _http("200 OK", good, promised=len(good) + 100),
+    }.get(behaviour, _http("200 OK", good))
 
 
 def _http(
@@ -196,7 +191,8 @@ def _main(arguments: list[str]) -> None:
         if arguments:
             last = int(arguments[0])
             opened.before_answer = lambda number: os._exit(1) if number >= last else None
-        print(opened.url, flush=True)
+        sys.stdout.write(f"{opened.url}\n")
+        sys.stdout.flush()
         threading.Event().wait()
 
 

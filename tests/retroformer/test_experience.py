@@ -1,0 +1,199 @@
+"""Each unit of work is done once, charged once, and tried again where the infrastructure spoiled it."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retroformer.config import Collect, Loop
+from retroformer.errors import BudgetExhausted
+from retroformer.experience import Budget, Experience
+from retroformer.rating import rated_reflections
+from retroformer.records import Key, Memory, Outcome, Usage
+from retroformer.store import Store
+from tests.support.characters import CAPITAL, PRICE, ActorThatNeedsAdvice, School, Teacher, task
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")
+    yield opened
+    opened.close()
+
+
+def experience(
+    store: Store,
+    school: School | None = None,
+    teacher: Teacher | None = None,
+    *,
+    arm: str = "collect",
+    seed: int = 0,
+    slots: int = 8,
+    budget: Budget | None = None,
+    retries: int = 2,
+    told: list[str] | None = None,
+    **more: Any,
+) -> Experience:
+    return Experience(
+        store,
+        arm,
+        school or School(),  # type: ignore[arg-type]
+        ActorThatNeedsAdvice(),
+        teacher or Teacher(),
+        Loop(retries=retries),
+        seed,
+        budget or Budget(Collect(), Usage()),
+        slots=asyncio.Semaphore(slots),
+        told=(told if told is not None else []).append,
+        **more,
+    )
+
+
+def improve(made: Experience, candidates: int = 2, *names: str) -> None:
+    async def all_of_them() -> None:
+        await asyncio.gather(*(made.improve(task(name), candidates) for name in names or (CAPITAL.id,)))
+
+    asyncio.run(all_of_them())
+
+
+def outcomes(store: Store, arm: str = "collect") -> list[tuple[int, int, str]]:
+    return [(key.trial, key.candidate, one.outcome.value) for key, one in store.trajectories(arm).items()]
+
+
+def test_a_failure_buys_a_pair_and_both_retries_are_stored(store: Store) -> None:
+    improve(experience(store))
+    assert outcomes(store) == [(0, 0, "failure"), (1, 0, "success"), (1, 1, "success")]
+    assert [one.rating for one in rated_reflections(store, "collect")] == [1.0, 1.0]
+
+
+def test_what_is_stored_is_never_made_again(store: Store) -> None:
+    school, teacher = School(), Teacher()
+    improve(experience(store, school, teacher))
+    improve(experience(store, school, teacher))
+    assert (school.opened, teacher.calls) == (3, 2)
+
+
+def test_a_missing_fact_in_the_middle_is_the_only_one_made(store: Store, tmp_path: Path) -> None:
+    improve(experience(store))
+    short = Store(f"sqlite:///{tmp_path / 'short.db'}", "riddles")
+    for key, trajectory in store.trajectories("collect").items():
+        if (key.trial, key.candidate) != (1, 1):
+            short.add_trajectory(key, trajectory)
+    for key, previous, reflection in store.reflections("collect"):
+        short.add_reflection(key, previous, reflection)
+    school, teacher = School(), Teacher()
+    improve(experience(short, school, teacher))
+    assert (school.opened, teacher.calls) == (1, 0)
+    assert outcomes(short) == outcomes(store)
+    short.close()
+
+
+def test_a_spoiled_attempt_is_tried_again_and_counted(store: Store) -> None:
+    school, told = School(broken=2), list[str]()
+    improve(experience(store, school, told=told))
+    assert outcomes(store)[0] == (0, 0, "failure")
+    assert store.invalid_causes("collect") == ["The school is closed."] * 2
+    assert school.opened == 2 + 3
+
+
+def test_an_attempt_that_stays_spoiled_is_left_for_the_next_run(store: Store) -> None:
+    told = list[str]()
+    improve(experience(store, School(broken=99), told=told))
+    assert outcomes(store) == []
+    assert len(store.invalid_causes("collect")) == 3
+    assert told == ["invalid"]
+    improve(experience(store))
+    assert outcomes(store) == [(0, 0, "failure"), (1, 0, "success"), (1, 1, "success")]
+
+
+def test_advice_that_could_not_be_had_at_once_is_asked_for_again(store: Store) -> None:
+    teacher = Teacher(lambda call: "Say Paris." if call >= 2 else None)
+    improve(experience(store, teacher=teacher), 1)
+    assert teacher.calls == 3
+    assert outcomes(store)[-1] == (1, 0, "success")
+    assert len(store.invalid_causes("collect")) == 2
+
+
+def test_advice_that_cannot_be_had_leaves_the_task_unrated_and_returns_no_zero(store: Store) -> None:
+    improve(experience(store, teacher=Teacher(lambda call: None)), 1)
+    assert outcomes(store) == [(0, 0, "failure")]
+    assert store.reflections("collect") == []
+    assert rated_reflections(store, "collect") == []
+    assert len(store.invalid_causes("collect")) == 3
+
+
+def test_a_retried_reflection_is_drawn_with_its_own_seed_again(store: Store) -> None:
+    teacher = Teacher(lambda call: "Say Paris." if call == 1 else None)
+    improve(experience(store, teacher=teacher), 1)
+    assert teacher.seeds[0] == teacher.seeds[1]
+
+
+def test_candidates_tasks_and_experiments_draw_with_different_seeds_and_arms_with_the_same(store: Store) -> None:
+    seeds: dict[str, list[int]] = {}
+    for arm, seed, names in (("a", 0, ("x", "y")), ("b", 0, ("x", "y")), ("c", 1, ("x", "y"))):
+        teacher = Teacher()
+        improve(experience(store, teacher=teacher, arm=arm, seed=seed), 2, *names)
+        seeds[arm] = sorted(teacher.seeds)
+    assert len(set(seeds["a"])) == 4
+    assert seeds["a"] == seeds["b"]
+    assert not set(seeds["a"]) & set(seeds["c"])
+
+
+def test_repeats_play_the_same_advice_several_times_but_trial_0_once(store: Store) -> None:
+    school, teacher = School(), Teacher()
+    improve(experience(store, school, teacher, repeats=3), 2)
+    assert (school.opened, teacher.calls) == (1 + 2 * 3, 2)
+    assert all(len(one.returns_after) == 3 for one in rated_reflections(store, "collect"))
+
+
+def test_arms_share_the_first_trial_and_nothing_else(store: Store) -> None:
+    for arm in ("eval/a", "eval/b"):
+        improve(experience(store, arm=arm, first_trial_arm="eval/trial 0"), 1)
+    assert outcomes(store, "eval/trial 0") == [(0, 0, "failure")]
+    assert outcomes(store, "eval/a") == outcomes(store, "eval/b") == [(1, 0, "success")]
+
+
+def test_no_more_episodes_are_open_than_there_are_slots(store: Store) -> None:
+    school = School()
+    improve(experience(store, school, slots=3), 4, *"abcdefgh")
+    assert school.most_at_once == 3
+    assert school.opened == 8 * 5
+
+
+def test_where_somebody_else_stored_the_attempt_first_theirs_counts(store: Store) -> None:
+    key = Key(arm="collect", task_id=CAPITAL.id)
+    made = experience(store)
+    advised = asyncio.run(made.trajectory(CAPITAL, Memory(reflections=("Paris",)), key))
+    assert advised.outcome is Outcome.SUCCESS
+    assert asyncio.run(made.trajectory(CAPITAL, Memory(), key)) == advised
+
+
+def test_a_spent_budget_stops_before_the_next_unit_and_keeps_what_is_in_flight(store: Store) -> None:
+    # A rollout costs 110 tokens: trial 0 spends 110, the two reflections 220 more, and then 330 >= 300.
+    with pytest.raises(BudgetExhausted, match=r"300 tokens is spent \(330\).*collect.tokens"):
+        improve(experience(store, slots=2, budget=Budget(Collect(tokens=300), Usage())))
+    assert outcomes(store) == [(0, 0, "failure")]
+    assert len(store.reflections("collect")) == 2
+
+
+def test_the_budget_knows_what_earlier_runs_spent(store: Store) -> None:
+    improve(experience(store))
+    spent = store.usage("collect")
+    assert spent == Usage(calls=5, prompt_tokens=500, completion_tokens=50, dollars=2.5)
+    with pytest.raises(BudgetExhausted, match=r"2.5 dollars is spent \(2.5\).*collect.dollars"):
+        improve(experience(store, budget=Budget(Collect(dollars=2.5), spent)), 2, "another task")
+
+
+def test_a_spent_budget_does_not_stop_what_costs_nothing(store: Store) -> None:
+    improve(experience(store))
+    improve(experience(store, budget=Budget(Collect(tokens=1), store.usage("collect"))))
+    assert len(outcomes(store)) == 3
+
+
+def test_a_budget_without_limits_is_endless() -> None:
+    budget = Budget(Collect(), PRICE)
+    budget.charge(Usage(calls=1, prompt_tokens=10**12))
+    budget.check()
+    assert budget.spent.prompt_tokens == 10**12 + 100
