@@ -40,11 +40,11 @@ class Engine:
     def start(self, game: Game) -> str:
         """Go to the beginning of a game; returns its opening. Raises EnvironmentFailure."""
         if game != self._game:
-            self._grammar = Grammar(game.grammar)
-            self._translation = translate(game.domain, game.problem)
-            self._names = names({entity for fact in self._translation.facts for entity in fact[1:]})
+            # A game that cannot be read must not leave half of itself behind.
+            grammar, translation = Grammar(game.grammar), translate(game.domain, game.problem)
+            self._grammar, self._translation, self._game = grammar, translation, game
+            self._names = names({entity for fact in translation.facts for entity in fact[1:]})
             self._known = {}
-            self._game = game
         self._planner.load(self._translation.sas)
         self._facts = Facts(self._translation.facts, self._translation.types)
         self._look_around()

@@ -16,7 +16,7 @@ THOUGHT_ANSWER = "OK."
 """What the environment says to `think: ...` (ReAct, section 4)."""
 
 _THOUGHT = re.compile(r"\s*think\s*:", re.IGNORECASE)
-_NUMBERED_ARRIVAL = re.compile(r"You arrive at loc \d+\. ")
+_NUMBERED_ARRIVAL = re.compile(r"\AYou arrive at loc \d+\. ")
 
 
 class AlfworldEnvironment:
@@ -37,10 +37,8 @@ class AlfworldEnvironment:
             UnknownTask: no such game.
             EnvironmentFailure: the game cannot be read.
         """
-        self._answer = None
-        opening = self._engine.start(self._find(task))
-        _, _, room_and_task = opening.partition("\n\n")
-        self._steps = 0
+        self._answer, self._steps = None, 0
+        _, _, room_and_task = self._engine.start(self._find(task)).partition("\n\n")
         self._answer = Transition(observation=room_and_task, choices=self._engine.commands)
         return self._answer
 
@@ -55,13 +53,10 @@ class AlfworldEnvironment:
         if self._answer.over:
             return self._answer.model_copy(update={"reward": 0.0})
         self._steps += 1
-        if _THOUGHT.match(action):
-            observation = THOUGHT_ANSWER
-        else:
-            observation = _NUMBERED_ARRIVAL.sub("", self._engine.do(action), count=1)
+        answer = THOUGHT_ANSWER if _THOUGHT.match(action) else self._engine.do(action)
         won = self._engine.won
         self._answer = Transition(
-            observation=observation,
+            observation=_NUMBERED_ARRIVAL.sub("", answer),
             reward=float(won),
             terminated=won,
             truncated=not won and self._steps >= self._max_steps,

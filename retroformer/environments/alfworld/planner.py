@@ -1,6 +1,6 @@
 """Fast Downward, the planner under TextWorld: PDDL to SAS once for each problem, then states and operators.
 
-Importing the library rewrites `sys.argv`; nothing outside this module sees that.
+The library is imported on first use. Its import rewrites `sys.argv`; nothing outside this module sees that.
 """
 
 import hashlib
@@ -71,19 +71,23 @@ def translate(domain: str, problem: str) -> Translation:
     except (OSError, ValueError, zstandard.ZstdError) as error:
         _log.warning("The cached game %s cannot be read (%s) and is made again.", path, error)
     translation = _translate(domain, problem)
-    write_quietly(path, zstandard.compress(json.dumps(translation).encode(), 6))
+    try:
+        write_in_one_stroke(path, zstandard.compress(json.dumps(translation).encode(), 6))
+    except OSError as error:
+        # A cache that cannot be written costs time, not the run.
+        _log.warning("The cache %s cannot be written (%s): games will load more slowly.", path, error)
     return translation
 
 
-def write_quietly(path: Path, content: bytes) -> None:
-    """Write a cache file in one stroke. A cache that cannot be written costs time, not the run."""
+def write_in_one_stroke(path: Path, content: bytes) -> None:
+    """Write a cache file so that readers see all of it or nothing, also when several processes write it at once."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
         temporary.replace(path)
-    except OSError as error:
-        _log.warning("The cache %s cannot be written (%s): games will load more slowly.", path, error)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _translate(domain: str, problem: str) -> Translation:
@@ -109,7 +113,7 @@ class Planner:
     def __init__(self) -> None:
         self._planner = _planner()
         self._library = _idle.pop() if _idle else self._planner.load_lib()
-        # Unloading the library now and then crashes the process; the next planner takes it over instead.
+        # Unloading one of several copies crashes the process, at its end at the latest: the next planner takes it over.
         weakref.finalize(self, _idle.append, self._library).atexit = False
 
     def load(self, sas: str) -> None:

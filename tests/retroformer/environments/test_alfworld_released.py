@@ -42,6 +42,11 @@ def games(split: str = "valid_unseen", **options: Any) -> ReleasedGames:
     return ReleasedGames(section)
 
 
+def walkthrough(grammar: str) -> tuple[str, ...]:
+    source = games(grammar=grammar)
+    return source.walkthrough(source.task(MUG_ON_DESK))
+
+
 @needs_data
 @pytest.mark.parametrize(
     ("split", "total", "by_type"),
@@ -65,7 +70,6 @@ def test_the_order_of_tasks_is_that_of_their_ids() -> None:
     assert ids[0] == "look_at_obj_in_light-AlarmClock-None-DeskLamp-308/trial_T20190908_222917_366542"
 
 
-@needs_data
 def test_listing_opens_no_game(tmp_path: Path) -> None:
     for trial in ("Mug-None-Desk-308/trial_1", "Mug-None-Desk-308/trial_2"):
         folder = tmp_path / "json_2.1.1" / "valid_unseen" / f"pick_and_place_simple-{trial}"
@@ -163,7 +167,7 @@ def test_the_recorded_traces_cover_all_types_and_both_endings() -> None:
 def test_walkthroughs_win_in_both_grammars(grammar: str) -> None:
     source = games(grammar=grammar)
     environment = source.environment()
-    for task in source.tasks()[::7]:
+    for task in source.tasks()[::9]:
         answer = environment.reset(task)
         for action in source.walkthrough(task):
             assert not answer.over
@@ -180,8 +184,7 @@ def test_the_two_grammars_differ_where_the_papers_do() -> None:
         environment.reset(source.task(MUG_ON_DESK))
         return [environment.step(action).observation for action in actions]
 
-    put = source_walkthrough(grammar="put")
-    move = source_walkthrough(grammar="move")
+    put, move = walkthrough("put"), walkthrough("move")
     assert [action.replace(" in/on ", " to ").replace("put ", "move ") for action in put] == list(move)
     assert play("put", *put)[-1].startswith("You put the mug")
     assert play("move", *move)[-1].startswith("You move the mug")
@@ -191,11 +194,6 @@ def test_the_two_grammars_differ_where_the_papers_do() -> None:
     assert play("move", "go to desk 1")[0].startswith("You arrive at desk 1. On the desk 1, you see")
     assert play("put", "help")[0] == "Nothing happens."
     assert play("move", "help")[0].startswith("Available commands:")
-
-
-def source_walkthrough(grammar: str) -> tuple[str, ...]:
-    source = games(grammar=grammar)
-    return source.walkthrough(source.task(MUG_ON_DESK))
 
 
 @needs_data
@@ -213,7 +211,9 @@ def test_thoughts_and_impossible_actions_change_nothing_and_use_up_steps() -> No
     source = games(max_steps=4)
     environment = source.environment()
     opening = environment.reset(source.task(MUG_ON_DESK))
-    answers = [environment.step(action) for action in ("think: where is it?", "  Think : \u00fc?", "fly\0 to the moon", "")]
+    answers = [
+        environment.step(action) for action in ("think: where is it?", "  Think : \u00fc?", "fly\0 to the moon", "")
+    ]
     assert [answer.observation for answer in answers] == ["OK.", "OK.", "Nothing happens.", "Nothing happens."]
     assert all(answer.choices == opening.choices and answer.reward == 0 for answer in answers)
     assert [answer.truncated for answer in answers] == [False, False, False, True]
@@ -223,11 +223,11 @@ def test_thoughts_and_impossible_actions_change_nothing_and_use_up_steps() -> No
 
 @needs_data
 def test_winning_with_the_last_action_is_not_truncated_and_pays_once() -> None:
-    walkthrough = source_walkthrough("move")
-    source = games(max_steps=len(walkthrough))
+    actions = walkthrough("move")
+    source = games(max_steps=len(actions))
     environment = source.environment()
     environment.reset(source.task(MUG_ON_DESK))
-    *before, last = [environment.step(action) for action in walkthrough]
+    *before, last = [environment.step(action) for action in actions]
     assert [answer.reward for answer in (*before, last)] == [0.0] * len(before) + [1.0]
     assert (last.terminated, last.truncated, last.success) == (True, False, True)
     after = environment.step("look")
@@ -313,3 +313,34 @@ def test_the_taskset_follows_the_section() -> None:
     section = Alfworld(name="alfworld", source="generated")
     assert taskset(section).tasks()[0].id.startswith("generated/train/")
     assert isinstance(taskset(section.model_copy(update={"source": "released"})), ReleasedGames)
+
+
+@needs_data
+def test_a_damaged_copy_of_a_pack_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETROFORMER_CACHE", str(tmp_path))
+        expected = [games().game(task) for task in games().tasks()[:2]]
+        (copy,) = (tmp_path / "alfworld" / "packs").iterdir()
+        copy.write_bytes(copy.read_bytes()[:-100])
+        assert [games().game(task) for task in games().tasks()[:2]] == expected
+        assert "are made again" in caplog.text
+
+
+@needs_data
+def test_a_pack_that_is_no_pack_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.tar.zst").write_bytes(b"not compressed")
+    with pytest.raises(MissingInput, match=r"train\.tar\.zst' is broken"):
+        games("train", data=tmp_path).tasks()
+
+
+@needs_data
+def test_a_game_that_cannot_be_read_leaves_the_environment_usable(tmp_path: Path) -> None:
+    source = games()
+    engine = Engine()
+    game = source.game(source.tasks()[0])
+    opening = engine.start(game)
+    with pytest.raises(EnvironmentFailure, match="grammar"):
+        engine.start(game._replace(grammar='grammar :: """ { """;'))
+    with pytest.raises(EnvironmentFailure, match="problem"):
+        engine.start(game._replace(problem="(define"))
+    assert engine.start(game) == opening
