@@ -13,6 +13,7 @@ import re
 import sqlite3
 import tempfile
 import urllib.parse
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -62,9 +63,7 @@ class Docstore:
     def __init__(self, path: Path) -> None:
         address = f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1"
         self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
-
-    def close(self) -> None:
-        self._database.close()
+        weakref.finalize(self, self._database.close)
 
     def find(self, entity: str) -> Page | None:
         """The page of this title; else in any case; else `Name (film)` by `Name`; None if there is no one such page."""

@@ -1,0 +1,213 @@
+"""Two invented logs; and the real ones where they are."""
+
+import json
+import lzma
+import os
+from pathlib import Path
+
+import pytest
+
+from collect.recorded import Counts, recorded
+from collect.reflexion_log import attempts
+from retroformer.environments.hotpotqa.data import question_id, question_key
+from retroformer.errors import MissingInput
+from retroformer.records import Ending, Outcome
+
+SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "shared" / "data")
+REAL = SHARED / "recorded" / "reflexion_logs.jsonl.xz"
+EARLIER = (
+    "You have attempted to answer following question before and failed. The following reflection(s) give a plan to"
+    " avoid failing to answer the question in the same way you did previously.\nReflections:\n"
+)
+WHERE, WHEN = "Where was Ada Lind born?", "When was  Harrow shot?"
+
+
+def record(question: str, gold: str, *actions: str, reflections: tuple[str, ...] = ()) -> str:
+    carried = EARLIER + "".join(f"- {text}\n" for text in reflections) if reflections else "\n"
+    steps = [
+        f"Thought {number}: I think.\nAction {number}: {action}\nObservation {number}: First line.\nSecond: line.\n"
+        for number, action in enumerate(actions, start=1)
+    ]
+    return f"\nQuestion: {question}{carried}{''.join(steps)}Correct answer: {gold}\n"
+
+
+def trial(number: int, *records: str) -> str:
+    rule = "#" * 40
+    return (
+        f"\n{rule}\nBEGIN TRIAL {number}\nTrial summary: Correct: 7, Incorrect: 9, Halted: 9\n{rule}\n"
+        f"------------- BEGIN CORRECT AGENTS -------------\n{records[0]}"
+        f"------------- BEGIN INCORRECT AGENTS -----------\n{''.join(records[1:])}"
+        "------------- BEGIN HALTED AGENTS --------------\n"
+    )
+
+
+FIRST = trial(
+    1,
+    record(WHERE, "Bergen, Norway", "Search[Ada Lind]", "Finish[Oslo]"),
+    record(WHEN, "in 1971", "Search[Harrow]", "Search[Harrow], Search[Ada Lind]"),
+)
+SECOND = trial(
+    2,
+    record(WHERE, "Bergen, Norway", "Finish[Bergen]", reflections=("Look for the town.",)),
+    record(WHEN, "in 1971", "Finish[1971 in]", reflections=("Answer.", "Be quick.")),
+)
+THIRD = trial(
+    3,
+    record(WHERE, "Bergen, Norway", "Finish[Bergen (Norway)]", reflections=("Look for the town.",) * 2),
+    record(WHEN, "in 1971", "Finish[1971]", reflections=("Be quick.", "Do not say in.")),
+)
+FOURTH = trial(4, record(WHERE, "Bergen, Norway"), record(WHEN, "in 1971", "Finish[in 1971]"))
+
+
+def write(folder: Path, **logs: str) -> Path:
+    for name, text in logs.items():
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+def test_a_record_is_read_with_all_that_it_carries() -> None:
+    first, second = attempts(SECOND)
+    assert (first.trial, first.question, first.gold) == (2, WHERE, "Bergen, Norway")
+    assert second.question == "When was Harrow shot?"
+    assert second.reflections == ("Answer.", "Be quick.")
+    step = second.steps[0]
+    assert (step.thought, step.action, step.observation) == (
+        "I think.",
+        "Finish[1971 in]",
+        "First line.\nSecond: line.",
+    )
+
+
+def test_a_record_that_was_cut_off_keeps_what_is_whole() -> None:
+    log = trial(1, "\nQuestion: Why?\nThought 1: So.\nAction 1: Search[x]\nThought 2: And\nCorrect answer: y\n")
+    (only,) = attempts(log)
+    assert [(step.action, step.observation) for step in only.steps] == [("Search[x]", "")]
+    assert attempts(trial(1, "\nQuestion: Why?\nThought 1: So.\n")) == []
+
+
+def test_reflections_are_rated_by_the_trials_around_them(tmp_path: Path) -> None:
+    logs = recorded(write(tmp_path, log=FIRST + SECOND + THIRD + FOURTH))
+    told = [(one.key.task_id, one.key.trial, one.reflection.text, one.rated("f1").rating) for one in logs.reflections]
+    where, when = question_id(WHERE), question_id(WHEN)
+    assert told == [
+        (where, 1, "Look for the town.", pytest.approx(2 / 3)),  # Oslo earns 0; Bergen 2 * 1 / (1 + 2).
+        (where, 2, "Look for the town.", pytest.approx(1 / 3)),
+        (when, 1, "Answer.\nBe quick.", 1.0),  # No answer earns 0; "in" is a stop word.
+        (when, 2, "Do not say in.", 0.0),
+    ]
+    assert logs.counts("f1") == Counts(rated=4, positive=3, negative=0, zero=1)
+    # All words count: "1971 in" earns 1 against "in 1971", and "1971" 2 * 1 / (1 + 2).
+    assert logs.counts("f1_with_stop_words") == Counts(rated=4, positive=3, negative=1, zero=0)
+    assert logs.counts("em") == Counts(rated=4, positive=1, negative=0, zero=3)
+    assert {one.reflection.author.model for one in logs.reflections} == {"text-davinci-003"}
+    assert logs.skipped == {
+        "failures that were tried again without a new reflection": 1,
+        "records of questions that were solved before": 1,
+    }
+
+
+def test_attempts_say_how_they_ended_and_what_they_carried(tmp_path: Path) -> None:
+    logs = recorded(write(tmp_path, log=FIRST + SECOND + THIRD + FOURTH))
+    where = [one for one in logs.attempts if one.key.task_id == question_id(WHERE)]
+    assert [one.trajectory.ending for one in where] == [Ending.TERMINATED, Ending.TERMINATED, Ending.SOLVED]
+    assert [one.trajectory.episode_return for one in where] == pytest.approx([0, 2 / 3, 1])
+    assert where[2].memory.reflections == ("Look for the town.",) * 2
+    assert where[0].trajectory.opening == f"Question: {WHERE}"
+    when = next(one for one in logs.attempts if one.key.task_id == question_id(WHEN))
+    assert (when.trajectory.outcome, when.trajectory.ending) == (Outcome.FAILURE, Ending.STEP_LIMIT)
+    assert when.key.arm == "recorded"
+    assert when.trajectory.task.split == "recorded"
+
+
+def test_the_chosen_return_rewards_the_last_step(tmp_path: Path) -> None:
+    logs = recorded(write(tmp_path, log=FIRST + SECOND), answer_return="em")
+    assert {one.trajectory.episode_return for one in logs.attempts} == {0.0}
+    assert {round(one.returns["f1"], 3) for one in logs.attempts} == {0.0, 0.667, 1.0}
+
+
+def test_ids_of_the_data_are_taken_where_they_are_known(tmp_path: Path) -> None:
+    logs = recorded(write(tmp_path, log=FIRST + SECOND), ids={question_key(WHERE): "5a"})
+    assert {one.key.task_id for one in logs.attempts} == {"5a", question_id(WHEN)}
+
+
+def test_logs_that_overlap_or_go_on_count_once(tmp_path: Path) -> None:
+    parts = {"start": FIRST + SECOND, "whole": FIRST + SECOND + THIRD, "end": THIRD}
+    logs = recorded(write(tmp_path, **parts))
+    assert logs.counts("f1").rated == 4
+    assert logs.skipped["records that another log has too"] == 6
+    assert {one.key.arm for one in logs.attempts} == {"recorded"}
+
+
+def test_a_log_of_another_run_has_an_arm_of_its_own(tmp_path: Path) -> None:
+    other = FIRST.replace("Finish[Oslo]", "Finish[Paris]") + SECOND
+    logs = recorded(write(tmp_path, a=FIRST + SECOND, b=other))
+    assert logs.counts("f1").rated == 4
+    assert {one.key.arm for one in logs.reflections} == {"recorded", "recorded 2"}
+    assert len({one.key for one in logs.attempts}) == len(logs.attempts)
+
+
+def test_a_trial_that_is_missing_leaves_the_reflection_unrated(tmp_path: Path) -> None:
+    logs = recorded(write(tmp_path, log=FIRST + THIRD))
+    assert logs.counts("f1").rated == 0
+    assert logs.skipped["failures without a next trial in the log"] == 3
+
+
+def test_logs_that_cannot_be_rated_are_counted_by_reason(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for number, memory in enumerate(([], ["Go left."], ["Go left.", "Go right."])):
+        results = [{"name": "env_0", "memory": memory, "is_success": False}]
+        (tmp_path / "run" / f"env_results_trial_{number}.json").write_text(json.dumps(results))
+    alone = trial(1, record(WHERE, "Bergen", "Finish[Bergen]"))
+    thought = alone.replace("Thought 1", "Thought").replace("Action 1", "Action")
+    logs = recorded(write(tmp_path, plain=alone, thought=thought, note="No trials here."))
+    assert logs.counts("f1").rated == 0
+    assert logs.attempts == ()
+    assert logs.skipped == {
+        "logs: chain of thought without Search and Lookup": 1,
+        "logs: result files of ALFWorld and WebShop, which have no trajectories": 3,
+        "logs: retries without reflections": 1,
+        "logs: text without numbered trials": 1,
+        "reflections: result files of ALFWorld and WebShop, which have no trajectories": 2,
+    }
+
+
+def test_one_line_a_log_reads_as_the_files_do(tmp_path: Path) -> None:
+    packed = tmp_path / "logs.jsonl.xz"
+    with lzma.open(packed, "wt") as lines:
+        lines.write(json.dumps({"path": "a/log.txt", "text": FIRST + SECOND}) + "\n")
+    single = write(tmp_path, log=FIRST + SECOND) / "log.txt"
+    assert recorded(packed) == recorded(single)
+
+
+@pytest.mark.parametrize("name", ["absent.jsonl.xz", "empty", "broken.jsonl", "other.jsonl"])
+def test_a_path_without_logs_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.jsonl").write_text("{")
+    (tmp_path / "other.jsonl").write_text('{"question": "Why?"}')
+    with pytest.raises(MissingInput, match=name):
+        recorded(tmp_path / name)
+
+
+@pytest.mark.skipif(
+    not REAL.is_file(), reason="no recorded logs: set RETROFORMER_DATA to the folder that holds recorded/"
+)
+def test_the_real_logs_give_261_rated_reflections() -> None:
+    logs = recorded(REAL)
+    # As ReAct counts F1. The paper's has no stop words: two gains that came of a shared "of" become ties, and one gain
+    # that came of a shared "and" becomes a loss.
+    assert logs.counts("f1_with_stop_words") == Counts(rated=261, positive=35, negative=13, zero=213)
+    assert logs.counts("f1") == Counts(rated=261, positive=32, negative=14, zero=215)
+    assert logs.counts("em") == Counts(rated=261, positive=19, negative=0, zero=242)
+    assert len({one.reflection.text for one in logs.reflections}) == 259
+    assert len({one.key.task_id for one in logs.attempts}) == 100
+    solved = [one.key.trial for one in logs.attempts if one.trajectory.outcome is Outcome.SUCCESS]
+    assert [sum(trial <= last for trial in solved) for last in range(7)] == [32, 42, 48, 50, 51, 53, 53]
+
+
+@pytest.mark.skipif(
+    not REAL.is_file(), reason="no recorded logs: set RETROFORMER_DATA to the folder that holds recorded/"
+)
+def test_success_in_the_real_logs_is_what_their_environment_said() -> None:
+    for one in recorded(REAL).attempts:
+        said = one.trajectory.steps[-1].observation == "Answer is CORRECT"
+        assert said == (one.trajectory.outcome is Outcome.SUCCESS)
