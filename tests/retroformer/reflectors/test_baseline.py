@@ -1,0 +1,54 @@
+"""What an honest comparison needs: silence, and advice that was meant for somebody else."""
+
+import asyncio
+
+import pytest
+
+from retroformer.errors import MissingInput
+from retroformer.records import Key, Memory, Usage
+from retroformer.reflectors.baseline import NoReflector, PlaceboReflector
+from retroformer.store import StoredReflection
+from tests.support.characters import advice, attempt_at, task
+
+
+def written(task_id: str, text: str) -> StoredReflection:
+    return StoredReflection(Key(arm="eval/trained", task_id=task_id, trial=1), 0, advice(text))
+
+
+DEALT = [written(name, f"advice about {name}") for name in "abcdef"]
+
+
+def deal(reflections: list[StoredReflection], about: str, seed: int) -> str:
+    reflector = PlaceboReflector("eval/trained", reflections)
+    return asyncio.run(reflector.reflect(attempt_at(task(about)), Memory(), seed)).text
+
+
+def test_no_reflector_writes_nothing_and_costs_nothing() -> None:
+    reflection = asyncio.run(NoReflector().reflect(attempt_at(), Memory(), 0))
+    assert (reflection.text, reflection.usage) == ("", Usage())
+    assert Memory().remember(reflection.text, 3) == Memory()
+
+
+@pytest.mark.parametrize("about", "abcdef")
+def test_the_placebo_never_deals_out_advice_about_the_same_task(about: str) -> None:
+    dealt = {deal(DEALT, about, seed) for seed in range(200)}
+    assert dealt == {f"advice about {name}" for name in "abcdef" if name != about}
+
+
+def test_the_placebo_deals_the_same_for_the_same_seed() -> None:
+    assert [deal(DEALT, "a", seed) for seed in range(20)] == [deal(DEALT, "a", seed) for seed in range(20)]
+
+
+def test_the_placebo_deals_out_no_silence() -> None:
+    assert {deal([*DEALT[:2], written("z", "")], "a", seed) for seed in range(50)} == {"advice about b"}
+
+
+def test_the_placebo_pays_nothing_but_says_who_wrote() -> None:
+    reflection = asyncio.run(PlaceboReflector("eval/trained", DEALT).reflect(attempt_at(task("a")), Memory(), 1))
+    assert reflection.usage == Usage()
+    assert reflection.author.model == "teacher"
+
+
+def test_where_nobody_wrote_about_another_task_the_placebo_says_what_to_do() -> None:
+    with pytest.raises(MissingInput, match="arm 'eval/trained' wrote about other tasks.*eval.tasks=N"):
+        deal([written("a", "advice about a")], "a", 0)

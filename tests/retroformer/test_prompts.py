@@ -1,0 +1,174 @@
+"""How a trajectory becomes a prompt: everything said is in it, and what is left out is said."""
+
+from pathlib import Path
+
+import pytest
+
+from retroformer.config import load
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.prompts import (
+    Pack,
+    compact_reflection_prompt,
+    load_pack,
+    react_prompt,
+    reflection_prompt,
+    reflection_renderer,
+    shorten,
+)
+from retroformer.protocols import Scene
+from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory
+
+PACK = Pack(
+    act="Act in the house.",
+    examples=("Thought 1: First.\nAction 1: go to desk 1\nObservation 1: A desk.", "Action 1: look\nAction 2: wait"),
+    remember="Advice from before:",
+    reflect="Say why it failed.",
+    ask="Advice:",
+)
+GAME = Task(id="cool-bread", environment="alfworld", split="train")
+OPENING = (
+    "You are in the middle of a room. Looking quickly around you, you see a fridge 1, a cabinet 2, and a cabinet 1.\n\n"
+    "Your task is to: cool some bread and put it in cabinet."
+)
+STEPS = (
+    Step(thought="The fridge.", action="go to fridge 1", observation="You arrive at fridge 1. The fridge 1 is closed."),
+    Step(action="open fridge 1", observation="You open the fridge 1. The fridge 1 is open. In it, you see nothing."),
+)
+FAILURE = Trajectory(task=GAME, opening=OPENING, steps=STEPS, outcome=Outcome.FAILURE, ending=Ending.TOO_MANY_ACTIONS)
+ADVISED = Memory(reflections=("Look in\n cabinet 1.", "Cool it first."))
+
+
+def scene(memory: Memory | None = None, steps: tuple[Step, ...] = STEPS) -> Scene:
+    return Scene(task=GAME, opening=OPENING, steps=steps, memory=memory or Memory())
+
+
+def observed(*lengths: int) -> tuple[Step, ...]:
+    """Steps whose observations are this long and differ; thoughts and actions take no room."""
+    return tuple(Step(action="", observation=chr(97 + i) * length) for i, length in enumerate(lengths))
+
+
+def test_the_actor_reads_instruction_examples_and_its_attempt_so_far() -> None:
+    system, user = react_prompt(PACK, scene())
+    assert system.content.startswith("Act in the house.\n\nThought 1: First.")
+    assert user.content == (
+        f"{OPENING}\n"
+        "Thought 1: The fridge.\nAction 1: go to fridge 1\n"
+        "Observation 1: You arrive at fridge 1. The fridge 1 is closed.\n"
+        "Action 2: open fridge 1\n"
+        "Observation 2: You open the fridge 1. The fridge 1 is open. In it, you see nothing.\n"
+        "Thought 3:"
+    )
+
+
+def test_what_the_memory_holds_is_in_the_actors_prompt_one_line_each() -> None:
+    _, user = react_prompt(PACK, scene(ADVISED))
+    assert user.content.startswith("Advice from before:\n- Look in cabinet 1.\n- Cool it first.\n\nYou are in")
+
+
+def test_without_reflections_there_is_no_word_of_advice() -> None:
+    assert "advice" not in react_prompt(PACK, scene())[1].content.lower()
+
+
+def test_the_first_prompt_asks_for_the_first_thought() -> None:
+    assert react_prompt(PACK, scene(steps=()))[1].content == f"{OPENING}\nThought 1:"
+
+
+def test_the_reflector_reads_the_whole_attempt_the_advice_it_had_and_how_it_ended() -> None:
+    system, user = reflection_prompt(PACK, 24000, FAILURE, ADVISED)
+    assert system.content == "Say why it failed."
+    assert "Action 2: open fridge 1\nObservation 2: You open the fridge 1." in user.content
+    assert "Advice that this attempt was given:\n- Look in cabinet 1.\n- Cool it first.\n" in user.content
+    assert user.content.endswith("The attempt failed (too many actions).\nAdvice:")
+    assert "[shortened]" not in user.content
+
+
+def test_a_first_attempt_had_no_advice_and_none_is_mentioned() -> None:
+    assert "given" not in reflection_prompt(PACK, 24000, FAILURE, Memory())[1].content
+
+
+def test_an_overlong_attempt_is_shortened_and_says_so() -> None:
+    long = FAILURE.model_copy(
+        update={"steps": (Step(action="look", observation="x" * 5000), *STEPS, Step(action="end", observation="END"))}
+    )
+    _, user = reflection_prompt(PACK, 1000, long, Memory())
+    assert user.content.count("[shortened]") == 1
+    assert "Observation 4: END\n" in user.content
+    assert len(user.content) < 1200  # Labels and the last lines are not counted.
+
+
+def test_the_compact_view_says_the_same_in_few_words() -> None:
+    system, user = compact_reflection_prompt(FAILURE, ADVISED)
+    assert system.content == "You give advice to a household robot that failed."
+    task, room, advice, *rest = user.content.split("\n")
+    assert task == "Task: cool some bread and put it in cabinet"
+    assert sorted(room.removeprefix("Room: ").split(", ")) == ["cabinet 1-2", "fridge 1"]
+    assert advice == "Advice: Look in cabinet 1. Cool it first."
+    assert rest == ["> go to fridge 1", "closed", "> open fridge 1", "nothing", "Failed. Advice for the next attempt:"]
+    assert "Advice:" not in compact_reflection_prompt(FAILURE, Memory())[1].content
+
+
+def test_what_fits_is_not_touched() -> None:
+    assert shorten(observed(500, 300), 800) == observed(500, 300)
+    assert shorten((), 0) == ()
+
+
+def test_the_longest_observation_is_cut_first_and_no_more_than_needed() -> None:
+    # 900 characters for 800: the marker takes 12, so 500 becomes 388 + 12 = 400.
+    first, second, third = (step.observation for step in shorten(observed(300, 500, 100), 800))
+    assert second == "b" * 388 + " [shortened]"
+    assert (first, third) == ("a" * 300, "c" * 100)
+
+
+def test_the_end_is_kept_whole_even_where_it_is_the_longest() -> None:
+    shortened = shorten(observed(300, 2000), 1000)
+    assert shortened[1].observation == "b" * 2000
+    assert shortened[0].observation == "a" * 80 + " [shortened]"
+
+
+def test_where_one_cut_does_not_do_the_next_longest_follows() -> None:
+    first, second, _ = (step.observation for step in shorten(observed(400, 300, 10), 300))
+    assert first == "a" * 80 + " [shortened]"
+    assert second == "b" * (300 - 92 - 10 - 12) + " [shortened]"
+
+
+def test_nothing_is_cut_below_what_tells_anything() -> None:
+    shortened = shorten(observed(*[90] * 20), 100)
+    assert [step.observation for step in shortened] == [step.observation for step in observed(*[90] * 20)]
+
+
+def test_thoughts_and_actions_are_never_cut() -> None:
+    steps = (Step(thought="t" * 400, action="a" * 400, observation="o" * 400), Step(action="b", observation="end"))
+    shortened = shorten(steps, 500)
+    assert (shortened[0].thought, shortened[0].action) == ("t" * 400, "a" * 400)
+    assert shortened[0].observation == "o" * 80 + " [shortened]"
+
+
+def test_a_page_chooses_how_its_reflector_sees_a_failure(tmp_path: Path) -> None:
+    page = tmp_path / "toy.yaml"
+    page.write_text("run: toy\nenvironment: {name: alfworld}\n")
+    full, compact = (reflection_renderer(load(page, [f"reflector.view={view}"])) for view in ("full", "compact"))
+    assert "Observation 2: You open the fridge 1." in full(FAILURE, Memory())[1].content
+    assert compact(FAILURE, Memory()) == compact_reflection_prompt(FAILURE, Memory())
+
+
+def test_the_actions_of_a_packs_examples_can_be_listed() -> None:
+    assert PACK.actions == ("go to desk 1", "look", "wait")
+
+
+def test_a_pack_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("act: a\nexamples: [b]\nremember: c\nreflect: d\nask: e\n")
+    assert load_pack(str(path), "alfworld").examples == ("b",)
+
+
+def test_a_pack_that_is_not_there_is_answered_with_those_that_are() -> None:
+    with pytest.raises(MissingInput, match="No prompt pack 'fancy' for alfworld: known are .*alfworld-default"):
+        load_pack("fancy", "alfworld")
+
+
+@pytest.mark.parametrize("text", ["act: a\n", "just words", "act: [", "act: a\nexamples: []\nremember: c\n"])
+def test_a_file_that_is_no_pack_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="is not a prompt pack"):
+        load_pack(str(path), "alfworld")
