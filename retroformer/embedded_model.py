@@ -123,7 +123,8 @@ def _convert(gguf: Path, folder: Path) -> None:
         )
         tokenizer.pad_token = PAD_TOKEN
         tokenizer.model_max_length = CONTEXT_TOKENS
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype="float32").bfloat16()
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype="float32")
+        model: Any = loaded.bfloat16()
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config
         model.hf_quantizer = None

@@ -51,7 +51,7 @@ class StopWhenClientLeaves:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         messages: asyncio.Queue[Message] = asyncio.Queue()
-        handler = asyncio.ensure_future(_awaitable(self._app(scope, messages.get, send)))
+        handler = asyncio.ensure_future(self._app(scope, messages.get, send))
         listener = asyncio.create_task(_listen(receive, messages))
         try:
             await asyncio.wait({handler, listener}, return_when=asyncio.FIRST_COMPLETED)
@@ -62,10 +62,6 @@ class StopWhenClientLeaves:
         finally:
             handler.cancel()
             listener.cancel()
-
-
-async def _awaitable(call: object) -> None:
-    await call  # type: ignore[misc]
 
 
 async def _listen(receive: Receive, messages: asyncio.Queue[Message]) -> None:

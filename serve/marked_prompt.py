@@ -25,7 +25,8 @@ class MarkedPrompt:
 
     def template(self) -> Any:
         """For FastChat. Of its styles ADD_COLON_TWO alone accepts a message that consists of parts."""
-        return Conversation(
+        conversation: Any = Conversation  # Its annotations are narrower than what it takes.
+        return conversation(
             name="marked",
             system_template=self._system + "{system_message}",
             system_message="",

@@ -29,7 +29,8 @@ class Model:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=model_config(folder), dtype=dtype, attn_implementation="sdpa"
-        ).to(device)
+        )
+        model.to(device)
         config = model.config
         self.geometry = Geometry(
             layers=config.num_hidden_layers,

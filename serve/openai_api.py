@@ -33,14 +33,15 @@ def main() -> None:
     arguments, fastchat_arguments = parser.parse_known_args()
     # FastChat's model list has a flag where its class says text; the answer is right all the same.
     warnings.filterwarnings("ignore", message="Pydantic serializer warnings")
-    for response in (ChatCompletionStreamResponse, CompletionStreamResponse):
+    streamed: tuple[Any, ...] = (ChatCompletionStreamResponse, CompletionStreamResponse)
+    for response in streamed:
         response.json = _json_as_in_pydantic_1
     keys = os.environ.get(API_KEYS_VARIABLE)
     sys.argv[1:] = [*fastchat_arguments, *(["--api-keys", keys] if keys else [])]
     openai_api_server.create_openai_api_server()
     app = openai_api_server.app
-    app.add_middleware(StopWhenClientLeaves)
     app.add_middleware(BodyLimit, limit_bytes=arguments.body_bytes)
+    app.add_middleware(StopWhenClientLeaves)
     app.get("/provenance", dependencies=[Depends(openai_api_server.check_api_key)])(provenance)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     server.run(sockets=[socket.socket(fileno=arguments.socket)])
@@ -56,7 +57,7 @@ def _json_as_in_pydantic_1(
 async def provenance() -> JSONResponse:
     """What the worker behind the first listed model says; 503 while no worker is registered."""
     controller = openai_api_server.app_settings.controller_address
-    models = await openai_api_server.fetch_remote(f"{controller}/list_models", None, "models")
+    models: Any = await openai_api_server.fetch_remote(f"{controller}/list_models", None, "models")
     if not models:
         return JSONResponse({"object": "error", "message": "No worker is ready yet.", "code": 503}, status_code=503)
     worker = await openai_api_server.get_worker_address(models[0])

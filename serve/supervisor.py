@@ -74,11 +74,11 @@ class Service:
             return
         now = time.monotonic()
         if self._process is not None:
-            self._process = None
+            self._forget()
             self._quick_deaths = self._quick_deaths + 1 if now - self._started < QUICK_SECONDS else 0
             if self._quick_deaths >= QUICK_DEATHS:
                 raise ServiceError(f"The {self.name} died {QUICK_DEATHS} times in a row: {self.last_words()}")
-            self._restart_at = now + (2.0**self._quick_deaths - 1)
+            self._restart_at = now + (2.0**self._quick_deaths - 1) / 2
             logger.warning("The %s died and is started again: %s", self.name, self.last_words())
         if now >= self._restart_at:
             self.start()
@@ -102,9 +102,14 @@ class Service:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.stdin is not None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of a process that has ended, and of its input, whose closing would have ended it."""
+        if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
+        self._process = None
 
 
 def supervise(

@@ -7,8 +7,6 @@ thread for every request. Started by the supervisor with the socket to listen on
 import argparse
 import asyncio
 import json
-import re
-import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,24 +27,11 @@ from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
 from serve.marked_prompt import MarkedPrompt
 from serve.model import BASE, Model
-from serve.sampling import Sampling
+from serve.request import Parameters, Refusal, refuse_what_is_not_supported, sampling, stops_and_seed
 
 MAX_QUEUE = 1024
 """Requests in the worker at once; more are refused as overload."""
 PINNED_DIGITS = 12
-SEED = re.compile(r"<\|seed:(\d+)\|>")
-"""FastChat forwards no `seed`, but every stop string: one of this form is taken out and seeds the request."""
-NO_SEED_BITS = 63
-
-Parameters = Mapping[str, Any]
-
-
-class Refusal(Exception):
-    """A request that cannot be answered, with FastChat's code for the reason."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.answer = {"text": message, "error_code": int(code)}
 
 
 class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
@@ -119,7 +104,7 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
             raise Refusal(ErrorCode.INVALID_MODEL, f"No model {params.get('model')!r} is served here.")
         if self._engine.load >= MAX_QUEUE:
             raise Refusal(ErrorCode.ENGINE_OVERLOADED, f"{MAX_QUEUE} requests are waiting already.")
-        _refuse_what_is_not_supported(params)
+        refuse_what_is_not_supported(params)
         prompt = self._prompt(params)
         limit = int(params.get("max_new_tokens") or 256)
         if not prompt or len(prompt) + limit > self._model.context_tokens:
@@ -128,13 +113,13 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
                 f"A prompt of {len(prompt)} tokens and {limit} new ones: at least 1 and at most "
                 f"{self._model.context_tokens} in all can be served.",
             )
-        stops, seed = _stops_and_seed(params)
+        stops, seed = stops_and_seed(params)
         stop_tokens = set(params.get("stop_token_ids") or ())
         return Generation(
             prompt=prompt,
             adapter=self._adapters[params["model"]],
             limit=limit,
-            sampling=_sampling(params),
+            sampling=sampling(params),
             stop_tokens=frozenset(stop_tokens | (set() if params.get("ignore_eos") else self._model.stop_tokens)),
             transcript=Transcript(self._model.decode, stops),
             deliver=lambda output: None,
@@ -257,46 +242,6 @@ def _answer(output: Output) -> dict[str, Any]:
         },
         "cached_tokens": output.cached_tokens,
     }
-
-
-def _refuse_what_is_not_supported(params: Parameters) -> None:
-    """What would otherwise be ignored in silence."""
-    asked = {
-        "images": bool(params.get("images")),
-        "logprobs": params.get("logprobs") is not None,
-        "best_of": (params.get("best_of") or 1) > 1,
-        "beam search": bool(params.get("use_beam_search")),
-        "repetition_penalty": (params.get("repetition_penalty") or 1.0) != 1.0,
-    }
-    for name, present in asked.items():
-        if present:
-            raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"{name} is not supported here.")
-
-
-def _sampling(params: Parameters) -> Sampling:
-    def given(name: str) -> float:
-        value = params.get(name)
-        return float(getattr(Sampling, name) if value is None else value)
-
-    try:
-        return Sampling(
-            temperature=given("temperature"),
-            top_p=given("top_p"),
-            top_k=int(given("top_k")),
-            frequency_penalty=given("frequency_penalty"),
-            presence_penalty=given("presence_penalty"),
-        )
-    except (TypeError, ValueError) as error:
-        raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"A sampling parameter is not a number: {error}") from error
-
-
-def _stops_and_seed(params: Parameters) -> tuple[list[str], int]:
-    """The stop strings, and the seed that stands between them; a random one where there is none."""
-    stop = params.get("stop") or []
-    stops = [text for text in ([stop] if isinstance(stop, str) else stop) if text]
-    seeds = [int(found[1]) for text in stops if (found := SEED.fullmatch(text))]
-    seed = seeds[0] % 2**NO_SEED_BITS if seeds else secrets.randbits(NO_SEED_BITS)
-    return [text for text in stops if not SEED.fullmatch(text)], seed
 
 
 if __name__ == "__main__":

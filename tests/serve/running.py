@@ -1,0 +1,93 @@
+"""A real `python -m serve` as a child process, and small adapters for it."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BODY_BYTES = 100_000
+
+
+class Endpoint:
+    """A running `python -m serve`, its address and its log folder."""
+
+    def __init__(self, process: subprocess.Popen[str], line: str, logs: Path) -> None:
+        self.process = process
+        self.line = line
+        self.logs = logs
+        self.url = line.split(" at ")[1]
+
+    def pid_of(self, module: str) -> int:
+        """The process of this endpoint that runs `module`."""
+        for path in Path("/proc").glob("[0-9]*/status"):
+            with contextlib.suppress(OSError):
+                words = (path.parent / "cmdline").read_text().split("\0")
+                if f"PPid:\t{self.process.pid}\n" in path.read_text() and module in words:
+                    return int(path.parent.name)
+        raise AssertionError(f"no process of this endpoint runs {module}")
+
+    @property
+    def worker_url(self) -> str:
+        found = re.findall(r"Register done: (http://\S+),", (self.logs / "controller.log").read_text())
+        return str(found[-1])
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def start(folder: Path, *overrides: str, page: str) -> subprocess.Popen[str]:
+    """`python -m serve` in `folder`, where the experiment page is written first."""
+    (folder / "page.yaml").write_text(page)
+    return subprocess.Popen(
+        [sys.executable, "-m", "serve", "page.yaml", *overrides, "--until-input-closes"],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def page(base: Path, adapters: dict[str, Path], port: int = 0) -> str:
+    named = ", ".join(f"{name}: {folder}" for name, folder in adapters.items())
+    return f"""
+run: served
+environment: {{name: alfworld}}
+train: {{base_model: {base}}}
+serve: {{port: {port}, body_bytes: {BODY_BYTES}, adapters: {{{named}}}}}
+"""
+
+
+def make_adapter(base: Path, folder: Path, seed: int) -> Path:
+    """A small LoRA adapter with random weights that are not zero, as if it had been trained."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft asks transformers by an old name.
+        model = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+        config = LoraConfig(r=4, lora_alpha=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        get_peft_model(model, config).save_pretrained(str(folder))
+    return folder
+
+
+def children(pid: int) -> Sequence[int]:
+    """Processes that a process has started."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def runs(pid: int) -> bool:
+    """Whether a process exists and is more than a zombie that nobody has waited for."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False

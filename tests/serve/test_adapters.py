@@ -1,0 +1,94 @@
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from retroformer.config import Experiment, load
+from retroformer.errors import ConfigError, MissingInput, ServiceError
+from serve.adapters import names
+from serve.endpoint import warn_unless_loopback
+from serve.supervisor import Service
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the run `try`, with nothing in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "page.yaml").write_text("run: try\nenvironment: {name: alfworld}\n")
+    return Path("runs/try")
+
+
+def experiment(*overrides: str) -> Experiment:
+    return load(Path("page.yaml"), overrides)
+
+
+def finish(folder: Path) -> None:
+    """Leave in `folder` what a finished training stage leaves."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+
+
+def test_a_run_without_adapters_serves_its_base_alone(run: Path) -> None:
+    found = names(experiment(), Path("page.yaml"))
+    assert (found.adapters, found.aliases) == ({}, {})
+
+
+def test_the_reflector_is_the_last_finished_stage_and_the_reward_model_is_not_served(run: Path) -> None:
+    for stage in ("warm", "sft", "reward"):
+        finish(run / stage)
+    (run / "ppo").mkdir()  # Begun, not finished.
+    found = names(experiment(), Path("page.yaml"))
+    assert found.adapters == {"warm": run / "warm", "sft": run / "sft"}
+    assert found.aliases == {"reflector": "sft"}
+
+
+def test_an_adapter_named_reflector_is_the_reflector(run: Path, tmp_path: Path) -> None:
+    finish(run / "sft")
+    finish(tmp_path / "mine")
+    found = names(experiment(f"serve.adapters={{reflector: {tmp_path / 'mine'}}}"), Path("page.yaml"))
+    assert found.adapters["reflector"] == tmp_path / "mine"
+    assert found.aliases == {}
+
+
+def test_an_absent_adapter_of_the_run_names_the_command_that_trains_it(run: Path) -> None:
+    with pytest.raises(MissingInput) as caught:
+        names(experiment("serve.adapters={better: runs/try/ppo}"), Path("page.yaml"))
+    assert str(caught.value) == (
+        "No adapter 'better' in 'runs/try/ppo': train it with `python -m train ppo page.yaml run=try`."
+    )
+
+
+def test_an_absent_folder_elsewhere_is_named(run: Path) -> None:
+    with pytest.raises(MissingInput, match=r"No adapter 'actor' in 'nowhere': expected a folder with adapter_model"):
+        names(experiment("serve.adapters={actor: nowhere}"), Path("page.yaml"))
+
+
+@pytest.mark.parametrize("name", ["base", "sft@0123"])
+def test_names_with_a_meaning_of_their_own_are_refused(run: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="take another word"):
+        names(experiment(f"serve.adapters={{{name}: nowhere}}"), Path("page.yaml"))
+
+
+def test_only_a_host_that_others_can_reach_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for host in ("127.0.0.1", "::1", "localhost"):
+            warn_unless_loopback(host)
+        assert caplog.text == ""
+        warn_unless_loopback("0.0.0.0")
+    assert "OPENS THIS SERVER TO THE NETWORK" in caplog.text
+
+
+def test_a_service_that_keeps_dying_is_given_up_with_its_last_words(tmp_path: Path) -> None:
+    service = Service("clock", ["no_such_module_anywhere"], tmp_path / "clock.log", dict(os.environ))
+    service.start()
+    with pytest.raises(ServiceError, match=r"The clock died 5 times in a row: .*no_such_module_anywhere.*clock\.log"):
+        revive_for(service, seconds=90)
+
+
+def revive_for(service: Service, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        service.revive()
+        time.sleep(0.05)

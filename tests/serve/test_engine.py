@@ -1,0 +1,177 @@
+"""The engine on the real small model, without HTTP: what is promised of batches, prefixes and errors."""
+
+import queue
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from serve.engine import Engine
+from serve.generation import Generation, Output, Transcript
+from serve.model import BASE, Model
+from serve.sampling import Sampling
+
+GREEDY = Sampling(temperature=0)
+PLACES = "countertop 1-2, fridge 1, diningtable 1, cabinet 1-13, drawer 1-4, sinkbasin 1, stoveburner 1-4"
+PROMPTS = (
+    "The capital of France is",
+    f"Task: cool some bread and put it in diningtable\nRoom: {PLACES}\n> go to fridge 1\nclosed\n>",
+    f"Task: cool some bread and put it in diningtable\nRoom: {PLACES}\n> go to countertop 1\nbread 1, mug 2\n>",
+    "You failed to put a hot mug in the cabinet. In one sentence: what will you do differently next time?\n",
+    "Question: Which magazine was started first, Arthur's Magazine or First for Women?\nThought:",
+)
+NAMES = (BASE, "first", "second")
+
+
+class Client:
+    """Sends requests to an engine and waits for what comes back."""
+
+    def __init__(self, model: Model, max_batch: int = 16) -> None:
+        self.model = model
+        self.engine = Engine(model, max_batch)
+        self.finished: list[Generation] = []
+
+    def send(
+        self, prompt: str, adapter: str = BASE, tokens: int = 12, sampling: Sampling = GREEDY, seed: int = 0
+    ) -> "Pending":
+        outputs: queue.Queue[Output] = queue.Queue()
+        generation = Generation(
+            prompt=self.model.encode(prompt),
+            adapter=adapter,
+            limit=tokens,
+            sampling=sampling,
+            stop_tokens=frozenset(),
+            transcript=Transcript(self.model.decode, ()),
+            deliver=outputs.put,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        self.engine.submit(generation)
+        return Pending(generation, outputs)
+
+    def becomes_idle(self) -> bool:
+        end = time.monotonic() + 10
+        while self.engine.load and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.engine.load == 0
+
+
+class Pending:
+    def __init__(self, generation: Generation, outputs: "queue.Queue[Output]") -> None:
+        self.generation = generation
+        self.outputs = outputs
+
+    def wait(self) -> list[int]:
+        output = self.outputs.get(timeout=120)
+        assert output.failure == ""
+        return self.generation.tokens
+
+
+@pytest.fixture(scope="module")
+def model(base: Path, adapters: dict[str, Path]) -> Iterator[Model]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft asks transformers by an old name.
+        loaded = Model(base, adapters, "float32")
+    yield loaded
+    torch.set_num_threads(threads)
+
+
+def test_greedy_tokens_are_those_of_transformers_own_generate(model: Model, base: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+    prompt = model.encode(PROMPTS[1])
+    expected = plain.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)[0, len(prompt) :]
+    assert Client(model).send(PROMPTS[1]).wait() == expected.tolist()
+
+
+def test_tokens_are_the_same_alone_cached_and_in_a_mixed_batch(model: Model) -> None:
+    requests = [(prompt, NAMES[index % 3]) for index, prompt in enumerate(PROMPTS)]
+    alone = [Client(model).send(*request).wait() for request in requests]
+    client = Client(model)
+    pending = [client.send(*request) for request in requests]
+    assert [one.wait() for one in pending] == alone
+    cached = [client.send(*request) for request in requests]
+    assert [one.wait() for one in cached] == alone
+    assert all(one.generation.cached_tokens > 0 for one in cached if len(one.generation.prompt) > 16)
+
+
+def test_a_seed_repeats_a_sample_whatever_else_is_in_the_batch(model: Model) -> None:
+    sampling = Sampling(temperature=1.0, top_p=0.95)
+    alone = [Client(model).send(prompt, sampling=sampling, seed=7).wait() for prompt in PROMPTS[:3]]
+    client = Client(model)
+    pending = [client.send(prompt, NAMES[1], sampling=sampling, seed=8) for prompt in PROMPTS]
+    pending = [client.send(prompt, sampling=sampling, seed=7) for prompt in PROMPTS[:3]]
+    assert [one.wait() for one in pending] == alone
+
+
+def test_a_short_request_joins_a_long_one_and_leaves_before_it(model: Model) -> None:
+    client = Client(model)
+    long = client.send(PROMPTS[1], tokens=60)
+    while len(long.generation.tokens) < 2:
+        time.sleep(0.005)
+    client.send(PROMPTS[0], tokens=3).wait()
+    assert len(long.generation.tokens) < 60
+    assert len(long.wait()) == 60
+
+
+def test_equal_prompts_at_once_are_computed_once(model: Model) -> None:
+    client = Client(model)
+    busy = client.send(PROMPTS[0], tokens=8)
+    while not busy.generation.tokens:
+        time.sleep(0.005)
+    same = [client.send(PROMPTS[1]) for _ in range(6)]
+    assert len({tuple(one.wait()) for one in same}) == 1
+    length = len(same[0].generation.prompt)
+    assert sorted(one.generation.cached_tokens for one in same) == [0] + 5 * [length]
+
+
+def test_the_next_turn_of_a_conversation_computes_only_what_is_new(model: Model) -> None:
+    client = Client(model)
+    first = client.send(PROMPTS[1], tokens=20)
+    text = PROMPTS[1] + model.decode(first.wait()) + " and then?"
+    second = client.send(text, tokens=1)
+    second.wait()
+    assert second.generation.cached_tokens >= len(first.generation.prompt)
+
+
+def test_more_requests_than_rows_wait_their_turn(model: Model) -> None:
+    client = Client(model, max_batch=2)
+    pending = [client.send(prompt, tokens=4) for prompt in PROMPTS]
+    assert all(len(one.wait()) == 4 for one in pending)
+
+
+def test_a_cancelled_request_frees_its_row(model: Model) -> None:
+    client = Client(model, max_batch=1)
+    long = client.send(PROMPTS[0], tokens=4000)
+    while not long.generation.tokens:
+        time.sleep(0.005)
+    long.generation.cancelled = True
+    assert len(client.send(PROMPTS[0], tokens=2).wait()) == 2
+    assert client.becomes_idle()
+
+
+@pytest.mark.parametrize("when", ["prompt", "decoding"])
+def test_an_error_is_told_to_whom_it_concerns_and_leaks_no_row(model: Model, when: str) -> None:
+    client = Client(model, max_batch=2)
+    good = client.send(PROMPTS[3], tokens=30)
+    while not good.generation.tokens:
+        time.sleep(0.005)
+    if when == "prompt":
+        bad = client.send("never seen before: " + PROMPTS[0], "no such adapter")
+    else:
+        bad = client.send(PROMPTS[0], tokens=30)
+        while not bad.generation.tokens:
+            time.sleep(0.005)
+        bad.generation.adapter = "no such adapter"
+    assert "no such adapter" in bad.outputs.get(timeout=60).failure
+    if when == "prompt":
+        assert len(good.wait()) == 30
+    else:
+        assert good.outputs.get(timeout=60).failure
+    assert client.becomes_idle()
+    both = [client.send(prompt, tokens=2) for prompt in PROMPTS[:2]]
+    assert all(len(one.wait()) == 2 for one in both)

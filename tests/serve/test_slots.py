@@ -1,0 +1,92 @@
+import torch
+
+from serve.geometry import Geometry, token_budget
+from serve.prefixes import BLOCK_TOKENS, PrefixStore
+from serve.slots import KeyValueSlots
+
+SMALL = Geometry(layers=2, heads=1, head_size=1, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def column(*numbers: float) -> torch.Tensor:
+    """Keys or values of tokens of one row: (1, H, T, D)."""
+    return torch.tensor(numbers, dtype=torch.float32).view(1, 1, -1, 1)
+
+
+def filled(*rows: list[float], budget_tokens: int = 10_000) -> KeyValueSlots:
+    """Rows whose keys are the given numbers and whose values are ten times as much, in both layers."""
+    slots = KeyValueSlots(SMALL, budget_tokens)
+    slots.reserve(len(rows), max(len(row) for row in rows))
+    for index, row in enumerate(rows):
+        slots.write(index, torch.stack([torch.stack([column(*row)[0], 10 * column(*row)[0]])] * 2))
+    return slots
+
+
+def keys(slots: KeyValueSlots, row: int) -> list[float]:
+    return slots.read(row, 0, slots.lengths[row])[0, 0].flatten().tolist()
+
+
+def test_a_token_takes_two_numbers_a_layer_and_head() -> None:
+    assert SMALL.bytes_per_token == 2 * 2 * 1 * 1 * 4
+    assert token_budget(SMALL).running == 1536 * 1024**2 // 16
+
+
+def test_one_new_token_a_row_is_written_behind_what_the_row_holds() -> None:
+    slots = filled([1, 2, 3], [4])
+    slots.expect([1, 1])
+    new = torch.cat([column(7), column(8)])
+    held, values = slots.update(new, 10 * new, layer_index=0)
+    slots.update(new, 10 * new, layer_index=1)
+    slots.advance()
+    assert slots.lengths == [4, 2]
+    assert held[0].flatten().tolist() == [1, 2, 3, 7]
+    assert held[1].flatten().tolist()[:2] == [4, 8]
+    assert values[1].flatten().tolist()[:2] == [40, 80]
+
+
+def test_of_left_padded_columns_only_the_tokens_are_written() -> None:
+    slots = filled([1], [4, 5])
+    slots.expect([2, 0])
+    for layer in range(2):
+        new = torch.cat([column(0, 2, 3), column(9, 9, 9)])
+        slots.update(new, new, layer)
+    slots.advance()
+    assert keys(slots, 0) == [1, 2, 3]
+    assert keys(slots, 1) == [4, 5]
+
+
+def test_the_last_row_takes_the_place_of_one_that_leaves() -> None:
+    slots = filled([1], [2, 2], [3, 3, 3])
+    slots.drop(0)
+    assert slots.lengths == [3, 2]
+    assert keys(slots, 0) == [3, 3, 3]
+
+
+def test_growing_keeps_what_is_held_and_a_long_row_takes_no_more_than_the_budget() -> None:
+    slots = filled([1, 2], [3], budget_tokens=1024)
+    slots.drop(1)
+    slots.reserve(1, 1000)
+    assert keys(slots, 0) == [1, 2]
+    assert sum(layer.shape[1] * layer.shape[3] for layer in slots._layers) == 2 * 1024
+
+
+def test_a_prefix_is_found_by_whole_blocks_and_by_adapter() -> None:
+    store = PrefixStore(10 * BLOCK_TOKENS)
+    tokens = list(range(40))
+    slots = filled([float(token) for token in tokens])
+    store.remember("a", tokens, lambda start, stop: slots.read(0, start, stop))
+    assert len(store) == 32
+    assert store.count("a", [*range(20), 99]) == 16
+    assert store.count("b", tokens) == 0
+    found = store.longest("a", tokens)
+    assert found is not None
+    assert found[1, 1].flatten().tolist() == [10.0 * token for token in range(32)]
+
+
+def test_what_was_used_least_recently_is_forgotten_its_end_first() -> None:
+    store = PrefixStore(4 * BLOCK_TOKENS)
+    slots = filled([0.0] * 48)
+    old, new = [1] * 48, [2] * 32
+    store.remember("a", old, lambda start, stop: slots.read(0, start, stop))
+    store.remember("a", new, lambda start, stop: slots.read(0, start, stop))
+    assert store.count("a", new) == 32
+    assert store.count("a", old) == 32
