@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
         if len(words) < 2:
             raise ConfigError(f"Name the page and the logs to import. Usage:{USAGE}")
         logs = words.pop(1)
-        import_logs(read_page(words, USAGE), logs, as_json="--json" in flags)
+        print(import_logs(read_page(words, USAGE), logs, as_json="--json" in flags))
         return
     page = read_page(words, USAGE)
     if command == "warm":

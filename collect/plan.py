@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from statistics import fmean
 
-from collect.rate import ARM
+from retroformer.arms import COLLECT
 from retroformer.assembly import Page, check_prompts, chosen_tasks
 from retroformer.records import Usage
 from retroformer.store import open_store
@@ -18,7 +18,7 @@ def describe_plan(page: Page) -> str:
     tasks = chosen_tasks(experiment, experiment.collect.tasks, experiment.collect.skip)
     check_prompts(experiment)
     store = open_store(experiment)
-    trajectories, reflections = store.trajectories(ARM), store.reflections(ARM)
+    trajectories, reflections = store.trajectories(COLLECT), store.reflections(COLLECT)
     store.close()
     retried = (experiment.loop.trials - 1) * experiment.collect.candidates
     rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)

@@ -2,22 +2,22 @@
 
 import asyncio
 
+from retroformer.arms import COLLECT
 from retroformer.assembly import Page, check_prompts, chosen_tasks, conditions, gather_all, parts
-from retroformer.errors import MissingInput
+from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import Tally, tally
 from retroformer.rating import preference_pairs, rated_reflections
 from retroformer.records import Outcome, Task
 from retroformer.store import Store, open_store
 
-ARM = "collect"
-
 
 async def rate_reflections(page: Page) -> str:
     """Do what is missing in the store, and say what it holds now.
 
     Raises:
-        RetroformerError: nothing could be played, the budget is spent, or the page or its data are at fault.
+        RetroformerError: the page or its data are at fault, the budget is spent, or the infrastructure left tasks
+            unfinished; what was made is stored.
     """
     experiment = page.experiment
     tasks = chosen_tasks(experiment, experiment.collect.tasks, experiment.collect.skip)
@@ -26,24 +26,30 @@ async def rate_reflections(page: Page) -> str:
     try:
         async with parts(page, asks_reflector=True) as made:
             model = experiment.reflector.endpoint.model
-            store.bind(ARM, conditions(experiment, made.adapter_sha256.get(model)) | _sampling(page))
+            store.bind(COLLECT, conditions(experiment, made.adapter_sha256.get(model)) | _sampling(page))
             with tally("collect", len(tasks)) as counts:
                 experience = Experience(
                     store,
-                    ARM,
+                    COLLECT,
                     made.pool,
                     made.actor,
                     made.reflector(model, experiment.reflector.temperature),
                     experiment.loop,
                     experiment.seed,
-                    Budget(experiment.collect, store.usage(ARM)),
+                    Budget(experiment.collect, store.usage(COLLECT)),
                     slots=asyncio.Semaphore(experiment.loop.concurrency),
                     repeats=experiment.collect.repeats,
                     told=counts.told,
                 )
                 await _improve_all(experience, tasks, experiment.collect.candidates, counts)
         _refuse_if_nothing_was_played(store, tasks)
-        return summary(store, tasks, counts)
+        said = summary(store, tasks)
+        if experience.unfinished:
+            raise InfrastructureFailure(
+                f"{said}\n{len(experience.unfinished)} of {len(tasks)} tasks are left unfinished: run the same command "
+                f"again to go on. The last cause: {store.invalid_causes(COLLECT)[-1]}"
+            )
+        return said
     finally:
         store.close()
 
@@ -62,23 +68,23 @@ def _sampling(page: Page) -> dict[str, int]:
 
 
 def _refuse_if_nothing_was_played(store: Store, tasks: tuple[Task, ...]) -> None:
-    played = {key.task_id for key in store.trajectories(ARM)}
+    played = {key.task_id for key in store.trajectories(COLLECT)}
     if not played.intersection(task.id for task in tasks):
-        causes = store.invalid_causes(ARM)
+        causes = store.invalid_causes(COLLECT)
         raise MissingInput(f"None of {len(tasks)} tasks could be played. The last cause: {causes[-1]}")
 
 
-def summary(store: Store, tasks: tuple[Task, ...], counts: Tally | None = None) -> str:
+def summary(store: Store, tasks: tuple[Task, ...]) -> str:
     """What the store holds about these tasks, in a few lines."""
     chosen = {task.id for task in tasks}
-    trajectories = {key: one for key, one in store.trajectories(ARM).items() if key.task_id in chosen}
+    trajectories = {key: one for key, one in store.trajectories(COLLECT).items() if key.task_id in chosen}
     first = [one for key, one in trajectories.items() if key.trial == 0]
     won = sum(one.outcome is Outcome.SUCCESS for one in first)
-    rated = [one for one in rated_reflections(store, ARM) if one.key.task_id in chosen]
+    rated = [one for one in rated_reflections(store, COLLECT) if one.key.task_id in chosen]
     positive = sum(one.rating > 0 for one in rated)
     negative = sum(one.rating < 0 for one in rated)
-    invalid = len(store.invalid_causes(ARM))
-    usage = store.usage(ARM)
+    invalid = len(store.invalid_causes(COLLECT))
+    usage = store.usage(COLLECT)
     return "\n".join(
         [
             f"tasks        {len(first)} of {len(tasks)} played, {won} solved at trial 0",

@@ -2,16 +2,15 @@
 
 import asyncio
 
+from retroformer.arms import WRITTEN
 from retroformer.assembly import Page, chosen_tasks, conditions, parts
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import tally
 from retroformer.prompts import reflection_renderer
 from retroformer.records import Key, Memory, Outcome, Task
-from retroformer.reflectors.rule import MixedWriter
+from retroformer.reflectors.rule import MixedReflector
 from retroformer.store import open_store
-
-ARM = "written"
 
 
 async def write_advice(page: Page) -> str:
@@ -33,27 +32,27 @@ async def write_advice(page: Page) -> str:
     store = open_store(experiment)
     try:
         async with parts(page, asks_reflector=False) as made:
-            store.bind(ARM, conditions(experiment, None))
+            store.bind(WRITTEN, conditions(experiment, None))
             with tally("written advice", wanted) as counts:
                 experience = Experience(
                     store,
-                    ARM,
+                    WRITTEN,
                     made.pool,
                     made.actor,
-                    MixedWriter(reflection_renderer(experiment)),
+                    MixedReflector(reflection_renderer(experiment)),
                     experiment.loop,
                     experiment.seed,
-                    Budget(experiment.collect, store.usage(ARM)),
+                    Budget(experiment.collect, store.usage(WRITTEN)),
                     slots=asyncio.Semaphore(experiment.loop.concurrency),
                     told=counts.told,
                 )
                 waves = experiment.loop.concurrency
                 for start in range(0, len(tasks), waves):
-                    if len(store.reflections(ARM)) >= wanted:
+                    if len(store.reflections(WRITTEN)) >= wanted:
                         break
                     wave = tasks[start : start + waves]
                     await asyncio.gather(*(_advise(experience, task, experiment.collect.candidates) for task in wave))
-        written = len(store.reflections(ARM))
+        written = len(store.reflections(WRITTEN))
         if written < wanted:
             raise MissingInput(f"The split ran out of tasks: {written} of {wanted} pieces; lower collect.tasks.")
         return f"written advice: {written} pieces in {store.url}"
@@ -62,11 +61,11 @@ async def write_advice(page: Page) -> str:
 
 
 async def _advise(experience: Experience, task: Task, pieces: int) -> None:
-    failure = await experience.trajectory(task, Memory(), Key(arm=ARM, task_id=task.id))
+    failure = await experience.trajectory(task, Memory(), Key(arm=WRITTEN, task_id=task.id))
     if failure.outcome is not Outcome.FAILURE:
         return
     for candidate in range(pieces):
-        key = Key(arm=ARM, task_id=task.id, trial=1, candidate=candidate)
+        key = Key(arm=WRITTEN, task_id=task.id, trial=1, candidate=candidate)
         try:
             await experience.reflection(failure, Memory(), key, 0)
         except InfrastructureFailure:

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from eval.outcome import FIRST_TRIAL, arm_outcomes, store_arm
+from eval.outcome import arm_outcomes
 from eval.report import Findings, write_report
 from eval.verify import Verified, verify_models
+from retroformer.arms import FIRST_TRIAL, evaluation, is_for_training
 from retroformer.assembly import Page, Parts, check_prompts, chosen_tasks, conditions, gather_all, parts
 from retroformer.config import Arm, Collect, Experiment
-from retroformer.errors import ConfigError, MissingInput
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import tally
 from retroformer.prompts import reflection_renderer
@@ -24,7 +25,8 @@ async def compare_arms(page: Page) -> str:
     """Do what is missing, write the report, and name it.
 
     Raises:
-        RetroformerError: a model is not the one that was asked for, tasks overlap with training, or nothing finished.
+        RetroformerError: a model is not the one that was asked for, tasks overlap with training, or some are not
+            finished (there is a report then, unless none is).
     """
     page = _held_out(page)
     experiment = page.experiment
@@ -68,9 +70,9 @@ async def _play(experiment: Experiment, made: Parts, store: Store, tasks: tuple[
 
             work = []
             for name, arm in wave.items():
-                store.bind(store_arm(name), _conditions(experiment, made, arm))
+                store.bind(evaluation(name), _conditions(experiment, made, arm))
                 reflector = _reflector(experiment, made, store, arm)
-                experience = _experience(experiment, made, store, store_arm(name), reflector, slots, counts.told)
+                experience = _experience(experiment, made, store, evaluation(name), reflector, slots, counts.told)
                 work += [asyncio.create_task(retry(experience, task)) for task in tasks]
             await gather_all(work)
 
@@ -108,7 +110,7 @@ def _reflector(experiment: Experiment, made: Parts, store: Store, arm: Arm) -> R
         case "model":
             return made.reflector(arm.model, experiment.eval.temperature)
         case "placebo":
-            return PlaceboReflector(arm.of, store.reflections(store_arm(arm.of)))
+            return PlaceboReflector(arm.of, store.reflections(evaluation(arm.of)))
 
 
 def _conditions(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, object]:
@@ -133,7 +135,8 @@ def _check_arms(arms: dict[str, Arm]) -> None:
 
 
 def _refuse_overlap(store: Store, tasks: tuple[Task, ...]) -> None:
-    trained_on = {one.key.task_id for arm in ("collect", "written") for one in store.reflections(arm)}
+    arms = [arm for arm in store.arms() if is_for_training(arm)]
+    trained_on = {one.key.task_id for arm in arms for one in store.reflections(arm)}
     if shared := sorted(trained_on & {task.id for task in tasks}):
         raise ConfigError(
             f"{len(shared)} of {len(tasks)} evaluation tasks were used for training, such as {shared[0]!r}: "
@@ -148,4 +151,9 @@ def _report(experiment: Experiment, store: Store, tasks: tuple[Task, ...], verif
         raise MissingInput(f"No task was finished by every arm, so nothing can be compared: {causes[-1]}")
     findings = Findings(experiment, tasks, outcomes, verified, store)
     written: Path = write_report(findings)
+    if unfinished := max(one.incomplete for one in outcomes):
+        raise InfrastructureFailure(
+            f"report: {written}\n{unfinished} of {len(tasks)} tasks are not finished in every arm and left out of it: run "
+            "the same command again to go on."
+        )
     return f"report: {written}"

@@ -6,16 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.statistics import Floats
+from retroformer.arms import FIRST_TRIAL, evaluation
 from retroformer.records import Key, Outcome, Task, Trajectory, Usage
 from retroformer.store import Store, StoredReflection
-
-FIRST_TRIAL = "eval/trial 0"
-"""The arm of the store that holds trial 0, which all arms share."""
-
-
-def store_arm(arm: str) -> str:
-    """The name of an arm of the report in the store."""
-    return f"eval/{arm}"
 
 
 class ArmOutcome(NamedTuple):
@@ -48,9 +41,9 @@ def arm_outcomes(store: Store, tasks: Sequence[Task], arms: Sequence[str], trial
             solved_NT=np.array([[_solved(attempts[arm], task.id, n) for task in common] for n in range(trials)]),
             return_NT=np.array([[_last_return(attempts[arm], task.id, n) for task in common] for n in range(trials)]),
             incomplete=len(tasks) - len(complete[arm]),
-            invalid=len(store.invalid_causes(store_arm(arm))),
-            usage=store.usage(store_arm(arm)),
-            reflections={(one.key.task_id, one.key.trial): one for one in store.reflections(store_arm(arm))},
+            invalid=len(store.invalid_causes(evaluation(arm))),
+            usage=store.usage(evaluation(arm)),
+            reflections={(one.key.task_id, one.key.trial): one for one in store.reflections(evaluation(arm))},
             attempts=attempts[arm],
         )
         for arm in arms
@@ -58,7 +51,7 @@ def arm_outcomes(store: Store, tasks: Sequence[Task], arms: Sequence[str], trial
 
 
 def _attempts(store: Store, first: dict[str, Trajectory], arm: str) -> dict[tuple[str, int], Trajectory]:
-    retries: dict[Key, Trajectory] = store.trajectories(store_arm(arm))
+    retries: dict[Key, Trajectory] = store.trajectories(evaluation(arm))
     return {(task_id, 0): one for task_id, one in first.items()} | {
         (key.task_id, key.trial): one for key, one in retries.items()
     }

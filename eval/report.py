@@ -11,10 +11,11 @@ from typing import NamedTuple
 import yaml
 
 from eval.figure import draw_curve
-from eval.outcome import FIRST_TRIAL, ArmOutcome, store_arm
+from eval.outcome import ArmOutcome
 from eval.page import to_html
 from eval.statistics import DRAWS, bootstrap, mcnemar
 from eval.verify import Verified
+from retroformer.arms import FIRST_TRIAL, evaluation
 from retroformer.config import Experiment
 from retroformer.provenance import code_version, package_versions
 from retroformer.records import Outcome, Task
@@ -168,7 +169,7 @@ def _endings(outcomes: Sequence[ArmOutcome]) -> str:
 
 
 def _causes(findings: Findings) -> str:
-    arms = [FIRST_TRIAL, *(store_arm(arm.name) for arm in findings.outcomes)]
+    arms = [FIRST_TRIAL, *(evaluation(arm.name) for arm in findings.outcomes)]
     causes = Counter(cause for arm in arms for cause in findings.store.invalid_causes(arm))
     return "\n".join(f"- {count} x {cause}" for cause, count in causes.most_common(10))
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from retroformer.arms import COLLECT, WRITTEN
 from retroformer.assembly import Parts, language_model
 from retroformer.config import Experiment
 from retroformer.errors import MissingInput, ProvenanceError
@@ -76,7 +77,7 @@ async def _probe(experiment: Experiment, made: Parts, model: str, prompt: tuple[
 
 def _probe_prompt(store: Store) -> tuple[Message, ...]:
     """A prompt that the reflector was trained on, where the store has one."""
-    for arm in ("collect", "written"):
+    for arm in (COLLECT, WRITTEN):
         if known := store.reflections(arm):
             return known[0].reflection.prompt
     return (Message(role="user", content="The last attempt failed. What should the next attempt do first?"),)

@@ -1,0 +1,69 @@
+"""Recorded Reflexion logs become facts of the store, ready to train on."""
+
+import json
+from pathlib import Path
+
+from collect.recorded import RecordedLogs, recorded
+from retroformer.assembly import Page
+from retroformer.config import Hotpotqa
+from retroformer.environments import hotpotqa
+from retroformer.errors import ConfigError
+from retroformer.prompts import reflection_renderer
+from retroformer.store import Store, open_store
+
+RATED_BY = "f1_with_stop_words"
+"""The return of recorded attempts: ReAct's F1, by which these runs have been counted before.
+
+The F1 without stop words, which rates our own rollouts, moves three of the 261: two gains that consist of a shared
+"of" become ties, and one that consists of a shared "and" becomes a loss.
+"""
+
+
+def import_logs(page: Page, logs: str, *, as_json: bool) -> str:
+    """Store what the logs tell, and say what it is; the last line is JSON where asked.
+
+    Raises:
+        ConfigError: the page is not about HotPotQA.
+        MissingInput: there are no logs.
+    """
+    section = page.experiment.environment
+    if not isinstance(section, Hotpotqa):
+        raise ConfigError(f"{page.path} is about {section.name}; recorded trajectories are of HotPotQA only.")
+    told = recorded(Path(logs), ids=_ids(section), answer_return=RATED_BY)
+    store = open_store(page.experiment)
+    try:
+        _keep(store, told, page)
+    finally:
+        store.close()
+    counts = told.counts(RATED_BY)
+    others = {name: told.counts(name).model_dump() for name in ("f1", "f1_with_stop_words", "em")}
+    lines = [
+        f"{len(told.attempts)} attempts and {len(told.reflections)} reflections are in {store.url}",
+        *(f"skipped {count} {what}" for what, count in told.skipped.items()),
+        *(f"by {name}: {count}" for name, count in others.items()),
+    ]
+    if as_json:
+        summary = counts.model_dump() | {
+            "attempts": len(told.attempts),
+            "return": RATED_BY,
+            "by_return": others,
+            "skipped": told.skipped,
+        }
+        lines.append(json.dumps(summary))
+    return "\n".join(lines)
+
+
+def _keep(store: Store, told: RecordedLogs, page: Page) -> None:
+    render = reflection_renderer(page.experiment)
+    for attempt in told.attempts:
+        store.add_trajectory(attempt.key, attempt.trajectory)
+    for one in told.reflections:
+        prompt = render(one.failed.trajectory, one.failed.memory)
+        store.add_reflection(one.key, 0, one.reflection.model_copy(update={"prompt": prompt}))
+
+
+def _ids(section: Hotpotqa) -> dict[str, str]:
+    """The ids of the questions, where a folder of data is named; logs name questions by their text only."""
+    if section.data is None:
+        return {}
+    return hotpotqa.taskset(section.model_copy(update={"split": "all"})).ids_by_question()

@@ -1,0 +1,28 @@
+"""Names of the arms of an experiment in the store."""
+
+COLLECT = "collect"
+"""Sampled reflections, each tried and rated."""
+
+WRITTEN = "written"
+"""Advice written by rule for the warm start; not rated."""
+
+RECORDED = "recorded"
+"""Imported logs; a second log that contradicts the first is `recorded 2`."""
+
+FIRST_TRIAL = "eval/trial 0"
+"""Trial 0 of the evaluation, which its arms share."""
+
+
+def evaluation(arm: str) -> str:
+    """The name in the store of an arm of the report."""
+    return f"eval/{arm}"
+
+
+def is_rated(arm: str) -> bool:
+    """Whether the reflections of this arm are there to train on by their ratings."""
+    return arm == COLLECT or arm.startswith(RECORDED)
+
+
+def is_for_training(arm: str) -> bool:
+    """Whether tasks of this arm must not be evaluated on."""
+    return is_rated(arm) or arm == WRITTEN
