@@ -1,0 +1,118 @@
+"""python -m train warm|sft|reward|ppo EXPERIMENT.yaml [key=value ...]."""
+
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from retroformer.assembly import read_page
+from retroformer.config import Experiment
+from retroformer.errors import ConfigError, run_command
+from train import inputs
+from train.base import require_adapter
+from train.stage import Stage, finished, make_stage
+
+USAGE = """
+  python -m train warm EXPERIMENT.yaml [key=value ...]     imitate advice written by rule
+  python -m train sft EXPERIMENT.yaml [key=value ...]      imitate positively rated reflections
+  python -m train reward EXPERIMENT.yaml [key=value ...]   learn which of two reflections is better
+  python -m train ppo EXPERIMENT.yaml [key=value ...]      write what the reward model prefers"""
+
+
+def main(arguments: list[str]) -> None:
+    """Run one stage of training, unless it is done."""
+    stages = {"warm": warm, "sft": sft, "reward": reward, "ppo": ppo}
+    if not arguments or arguments[0] not in stages:
+        raise ConfigError(f"Name a stage: {', '.join(stages)}. Usage:{USAGE}")
+    experiment = read_page(arguments[1:], USAGE).experiment
+    silence_libraries()
+    print(stages[arguments[0]](experiment))
+
+
+def warm(experiment: Experiment) -> str:
+    """Imitate all written advice, with a fresh adapter."""
+    from train.imitation import imitate
+
+    optimizer, texts = experiment.train.warm, inputs.written_advice(experiment)
+    stage = make_stage("warm", experiment, optimizer, _plain(texts), {})
+    return run(stage, lambda: imitate(stage, optimizer, texts, None))
+
+
+def sft(experiment: Experiment) -> str:
+    """Imitate positively rated reflections, starting from the warm adapter where there is one."""
+    from train.imitation import imitate
+
+    optimizer, texts = experiment.train.sft, inputs.positive_reflections(experiment)
+    start = experiment.folder / "warm"
+    warmed = start.is_dir()
+    stage = make_stage("sft", experiment, optimizer, _plain(texts), {"start": start} if warmed else {})
+    return run(stage, lambda: imitate(stage, optimizer, texts, start if warmed else None))
+
+
+def reward(experiment: Experiment) -> str:
+    """Learn the order of rated reflections."""
+    from train.reward import train_reward_model
+
+    optimizer, pairs = experiment.train.reward, inputs.pairs(experiment)
+    stage = make_stage("reward", experiment, optimizer, [pair.model_dump() for pair in pairs], {})
+    return run(stage, lambda: train_reward_model(stage, optimizer, pairs))
+
+
+def ppo(experiment: Experiment) -> str:
+    """Improve the SFT policy against the reward model."""
+    from train.policy import improve_policy
+
+    prompts = inputs.prompts(experiment)
+    adapters = {name: require_adapter(experiment.folder / name) for name in ("sft", "reward")}
+    data = [[message.model_dump() for message in prompt] for prompt in prompts]
+    stage = make_stage("ppo", experiment, experiment.train.ppo, data, adapters)
+    return run(stage, lambda: improve_policy(stage, prompts, adapters["sft"], adapters["reward"]))
+
+
+def run(stage: Stage, train: Callable[[], None]) -> str:
+    """Train, unless the stage is done with these inputs; a line that says what there is now."""
+    done = finished(stage)
+    if done is None:
+        train()
+    metrics = finished(stage) or {}
+    start = f"{stage.name} is already done with these inputs" if done else f"trained {stage.name}"
+    return f"{start}: {stage.folder} ({_told(metrics)})"
+
+
+def _told(metrics: dict[str, Any]) -> str:
+    parts = []
+    for name in ("samples", "pairs", "prompts", "steps", "updates"):
+        if name in metrics:
+            parts.append(f"{metrics[name]} {name}")
+    if losses := metrics.get("losses"):
+        parts.append(f"loss {losses[0]:.3f} to {losses[-1]:.3f}")
+    if "held_out_accuracy" in metrics:
+        parts.append(f"held-out accuracy {metrics['held_out_accuracy']:.2f} on {metrics['held_out_pairs']} pairs")
+    if history := metrics.get("history"):
+        parts.append(f"score {history[0]['score']:+.2f} to {history[-1]['score']:+.2f}")
+    return ", ".join([*parts, f"{metrics['seconds']:.0f} s"])
+
+
+def _plain(texts: list[tuple[Any, str]]) -> list[Any]:
+    return [[[message.model_dump() for message in prompt], text] for prompt, text in texts]
+
+
+def silence_libraries() -> None:
+    """Keep known, harmless noise of libraries off the terminal: what is left there is meant for the user."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"(peft|trl|torch|transformers)\b")
+    for name in ("transformers", "bitsandbytes", "peft", "trl", "accelerate", "datasets", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    from datasets.utils.logging import disable_progress_bar
+    from transformers.utils import logging as transformers_logging
+
+    disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,90 @@
+"""What each stage reads from the store, as plain lists; and one sentence where there is nothing to read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from retroformer.config import Experiment
+from retroformer.errors import MissingInput
+from retroformer.rating import preference_pairs, rated_reflections
+from retroformer.records import PreferencePair, RatedReflection
+from retroformer.store import Store, open_store
+from train.dataset import Prompt
+
+WRITTEN_ARM = "written"
+COLLECT_ARM = "collect"
+
+
+def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
+    """All advice written by rule, with its prompts. Raises MissingInput where there is none."""
+    with _open(experiment, "collect warm") as store:
+        found = [(row.reflection.prompt, row.reflection.text) for row in store.reflections(WRITTEN_ARM)]
+        if not found:
+            raise MissingInput(
+                f"No written advice in {store.url}: run `python -m collect warm EXPERIMENT.yaml` first "
+                "(with collect.written above 0)."
+            )
+        return found
+
+
+def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
+    """Reflections that made the next trial better, with their prompts. Raises MissingInput where there is none."""
+    with _open(experiment, "collect") as store:
+        rated = _rated(store)
+        found = [(one.reflection.prompt, one.reflection.text) for one in rated if one.rating > 0]
+        if not found:
+            raise MissingInput(
+                f"No positively rated reflections in {store.url} ({len(rated)} are rated, {_signs(rated)}): collect "
+                "more tasks or candidates, or warm the reflector up first (`python -m collect warm`, "
+                "`python -m train warm`)."
+            )
+        return found
+
+
+def pairs(experiment: Experiment) -> list[PreferencePair]:
+    """Reflections on one trajectory of which one is rated better. Raises MissingInput where there is none."""
+    with _open(experiment, "collect") as store:
+        rated = _rated(store)
+        found = preference_pairs(rated)
+        if not found:
+            raise MissingInput(
+                f"No preference pairs in {store.url} ({len(rated)} reflections are rated, {_signs(rated)}; ties make "
+                "no pairs): collect more tasks, or more candidates for each failure."
+            )
+        return found
+
+
+def prompts(experiment: Experiment) -> list[Prompt]:
+    """Each different prompt of the collected reflections once. Raises MissingInput where there is none."""
+    with _open(experiment, "collect") as store:
+        found = list(dict.fromkeys(row.reflection.prompt for row in store.reflections(COLLECT_ARM)))
+        if not found:
+            raise _nothing_collected(store.url, "collect")
+        return found
+
+
+def _rated(store: Store) -> list[RatedReflection]:
+    rated = rated_reflections(store, COLLECT_ARM)
+    if not rated:
+        raise _nothing_collected(store.url, "collect")
+    return rated
+
+
+def _signs(rated: list[RatedReflection]) -> str:
+    positive, negative = sum(one.rating > 0 for one in rated), sum(one.rating < 0 for one in rated)
+    return f"{positive} positive, {negative} negative, {len(rated) - positive - negative} zero"
+
+
+def _nothing_collected(where: str, command: str) -> MissingInput:
+    return MissingInput(f"No rated reflections in {where}: run `python -m {command} EXPERIMENT.yaml` first.")
+
+
+@contextmanager
+def _open(experiment: Experiment, command: str) -> Iterator[Store]:
+    """The store for reading; one that does not exist is not made."""
+    if experiment.store is None and not (path := experiment.folder / "experience.db").is_file():
+        raise MissingInput(f"No experience at {path}: run `python -m {command} EXPERIMENT.yaml` first.")
+    store = open_store(experiment)
+    try:
+        yield store
+    finally:
+        store.close()

@@ -1,0 +1,83 @@
+"""The mathematics of training, pure. Shapes are in the names: B responses, T token positions of a response.
+
+GAE: Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation (2016).
+PPO: Schulman et al., Proximal Policy Optimization Algorithms (2017).
+IPPO: Ouyang et al., Training language models to follow instructions with human feedback (2022).
+Retroformer: Yao et al. (2024), section 4.3 and appendix C.
+
+`mask_BT` is 1 at the tokens of a response, its end-of-turn token included, and 0 at the padding after it.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+
+def token_rewards(
+    scores_B: Tensor, log_probs_BT: Tensor, reference_log_probs_BT: Tensor, mask_BT: Tensor, kl_weight: float
+) -> Tensor:
+    """What each token earns: the score at the last one, minus the divergence from the SFT policy at every one.
+
+    The sum over a response is IPPO eq. 2 without its pre-training term, (score - kl_weight * log(pi / pi_SFT)),
+    as Retroformer eq. 5 uses it.
+    """
+    rewards_BT = -kl_weight * (log_probs_BT - reference_log_probs_BT) * mask_BT
+    last_B1 = mask_BT.sum(dim=1, keepdim=True).long() - 1
+    return rewards_BT.scatter_add(1, last_B1, scores_B[:, None])
+
+
+def generalized_advantages(
+    rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
+    """Advantages (GAE eq. 16) and returns, both (B, T); advantages are not whitened.
+
+    The value after the last token is zero: a response always ends its episode. A return is advantage + value, the
+    target of the value function.
+    """
+    values_BT = values_BT * mask_BT
+    advantages_BT = torch.zeros_like(values_BT)
+    following_B = torch.zeros_like(values_BT[:, 0])
+    next_values_B = torch.zeros_like(following_B)
+    for position in reversed(range(values_BT.shape[1])):
+        deltas_B = rewards_BT[:, position] + gamma * next_values_B - values_BT[:, position]
+        following_B = (deltas_B + gamma * lam * following_B) * mask_BT[:, position]
+        advantages_BT[:, position] = following_B
+        next_values_B = values_BT[:, position]
+    return advantages_BT, advantages_BT + values_BT
+
+
+def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Shifted and scaled to mean 0 and variance 1 over the tokens of all responses; 0 at the padding."""
+    count = mask_BT.sum()
+    mean = (values_BT * mask_BT).sum() / count
+    variance = ((values_BT - mean).square() * mask_BT).sum() / count
+    return (values_BT - mean) * torch.rsqrt(variance + 1e-8) * mask_BT
+
+
+def clipped_policy_loss(log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages_BT: Tensor, clip: float) -> Tensor:
+    """The negative of the clipped surrogate objective (PPO eq. 7), a token at a time, (B, T)."""
+    ratio_BT = torch.exp(log_probs_BT - old_log_probs_BT)
+    clipped_BT = ratio_BT.clamp(1 - clip, 1 + clip)
+    return torch.maximum(-advantages_BT * ratio_BT, -advantages_BT * clipped_BT)
+
+
+def clipped_value_loss(values_BT: Tensor, old_values_BT: Tensor, returns_BT: Tensor, clip: float) -> Tensor:
+    """Half the squared error (PPO eq. 9), a token at a time, (B, T); the value may move by `clip` for credit.
+
+    The larger of both errors counts, so a value that moved too far is not rewarded for it.
+    """
+    clipped_BT = old_values_BT + (values_BT - old_values_BT).clamp(-clip, clip)
+    return 0.5 * torch.maximum((values_BT - returns_BT).square(), (clipped_BT - returns_BT).square())
+
+
+def preference_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
+    """-log sigmoid of the difference of two scores, the Bradley-Terry model (IPPO eq. 1, Retroformer eq. 4), (B,).
+
+    trl's trainer computes it in training; this one states it, and measures it on held-out pairs.
+    """
+    return -logsigmoid(chosen_B - rejected_B)
+
+
+def masked_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Over the tokens of all responses."""
+    return (values_BT * mask_BT).sum() / mask_BT.sum()

@@ -1,0 +1,96 @@
+"""The reward model: which of two reflections on one trajectory was better (Retroformer, section 4.3 and eq. 4).
+
+Reads preference pairs; writes a LoRA adapter with a score head to runs/NAME/reward. A tenth of the tasks is held out:
+its accuracy says whether the scores mean anything.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+from trl import RewardConfig, RewardTrainer
+
+from retroformer.config import Optimizer
+from retroformer.records import PreferencePair
+from train.base import load_base, load_tokenizer, lora_config
+from train.dataset import Sample, SamplePair, require_length, sample_pairs
+from train.losses import preference_loss
+from train.stage import Meter, Stage, publish
+from train.supervised import ordered_rows, run_trainer, trainer_settings
+
+HELD_OUT_SHARE = 0.1
+"""Of the tasks."""
+CENTRING = 0.01
+"""Weight of the squared sum of a pair's scores: only differences are learned, and this keeps them around zero."""
+
+
+def held_out_tasks(task_ids: Sequence[str], seed: int) -> set[str]:
+    """A tenth of the tasks, at least one where there are two; the same ones for the same tasks and seed."""
+    tasks = sorted(set(task_ids), key=lambda task: hashlib.sha256(f"{seed} {task}".encode()).digest())
+    return set(tasks[: math.ceil(HELD_OUT_SHARE * len(tasks))]) if len(tasks) > 1 else set()
+
+
+def train_reward_model(stage: Stage, optimizer: Optimizer, pairs: Sequence[PreferencePair]) -> None:
+    """Train on the pairs of most tasks, measure on those of the others, publish.
+
+    Raises:
+        ConfigError: a sample is longer than train.max_length.
+    """
+    meter, page = Meter(), stage.experiment.train
+    tokenizer = load_tokenizer(page)
+    apart = held_out_tasks([pair.task_id for pair in pairs], stage.experiment.seed)
+    known = sample_pairs(tokenizer, (pair for pair in pairs if pair.task_id not in apart))
+    unknown = sample_pairs(tokenizer, (pair for pair in pairs if pair.task_id in apart))
+    texts = [len(sample.ids) for pair in (*known, *unknown) for sample in pair]
+    require_length(texts, page.max_length, "samples of pairs")
+    rows = [{"chosen_ids": pair.chosen.ids, "rejected_ids": pair.rejected.ids} for pair in known]
+    lengths = [max(len(pair.chosen.ids), len(pair.rejected.ids)) for pair in known]
+    torch.manual_seed(stage.experiment.seed)  # The score head is drawn when the model is loaded.
+    settings = trainer_settings(stage, optimizer)
+    trainer = RewardTrainer(
+        model=load_base(page, scores=True),
+        peft_config=lora_config(page.lora, scores=True),
+        args=RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=not page.lora.dropout),
+        processing_class=tokenizer,
+        train_dataset=ordered_rows(rows, lengths, optimizer, stage.experiment.seed),
+    )
+    told = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
+    measured = measure(trainer, known, "train") | measure(trainer, unknown, "held_out")
+    counts = {"pairs": len(known), "held_out_pairs": len(unknown), "held_out_tasks": sorted(apart)}
+    tokens = optimizer.epochs * sum(len(sample.ids) for pair in known for sample in pair)
+    publish(
+        stage,
+        lambda folder: trainer.model.save_pretrained(folder),
+        counts | measured | told | meter.read(tokens),
+    )
+
+
+def measure(trainer: Any, pairs: Sequence[SamplePair], name: str) -> dict[str, float]:
+    """How many pairs are put in order, their loss, and where scores lie; nothing where there are no pairs."""
+    if not pairs:
+        return {}
+    chosen = scores(trainer, [pair.chosen for pair in pairs])
+    rejected = scores(trainer, [pair.rejected for pair in pairs])
+    loss = preference_loss(torch.tensor(chosen), torch.tensor(rejected)).mean()
+    everything = chosen + rejected
+    return {
+        f"{name}_accuracy": fmean(float(better > worse) for better, worse in zip(chosen, rejected, strict=True)),
+        f"{name}_loss": float(loss),
+        f"{name}_score_mean": fmean(everything),
+        f"{name}_score_deviation": pstdev(everything),
+    }
+
+
+@torch.no_grad()
+def scores(trainer: Any, texts: Sequence[Sample]) -> list[float]:
+    """The scores of texts, one at a time, so that padding cannot matter."""
+    trainer.model.eval()
+    found = []
+    for sample in texts:
+        ids = torch.tensor([sample.ids], device=trainer.args.device)
+        with trainer.accelerator.autocast():
+            found.append(float(trainer.model(input_ids=ids, use_cache=False).logits[0, 0]))
+    return found

@@ -1,0 +1,144 @@
+"""What every training stage does around its training: is there anything to do, where to write, what it cost.
+
+A stage's fingerprint is the sha256 over everything that determines its result: the base model, the settings of the
+stage, the data, and the adapters that it starts from. The rule:
+
+- runs/NAME/STAGE holds this fingerprint: the stage is done, and running it again does nothing.
+- It holds another one, or nothing: the stage runs, and replaces the folder in one rename at its end.
+- Checkpoints are kept under the fingerprint, so a killed stage goes on only where its inputs are the same.
+"""
+
+import hashlib
+import json
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from retroformer.config import Experiment, Optimizer
+from retroformer.embedded_model import base_model_folder
+from retroformer.errors import ConfigError
+from retroformer.provenance import code_version, folder_sha256, package_versions
+
+METRICS = "metrics.json"
+CONFIG = "config.yaml"
+
+
+class Stage(NamedTuple):
+    """One stage of an experiment with its inputs, before it runs."""
+
+    name: str
+    experiment: Experiment
+    inputs: dict[str, Any]
+    """All that determines the result, in JSON's types."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the finished adapter is."""
+        return self.experiment.folder / self.name
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the inputs."""
+        return hashlib.sha256(json.dumps(self.inputs, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where a killed run left what it had."""
+        return self.experiment.folder / "checkpoints" / f"{self.name}-{self.fingerprint[:12]}"
+
+    @property
+    def logs(self) -> Path:
+        """Where the trackers write."""
+        return self.experiment.folder / "logs" / self.name
+
+
+def make_stage(
+    name: str, experiment: Experiment, optimizer: Optimizer, data: Sequence[Any], adapters: dict[str, Path]
+) -> Stage:
+    """The stage `name` on `data` (texts, in JSON's types), starting from `adapters` by their roles.
+
+    Raises:
+        ConfigError: the batch cannot be put together from micro-batches.
+    """
+    if optimizer.batch_size % optimizer.micro_batch_size:
+        raise ConfigError(
+            f"train.{name}.batch_size={optimizer.batch_size} is no multiple of "
+            f"train.{name}.micro_batch_size={optimizer.micro_batch_size}: change one of them."
+        )
+    page = experiment.train
+    inputs = {
+        "base": folder_sha256(base_model_folder(page.base_model)),
+        "quantization": page.quantization,
+        "dtype": page.dtype,
+        "lora": page.lora.model_dump(),
+        "max_length": page.max_length,
+        "max_new_tokens": experiment.reflector.max_new_tokens if name == "ppo" else None,
+        "optimizer": optimizer.model_dump(),
+        "seed": experiment.seed,
+        "data": hashlib.sha256(json.dumps(data).encode()).hexdigest(),
+        "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},
+    }
+    return Stage(name, experiment, inputs)
+
+
+def finished(stage: Stage) -> dict[str, Any] | None:
+    """The metrics of the stage where it is done with these inputs."""
+    path = stage.folder / METRICS
+    if not path.is_file():
+        return None
+    metrics: dict[str, Any] = json.loads(path.read_text())
+    return metrics if metrics.get("fingerprint") == stage.fingerprint else None
+
+
+def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]) -> None:
+    """Let `write` fill a folder, add metrics and the page, and put it in the stage's place in one rename.
+
+    A run that dies here leaves the old folder, or none; never half of the new one.
+    """
+    unfinished = stage.experiment.folder / f".{stage.name}.unfinished"
+    replaced = stage.experiment.folder / f".{stage.name}.replaced"
+    for leftover in (unfinished, replaced):
+        shutil.rmtree(leftover, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    write(unfinished)
+    (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.model_dump(mode="json"), sort_keys=False))
+    facts = {
+        "stage": stage.name,
+        "fingerprint": stage.fingerprint,
+        "inputs": stage.inputs,
+        **metrics,
+        "adapter_sha256": folder_sha256(unfinished),
+        "code": code_version().model_dump(),
+        "versions": package_versions(),
+    }
+    (unfinished / METRICS).write_text(json.dumps(facts, indent=2) + "\n")
+    if stage.folder.exists():
+        stage.folder.rename(replaced)
+    unfinished.rename(stage.folder)
+    shutil.rmtree(replaced, ignore_errors=True)
+    shutil.rmtree(stage.checkpoints, ignore_errors=True)
+
+
+class Meter:
+    """Counts what this process spends from now on."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self, tokens: int) -> dict[str, float]:
+        """Seconds, CPU seconds and peak memory of this process; `tokens` are those that it trained on."""
+        cpu = time.process_time() - self._cpu
+        unit = 1 if sys.platform == "darwin" else 1024
+        return {
+            "seconds": round(time.perf_counter() - self._wall, 2),
+            "cpu_seconds": round(cpu, 2),
+            "tokens": tokens,
+            "tokens_per_cpu_second": round(tokens / cpu, 1) if cpu else 0.0,
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+        }

@@ -1,0 +1,102 @@
+"""What imitation and the reward model share: how trl's trainers are set up, run, killed and resumed."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PrinterCallback, TrainerCallback
+
+from retroformer.config import Optimizer
+from train.base import CPU, device, keep_trainables_in_fp32
+from train.dataset import order_of_training, require_rows
+from train.stage import Stage
+from train.tracking import Line, Tracker, line, tracker
+
+WARMUP_SHARE = 0.05
+"""Of all steps, in which the learning rate rises to its peak."""
+COMPLETE = "complete"
+"""A file in a checkpoint's folder, written when all else is."""
+
+
+def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
+    """Arguments of trl's configurations, each said, since trl's defaults differ from transformers' and change.
+
+    The rows come in their final order with all epochs in them, hence one epoch in sequence; and trl must not cut
+    them, hence no `max_length`: `require_length` has seen them.
+    """
+    page = stage.experiment.train
+    on_cpu = device() == CPU
+    return {
+        "output_dir": str(stage.checkpoints),
+        "per_device_train_batch_size": optimizer.micro_batch_size,
+        "gradient_accumulation_steps": optimizer.batch_size // optimizer.micro_batch_size,
+        "num_train_epochs": 1,
+        "train_sampling_strategy": "sequential",
+        "learning_rate": optimizer.learning_rate,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": WARMUP_SHARE,
+        "max_length": None,
+        "use_cpu": on_cpu,
+        "bf16": page.dtype == "bfloat16",
+        "activation_checkpointing": not on_cpu,
+        "save_strategy": "steps",
+        "save_steps": page.checkpoint_steps,
+        "save_total_limit": 2,
+        "logging_steps": 1,
+        "report_to": [],
+        "seed": stage.experiment.seed,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": not on_cpu,
+    }
+
+
+def ordered_rows(rows: Sequence[dict[str, Any]], lengths: Sequence[int], optimizer: Optimizer, seed: int) -> Dataset:
+    """The rows of all epochs, in the order of training."""
+    order = order_of_training(lengths, optimizer.batch_size, optimizer.epochs, seed)
+    return Dataset.from_list([rows[index] for index in order])
+
+
+class Watcher(TrainerCallback):
+    """Shows and tracks each step's loss; marks checkpoints whose files are all there."""
+
+    def __init__(self, progress: Line, track: Tracker) -> None:
+        self._progress, self._track = progress, track
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            self._progress.show(state.global_step, f"loss {logs['loss']:.3f}")
+            self._track(state.global_step, logs)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        (Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that was completely written."""
+    complete = [path.parent for path in folder.glob(f"checkpoint-*/{COMPLETE}")]
+    return max(complete, key=_step, default=None)
+
+
+def run_trainer(trainer: Any, stage: Stage, rows: int) -> dict[str, Any]:
+    """Train from the last checkpoint on, or from the start; and tell what happened, over all of the stage's steps.
+
+    Raises:
+        RuntimeError: the trainer does not hold `rows` rows.
+    """
+    require_rows(len(trainer.train_dataset), rows)
+    keep_trainables_in_fp32(trainer.model)
+    trainer.remove_callback(PrinterCallback)
+    resumed = last_checkpoint(stage.checkpoints)
+    done = _step(resumed) if resumed else 0
+    steps = math.ceil(rows / (trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps))
+    with tracker(stage) as track, line(f"train {stage.name}", steps, done) as progress:
+        trainer.add_callback(Watcher(progress, track))
+        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {"steps": trainer.state.global_step, "resumed_from_step": done, "losses": losses}
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])

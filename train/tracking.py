@@ -1,0 +1,84 @@
+"""Where curves go: tensorboard files in runs/NAME/logs, or a tracker by name. And the progress line."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from retroformer.errors import MissingInput
+from train.stage import Stage
+
+
+class Tracker(Protocol):
+    """Takes the numbers of a step."""
+
+    def __call__(self, step: int, values: Mapping[str, float]) -> None: ...
+
+
+@contextmanager
+def tracker(stage: Stage) -> Iterator[Tracker]:
+    """What `train.report_to` names, open for one stage."""
+    name = stage.experiment.train.report_to
+    if name == "none":
+        yield lambda step, values: None
+    elif name == "tensorboard":
+        yield from _tensorboard(stage)
+    else:
+        yield from _service(name, stage)
+
+
+def _tensorboard(stage: Stage) -> Iterator[Tracker]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer: Any = SummaryWriter(str(stage.logs))
+
+    def log(step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+        # A killed run keeps its curve.
+        writer.flush()
+
+    try:
+        yield log
+    finally:
+        writer.close()
+
+
+def _service(name: str, stage: Stage) -> Iterator[Tracker]:
+    """wandb and trackio share this interface."""
+    try:
+        service: Any = importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise MissingInput(f"No package {name}: install it, or set train.report_to to tensorboard or none.") from None
+    service.init(
+        project="retroformer",
+        name=f"{stage.experiment.run}-{stage.name}",
+        config=stage.experiment.model_dump(mode="json"),
+    )
+    try:
+        yield lambda step, values: service.log(dict(values), step=step)
+    finally:
+        service.finish()
+
+
+class Line:
+    """The progress of one stage: steps done, and the number that says how it goes."""
+
+    def __init__(self, progress: Progress, title: str, total: int, done: int) -> None:
+        self._progress = progress
+        self._bar = progress.add_task(title, total=total, completed=done, told="")
+
+    def show(self, done: int, told: str) -> None:
+        self._progress.update(self._bar, completed=done, told=told)
+
+
+@contextmanager
+def line(title: str, total: int, done: int = 0) -> Iterator[Line]:
+    """A progress line on standard error; silent where that is no terminal, but for its last state."""
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+    told = TextColumn("{task.fields[told]}")
+    with Progress(*columns, TimeRemainingColumn(), told, console=Console(stderr=True)) as progress:
+        yield Line(progress, title, total, done)
