@@ -2,8 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Final, get_args
 
-from collect.recorded import RecordedLogs, recorded
+from collect.recorded import RecordedLogs, Return, recorded
 from retroformer.assembly import Page
 from retroformer.config import Hotpotqa
 from retroformer.environments import hotpotqa
@@ -11,7 +12,7 @@ from retroformer.errors import ConfigError
 from retroformer.prompts import reflection_renderer
 from retroformer.store import Store, open_store
 
-RATED_BY = "f1_with_stop_words"
+RATED_BY: Final = "f1_with_stop_words"
 """The return of recorded attempts: ReAct's F1, by which these runs have been counted before.
 
 The F1 without stop words, which rates our own rollouts, moves three of the 261: two gains that consist of a shared
@@ -36,7 +37,7 @@ def import_logs(page: Page, logs: str, *, as_json: bool) -> str:
     finally:
         store.close()
     counts = told.counts(RATED_BY)
-    others = {name: told.counts(name).model_dump() for name in ("f1", "f1_with_stop_words", "em")}
+    others = {name: told.counts(name).model_dump() for name in get_args(Return)}
     lines = [
         f"{len(told.attempts)} attempts and {len(told.reflections)} reflections are in {store.url}",
         *(f"skipped {count} {what}" for what, count in told.skipped.items()),
