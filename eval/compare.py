@@ -153,7 +153,7 @@ def _report(experiment: Experiment, store: Store, tasks: tuple[Task, ...], verif
     written: Path = write_report(findings)
     if unfinished := max(one.incomplete for one in outcomes):
         raise InfrastructureFailure(
-            f"report: {written}\n{unfinished} of {len(tasks)} tasks are not finished in every arm and left out of it: run "
-            "the same command again to go on."
+            f"report: {written}\n{unfinished} of {len(tasks)} tasks are left unfinished in an arm and are not in it: "
+            "run the same command again to go on."
         )
     return f"report: {written}"

@@ -64,13 +64,18 @@ class Experience:
         self._seed, self._budget, self._slots, self._repeats = seed, budget, slots, repeats
         self._first_trial_arm = first_trial_arm or arm
         self._told = told
+        self.unfinished: set[str] = set()
+        """Ids of tasks that the infrastructure left for the next run."""
 
     async def improve(self, task: Task, candidates: int) -> None:
         """Algorithm 1 for one task; a reflection that cannot be had leaves the task for the next run."""
 
         async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
             keys = [self._key(task, trial, candidate, repeat) for repeat in range(self._repeats if trial else 1)]
-            return (await asyncio.gather(*(self.trajectory(task, memory, key) for key in keys)))[0]
+            made = await asyncio.gather(*(self.trajectory(task, memory, key) for key in keys))
+            if any(one.outcome is Outcome.INVALID for one in made):
+                self.unfinished.add(task.id)
+            return made[0]
 
         async def advise(failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int) -> Reflection:
             return await self.reflection(failure, memory, self._key(task, trial, candidate), previous)
@@ -78,7 +83,7 @@ class Experience:
         try:
             await improve(attempt, advise, self._loop, candidates)
         except InfrastructureFailure:
-            return  # It is stored with its cause and counted; its key is still free.
+            self.unfinished.add(task.id)  # It is stored with its cause and counted; its key is still free.
 
     async def trajectory(self, task: Task, memory: Memory, key: Key) -> Trajectory:
         """The attempt under this key: from the store, or played now. Invalid where the infrastructure kept failing."""
