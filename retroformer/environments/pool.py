@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,8 @@ from typing import Any, Self
 from retroformer.config import Alfworld, Hotpotqa
 from retroformer.errors import EnvironmentFailure
 from retroformer.records import Task, Transition
+
+_LOGGER = logging.getLogger(__name__)
 
 _LINE_BYTES = 2**24
 """The longest answer that is read from a worker."""
@@ -136,11 +139,17 @@ class _Worker:
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            answer = json.loads(line)
-            if waiting := self._waiting.get(answer["call"]):
-                waiting.set_result(answer)
-        self._die()
+        try:
+            while line := await self._process.stdout.readline():
+                answer = json.loads(line)
+                waiting = self._waiting.get(answer["call"])
+                # A call that was given up a moment ago is done, but still listed.
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer)
+        except ValueError as error:
+            _LOGGER.warning("An environment process is stopped: it answered what is no answer (%s).", error)
+        finally:
+            self._die()
 
     def _die(self) -> None:
         self.dead = True
