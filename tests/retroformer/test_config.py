@@ -91,12 +91,11 @@ def test_an_unknown_environment_is_answered_with_those_there_are(tmp_path: Path)
 def test_overrides_are_yaml_and_reach_any_depth(tmp_path: Path) -> None:
     experiment = load(
         page(tmp_path),
-        ["run=try2", "collect.tokens=1000", "environment.task_types=[pick, two]", "train.sft.learning_rate=1.0e-3"]
-        + ["train.sft.batch_size=2", "train.sft.micro_batch_size=1"],
+        ["run=try2", "collect.tokens=1000", "environment.task_types=[pick, two]", "train.checkpoint_steps=2"],
     )
     assert (experiment.run, experiment.collect.tokens) == ("try2", 1000)
     assert experiment.environment == Alfworld(name="alfworld", task_types=("pick", "two"))
-    assert experiment.train.sft.learning_rate == 1e-3
+    assert experiment.train.checkpoint_steps == 2
 
 
 def test_the_last_of_two_overrides_counts(tmp_path: Path) -> None:

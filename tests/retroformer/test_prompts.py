@@ -162,7 +162,7 @@ def test_a_pack_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_a_pack_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(MissingInput, match="No prompt pack 'fancy' for alfworld: known are .*alfworld-default"):
+    with pytest.raises(MissingInput, match=r"No prompt pack 'fancy' for alfworld: known are .*alfworld-default"):
         load_pack("fancy", "alfworld")
 
 

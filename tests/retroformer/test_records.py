@@ -102,9 +102,7 @@ def test_a_rating_needs_a_return_after() -> None:
 
 def test_a_tie_cannot_even_be_written_as_a_pair() -> None:
     with pytest.raises(ValidationError, match="greater than 0"):
-        PreferencePair(
-            task_id="a", prompt=(Message(role="user", content="?"),), chosen="x", rejected="y", margin=0.0
-        )
+        PreferencePair(task_id="a", prompt=(Message(role="user", content="?"),), chosen="x", rejected="y", margin=0.0)
 
 
 def test_an_attempt_survives_its_json() -> None:

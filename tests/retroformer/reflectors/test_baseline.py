@@ -50,5 +50,5 @@ def test_the_placebo_pays_nothing_but_says_who_wrote() -> None:
 
 
 def test_where_nobody_wrote_about_another_task_the_placebo_says_what_to_do() -> None:
-    with pytest.raises(MissingInput, match="arm 'eval/trained' wrote about other tasks.*eval.tasks=N"):
+    with pytest.raises(MissingInput, match=r"arm 'eval/trained' wrote about other tasks.*eval.tasks=N"):
         deal([written("a", "advice about a")], "a", 0)
