@@ -158,7 +158,8 @@ def _forms(name: str) -> tuple[str, ...]:
 
 def _spans(numbers: str) -> list[tuple[int, int]]:
     found = re.finditer(r"(\d+)(?:\s*(?:-|to|through)\s*(\d+))?", numbers)
-    return [(int(span[1]), int(span[2] or span[1])) for span in found]
+    # Python refuses to read numbers of thousands of digits; no room needs more than nine.
+    return [(int(span[1][:9]), int((span[2] or span[1])[:9])) for span in found]
 
 
 def _within(place: str, spans: Sequence[tuple[int, int]]) -> bool:

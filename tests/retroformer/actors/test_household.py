@@ -1,0 +1,88 @@
+"""The household actor shows its model the compact text and says in the environment's grammar what the model wrote."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from retroformer.actors.household import HouseholdActor, household_prompt
+from retroformer.llm import Completion
+from retroformer.protocols import Scene
+from retroformer.records import Memory, Step, Task, Usage
+
+TASK = Task(id="pick-mug/1", environment="alfworld", split="train")
+OPENING = (
+    "You are in the middle of a room. Looking quickly around you, you see a desk 1, and a shelf 1.\n\n"
+    "Your task is to: put some mug on desk."
+)
+STEPS = (
+    Step(action="go to shelf 1", observation="You arrive at shelf 1. On the shelf 1, you see a mug 2."),
+    Step(action="take mug 2 from shelf 1", observation="You pick up the mug 2 from the shelf 1."),
+    Step(action="put mug 2 in/on shelf 1", observation="You put the mug 2 in/on the shelf 1."),
+)
+
+
+class Scribe:
+    """Writes the line it was given, and keeps what it was shown."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+        self.prompt = ""
+        self.stop: tuple[str, ...] = ()
+
+    async def complete(
+        self, prompt: str, *, temperature: float, max_new_tokens: int, stop: Sequence[str] = ()
+    ) -> Completion:
+        self.prompt, self.stop = prompt, tuple(stop)
+        assert (temperature, max_new_tokens) == (0.0, 20)
+        return Completion(text=self.line, usage=Usage(calls=1, prompt_tokens=90, completion_tokens=7))
+
+
+def scene(**changes: object) -> Scene:
+    base = Scene(task=TASK, opening=OPENING, steps=STEPS, memory=Memory())
+    return base.model_copy(update=changes)
+
+
+def test_the_prompt_is_the_text_the_model_was_taught_on() -> None:
+    memory = Memory(reflections=("Look in\nshelf 1.", "Put it in desk 1."))
+    room = household_prompt(scene(steps=())).split("\n")[1]
+    assert room in ("Room: desk 1, shelf 1", "Room: shelf 1, desk 1")
+    assert household_prompt(scene(memory=memory)) == (
+        "Task: put some mug on desk\n"
+        f"{room}\n"
+        "Advice: Look in shelf 1. Put it in desk 1.\n"
+        "> go to shelf 1\n"
+        "mug 2\n"
+        "> take mug 2 from shelf 1\n"
+        "You pick up the mug 2.\n"
+        "> move mug 2 to shelf 1\n"
+        "You move the mug 2.\n"
+        ">"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "action"),
+    [
+        (" go to desk 1", "go to desk 1"),
+        ("> go to desk 1\nclosed\n>", "go to desk 1"),
+        ("\n", "look"),
+        ("", "look"),
+        (" take mug two from the shelf", "take mug two from the shelf"),
+    ],
+)
+def test_one_line_becomes_one_action(line: str, action: str) -> None:
+    scribe = Scribe(line)
+    move = asyncio.run(HouseholdActor(scribe).act(scene()))
+    assert move.action == action
+    assert move.usage == Usage(calls=1, prompt_tokens=90, completion_tokens=7)
+    assert scribe.prompt == household_prompt(scene())
+    assert scribe.stop == ("\n",)
+
+
+def test_the_action_is_said_in_the_grammar_of_the_environment() -> None:
+    line = " move mug 2 to desk 1"
+    heard = scene(choices=("look", "put mug 2 in/on shelf 1"))
+    assert asyncio.run(HouseholdActor(Scribe(line)).act(heard)).action == "put mug 2 in/on desk 1"
+    assert asyncio.run(HouseholdActor(Scribe(line), grammar="put").act(scene())).action == "put mug 2 in/on desk 1"
+    assert asyncio.run(HouseholdActor(Scribe(line)).act(scene())).action == "move mug 2 to desk 1"

@@ -1,0 +1,160 @@
+"""Advice by rule says what the failure's text shows and no more; the warm start's mixture is the declared one."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from retroformer.actors.rule import RuleActor
+from retroformer.config import Alfworld
+from retroformer.environments.alfworld import compact, taskset
+from retroformer.environments.alfworld.environment import AlfworldEnvironment
+from retroformer.protocols import Scene
+from retroformer.records import Author, Ending, Memory, Message, Outcome, Step, Task, Trajectory
+from retroformer.reflectors.rule import (
+    EMPTY_PHRASES,
+    MIXTURE,
+    MixedReflector,
+    RuleReflector,
+    advice_by_rule,
+    mixed_advice,
+)
+
+PLACES = tuple(f"{kind} {number}" for kind in ("cabinet", "desk", "drawer", "shelf") for number in (1, 2, 3))
+TASK = Task(id="mug/1", environment="alfworld", split="train")
+ORDER = compact.room_order(TASK, PLACES)
+
+
+def failure(*found: str, task: str = "put some mug on desk") -> Trajectory:
+    """An attempt that went through the room in order and found these things, `nothing` or `a mug 1, and a pen 1`."""
+    room = ", ".join(f"a {place}" for place in PLACES)
+    return Trajectory(
+        task=TASK,
+        opening=f"You are in the middle. Looking around you, you see {room}.\n\nYour task is to: {task}.",
+        steps=tuple(
+            Step(action=f"go to {place}", observation=f"On the {place}, you see {things}.")
+            for place, things in zip(ORDER, found, strict=False)
+        ),
+        outcome=Outcome.FAILURE,
+        ending=Ending.STEP_LIMIT,
+    )
+
+
+def render(trajectory: Trajectory, memory: Memory) -> tuple[Message, ...]:
+    return (Message(role="user", content=f"{len(trajectory.steps)} steps, {len(memory.reflections)} reflections"),)
+
+
+def listed(*places: str) -> str:
+    names = compact.ranges(places)
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def test_what_was_seen_is_said_and_nothing_else() -> None:
+    assert advice_by_rule(failure("nothing", "a pen 1, and a mug 3"), Memory()) == f"The mug 3 is in {ORDER[1]}."
+
+
+def test_what_was_not_seen_is_sought_in_the_next_places() -> None:
+    assert advice_by_rule(failure("nothing", "a pen 1"), Memory()) == f"Look in {listed(*ORDER[2:8])}."
+    assert advice_by_rule(failure(*["nothing"] * 11), Memory()) == f"Look in {ORDER[11]}."
+    assert advice_by_rule(failure(*["nothing"] * 12), Memory()) == ""
+
+
+def test_the_search_goes_on_behind_the_places_that_earlier_advice_named() -> None:
+    memory = Memory(reflections=(f"Look in {ORDER[2]} and {ORDER[7]}.",))
+    expected = listed(*ORDER[8:], *ORDER[1:3])
+    assert advice_by_rule(failure("nothing"), memory) == f"Look in {expected}."
+
+
+def test_two_things_and_a_lamp_are_each_told() -> None:
+    two = failure("a mug 1", "a mug 2, a mug 3", task="put two mug in desk")
+    assert advice_by_rule(two, Memory()) == f"The mug 1 is in {ORDER[0]}. The mug 2 is in {ORDER[1]}."
+    half = failure("a mug 1", task="put two mug in desk")
+    assert advice_by_rule(half, Memory()) == f"The mug 1 is in {ORDER[0]}. Look in {listed(*ORDER[1:7])}."
+    look = failure("a desklamp 1", "a mug 2", task="look at mug under the desklamp")
+    assert advice_by_rule(look, Memory()) == f"The mug 2 is in {ORDER[1]}. The desklamp 1 is in {ORDER[0]}."
+
+
+def test_the_reflection_carries_its_prompt_and_its_author() -> None:
+    memory = Memory(reflections=("Try harder.",))
+    reflection = asyncio.run(RuleReflector(render).reflect(failure("a mug 3"), memory, seed=5))
+    assert reflection.text == f"The mug 3 is in {ORDER[0]}."
+    assert reflection.prompt == render(failure("a mug 3"), memory)
+    assert reflection.author == Author(endpoint="rule", model="next-places")
+    assert reflection.sampling.seed == 5
+
+
+def test_kinds_of_mixed_advice_are_what_they_are_called() -> None:
+    attempt = failure("nothing", "a mug 3", "nothing")
+    for seed in range(30):
+        assert mixed_advice(attempt, "unvisited", Random(seed)) in {f"Look in {place}." for place in ORDER[3:]}
+        assert mixed_advice(attempt, "visited", Random(seed)) in {f"Look in {place}." for place in ORDER[:3]}
+        assert mixed_advice(attempt, "seen", Random(seed)) == f"The mug 3 is in {ORDER[1]}."
+        assert mixed_advice(attempt, "empty", Random(seed)) in EMPTY_PHRASES
+    blind = {mixed_advice(failure("nothing"), "seen", Random(seed)) for seed in range(200)}
+    assert blind == {f"Look in {place}." for place in ORDER}
+
+
+def test_the_mixture_is_the_declared_one_and_seeds_repeat() -> None:
+    reflector = MixedReflector(render)
+    attempt = failure("nothing", "a mug 3", "nothing")
+
+    def text(seed: int) -> str:
+        return asyncio.run(reflector.reflect(attempt, Memory(), seed)).text
+
+    def kind(words: str) -> str:
+        if words in EMPTY_PHRASES:
+            return "empty"
+        if words.startswith("The mug 3"):
+            return "seen"
+        return "visited" if words.removeprefix("Look in ").rstrip(".") in ORDER[:3] else "unvisited"
+
+    texts = [text(seed) for seed in range(2000)]
+    assert texts[:20] == [text(seed) for seed in range(20)]
+    shares = Counter(map(kind, texts))
+    assert sum(MIXTURE.values()) == pytest.approx(1)
+    # Four standard errors of a share of 2,000 draws are at most 0.045.
+    assert {name: count / 2000 for name, count in shares.items()} == pytest.approx(dict(MIXTURE), abs=0.045)
+    assert max(len(words.split()) for words in texts) <= 8
+
+
+# ---- generated games, played for real
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETROFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def played(environment: AlfworldEnvironment, task: Task, advice: str = "") -> Trajectory:
+    answer = environment.reset(task)
+    opening, steps = answer.observation, list[Step]()
+    while not answer.over and len(steps) < 12:
+        now = Scene(task=task, opening=opening, steps=tuple(steps), memory=Memory(reflections=(advice,)))
+        action = asyncio.run(RuleActor().act(now)).action
+        answer = environment.step(action)
+        steps.append(Step(action=action, observation=answer.observation))
+    outcome, ending = (Outcome.SUCCESS, Ending.SOLVED) if answer.success else (Outcome.FAILURE, Ending.TOO_MANY_ACTIONS)
+    return Trajectory(task=task, opening=opening, steps=tuple(steps), outcome=outcome, ending=ending)
+
+
+def test_advice_by_rule_wins_most_retries_and_the_mixture_few() -> None:
+    pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
+    games = taskset(Alfworld(name="alfworld", source="generated"))
+    environment = games.environment()
+    failures = [
+        attempt
+        for attempt in (played(environment, task) for task in games.tasks()[:48])
+        if attempt.outcome is Outcome.FAILURE
+    ]
+    won = Counter[str]()
+    for attempt in failures:
+        mixed = asyncio.run(MixedReflector(render).reflect(attempt, Memory(), seed=0)).text
+        for name, advice in (("rule", advice_by_rule(attempt, Memory())), ("mixed", mixed)):
+            won[name] += played(environment, attempt.task, advice).outcome is Outcome.SUCCESS
+    assert len(failures) > 15
+    assert won["rule"] / len(failures) > 0.7
+    assert won["mixed"] / len(failures) < 0.5
