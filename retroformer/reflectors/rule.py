@@ -19,14 +19,17 @@ from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
 
 Kind = Literal["unvisited", "visited", "seen", "empty"]
 
-MIXTURE: Mapping[Kind, float] = MappingProxyType({"unvisited": 0.40, "visited": 0.20, "seen": 0.25, "empty": 0.15})
+MIXTURE: Mapping[Kind, float] = MappingProxyType({"unvisited": 0.35, "visited": 0.25, "seen": 0.25, "empty": 0.15})
 """Shares of the warm start's advice.
 
-unvisited: look in one place, drawn from those not looked into.
-visited: look in one place, drawn from those looked into already, so of no use.
-seen: where a thing of the task was seen; where none was seen, one place drawn from the whole room.
+unvisited: look in one to three places, drawn from those not looked into.
+visited: look in one to three places, drawn from those looked into already, so of no use.
+seen: where a thing of the task was seen; where none was seen, one to three places drawn from the whole room.
 empty: a phrase that says nothing.
 """
+
+MOST_PLACES = 3
+"""How many places one piece of mixed advice names at most."""
 
 EMPTY_PHRASES = (
     "Be careful and think step by step.",
@@ -88,7 +91,9 @@ def mixed_advice(failure: Trajectory, kind: Kind, random: Random) -> str:
     choice = places.get(kind) or list(view.order)
     if kind == "empty" or not choice:
         return random.choice(EMPTY_PHRASES)
-    return f"Look in {random.choice(choice)}."
+    drawn = random.sample(choice, min(len(choice), random.randint(1, MOST_PLACES)))
+    named = tuple(place for place in view.order if place in drawn)
+    return f"Look in {_enumerated(compact.ranges(named))}."
 
 
 @dataclass(frozen=True)
