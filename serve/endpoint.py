@@ -87,7 +87,7 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise ServiceError(
             f"Cannot listen on port {port} of {host}: {reason}; stop what uses it, or take another with "
             "serve.port=PORT (0 for any free one)."

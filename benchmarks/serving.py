@@ -1,0 +1,238 @@
+"""Tokens per CPU-second of our worker and of FastChat's own, at 1, 4 and 16 clients.
+
+    python benchmarks/serving.py [--clients 1 4 16] [--new-tokens 64] [--dtype float32] [--ours-only]
+
+Both serve the embedded model behind FastChat's controller and API server, one torch thread each. The prompts have
+about 900 tokens, most of them shared, as those of rollouts of one agent have. What counts is the CPU time of all
+server processes (/proc/PID/stat), so other work on the machine disturbs little. FastChat's worker does not run on
+current transformers: it gets an environment of its own in the cache, made on the first run.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from retroformer.cache import cache_folder
+from retroformer.embedded_model import base_model_folder
+
+STOCK_PACKAGES = ("fschat[model_worker]==0.2.36", "transformers==4.57.6", "torch==2.13.0", "peft", "accelerate")
+ROOT = Path(__file__).parents[1]
+START_SECONDS = 300.0
+TICKS = os.sysconf("SC_CLK_TCK")
+PLACES = ("cabinet", "drawer", "shelf", "countertop", "sideboard", "armchair", "dresser", "safe")
+THINGS = ("a mug", "a book", "two pencils", "a vase and a key", "nothing", "a plate", "a lamp", "an apple")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one server under one load."""
+
+    clients: int
+    requests: int
+    prompt_tokens: int
+    new_tokens: int
+    cpu_seconds: float
+    wall_seconds: float
+
+    @property
+    def tokens_per_cpu_second(self) -> float:
+        return self.new_tokens / self.cpu_seconds
+
+
+class Server:
+    """Server processes that run, and the endpoint that they are."""
+
+    def __init__(self, url: str, model: str, pids: Sequence[int]) -> None:
+        self.url = url
+        self.model = model
+        self.pids = pids
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all processes so far."""
+        ticks = 0
+        for pid in self.pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / TICKS
+
+    def memory(self) -> float:
+        """GiB of resident memory of the largest process, at its highest."""
+        pages = [Path(f"/proc/{pid}/status").read_text() for pid in self.pids]
+        return max(int(page.split("VmHWM:")[1].split()[0]) for page in pages) / 1024**2
+
+
+@contextlib.contextmanager
+def ours(folder: Path, dtype: str) -> Iterator[Server]:
+    """`python -m serve`, without adapters."""
+    page = folder / "page.yaml"
+    page.write_text(f"run: benchmark\nenvironment: {{name: alfworld}}\nserve: {{port: 0, dtype: {dtype}}}\n")
+    command = [sys.executable, "-m", "serve", str(page), "--until-input-closes"]
+    environment = {**_environment(), "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().split(" at ")[1].strip()
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            yield Server(url, "base", [process.pid, *map(int, children)])
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def stock(folder: Path, dtype: str) -> Iterator[Server]:
+    """FastChat's controller, model worker and API server, unmodified, in their own environment."""
+    python = stock_environment()
+    model = base_model_folder("embedded")
+    controller, worker, api = (_free_port() for _ in range(3))
+    address = f"http://127.0.0.1:{controller}"
+    local = ["--host", "127.0.0.1"]
+    modules = [
+        ["controller", *local, f"--port={controller}"],
+        ["model_worker", *local, f"--port={worker}", f"--worker-address=http://127.0.0.1:{worker}",
+         f"--controller-address={address}", f"--model-path={model}", "--device=cpu", f"--dtype={dtype}"],
+        ["openai_api_server", *local, f"--port={api}", f"--controller-address={address}"],
+    ]  # fmt: skip
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for module, *arguments in modules:
+            with (folder / f"{module}.log").open("wb") as log:
+                command = [str(python), "-m", f"fastchat.serve.{module}", *arguments]
+                environment = {**_environment(), "LOGDIR": ""}
+                processes.append(
+                    subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+                )
+            time.sleep(5 if module == "controller" else 0)  # The worker gives up where no controller answers.
+        url = f"http://127.0.0.1:{api}/v1"
+        _wait_until_listed(url, model.name, processes, folder)
+        yield Server(url, model.name, [process.pid for process in processes])
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def stock_environment() -> Path:
+    """The Python of FastChat's environment, which is made if it is not there."""
+    folder = cache_folder() / "fastchat-stock"
+    python, finished = folder / "bin" / "python", folder / "finished"
+    if not finished.exists():
+        print(f"Making FastChat's environment in {folder} ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *STOCK_PACKAGES], check=True)
+        finished.touch()
+    return python
+
+
+async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
+    """Each client asks one question after another until all are answered; every question is new."""
+    requests = max(3, clients)
+    waiting = [_prompt(1000 * clients + number) for number in range(requests)]
+    usages: list[dict[str, int]] = []
+
+    async def client(http: httpx.AsyncClient) -> None:
+        while waiting:
+            body = {"model": server.model, "prompt": waiting.pop(), "temperature": 0, "max_tokens": new_tokens}
+            answer = await http.post(f"{server.url}/completions", json=body)
+            answer.raise_for_status()
+            usages.append(answer.json()["usage"])
+
+    cpu, wall = server.cpu_seconds(), time.monotonic()
+    async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
+        await asyncio.gather(*(client(http) for _ in range(clients)))
+    return Figures(
+        clients=clients,
+        requests=requests,
+        prompt_tokens=sum(usage["prompt_tokens"] for usage in usages),
+        new_tokens=sum(usage["completion_tokens"] for usage in usages),
+        cpu_seconds=server.cpu_seconds() - cpu,
+        wall_seconds=time.monotonic() - wall,
+    )
+
+
+def run(name: str, server: Server, clients: Sequence[int], new_tokens: int) -> list[Figures]:
+    print(f"{name}:\n  clients  requests  prompt tokens  new tokens  CPU-s  wall s  tokens/CPU-s", flush=True)
+    rows = []
+    for count in clients:
+        row = asyncio.run(measure(server, count, new_tokens))
+        rows.append(row)
+        print(
+            f"  {row.clients:7d}  {row.requests:8d}  {row.prompt_tokens:13d}  {row.new_tokens:10d}  "
+            f"{row.cpu_seconds:5.1f}  {row.wall_seconds:6.1f}  {row.tokens_per_cpu_second:12.1f}",
+            flush=True,
+        )
+    print(f"  highest memory of one process: {server.memory():.1f} GiB", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--ours-only", action="store_true")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    base_model_folder("embedded")
+    tables: dict[str, list[Figures]] = {}
+    for name, server in (("ours", ours), ("FastChat's", stock)):
+        if server is stock and arguments.ours_only:
+            continue
+        with tempfile.TemporaryDirectory() as folder, server(Path(folder), arguments.dtype) as running:
+            tables[name] = run(name, running, arguments.clients, arguments.new_tokens)
+    if len(tables) == 2:
+        pairs = zip(tables["ours"], tables["FastChat's"], strict=True)
+        ratios = [f"{our.tokens_per_cpu_second / their.tokens_per_cpu_second:.1f}" for our, their in pairs]
+        print(f"ours / FastChat's at {arguments.clients} clients: {', '.join(ratios)} times")
+    if arguments.json:
+        figures = {name: [vars(row) for row in rows] for name, rows in tables.items()}
+        arguments.json.write_text(json.dumps(figures, indent=2))
+
+
+def _prompt(number: int) -> str:
+    """A long history that all prompts share, and an end of its own for each number."""
+    history = "\n".join(
+        f"> go to {PLACES[step % 8]} {step}\nOn the {PLACES[step % 8]} {step}, you see {THINGS[step * 3 % 8]}."
+        for step in range(36)
+    )
+    own = "\n".join(
+        f"> go to {PLACES[step]} {number + step}\nYou see {THINGS[(number + step) % 8]}." for step in range(4)
+    )
+    task = "You are in a house. Your task is to find a mug."
+    return f"{task}\n{history}\n{own}\nThe story of what happened next, at length:"
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def _wait_until_listed(url: str, model: str, processes: Sequence["subprocess.Popen[bytes]"], folder: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and all(process.poll() is None for process in processes):
+        with contextlib.suppress(httpx.HTTPError, ValueError):
+            if model in [card["id"] for card in httpx.get(f"{url}/models", timeout=10).json()["data"]]:
+                return
+        time.sleep(1)
+    logs = "\n".join(path.read_text()[-1000:] for path in folder.glob("*.log"))
+    sys.exit(f"FastChat's own servers did not start:\n{logs}")
+
+
+if __name__ == "__main__":
+    main()
