@@ -52,6 +52,13 @@ def prompt_of(body: Body) -> str:
     return "\n".join(turn["content"] for turn in body["messages"]) if "messages" in body else str(body["prompt"])
 
 
+def moody(body: Body, came_before: int) -> Behaviour:
+    """Up to two kinds of nonsense before the same request is answered; which, is a function of the request."""
+    digest = hashlib.sha256(json.dumps(body).encode()).digest()
+    nonsense = (Behaviour.NO_CHOICES, Behaviour.BROKEN_JSON, Behaviour.BINARY, Behaviour.GARBAGE)
+    return nonsense[digest[came_before] % 4] if came_before < digest[-1] % 3 else Behaviour.WELL
+
+
 def reply_to(body: Body) -> str:
     """Advice that names a place of the room, or the next step of an attempt; chosen by a hash of prompt and seed."""
     prompt = prompt_of(body)
@@ -82,6 +89,8 @@ class Endpoint:
         self.usage: Body | None = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         self.latency_seconds = 0.0
         self.requests: list[Body] = []
+        self.mood: Callable[[Body, int], Behaviour] | None = None
+        """What becomes of a request that came so many times before, in place of `behaviour`."""
         self.before_answer: Callable[[int], None] = lambda number: None
         self._reply, self._closing = reply, threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -104,9 +113,11 @@ class Endpoint:
 
     def answer(self, path: str, body: Body) -> bytes | None:
         """The raw answer; None closes the connection without one."""
+        came_before = self.requests.count(body)
         self.requests.append(body)
         self.before_answer(len(self.requests))
-        behaviour = self.script.popleft() if self.script else self.behaviour
+        usual = self.mood(body, came_before) if self.mood else self.behaviour
+        behaviour = self.script.popleft() if self.script else usual
         if behaviour is Behaviour.SILENT:
             self._closing.wait(_HANG_SECONDS)
             return None

@@ -1,0 +1,88 @@
+"""Experiments small enough for a test: a page, commands on it, and what its store holds in the end."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from retroformer.assembly import Page
+from retroformer.config import load
+from retroformer.records import Key, Trajectory
+from retroformer.store import Store, StoredReflection, open_store
+
+ROOT = Path(__file__).parents[2]
+
+HOUSEHOLD: dict[str, Any] = {
+    "run": "toy",
+    "environment": {"name": "alfworld", "source": "generated", "split": "train", "receptacles": 8, "max_steps": 20},
+    "loop": {"trials": 3, "actions": 9, "memory": 2, "concurrency": 8, "retries": 0, "environment_processes": 1},
+    "reflector": {"view": "compact", "endpoint": {"model": "big", "timeout_seconds": 0.5}},
+    "collect": {"tasks": 6, "candidates": 2},
+    "eval": {
+        "split": "held_out",
+        "tasks": 6,
+        "arms": {
+            "no reflection": {"kind": "none"},
+            "remote reflector": {"kind": "model", "model": "big"},
+            "placebo": {"kind": "placebo", "of": "remote reflector"},
+        },
+    },
+}
+
+
+def write_page(folder: Path, url: str, page: dict[str, Any] | None = None) -> Path:
+    """The household experiment as a file, its reflector at this address."""
+    path = folder / "toy.yaml"
+    text = yaml.safe_dump(page or HOUSEHOLD, sort_keys=False)
+    path.write_text(text.replace("model: big\n    timeout", f"model: big\n    base_url: {url}\n    timeout"))
+    assert url in path.read_text()
+    return path
+
+
+def open_page(path: Path, *overrides: str) -> Page:
+    return Page(path, overrides, load(path, overrides))
+
+
+class Facts(NamedTuple):
+    """Everything that an arm holds, but for what differs from server to server."""
+
+    trajectories: dict[Key, Trajectory]
+    reflections: list[StoredReflection]
+    invalid: int
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return len(self.trajectories), len(self.reflections)
+
+    def same_as(self, other: "Facts") -> bool:
+        """Whether keys, attempts and texts are the same; how many attempts were spoiled on the way is not asked."""
+        mine, theirs = (
+            [(r.key, r.previous_candidate, r.reflection.text) for r in f.reflections] for f in (self, other)
+        )
+        return self.trajectories == other.trajectories and mine == theirs
+
+
+def facts(page: Page, arm: str = "collect") -> Facts:
+    store = open_store(page.experiment)
+    try:
+        return facts_of(store, arm)
+    finally:
+        store.close()
+
+
+def facts_of(store: Store, arm: str) -> Facts:
+    return Facts(store.trajectories(arm), store.reflections(arm), len(store.invalid_causes(arm)))
+
+
+def start(folder: Path, room: str, arguments: Sequence[str]) -> "subprocess.Popen[str]":
+    """A command of a room in a process of its own, run in `folder`."""
+    command = [sys.executable, "-m", room, *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(folder: Path, room: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", room, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
