@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from retroformer.arms import COLLECT, WRITTEN
-from retroformer.assembly import Parts, language_model
+from retroformer.assembly import Parts
 from retroformer.config import Experiment
 from retroformer.errors import MissingInput, ProvenanceError
 from retroformer.provenance import folder_sha256
@@ -71,7 +71,7 @@ def _check(experiment: Experiment, made: Parts, model: str) -> str | None:
 
 
 async def _probe(experiment: Experiment, made: Parts, model: str, prompt: tuple[Message, ...]) -> str:
-    asked = language_model(experiment.reflector.endpoint, made.base_url, model)
+    asked = made.connections.model(experiment.reflector.endpoint, model)
     return (await asked.complete(prompt, temperature=0.0, max_new_tokens=_PROBE_TOKENS)).text
 
 

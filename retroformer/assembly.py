@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,32 @@ def read_page(arguments: Sequence[str], usage: str) -> Page:
 
 
 @dataclass(frozen=True)
+class Connections:
+    """Language models at their endpoints; the connections are given back together."""
+
+    base_url: str | None
+    """The experiment's own server, for the endpoints of a page that name no address."""
+    opened: list[LanguageModel] = field(default_factory=list)
+
+    def model(self, endpoint: Endpoint, name: str | None = None) -> LanguageModel:
+        """The model that `endpoint` describes, or the one called `name` at the same address."""
+        address = endpoint.base_url or self.base_url
+        assert address is not None, "a server is started whenever an endpoint has no address"
+        self.opened.append(LanguageModel(endpoint, address, name))
+        return self.opened[-1]
+
+    async def close(self) -> None:
+        for model in self.opened:
+            await model.close()
+
+
+@dataclass(frozen=True)
 class Parts:
     """What a stage that plays tasks works with."""
 
     pool: EnvironmentPool
     actor: Actor
-    base_url: str | None
-    """The experiment's own server, where one had to be started."""
+    connections: Connections
     adapter_sha256: dict[str, str | None]
     """By model name, as the own server proves it; empty where no own server runs."""
     experiment: Experiment
@@ -51,7 +70,7 @@ class Parts:
         """The reflector of this name at the experiment's endpoint."""
         page = self.experiment.reflector
         return ModelReflector(
-            language_model(page.endpoint, self.base_url, model),
+            self.connections.model(page.endpoint, model),
             reflection_renderer(self.experiment),
             temperature,
             page.max_new_tokens,
@@ -83,10 +102,12 @@ async def parts(page: Page, *, asks_reflector: bool) -> AsyncIterator[Parts]:
             experiment.environment, experiment.seed, loop.environment_processes, loop.step_timeout_seconds
         )
         await stack.enter_async_context(pool)
-        yield Parts(pool, make_actor(experiment, base_url), base_url, hashes, experiment)
+        connections = Connections(base_url)
+        stack.push_async_callback(connections.close)
+        yield Parts(pool, make_actor(experiment, connections), connections, hashes, experiment)
 
 
-def make_actor(experiment: Experiment, base_url: str | None) -> Actor:
+def make_actor(experiment: Experiment, connections: Connections) -> Actor:
     """The frozen actor of this page.
 
     Raises:
@@ -97,23 +118,16 @@ def make_actor(experiment: Experiment, base_url: str | None) -> Actor:
         from retroformer.actors.react import ReactActor
 
         pack = load_pack(page.prompts, environment.name)
-        return ReactActor(language_model(page.endpoint, base_url), pack, page.temperature, page.max_new_tokens)
+        return ReactActor(connections.model(page.endpoint), pack, page.temperature, page.max_new_tokens)
     if not isinstance(environment, Alfworld):
         raise ConfigError(f"The {page.kind} actor plays ALFWorld only: set actor.kind=react for {environment.name}.")
     if page.kind == "household":
         from retroformer.actors.household import HouseholdActor
 
-        return HouseholdActor(language_model(page.endpoint, base_url), grammar=environment.grammar)
+        return HouseholdActor(connections.model(page.endpoint), grammar=environment.grammar)
     from retroformer.actors.rule import RuleActor
 
     return RuleActor(grammar=environment.grammar)
-
-
-def language_model(endpoint: Endpoint, base_url: str | None, model: str | None = None) -> LanguageModel:
-    """The model at an endpoint, or at the experiment's own server where the page names no address."""
-    address = endpoint.base_url or base_url
-    assert address is not None, "a server is started whenever an endpoint has no address"
-    return LanguageModel(endpoint, address, model)
 
 
 def chosen_tasks(experiment: Experiment, count: int | None, skip: int = 0) -> tuple[Task, ...]:
