@@ -36,7 +36,7 @@ class Arrivals:
     twins: dict[int, list[Generation]] = field(default_factory=dict)
     """By the leader's place."""
     remaining: list[int] = field(default_factory=list)
-    """Of each leader's prompt, the tokens that are still to be computed, the longest first by what is ahead."""
+    """Of each leader's prompt, how many tokens are still to be computed."""
 
     def __len__(self) -> int:
         return len(self.leaders) + sum(len(twins) for twins in self.twins.values())
@@ -158,7 +158,9 @@ class Engine:
     def _advance_arrivals(self) -> None:
         """Compute the next chunk of the arrivals' prompts; after the last one they run."""
         arrivals, slots = self._arrivals, self._arrival_slots
-        if not arrivals.leaders:
+        if all(member.cancelled for member in arrivals.members):
+            slots.clear()
+            self._arrivals = Arrivals()
             return
         chunk = (CHUNK_TOKENS if self._running else LONE_CHUNK_TOKENS) // len(arrivals.leaders)
         after = max(0, max(arrivals.remaining) - chunk)

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """One process, run as `python -m serve.child ARGUMENTS`. Its output is added to `log`."""
+    """One process, run as `python -m serve.child ARGUMENTS`. Its output, and that of its successors, goes to `log`."""
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
         self._started = self._restart_at = 0.0
         self._quick_deaths = 0
+        log.write_bytes(b"")  # An earlier run's last words would be taken for this one's.
 
     def start(self) -> None:
         with self._log.open("ab") as output:
@@ -58,11 +59,6 @@ class Service:
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def revive(self) -> None:
         """Start it again if it has died: at once after a long life, later and later after quick deaths.

@@ -220,7 +220,7 @@ def main(argv: Sequence[str]) -> None:
     listening = socket.socket(fileno=arguments.socket)
     host, port = listening.getsockname()[:2]
     worker.register(arguments.controller, f"http://{host}:{port}")
-    server = uvicorn.Server(uvicorn.Config(application(worker), log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(application(worker), log_level="warning", timeout_graceful_shutdown=1))
     asyncio.run(server.serve(sockets=[listening]))
 
 

@@ -52,7 +52,7 @@ class Client:
         return Pending(generation, outputs)
 
     def becomes_idle(self) -> bool:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while self.engine.load and time.monotonic() < end:
             time.sleep(0.01)
         return self.engine.load == 0
@@ -79,13 +79,20 @@ def model(base: Path, adapters: dict[str, Path]) -> Iterator[Model]:
     torch.set_num_threads(threads)
 
 
-def test_greedy_tokens_are_those_of_transformers_own_generate(model: Model, base: Path) -> None:
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_greedy_tokens_are_those_of_transformers_own_generate(
+    model: Model, base: Path, adapters: dict[str, Path]
+) -> None:
+    from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    plain = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
-    prompt = model.encode(PROMPTS[1])
-    expected = plain.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)[0, len(prompt) :]
-    assert Client(model).send(PROMPTS[1]).wait() == expected.tolist()
+    prompt = torch.tensor([model.encode(PROMPTS[1])])
+    reference = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+    for adapter in (BASE, "first"):
+        if adapter != BASE:
+            reference = PeftModel.from_pretrained(reference, str(adapters[adapter])).eval()
+        expected = reference.generate(input_ids=prompt, max_new_tokens=12, do_sample=False)[0, prompt.shape[1] :]
+        assert Client(model).send(PROMPTS[1], adapter).wait() == expected.tolist()
 
 
 def test_tokens_are_the_same_alone_cached_and_in_a_mixed_batch(model: Model) -> None:
