@@ -1,5 +1,6 @@
 """Experiments small enough for a test: a page, commands on it, and what its store holds in the end."""
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -75,6 +76,20 @@ def facts(page: Page, arm: str = "collect") -> Facts:
 
 def facts_of(store: Store, arm: str) -> Facts:
     return Facts(store.trajectories(arm), store.reflections(arm), len(store.invalid_causes(arm)))
+
+
+def stored(database: Path) -> int:
+    """How many facts a SQLite store holds by now, at little cost."""
+    if not database.exists():
+        return 0
+    connection = sqlite3.connect(database, timeout=30)
+    try:
+        counts = (connection.execute(f"select count(*) from {name}") for name in ("trajectories", "reflections"))
+        return sum(int(count.fetchone()[0]) for count in counts)
+    except sqlite3.OperationalError:
+        return 0  # The tables are not made yet.
+    finally:
+        connection.close()
 
 
 def start(folder: Path, room: str, arguments: Sequence[str]) -> "subprocess.Popen[str]":

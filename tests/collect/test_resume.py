@@ -1,0 +1,55 @@
+"""`python -m collect` killed at random moments: what is stored in the end is what an unbroken run stores."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from retroformer.assembly import Page
+from tests.support.endpoint import Endpoint
+from tests.support.killing import finish, run_and_kill
+from tests.support.runs import Facts, facts, open_page, stored, write_page
+
+SLOTS = 8
+
+
+def in_folder(page: Page, folder: Path) -> Page:
+    """The same page as seen from elsewhere: its store by an absolute address."""
+    store = f"sqlite:///{folder / page.experiment.folder / 'experience.db'}"
+    return Page(page.path, page.overrides, page.experiment.model_copy(update={"store": store}))
+
+
+def unbroken(folder: Path, server: Endpoint) -> tuple[Facts, int]:
+    """The facts of a run that nobody killed, and how many requests it took."""
+    path = write_page(folder, server.url)
+    before = len(server.requests)
+    finish(folder, "collect", [str(path), "run=unbroken"])
+    return facts(in_folder(open_page(path, "run=unbroken"), folder)), len(server.requests) - before
+
+
+def test_a_killed_collect_goes_on_where_it_was_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    with Endpoint() as server:
+        whole, price = unbroken(tmp_path, server)
+        server.requests.clear()
+        server.latency_seconds = 0.03
+        page = in_folder(open_page(write_page(tmp_path, server.url), "run=killed"), tmp_path)
+
+        def asked(count: int) -> Callable[[], bool]:
+            return lambda: len(server.requests) >= count
+
+        def made(count: int) -> Callable[[], bool]:
+            return lambda: stored(tmp_path / "runs" / "killed" / "experience.db") >= count
+
+        moments = [made(2), *(asked(count) for count in sorted(chance.sample(range(1, price), 4)))]
+        killed = run_and_kill(tmp_path, "collect", [str(page.path), "run=killed"], moments)
+        first = finish(tmp_path, "collect", [str(page.path), "run=killed"])
+        assert killed >= 4
+        assert facts(page).same_as(whole)
+        assert facts(page).invalid == 0
+        assert price <= len(server.requests) <= price + killed * SLOTS
+        assert max(Counter(str(request) for request in server.requests).values()) <= 1 + killed
+
+        asked_before = len(server.requests)
+        assert finish(tmp_path, "collect", [str(page.path), "run=killed"]) == first
+        assert len(server.requests) == asked_before

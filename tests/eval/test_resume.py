@@ -1,0 +1,55 @@
+"""`python -m eval` killed at random moments: facts of every arm and numbers of the report are those of a whole run."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from eval.outcome import FIRST_TRIAL
+from retroformer.store import Store
+from tests.support.endpoint import Endpoint
+from tests.support.killing import finish, run_and_kill
+from tests.support.runs import Facts, facts_of, stored, write_page
+
+ARMS = (FIRST_TRIAL, "eval/no reflection", "eval/remote reflector", "eval/placebo")
+
+
+def arms_in(folder: Path, run: str) -> dict[str, Facts]:
+    """What the arms of a run hold."""
+    store = Store(f"sqlite:///{folder / 'runs' / run / 'experience.db'}", run)
+    try:
+        return {arm: facts_of(store, arm) for arm in ARMS}
+    finally:
+        store.close()
+
+
+def numbers_in(folder: Path, run: str) -> str:
+    """The report up to where it tells of its origin."""
+    text = (folder / "runs" / run / "eval" / "report.md").read_text()
+    return text.partition("## Where this comes from")[0].replace(f"# {run}", "# run")
+
+
+def test_a_killed_eval_goes_on_where_it_was_and_reports_the_same_numbers(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    with Endpoint() as server:
+        page = str(write_page(tmp_path, server.url))
+        said = finish(tmp_path, "eval", [page, "run=unbroken"])
+        assert said == "report: runs/unbroken/eval/report.html\n"
+        price = len(server.requests)
+        whole = arms_in(tmp_path, "unbroken")
+        total = sum(sum(arm.counts) for arm in whole.values())
+        server.requests.clear()
+        server.latency_seconds = 0.03
+
+        def made(count: int) -> Callable[[], bool]:
+            return lambda: stored(tmp_path / "runs" / "killed" / "experience.db") >= count
+
+        moments = [made(count) for count in sorted(chance.sample(range(1, total), 4))]
+        killed = run_and_kill(tmp_path, "eval", [page, "run=killed"], moments)
+        finish(tmp_path, "eval", [page, "run=killed"])
+        assert killed >= 3
+        broken = arms_in(tmp_path, "killed")
+        assert {arm: made.counts for arm, made in broken.items()} == {arm: made.counts for arm, made in whole.items()}
+        assert all(broken[arm].same_as(whole[arm]) and not broken[arm].invalid for arm in ARMS)
+        # Each start asks the probe once more; beyond that, only what was in flight is asked for again.
+        assert len(server.requests) <= price + killed * (1 + 8)
+    assert numbers_in(tmp_path, "killed") == numbers_in(tmp_path, "unbroken")
