@@ -20,6 +20,8 @@ from serve.slots import KeyValueSlots
 
 GROUP_TOKENS = 512
 """Of a group's prompts together, padding included: more would gain nothing and make its first member wait."""
+GROUP_ROWS = 8
+"""Prompts in a group at most: while they are computed, their keys and values take memory of their own."""
 CHUNK_TOKENS = 256
 """Of prompts, between two tokens of the running rows."""
 LONE_CHUNK_TOKENS = 2048
@@ -76,8 +78,8 @@ class Engine:
 
     def _run(self) -> None:
         while True:
-            self._gather()
             try:
+                self._gather()
                 self._advance_arrivals()
             except Exception as error:  # An error of any kind may only cost the requests that are concerned.
                 self._fail(self._arrivals.members, error)
@@ -135,8 +137,9 @@ class Engine:
             if _common_length(leader.prompt, generation.prompt[:-1]) >= cached + 2 * BLOCK_TOKENS:
                 return False  # After the leader's prompt is computed, most of this one will be there already.
         remaining = len(generation.prompt) - cached
-        widest = max([remaining, *self._arrivals.remaining])
-        if self._arrivals.leaders and widest * (len(self._arrivals.leaders) + 1) > GROUP_TOKENS:
+        rows = len(self._arrivals.leaders) + 1
+        padded = rows * max([remaining, *self._arrivals.remaining])
+        if rows > 1 and (rows > GROUP_ROWS or padded > GROUP_TOKENS):
             return False
         self._arrivals.leaders.append(generation)
         self._arrivals.remaining.append(remaining)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-KEY_VALUE_BYTES_ON_CPU = 3 * 512 * 1024**2
-PREFIX_BYTES_ON_CPU = 3 * 256 * 1024**2
+KEY_VALUE_BYTES_ON_CPU = 1024**3
+PREFIX_BYTES_ON_CPU = 512 * 1024**2
 
 
 @dataclass(frozen=True)

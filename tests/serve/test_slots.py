@@ -27,7 +27,7 @@ def keys(slots: KeyValueSlots, row: int) -> list[float]:
 
 def test_a_token_takes_two_numbers_a_layer_and_head() -> None:
     assert SMALL.bytes_per_token == 2 * 2 * 1 * 1 * 4
-    assert token_budget(SMALL).running == 1536 * 1024**2 // 16
+    assert token_budget(SMALL).running == 1024**3 // 16
 
 
 def test_one_new_token_a_row_is_written_behind_what_the_row_holds() -> None:
