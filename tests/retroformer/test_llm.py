@@ -75,7 +75,16 @@ def test_what_the_server_reports_is_what_is_charged(server: Endpoint) -> None:
     assert usage == Usage(calls=1, prompt_tokens=2000, completion_tokens=500, dollars=0.0135)
 
 
-@pytest.mark.parametrize("reported", [None, {}, {"prompt_tokens": "many", "completion_tokens": None}])
+@pytest.mark.parametrize(
+    "reported",
+    [
+        None,
+        {},
+        [],
+        {"prompt_tokens": "many", "completion_tokens": None},
+        {"prompt_tokens": -1, "completion_tokens": -1},
+    ],
+)
 def test_a_server_that_reports_no_usage_is_charged_a_token_for_four_characters(
     server: Endpoint, reported: dict[str, object] | None
 ) -> None:
