@@ -1,0 +1,245 @@
+"""How fast rollouts go: many at once against one at a time, and against what a pure load generator gets.
+
+    python benchmarks/rollouts.py                                  a local endpoint of fixed latency, ReAct actor
+    python benchmarks/rollouts.py configs/alfworld.yaml actor.kind=household actor.endpoint.api=completions ...
+                                                                   the endpoint and the actor of an experiment page
+
+A first pass, not timed, starts the environments and records each request of each rollout. The load generator sends the
+very same requests with bare httpx: no environment, no store, no parsing, no client library. What depends on what stays
+the same: the requests of a rollout one after the other, as many rollouts side by side. So its rate is the most that
+any actor could get from this endpoint with these prompts. Rounds of ours and of the generator alternate, and medians
+are compared.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from retroformer.assembly import Parts, chosen_tasks, make_actor, parts, read_page
+from retroformer.config import Collect, Endpoint
+from retroformer.experience import Budget, Experience
+from retroformer.llm import LanguageModel
+from retroformer.protocols import Actor
+from retroformer.records import Key, Memory, Message, Outcome, Task, Usage
+from retroformer.reflectors.baseline import NoReflector
+from retroformer.store import Store
+
+PAGE = """
+run: benchmark
+environment: {name: alfworld, source: generated, max_steps: 50}
+loop: {actions: 12, repetitions: 12, retries: 0}
+actor: {kind: react, endpoint: {model: fixed-latency}}
+"""
+
+Chains = dict[str, list[dict[str, Any]]]
+"""The requests of every task's rollout, in their order."""
+
+_TASK: ContextVar[str] = ContextVar("task")
+_SEEN = re.compile(r"you see ([^\n]*)\.")
+_ASKED = re.compile(r"Thought (\d+):\s*$")
+
+
+class RecordingModel(LanguageModel):
+    """Sends what it is asked to, and notes the request for the task that is being played."""
+
+    chains: Chains
+
+    async def complete(self, prompt: Any, **options: Any) -> Any:
+        body = {"model": self.model, "temperature": options["temperature"], "max_tokens": options["max_new_tokens"]}
+        if stop := options.get("stop"):
+            body["stop"] = list(stop)
+        if self.endpoint.api == "chat":
+            turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+            body["messages"] = [turn.model_dump() for turn in turns]
+        else:
+            body["prompt"] = prompt if isinstance(prompt, str) else "\n".join(turn.content for turn in prompt)
+        self.chains.setdefault(_TASK.get(), []).append(body)
+        return await super().complete(prompt, **options)
+
+
+class RecordingConnections:
+    """Opens models that record."""
+
+    def __init__(self, base_url: str | None, chains: Chains) -> None:
+        self._base_url, self._chains = base_url, chains
+        self.opened: list[LanguageModel] = []
+
+    def model(self, endpoint: Endpoint, name: str | None = None) -> LanguageModel:
+        model = RecordingModel(endpoint, endpoint.base_url or str(self._base_url), name)
+        model.chains = self._chains
+        self.opened.append(model)
+        return model
+
+    async def close(self) -> None:
+        for model in self.opened:
+            await model.close()
+
+
+async def side_by_side(work: Iterable[Callable[[], Awaitable[object]]], concurrency: int) -> float:
+    """Seconds that the work takes with so many pieces in flight."""
+    slots = asyncio.Semaphore(concurrency)
+
+    async def one(piece: Callable[[], Awaitable[object]]) -> None:
+        async with slots:
+            await piece()
+
+    started = time.perf_counter()
+    await asyncio.gather(*(one(piece) for piece in work))
+    return time.perf_counter() - started
+
+
+async def play(made: Parts, actor: Actor, store: Store, tasks: Sequence[Task], concurrency: int) -> float:
+    """Rollouts a second, stored like those of `collect`."""
+    arm = f"round {time.time_ns()}"
+    loop, budget = made.experiment.loop, Budget(Collect(), Usage())
+    slots = asyncio.Semaphore(concurrency)
+    experience = Experience(store, arm, made.pool, actor, NoReflector(), loop, 0, budget, slots=slots)
+
+    def rollout(task: Task) -> Callable[[], Awaitable[object]]:
+        async def played() -> None:
+            _TASK.set(task.id)
+            trajectory = await experience.trajectory(task, Memory(), Key(arm=arm, task_id=task.id))
+            if trajectory.outcome is Outcome.INVALID:
+                sys.exit(f"A rollout was invalid, so nothing was measured: {trajectory.cause}")
+
+        return played
+
+    return len(tasks) / await side_by_side([rollout(task) for task in tasks], concurrency)
+
+
+async def generate_load(
+    base_url: str, path: str, chains: Sequence[Sequence[dict[str, Any]]], concurrency: int
+) -> float:
+    """Chains of requests a second, with nothing between an answer and the next request."""
+    ready = [[json.dumps(body).encode() for body in chain] for chain in chains]
+    headers = {"content-type": "application/json", "authorization": "Bearer none"}
+    limits = httpx.Limits(max_connections=concurrency)
+    async with httpx.AsyncClient(base_url=base_url, headers=headers, limits=limits, timeout=600) as client:
+
+        def replay(chain: Sequence[bytes]) -> Callable[[], Awaitable[object]]:
+            async def sent() -> None:
+                for body in chain:
+                    (await client.post(path, content=body)).raise_for_status()
+
+            return sent
+
+        return len(chains) / await side_by_side([replay(chain) for chain in ready], concurrency)
+
+
+async def measure(arguments: argparse.Namespace, page_words: Sequence[str]) -> None:
+    """Print the table and the two ratios."""
+    page = read_page(page_words, "python benchmarks/rollouts.py [EXPERIMENT.yaml key=value ...]")
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(f"sqlite:///{folder}/experience.db", "benchmark")
+        async with parts(page, asks_reflector=False) as made:
+            tasks = chosen_tasks(page.experiment, arguments.tasks)
+            endpoint = page.experiment.actor.endpoint
+            base_url = endpoint.base_url or str(made.connections.base_url)
+            path = "chat/completions" if endpoint.api == "chat" else "completions"
+            recorded: Chains = {}
+            recording = RecordingConnections(made.connections.base_url, recorded)
+            await play(made, make_actor(page.experiment, recording), store, tasks, arguments.concurrency)  # type: ignore[arg-type]
+            await recording.close()
+            chains = [recorded[task.id] for task in tasks]
+            few = tasks[: max(2, arguments.tasks // arguments.concurrency)]
+            calls = sum(map(len, chains))
+            print(f"{len(tasks)} rollouts, {calls} calls, {arguments.concurrency} at once, {os.cpu_count()} cores")
+            ours, most, alone = [], [], []
+            for number in range(arguments.rounds):
+                ours.append(await play(made, made.actor, store, tasks, arguments.concurrency))
+                most.append(await generate_load(base_url, path, chains, arguments.concurrency))
+                alone.append(await play(made, made.actor, store, few, 1))
+                print(
+                    f"round {number}: ours {ours[-1]:.2f}/s  load generator {most[-1]:.2f}/s  alone {alone[-1]:.2f}/s"
+                )
+        store.close()
+    best, at_once, single = (statistics.median(rates) for rates in (most, ours, alone))
+    print(f"rollouts a second           {at_once:8.2f}  ({at_once * calls / len(tasks):.0f} calls a second)")
+    print(f"{arguments.concurrency} at once / 1 at a time     {at_once / single:8.2f}")
+    print(f"ours / pure load generator  {at_once / best:8.3f}")
+
+
+@contextlib.asynccontextmanager
+async def fixed_latency_endpoint(milliseconds: float, capacity: int) -> AsyncIterator[str]:
+    """An OpenAI-compatible server in a process of its own, so that it takes no time from the event loop under test."""
+    command = [sys.executable, __file__, "--endpoint", f"--latency-ms={milliseconds}", f"--capacity={capacity}"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        yield (await process.stdout.readline()).decode().strip()
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def serve(milliseconds: float, capacity: int) -> None:
+    """Answer each request after `milliseconds`, at most `capacity` at a time."""
+    rows = asyncio.Semaphore(capacity)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1])  # type: ignore[index]
+                body = json.loads(await reader.readexactly(length))
+                async with rows:
+                    await asyncio.sleep(milliseconds / 1000)
+                content = json.dumps(completion(body)).encode()
+                head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+                writer.write(head.encode() + content)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
+    await server.serve_forever()
+
+
+def completion(body: dict[str, Any]) -> dict[str, Any]:
+    """The next step of a ReAct attempt: one place of the room after the other."""
+    prompt = body["messages"][-1]["content"]
+    places = re.findall(r"([a-z]+ \d+)", _SEEN.findall(prompt)[0])
+    number = int(_ASKED.findall(prompt)[0])
+    text = f" I look further.\nAction {number}: go to {places[number % len(places)]}"
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 12, "total_tokens": len(prompt) // 4 + 12}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    kind = "chat.completion"
+    return {"id": "c", "object": kind, "created": 0, "model": body["model"], "choices": [choice], "usage": usage}
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    if arguments.endpoint:
+        await serve(arguments.latency_ms, arguments.capacity)
+    elif arguments.page:
+        await measure(arguments, arguments.page)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "benchmark.yaml"
+            page.write_text(PAGE)
+            async with fixed_latency_endpoint(arguments.latency_ms, arguments.capacity) as url:
+                await measure(arguments, [str(page), f"actor.endpoint.base_url={url}"])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", nargs="*", metavar="EXPERIMENT.yaml key=value", help="without one, a local endpoint")
+    parser.add_argument("--tasks", type=int, default=64)
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--latency-ms", type=float, default=50.0, help="of the local endpoint")
+    parser.add_argument("--capacity", type=int, default=16, help="requests that the local endpoint answers at a time")
+    parser.add_argument("--endpoint", action="store_true", help=argparse.SUPPRESS)
+    asyncio.run(main(parser.parse_args()))
