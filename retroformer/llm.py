@@ -106,11 +106,9 @@ class LanguageModel:
         return Completion(text=text, usage=self._usage(usage if isinstance(usage, dict) else {}, prompt, text))
 
     def _usage(self, reported: dict[str, object], prompt: Prompt, text: str) -> Usage:
-        prompt_tokens, completion_tokens = reported.get("prompt_tokens"), reported.get("completion_tokens")
-        if (
-            not (isinstance(prompt_tokens, int) and isinstance(completion_tokens, int))
-            or min(prompt_tokens, completion_tokens) < 0
-        ):
+        counts = [reported.get(name) for name in ("prompt_tokens", "completion_tokens")]
+        prompt_tokens, completion_tokens = (one if isinstance(one, int) and one >= 0 else None for one in counts)
+        if prompt_tokens is None or completion_tokens is None:
             # A server that reports nothing must not make the budget endless: four characters are about a token.
             words = prompt if isinstance(prompt, str) else "".join(turn.content for turn in prompt)
             prompt_tokens, completion_tokens = len(words) // 4 + 1, len(text) // 4 + 1

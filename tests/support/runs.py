@@ -20,7 +20,7 @@ HOUSEHOLD: dict[str, Any] = {
     "run": "toy",
     "environment": {"name": "alfworld", "source": "generated", "split": "train", "receptacles": 8, "max_steps": 20},
     "loop": {"trials": 3, "actions": 9, "memory": 2, "concurrency": 8, "retries": 0, "environment_processes": 1},
-    "reflector": {"view": "compact", "endpoint": {"model": "big", "timeout_seconds": 0.5}},
+    "reflector": {"view": "compact", "endpoint": {"model": "big", "timeout_seconds": 20.0}},
     "collect": {"tasks": 6, "candidates": 2},
     "eval": {
         "split": "held_out",
