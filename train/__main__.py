@@ -81,10 +81,9 @@ def run(stage: Stage, train: Callable[[], None]) -> str:
 
 
 def _told(metrics: dict[str, Any]) -> str:
-    parts = []
-    for name in ("samples", "pairs", "prompts", "steps", "updates"):
-        if name in metrics:
-            parts.append(f"{metrics[name]} {name}")
+    parts = [
+        f"{metrics[name]} {name}" for name in ("samples", "pairs", "prompts", "steps", "updates") if name in metrics
+    ]
     if losses := metrics.get("losses"):
         parts.append(f"loss {losses[0]:.3f} to {losses[-1]:.3f}")
     if "held_out_accuracy" in metrics:

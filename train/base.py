@@ -112,12 +112,12 @@ def lora_config(lora: Lora, *, scores: bool = False) -> Any:
     """The adapter that a page describes, for the language model or for the reward model with its score head."""
     from peft import LoraConfig
 
+    alpha: Any = lora.alpha  # peft says int and takes any number.
     return LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,
+        lora_alpha=alpha,
         lora_dropout=lora.dropout,
         target_modules=["q_proj", "v_proj"] if lora.targets == "attention" else "all-linear",
-        exclude_modules=["score"] if scores else None,
         modules_to_save=["score"] if scores else None,
         task_type="SEQ_CLS" if scores else "CAUSAL_LM",
     )
@@ -142,8 +142,8 @@ def load_adapter(base: Any, folder: Path, lora: Lora) -> Any:
     """
     from peft import PeftConfig, PeftModel
 
-    require_same_shape(PeftConfig.from_pretrained(folder), folder, lora)
-    return PeftModel.from_pretrained(base, folder, is_trainable=True)
+    require_same_shape(PeftConfig.from_pretrained(str(folder)), folder, lora)
+    return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
 
 
 def require_same_shape(found: Any, folder: Path, lora: Lora) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from trl import SFTConfig, SFTTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
 
 from retroformer.config import Optimizer
 from train.base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config
@@ -63,7 +64,7 @@ def imitate(stage: Stage, optimizer: Optimizer, texts: Sequence[tuple[Prompt, st
     require_length(lengths, page.max_length, "samples")
     rows = [{"input_ids": sample.ids, "labels": sample.labels} for sample in data]
     base = load_base(page)
-    trainer = ResponseTrainer(
+    trainer: Any = ResponseTrainer(
         model=load_adapter(base, start, page.lora) if start else base,
         peft_config=None if start else lora_config(page.lora),
         args=SFTConfig(**trainer_settings(stage, optimizer), packing=False),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from retroformer.arms import WRITTEN, is_rated
 from retroformer.config import Experiment
 from retroformer.errors import MissingInput
 from retroformer.rating import preference_pairs, rated_reflections
@@ -10,14 +11,11 @@ from retroformer.records import PreferencePair, RatedReflection
 from retroformer.store import Store, open_store
 from train.dataset import Prompt
 
-WRITTEN_ARM = "written"
-COLLECT_ARM = "collect"
-
 
 def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
     """All advice written by rule, with its prompts. Raises MissingInput where there is none."""
     with _open(experiment, "collect warm") as store:
-        found = [(row.reflection.prompt, row.reflection.text) for row in store.reflections(WRITTEN_ARM)]
+        found = [(row.reflection.prompt, row.reflection.text) for row in store.reflections(WRITTEN)]
         if not found:
             raise MissingInput(
                 f"No written advice in {store.url}: run `python -m collect warm EXPERIMENT.yaml` first "
@@ -43,39 +41,38 @@ def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
 def pairs(experiment: Experiment) -> list[PreferencePair]:
     """Reflections on one trajectory of which one is rated better. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        rated = _rated(store)
-        found = preference_pairs(rated)
+        # An arm at a time: the same trial of the same task is another trajectory in another arm.
+        rated = {arm: rated_reflections(store, arm) for arm in _rated_arms(store)}
+        found = [pair for some in rated.values() for pair in preference_pairs(some)]
         if not found:
+            everything = _rated(store)
             raise MissingInput(
-                f"No preference pairs in {store.url} ({len(rated)} reflections are rated, {_signs(rated)}; ties make "
-                "no pairs): collect more tasks, or more candidates for each failure."
+                f"No preference pairs in {store.url} ({len(everything)} reflections are rated, {_signs(everything)}; "
+                "ties make no pairs): collect more tasks, or more candidates for each failure."
             )
         return found
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:
-    """Each different prompt of the collected reflections once. Raises MissingInput where there is none."""
+    """Each different prompt of the rated reflections once. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        found = list(dict.fromkeys(row.reflection.prompt for row in store.reflections(COLLECT_ARM)))
-        if not found:
-            raise _nothing_collected(store.url, "collect")
-        return found
+        return list(dict.fromkeys(one.reflection.prompt for one in _rated(store)))
+
+
+def _rated_arms(store: Store) -> list[str]:
+    return [arm for arm in store.arms() if is_rated(arm)]
 
 
 def _rated(store: Store) -> list[RatedReflection]:
-    rated = rated_reflections(store, COLLECT_ARM)
+    rated = [one for arm in _rated_arms(store) for one in rated_reflections(store, arm)]
     if not rated:
-        raise _nothing_collected(store.url, "collect")
+        raise MissingInput(f"No rated reflections in {store.url}: run `python -m collect EXPERIMENT.yaml` first.")
     return rated
 
 
 def _signs(rated: list[RatedReflection]) -> str:
     positive, negative = sum(one.rating > 0 for one in rated), sum(one.rating < 0 for one in rated)
     return f"{positive} positive, {negative} negative, {len(rated) - positive - negative} zero"
-
-
-def _nothing_collected(where: str, command: str) -> MissingInput:
-    return MissingInput(f"No rated reflections in {where}: run `python -m {command} EXPERIMENT.yaml` first.")
 
 
 @contextmanager

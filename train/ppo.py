@@ -125,7 +125,7 @@ def optimize(model: SharedBase, optimizer: torch.optim.Optimizer, rollouts: Roll
         old_BT = rollouts.log_probs_BT[rows]
         policy_BT = clipped_policy_loss(new.log_probs_BT, old_BT, rollouts.advantages_BT[rows], page.clip)
         value_BT = clipped_value_loss(new.values_BT, rollouts.values_BT[rows], rollouts.returns_BT[rows], page.clip)
-        (((policy_BT + page.value_weight * value_BT) * mask_BT).sum() / total).backward()
+        (((policy_BT + page.value_weight * value_BT) * mask_BT).sum() / total).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             off_BT = torch.exp(new.log_probs_BT - old_BT) - 1
             for name, values_BT in {
@@ -162,4 +162,5 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, page: Ppo, step: int) -
 def _read(model: SharedBase, block: Block, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     mine = model.opinions(block.ids_BL, block.attention_BL, length)
     reference_BT = model.reference_log_probs(block.ids_BL, block.attention_BL, length)
-    return (*mine, reference_BT, model.scores(block.ids_BL, block.attention_BL))
+    scores_B = model.scores(block.ids_BL, block.attention_BL)
+    return mine.log_probs_BT, mine.values_BT, mine.entropies_BT, reference_BT, scores_B

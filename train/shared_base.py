@@ -36,9 +36,8 @@ class SharedBase(nn.Module):
 
         super().__init__()
         # Without dropout, so that the first ratio of every update is exactly 1.
-        config = PeftConfig.from_pretrained(sft)
-        config.lora_dropout = 0.0
-        config.inference_mode = False
+        config: Any = PeftConfig.from_pretrained(str(sft))
+        config.lora_dropout, config.inference_mode = 0.0, False
         self.language_model: Any = PeftModel.from_pretrained(base, sft, POLICY, is_trainable=True, config=config)
         self.language_model.load_adapter(sft, REFERENCE)
         hidden_size: int = base.config.get_text_config().hidden_size
@@ -86,7 +85,8 @@ class SharedBase(nn.Module):
         positions_L = torch.arange(ids_BL.shape[1], device=ids_BL.device)
         last_B = (positions_L * attention_BL).argmax(dim=1)
         rows_B = torch.arange(len(ids_BL), device=ids_BL.device)
-        return self.score_head(hidden_BLH[rows_B, last_B].float())[:, 0]
+        scores_B: Tensor = self.score_head(hidden_BLH[rows_B, last_B].float())[:, 0]
+        return scores_B
 
     @torch.no_grad()
     def generate(self, ids_BP: Tensor, attention_BP: Tensor, max_new_tokens: int, pad_id: int, eos_id: int) -> Tensor:
@@ -95,7 +95,7 @@ class SharedBase(nn.Module):
         Temperature 1 and no truncation of the distribution: the ratio of PPO is between policies, as they are.
         """
         with self._autocast():
-            return self.language_model.generate(  # type: ignore[no-any-return]
+            drawn_BL: Tensor = self.language_model.generate(
                 input_ids=ids_BP,
                 attention_mask=attention_BP,
                 max_new_tokens=max_new_tokens,
@@ -107,6 +107,7 @@ class SharedBase(nn.Module):
                 eos_token_id=eos_id,
                 use_cache=True,
             )
+        return drawn_BL
 
     def save_policy(self, folder: Path) -> None:
         """Write the policy's adapter into `folder` itself, where peft would make a folder of the adapter's name."""
@@ -117,16 +118,16 @@ class SharedBase(nn.Module):
 
     def _log_probs(self, hidden_BTH: Tensor) -> Tensor:
         # In fp32, and only for the tokens of responses: bf16 logits put noise of 0.2 on ratios, and prompts are long.
-        head = self.language_model.get_base_model().get_output_embeddings()
+        head: Any = self.language_model.get_base_model().get_output_embeddings()
         return linear(hidden_BTH, head.weight.float()).log_softmax(dim=-1)
 
     def _hidden(self, ids_BL: Tensor, attention_BL: Tensor) -> Tensor:
         positions_BL = (attention_BL.cumsum(dim=1) - 1).clamp(min=0)
-        trunk = self.language_model.get_base_model().base_model
+        trunk: Any = self.language_model.get_base_model().base_model
         with self._autocast():
-            return trunk(  # type: ignore[no-any-return]
-                input_ids=ids_BL, attention_mask=attention_BL, position_ids=positions_BL, use_cache=False
-            ).last_hidden_state
+            read = trunk(input_ids=ids_BL, attention_mask=attention_BL, position_ids=positions_BL, use_cache=False)
+        hidden_BLH: Tensor = read.last_hidden_state
+        return hidden_BLH
 
     def _autocast(self) -> Any:
         return torch.autocast(self.device.type, torch.bfloat16) if self._in_bf16 else nullcontext()
@@ -144,11 +145,11 @@ class SharedBase(nn.Module):
         from peft import PeftConfig, set_peft_model_state_dict
         from safetensors.torch import load_file
 
-        config = PeftConfig.from_pretrained(folder)
+        config: Any = PeftConfig.from_pretrained(str(folder))
         config.task_type, config.modules_to_save, config.inference_mode = "CAUSAL_LM", None, True
         weights = load_file(folder / "adapter_model.safetensors")
-        head = [name for name in weights if name.endswith("score.weight")]
-        self.score_head.weight.data.copy_(weights.pop(head[0]))
+        heads = [name for name in weights if name.endswith("score.weight")]
+        self.score_head.weight.data.copy_(weights.pop(heads[0]))
         self.language_model.add_adapter(REWARD, config)
         loaded = set_peft_model_state_dict(self.language_model, weights, adapter_name=REWARD)
         if loaded.unexpected_keys:

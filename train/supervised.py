@@ -58,7 +58,7 @@ def ordered_rows(rows: Sequence[dict[str, Any]], lengths: Sequence[int], optimiz
     return Dataset.from_list([rows[index] for index in order])
 
 
-class Watcher(TrainerCallback):
+class Watcher(TrainerCallback):  # type: ignore[misc]
     """Shows and tracks each step's loss; marks checkpoints whose files are all there."""
 
     def __init__(self, progress: Line, track: Tracker) -> None:

@@ -48,7 +48,7 @@ def _tensorboard(stage: Stage) -> Iterator[Tracker]:
 
 
 def _service(name: str, stage: Stage) -> Iterator[Tracker]:
-    """wandb and trackio share this interface."""
+    """Both wandb and trackio have this interface."""
     try:
         service: Any = importlib.import_module(name)
     except ModuleNotFoundError:

@@ -1,0 +1,187 @@
+"""Each guard fails loudly here where a library brings its trap back, or where nobody calls the guard any more."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from retroformer.config import Lora, Train
+from retroformer.embedded_model import model_config
+from retroformer.errors import ConfigError, MissingInput
+from tests.train.world import save_tiny_model
+from train.base import (
+    guard_bnb_cpu,
+    guard_padding,
+    keep_trainables_in_fp32,
+    load_adapter,
+    load_base,
+    load_tokenizer,
+    lora_config,
+    quantization,
+    require_adapter,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+IDS = torch.arange(3, 259).reshape(8, 32)
+
+
+@pytest.fixture(scope="module")
+def wide_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wide enough for the packed 4-bit kernels of CPUs."""
+    return save_tiny_model(tmp_path_factory.mktemp("wide"), hidden=128)
+
+
+def four_bit(base: Path, *, guarded: bool) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    train = Train(base_model=str(base))
+    if guarded:
+        return load_base(train)
+    return AutoModelForCausalLM.from_pretrained(base, quantization_config=quantization(train), dtype=torch.bfloat16)
+
+
+def gradients(model: Any) -> torch.Tensor:
+    """Of an adapter with fixed weights, in one vector."""
+    from peft import get_peft_model
+
+    adapted: Any = get_peft_model(model, lora_config(Lora()))
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data = 0.05 * torch.randn(parameter.shape, generator=generator)
+    adapted.train()
+    with torch.autocast("cpu", torch.bfloat16):
+        adapted(input_ids=IDS, labels=IDS).loss.backward()
+    found = torch.cat([one.grad.flatten() for one in adapted.parameters() if one.grad is not None])
+    adapted.unload()
+    return found
+
+
+def cosine(first: torch.Tensor, second: torch.Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(first, second, dim=0))
+
+
+def test_gradients_through_a_4_bit_base_survive_a_look_in_eval_mode(wide_base: Path) -> None:
+    model = four_bit(wide_base, guarded=True)
+    fresh = gradients(model)
+    model.eval()
+    with torch.no_grad():
+        model(input_ids=IDS)
+    assert cosine(fresh, gradients(model)) > 0.99
+
+
+@pytest.mark.filterwarnings("ignore:bitsandbytes.*autograd:UserWarning")
+def test_the_guard_repairs_weights_that_were_already_repacked(wide_base: Path) -> None:
+    model = four_bit(wide_base, guarded=False)
+    fresh = gradients(model)
+    model.eval()
+    with torch.no_grad():
+        model(input_ids=IDS)
+    weights = [module.weight for module in model.modules() if type(module).__name__ == "Linear4bit"]
+    if not any(getattr(weight.quant_state, "packing_format_for_cpu", False) for weight in weights):
+        pytest.skip("this CPU does not repack 4-bit weights")
+    assert cosine(fresh, gradients(model)) < 0.9, "the trap is gone: the guard may go, too"
+    guard_bnb_cpu(model)
+    # Repacking has rounded the scales of the weights, and that is not undone.
+    assert cosine(fresh, gradients(model)) > 0.95
+
+
+def test_a_step_at_the_papers_rate_moves_every_weight() -> None:
+    adapter = torch.nn.Linear(64, 64).bfloat16()
+    keep_trainables_in_fp32(adapter)
+    before = adapter.weight.detach().clone()
+    optimizer = torch.optim.AdamW(adapter.parameters(), lr=1e-5, weight_decay=0.0)
+    adapter(torch.randn(4, 64)).square().sum().backward()
+    optimizer.step()
+    assert (adapter.weight != before).float().mean() > 0.99
+
+
+def test_padding_never_is_the_end_of_a_turn(tiny_base: Path) -> None:
+    tokenizer = load_tokenizer(Train(base_model=str(tiny_base)))
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.add_tokens("<pad>")
+    guard_padding(tokenizer)
+    assert tokenizer.pad_token == "<pad>"
+
+
+def test_a_tokenizer_without_any_other_token_for_padding_is_refused() -> None:
+    bare = SimpleNamespace(
+        pad_token_id=2, eos_token_id=2, eos_token="</s>", unk_token=None, get_vocab=lambda: {"</s>": 2, "a": 3}
+    )
+    with pytest.raises(ConfigError, match="no token for padding"):
+        guard_padding(bare)
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused_before_training(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    with pytest.raises(ConfigError, match="no chat template"):
+        load_tokenizer(Train(base_model=str(tmp_path)))
+
+
+def test_the_base_keeps_no_cache_in_training(tiny_base: Path) -> None:
+    assert load_base(Train(base_model=str(tiny_base), quantization="none")).config.use_cache is False
+
+
+def test_condensed_rotary_positions_are_kept_as_linear_scaling(tiny_base: Path, tmp_path: Path) -> None:
+    import json
+
+    settings = json.loads((tiny_base / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"rope_condense_ratio": 8}))
+    assert model_config(tmp_path).rope_parameters["factor"] == 8.0
+
+
+def test_an_adapter_of_another_shape_than_the_page_asks_for_is_refused(tiny_base: Path, tmp_path: Path) -> None:
+    from peft import get_peft_model
+
+    train = Train(base_model=str(tiny_base), quantization="none")
+    adapted: Any = get_peft_model(load_base(train), lora_config(Lora(rank=2, targets="attention")))
+    adapted.save_pretrained(tmp_path / "warm")
+    assert load_adapter(load_base(train), tmp_path / "warm", Lora(rank=2, targets="attention"))
+    with pytest.raises(ConfigError, match=r"rank, alpha and targets \(2, 8.0, 'attention'\)"):
+        load_adapter(load_base(train), tmp_path / "warm", Lora(rank=4))
+
+
+def test_a_missing_adapter_names_the_command_that_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match=r"No adapter at .*sft: run `python -m train sft EXPERIMENT.yaml` first"):
+        require_adapter(tmp_path / "sft")
+
+
+def nf4_bytes(model: Any) -> float:
+    """Of the base in memory: half a byte a weight of the layers, one byte for 64 weights and its second quantisation
+    (four bytes for 256 of those), and two bytes for every other weight.
+    """
+    head = model.get_output_embeddings()
+    packed = sum(
+        module.weight.numel()
+        for module in model.modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    )
+    other = sum(parameter.numel() for parameter in model.parameters()) - packed
+    return packed / 2 + packed / 64 * (1 + 4 / 256) + 2 * other
+
+
+def test_a_7_billion_base_takes_3_6_gib_in_4_bits_and_its_adapters_almost_nothing() -> None:
+    from peft import get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.device("meta"):
+        model: Any = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=False))
+        assert nf4_bytes(model) / 2**30 == pytest.approx(3.60, abs=0.02)
+        adapted: Any = get_peft_model(model, lora_config(Lora(rank=4)))
+    # Weight, gradient and Adam's two moments, four bytes each.
+    adapter = 16 * sum(one.numel() for one in adapted.parameters() if one.requires_grad)
+    assert adapter / 2**20 == pytest.approx(152, abs=2)
+
+
+def test_the_formula_of_memory_is_that_of_a_loaded_model(wide_base: Path) -> None:
+    plain = load_base(Train(base_model=str(wide_base), quantization="none"))
+    model = four_bit(wide_base, guarded=True)
+    total = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    for module in model.modules():
+        if type(module).__name__ == "Linear4bit":
+            state = module.weight.quant_state
+            total += state.absmax.numel() * state.absmax.element_size() + 4 * state.state2.absmax.numel()
+    assert total == pytest.approx(nf4_bytes(plain), rel=0.01)

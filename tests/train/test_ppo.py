@@ -1,0 +1,167 @@
+"""The real loop on a tiny model, at rates that a few updates can show."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from retroformer.config import Ppo
+from tests.train.world import experiment
+from train.base import load_base, lora_config
+from train.ppo import Sampling, evaluate, make_optimizer, optimize, ppo, set_learning_rates
+from train.sampling import blocks, padded_responses, prompts_of_update, respond
+from train.shared_base import SharedBase
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(6)]
+PAD, END = 0, 2
+FIRST_BAD_TOKEN = 130
+SAMPLING = Sampling(max_new_tokens=4, pad_id=PAD, eos_id=END, seed=0)
+
+
+class PaysForLowTokens(SharedBase):
+    """A bandit: a response is worth the share of its tokens below a border that the policy crosses half of the time."""
+
+    def scores(self, ids_BL: Tensor, attention_BL: Tensor) -> Tensor:
+        response_BT = ids_BL[:, -SAMPLING.max_new_tokens :]
+        return (response_BT < FIRST_BAD_TOKEN).float().mean(dim=1)
+
+
+def adapters(folder: Path, base: Path) -> tuple[Any, Path, Path]:
+    """A page, and fresh adapters for the policy and the reward model."""
+    from peft import get_peft_model
+
+    page = experiment(folder, base).train
+    torch.manual_seed(0)
+    for name, scores in (("sft", False), ("reward", True)):
+        adapted: Any = get_peft_model(load_base(page, scores=scores), lora_config(page.lora, scores=scores))
+        adapted.save_pretrained(folder / name)
+    return page, folder / "sft", folder / "reward"
+
+
+def settings(**changes: Any) -> Ppo:
+    return Ppo(learning_rate=3e-2, batch_size=32, micro_batch_size=32, updates=20, epochs=4, kl=0.0).model_copy(
+        update=changes
+    )
+
+
+def test_the_policy_learns_to_pull_the_paying_arm(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model = PaysForLowTokens(load_base(page), sft, reward)
+    facts = list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(), SAMPLING))
+    assert facts[0]["reward_model_score"] < 0.55
+    assert facts[-1]["reward_model_score"] > 0.75
+    assert facts[-1]["kl"] > 5
+
+
+def test_a_heavy_weight_on_divergence_keeps_the_policy_where_it_was(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model, heavy = PaysForLowTokens(load_base(page), sft, reward), settings(kl=3.0, learning_rate=3e-3, updates=4)
+    facts = list(ppo(model, make_optimizer(model, heavy), PROMPTS, heavy, SAMPLING))
+    assert facts[-1]["kl"] < 1.0
+    assert facts[-1]["reward_model_score"] < 0.6
+
+
+@pytest.mark.parametrize(("quantization", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("nf4", "bfloat16")])
+def test_the_first_ratio_of_an_update_is_exactly_one(
+    tiny_base: Path, workplace: Path, quantization: str, dtype: str
+) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    page = page.model_copy(update={"quantization": quantization, "dtype": dtype})
+    model = SharedBase(load_base(page), sft, reward)
+    optimizer = make_optimizer(model, settings())
+    torch.manual_seed(1)
+    responses = respond(model, sorted(PROMPTS * 2, key=len), 4, 5, PAD, END)
+    rollouts = evaluate(model, responses, settings(micro_batch_size=5), SAMPLING)
+    set_learning_rates(optimizer, settings(), 100)
+    first = optimize(model, optimizer, rollouts, settings(micro_batch_size=5))
+    assert (first["ratio_furthest_from_1"], first["clip_fraction"]) == (0.0, 0.0)
+    assert first["ratio"] == pytest.approx(1.0)
+    assert optimize(model, optimizer, rollouts, settings(micro_batch_size=5))["ratio_furthest_from_1"] > 0
+
+
+def test_only_policy_and_value_head_are_trained(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(page), sft, reward)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(updates=1), SAMPLING))
+    moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    assert moved
+    assert all(".policy." in name or name.startswith("value_head") for name in moved)
+    assert not any(".ref." in name or ".reward." in name for name in moved)
+
+
+def test_a_fresh_policy_is_the_reference(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(page), sft, reward).eval()
+    ids, attention = torch.tensor([[1, 9, 8, 7, 6]]), torch.ones(1, 5, dtype=torch.long)
+    mine = model.opinions(ids, attention, 2)
+    torch.testing.assert_close(mine.log_probs_BT, model.reference_log_probs(ids, attention, 2), rtol=0, atol=0)
+    assert mine.values_BT.tolist() == [[0.0, 0.0]]
+
+
+def test_opinions_are_those_of_the_plain_model_whatever_the_padding(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(page), sft, reward).eval()
+    ids = torch.tensor([[1, 9, 8, 7, 6]])
+    log_probs_BTV = load_base(page).eval()(input_ids=ids).logits.log_softmax(dim=-1)
+    expected_BT = torch.stack([log_probs_BTV[0, 2, 7], log_probs_BTV[0, 3, 6]])[None]
+    padded = torch.tensor([[PAD, PAD, 1, 9, 8, 7, 6]])
+    attention = torch.tensor([[0, 0, 1, 1, 1, 1, 1]])
+    torch.testing.assert_close(model.opinions(padded, attention, 2).log_probs_BT, expected_BT)
+
+
+def test_the_saved_policy_gives_equal_log_probabilities(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(page), sft, reward)
+    list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(updates=1), SAMPLING))
+    (workplace / "ppo").mkdir()
+    model.save_policy(workplace / "ppo")
+    again = SharedBase(load_base(page), workplace / "ppo", reward)
+    ids, attention = torch.tensor([[1, 9, 8, 7, 6]]), torch.ones(1, 5, dtype=torch.long)
+    first, second = (one.eval().opinions(ids, attention, 3).log_probs_BT for one in (model, again))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_tokens_after_the_end_of_a_turn_are_padding_and_the_end_is_not() -> None:
+    drawn_BT = torch.tensor([[7, END, 9], [7, 8, 9]])
+    responses = padded_responses([[5], [5, 6]], drawn_BT, 2, PAD, END)
+    assert responses.ids_BL.tolist() == [[PAD, 5, 7, END, PAD], [5, 6, 7, 8, 9]]
+    assert responses.attention_BL.tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    assert responses.mask_BT.tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert responses.ended_B.tolist() == [True, False]
+
+
+def test_a_block_leaves_out_the_padding_of_longer_prompts() -> None:
+    responses = padded_responses([[5], [5, 6], [5, 6, 7, 8]], torch.tensor([[9], [9], [9]]), 4, PAD, END)
+    shapes = [tuple(block.ids_BL.shape) for block in blocks(responses, 2)]
+    assert shapes == [(2, 3), (1, 5)]
+
+
+def test_passes_take_every_prompt_before_any_comes_again() -> None:
+    taken = [ids[1] for update in range(3) for ids in prompts_of_update(PROMPTS, update, 4, seed=0)]
+    assert sorted(taken) == sorted([10, 11, 12, 13, 14, 15] * 2)
+
+
+def test_an_answer_without_an_end_costs_one_deviation_of_the_score(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model = PaysForLowTokens(load_base(page), sft, reward)
+    low = torch.tensor([[20, 21, 22, 23], [20, 21, 22, END]])
+    responses = padded_responses([[5], [5]], low, 1, PAD, END)
+    sampling = SAMPLING._replace(score_mean=0.5, score_deviation=0.25)
+    facts = evaluate(model, responses, settings(), sampling).facts
+    # Both earn (1 - 0.5) / 0.25 = 2; the first loses 1 for its missing end.
+    assert (facts["reward_model_score"], facts["score"], facts["ended"]) == (1.0, 1.5, 0.5)
+
+
+def test_learning_rates_rise_and_then_stay(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(page), sft, reward)
+    optimizer, long = make_optimizer(model, settings()), settings(updates=100)
+    rates = []
+    for step in (0, 9, 19, 150):  # The warm-up is 5 % of 400 steps.
+        set_learning_rates(optimizer, long, step)
+        rates.append([group["lr"] for group in optimizer.param_groups])
+    assert rates == [pytest.approx([share * 3e-2, share * 1e-3]) for share in (0.05, 0.5, 1.0, 1.0)]

@@ -1,0 +1,152 @@
+"""The commands as users run them: what they need, what they say, and what a kill costs."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retroformer.config import load
+from retroformer.errors import ConfigError, MissingInput
+from tests.train.world import collect, page
+from train import inputs
+from train.__main__ import main
+from train.stage import make_stage
+
+REPOSITORY = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+
+
+def kill_at(folder: Path, checkpoint: str, *words: str) -> None:
+    """Start a stage in a process of its own, and kill it when a checkpoint of this name is there."""
+    log = folder / "killed.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "train", *words], cwd=folder, env=ENVIRONMENT, stdout=output, stderr=output
+        )
+        deadline = time.monotonic() + 300
+        while not list(folder.glob(f"runs/tiny/checkpoints/*/{checkpoint}")):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+
+
+def metrics(folder: Path, stage: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "runs/tiny" / stage / "metrics.json").read_text())
+    return found
+
+
+def test_killed_stages_go_on_and_end_like_unbroken_ones(
+    tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Imitation, reward model and PPO, each killed with SIGKILL in the middle; then the same without a kill."""
+    many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4, "epochs": 20}
+    made = page(workplace, tiny_base, sft=many, reward=many, ppo={**many, "epochs": 2, "updates": 30})
+    collect(made)
+    whole = workplace / "whole"
+    shutil.copytree(workplace / "runs", whole / "runs")
+    for stage, checkpoint in (
+        ("sft", "checkpoint-7/complete"),
+        ("reward", "checkpoint-7/complete"),
+        ("ppo", "update-000003.pt"),
+    ):
+        kill_at(workplace, checkpoint, stage, str(made))
+        assert not (workplace / "runs/tiny" / stage).exists(), "a half-trained adapter looks finished"
+        main([stage, str(made)])
+        assert f"trained {stage}: runs/tiny/{stage} (" in capsys.readouterr().out
+        assert not list((workplace / "runs/tiny/checkpoints").glob(f"{stage}-*"))
+        with monkeypatch.context() as elsewhere:
+            elsewhere.chdir(whole)
+            main([stage, str(made)])
+        broken, unbroken = metrics(workplace, stage), metrics(whole, stage)
+        done = "updates" if stage == "ppo" else "steps"
+        assert 3 <= broken[f"resumed_from_{done.removesuffix('s')}"] < broken[done]
+        assert broken[done] == unbroken[done]
+        assert broken["adapter_sha256"] == unbroken["adapter_sha256"], f"{stage} resumed differently"
+
+
+def test_a_finished_stage_is_done_until_its_inputs_change(
+    tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = page(workplace, tiny_base, report_to="tensorboard")
+    collect(made)
+    main(["warm", str(made)])
+    assert capsys.readouterr().out.startswith("trained warm: runs/tiny/warm (24 samples, 6 steps, loss ")
+    first = metrics(workplace, "warm")
+    assert list(workplace.glob("runs/tiny/logs/warm/events*"))
+    assert load(workplace / "runs/tiny/warm/config.yaml") == load(made)
+    main(["warm", str(made), "train.checkpoint_steps=3"])
+    assert capsys.readouterr().out.startswith("warm is already done with these inputs: runs/tiny/warm (24 samples")
+    assert metrics(workplace, "warm") == first
+    main(["warm", str(made), "train.warm.epochs=2"])
+    assert capsys.readouterr().out.startswith("trained warm")
+    assert metrics(workplace, "warm")["steps"] == 12
+
+
+def test_stages_start_from_the_adapters_of_those_before(tiny_base: Path, workplace: Path) -> None:
+    made = page(workplace, tiny_base)
+    collect(made)
+    experiment = load(made)
+    quick = experiment.train.sft
+    (workplace / "adapter").mkdir()
+    (workplace / "adapter" / "adapter_config.json").write_text("{}")
+    (workplace / "adapter" / "adapter_model.safetensors").write_text("one")
+    one = make_stage("sft", experiment, quick, ["text"], {"start": workplace / "adapter"}).fingerprint
+    (workplace / "adapter" / "adapter_model.safetensors").write_text("two")
+    two = make_stage("sft", experiment, quick, ["text"], {"start": workplace / "adapter"}).fingerprint
+    assert len({one, two, make_stage("sft", experiment, quick, ["text"], {}).fingerprint}) == 3
+
+
+def test_no_experience_at_all_names_the_command_that_makes_it(tiny_base: Path, workplace: Path) -> None:
+    made = str(page(workplace, tiny_base))
+    for stage, command in (("warm", "collect warm"), ("sft", "collect"), ("reward", "collect"), ("ppo", "collect")):
+        with pytest.raises(MissingInput, match=f"No experience at runs/tiny/experience.db: run `python -m {command} "):
+            main([stage, made])
+    assert not (workplace / "runs").exists(), "a stage that only reads has made a store"
+
+
+def test_nothing_rated_positive_is_said_with_the_counts(tiny_base: Path, workplace: Path) -> None:
+    made = page(workplace, tiny_base)
+    collect(made, tasks=3, rate=lambda text: 0.0)
+    with pytest.raises(MissingInput, match=r"No positively rated .* \(6 are rated, 0 positive, 0 negative, 6 zero\)"):
+        inputs.positive_reflections(load(made))
+    with pytest.raises(MissingInput, match=r"No preference pairs .* \(6 reflections are rated, .*ties make no pairs"):
+        inputs.pairs(load(made))
+
+
+def test_ppo_without_adapters_names_the_stage_to_run(tiny_base: Path, workplace: Path) -> None:
+    made = page(workplace, tiny_base)
+    collect(made, tasks=1)
+    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/sft: run `python -m train sft"):
+        main(["ppo", str(made)])
+
+
+def test_a_batch_that_micro_batches_do_not_fill_is_refused(tiny_base: Path, workplace: Path) -> None:
+    made = page(workplace, tiny_base)
+    collect(made, tasks=1)
+    with pytest.raises(ConfigError, match=r"train.sft.batch_size=4 is no multiple of train.sft.micro_batch_size=3"):
+        main(["sft", str(made), "train.sft.micro_batch_size=3"])
+
+
+def test_an_unknown_stage_is_answered_with_the_stages() -> None:
+    with pytest.raises(ConfigError, match="Name a stage: warm, sft, reward, ppo"):
+        main(["train"])
+
+
+def test_each_stage_reads_what_it_is_for(tiny_base: Path, workplace: Path) -> None:
+    made = page(workplace, tiny_base)
+    collect(made, tasks=5)
+    experiment = load(made)
+    assert len(inputs.written_advice(experiment)) == 10
+    assert len(inputs.positive_reflections(experiment)) == 5
+    assert len(inputs.pairs(experiment)) == 5
+    assert len(inputs.prompts(experiment)) == 5

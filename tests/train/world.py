@@ -1,0 +1,108 @@
+"""A language model small enough to train in a test, and a run's experience to train it on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from retroformer.config import Experiment, load
+from retroformer.records import Author, Key, Message, Reflection, Task
+from retroformer.store import Store, open_store
+from tests.support.characters import attempt_at
+
+TEMPLATE = (
+    "{% for message in messages %}<|start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+SPECIAL = ("<|pad|>", "<|start|>", "<|end|>")
+GOOD, BAD = "Look in the fridge.", "Dance on the sofa."
+AUTHOR = Author(endpoint="rule", model="rule")
+
+
+def save_tiny_model(folder: Path, hidden: int = 32) -> Path:
+    """A Llama of two layers with random weights, whose tokens are bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {word: index for index, word in enumerate((*SPECIAL, *letters))}
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=SPECIAL[0], bos_token=SPECIAL[1], eos_token=SPECIAL[2]
+    )
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(words),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=512,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def prompt(name: str) -> tuple[Message, ...]:
+    return (Message(role="user", content=f"{name} failed. Advice:"),)
+
+
+def page(folder: Path, base: Path, **train: Any) -> Path:
+    """A page whose stages train the model in `base` for a few steps, at rates that a few steps can show."""
+    quick = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 2}
+    settings: dict[str, Any] = {
+        "base_model": str(base),
+        "quantization": "none",
+        "dtype": "float32",
+        "max_length": 256,
+        "checkpoint_steps": 1,
+        "report_to": "none",
+        "warm": quick,
+        "sft": quick,
+        "reward": quick,
+        "ppo": {**quick, "updates": 3, "epochs": 2},
+    }
+    path = folder / "page.yaml"
+    content = {
+        "run": "tiny",
+        "environment": {"name": "alfworld", "source": "generated"},
+        "reflector": {"max_new_tokens": 8},
+        "train": settings | train,
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def experiment(folder: Path, base: Path, **train: Any) -> Experiment:
+    return load(page(folder, base, **train))
+
+
+def collect(page_path: Path, tasks: int = 12, rate: Callable[[str], float] = lambda text: float(text == GOOD)) -> None:
+    """As many failures as tasks, good and bad advice on each, written and rated by what `rate` says of the text."""
+    store = open_store(load(page_path))
+    for number in range(tasks):
+        _collect_one(store, f"task-{number}", rate)
+    store.close()
+
+
+def _collect_one(store: Store, name: str, rate: Callable[[str], float]) -> None:
+    subject = Task(id=name, environment="riddles", split="train")
+    store.add_trajectory(Key(arm="collect", task_id=name), attempt_at(subject))
+    for candidate, text in enumerate((GOOD, BAD)):
+        advice = Reflection(text=text, prompt=prompt(name), author=AUTHOR)
+        rated = Key(arm="collect", task_id=name, trial=1, candidate=candidate)
+        store.add_reflection(rated, 0, advice)
+        store.add_trajectory(rated, attempt_at(subject, (rate(text),)))
+        store.add_reflection(Key(arm="written", task_id=name, trial=1, candidate=candidate), 0, advice)
