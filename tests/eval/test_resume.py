@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from eval.outcome import FIRST_TRIAL
+from retroformer.arms import FIRST_TRIAL
 from retroformer.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.killing import finish, run_and_kill

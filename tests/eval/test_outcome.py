@@ -1,0 +1,98 @@
+"""Who solved what by which trial, from a store whose every fact is written here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.outcome import ArmOutcome, arm_outcomes
+from retroformer.arms import FIRST_TRIAL
+from retroformer.records import Key, Outcome
+from retroformer.store import Store
+from tests.support.characters import PRICE, advice, attempt_at, task
+
+TASKS = [task(name) for name in "abcd"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")
+    yield opened
+    opened.close()
+
+
+def tell(store: Store, arm: str, name: str, trial: int, episode_return: float) -> None:
+    outcome = Outcome.SUCCESS if episode_return == 1 else Outcome.FAILURE
+    key = Key(arm=arm, task_id=name, trial=trial)
+    store.add_trajectory(key, attempt_at(task(name), rewards=(episode_return,), outcome=outcome))
+
+
+def tell_all(store: Store) -> None:
+    """Trial 0 solves a; arm x solves b then c and never d; arm y solves nothing more, and c's retry is missing."""
+    for name, episode_return in zip("abcd", (1.0, 0.0, 0.25, 0.5), strict=True):
+        tell(store, FIRST_TRIAL, name, 0, episode_return)
+    tell(store, "eval/x", "b", 1, 1.0)
+    tell(store, "eval/x", "c", 1, 0.5)
+    tell(store, "eval/x", "c", 2, 1.0)
+    tell(store, "eval/x", "d", 1, 0.5)
+    tell(store, "eval/x", "d", 2, 0.75)
+    for name in "bd":
+        tell(store, "eval/y", name, 1, 0.0)
+        tell(store, "eval/y", name, 2, 0.0)
+    tell(store, "eval/y", "c", 1, 0.0)
+    store.add_invalid(Key(arm="eval/y", task_id="c", trial=2), "The school is closed.", PRICE)
+
+
+def outcomes(store: Store, *arms: str) -> dict[str, ArmOutcome]:
+    return {one.name: one for one in arm_outcomes(store, TASKS, arms, trials=3)}
+
+
+def test_a_task_counts_as_solved_from_its_first_success_on(store: Store) -> None:
+    tell_all(store)
+    made = outcomes(store, "x")["x"]
+    assert made.solved_NT.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]]
+    assert made.incomplete == 0
+
+
+def test_the_last_return_is_that_of_the_last_attempt_made_so_far(store: Store) -> None:
+    tell_all(store)
+    expected = [[1, 0, 0.25, 0.5], [1, 1, 0.5, 0.5], [1, 1, 1, 0.75]]
+    assert outcomes(store, "x")["x"].return_NT.tolist() == expected
+
+
+def test_arms_are_compared_on_the_tasks_that_all_of_them_finished(store: Store) -> None:
+    tell_all(store)
+    made = outcomes(store, "x", "y")
+    assert made["x"].solved_NT.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
+    assert made["y"].solved_NT.tolist() == [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
+    assert (made["x"].incomplete, made["y"].incomplete) == (0, 1)
+
+
+def test_an_invalid_attempt_is_counted_and_is_no_return_of_0(store: Store) -> None:
+    tell_all(store)
+    made = outcomes(store, "x", "y")
+    assert (made["x"].invalid, made["y"].invalid) == (0, 1)
+    assert made["y"].return_NT.shape == (3, 3)
+    assert made["y"].usage == store.usage("eval/y")
+
+
+def test_a_task_whose_first_trial_is_missing_is_finished_by_nobody(store: Store) -> None:
+    tell_all(store)
+    made = arm_outcomes(store, [*TASKS, task("never played")], ["x"], trials=3)[0]
+    assert made.solved_NT.shape == (3, 4)
+    assert made.incomplete == 1
+
+
+def test_with_a_single_trial_the_arms_are_what_they_share(store: Store) -> None:
+    tell_all(store)
+    x, y = arm_outcomes(store, TASKS, ["x", "y"], trials=1)
+    assert np.array_equal(x.solved_NT, y.solved_NT)
+    assert x.solved_NT.tolist() == [[1, 0, 0, 0]]
+
+
+def test_reflections_are_found_by_task_and_trial(store: Store) -> None:
+    tell_all(store)
+    store.add_reflection(Key(arm="eval/x", task_id="b", trial=1), 0, advice("Say Paris."))
+    found = outcomes(store, "x")["x"].reflections
+    assert {key: one.reflection.text for key, one in found.items()} == {("b", 1): "Say Paris."}

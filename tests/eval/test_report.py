@@ -1,0 +1,139 @@
+"""The report: tables that are tables, numbers that are the outcomes', and no model's words can break the page."""
+
+import html.parser
+from pathlib import Path
+
+import pytest
+
+from eval.outcome import arm_outcomes
+from eval.page import to_html
+from eval.report import Findings, write_report
+from eval.verify import Verified
+from retroformer.arms import FIRST_TRIAL
+from retroformer.config import load
+from retroformer.records import Key, Outcome
+from retroformer.store import Store
+from tests.support.characters import PRICE, advice, attempt_at, task
+
+TASKS = [task(f"capital-{number:02d}") for number in range(10)]
+PAGE = """
+run: riddles
+environment: {name: alfworld}
+loop: {trials: 2}
+eval:
+  arms:
+    no reflection: {kind: none}
+    trained: {kind: model, model: ppo}
+    hopeless: {kind: model, model: base}
+"""
+SCRIPT = "Say <script>alert('Paris')</script> | or **not**\n\n# Lyon"
+
+
+class Page(html.parser.HTMLParser):
+    """What tags a page has, and the cells of its tables."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1] and data.strip():
+            self.rows[-1][-1] += data.strip()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The report of ten riddles: 2 solved at once, trained solves 6 of 8 retries, the others none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "riddles.yaml").write_text(PAGE)
+    experiment = load(tmp_path / "riddles.yaml")
+    store = Store(experiment.store_url, experiment.run)
+    for number, one in enumerate(TASKS):
+        first = Outcome.SUCCESS if number < 2 else Outcome.FAILURE
+        store.add_trajectory(Key(arm=FIRST_TRIAL, task_id=one.id), attempt_at(one, (float(number < 2),), first))
+        for arm in experiment.eval.arms if number >= 2 else ():
+            key = Key(arm=f"eval/{arm}", task_id=one.id, trial=1)
+            won = arm == "trained" and number < 8
+            retry = Outcome.SUCCESS if won else Outcome.FAILURE
+            if arm != "no reflection":
+                store.add_reflection(key, 0, advice(SCRIPT if arm == "trained" else "Lyon!"))
+            store.add_trajectory(key, attempt_at(one, (float(won),), retry))
+    store.add_invalid(Key(arm="eval/hopeless", task_id=TASKS[5].id, trial=1), "The line was <b>cut</b>.", PRICE)
+    verified = [Verified("ppo", "ab" * 32, True, "Say|Paris\nnow", True), Verified("base", None, False, "Lyon", None)]
+    outcomes = arm_outcomes(store, TASKS, list(experiment.eval.arms), experiment.loop.trials)
+    written = write_report(Findings(experiment, TASKS, outcomes, verified, store))
+    store.close()
+    assert written == Path("runs/riddles/eval/report.html")
+    return tmp_path / "runs" / "riddles" / "eval"
+
+
+def test_the_numbers_of_the_table_are_those_of_the_outcomes(folder: Path) -> None:
+    header = Page((folder / "report.html").read_text()).rows[0]
+    assert header[:4] == ["arm", "by trial 0", "by trial 1", "last return"]
+    text = (folder / "report.md").read_text()
+    assert "| trained | 0.200 [0.000, 0.500] | 0.800 [0.500, 1.000] | 0.800 | 0 | 0 |" in text
+    assert "| hopeless | 0.200 [0.000, 0.500] | 0.200 [0.000, 0.500] | 0.200 | 0 | 1 |" in text
+
+
+def test_a_difference_is_paired_with_its_interval_and_exact_p(folder: Path) -> None:
+    # Trained alone solved 6, nobody else any: 2 / 2**6.
+    text = (folder / "report.md").read_text()
+    assert "| trained | no reflection | 0.600 [0.300, 0.900] | 6 | 0 | 0.0312 |" in text
+    assert "| hopeless | no reflection | 0.000 [0.000, 0.000] (covers 0) | 0 | 0 | 1.0000 |" in text
+
+
+def test_the_verdict_says_when_an_interval_covers_0(folder: Path) -> None:
+    text = (folder / "report.md").read_text()
+    assert "- **trained** solves more tasks than *no reflection*: 0.600 [0.300, 0.900]." in text
+    assert "- **hopeless** cannot be told from *no reflection*: 0.000 [0.000, 0.000]; the interval covers 0." in text
+
+
+def test_what_a_model_wrote_stays_text_in_its_cell(folder: Path) -> None:
+    page = Page((folder / "report.html").read_text())
+    assert "script" not in page.tags
+    assert "b" not in page.tags
+    widths = {tuple(row[:2]): len(row) for row in page.rows}
+    written = [row for row in page.rows if row[1:2] == ["trained"] and row[0].startswith("capital")]
+    assert len(written) == 3
+    assert all("<script>" in row[2] and row[3] == "solved" for row in written)
+    assert widths["ppo", "abababababab"] == 5
+
+
+def test_every_row_of_a_table_has_the_cells_of_its_header(folder: Path) -> None:
+    tables = (folder / "report.html").read_text().split("<table>")[1:]
+    assert len(tables) >= 5
+    for table in tables:
+        widths = {len(row) for row in Page(table.partition("</table>")[0]).rows}
+        assert len(widths) == 1
+
+
+def test_the_page_stands_alone_with_its_picture(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    assert 'src="data:image/png;base64,' in page
+    assert "curve.png" not in page
+    assert "http://" not in page.replace("http://localhost/v1", "")
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_says_where_it_comes_from_and_why_attempts_were_invalid(folder: Path) -> None:
+    text = (folder / "report.md").read_text()
+    assert "- 1 x The line was <b>cut</b>." in text
+    assert "Commit `" in text
+    assert "\nrun: riddles\n" in text
+    assert "`sqlite:///runs/riddles/experience.db`" in text
+
+
+def test_markdown_becomes_a_page_with_tables_and_without_raw_html() -> None:
+    page = to_html("# A & B\n\n| a | b |\n| --- | --- |\n| 1 | <i>2</i> |\n", "A & <B>")
+    assert "<title>A &amp; &lt;B&gt;</title>" in page
+    assert "<td>&lt;i&gt;2&lt;/i&gt;</td>" in page
+    assert page.startswith("<!doctype html>")
