@@ -59,6 +59,7 @@ async def _play(experiment: Experiment, made: Parts, store: Store, tasks: tuple[
 
         await gather_all([asyncio.create_task(open_task(task)) for task in tasks])
     later = {name: arm for name, arm in arms.items() if arm.kind == "placebo"}
+    played = dict[str, Experience]()
     for wave in ({name: arm for name, arm in arms.items() if name not in later}, later):
         if not wave:
             continue
@@ -70,9 +71,12 @@ async def _play(experiment: Experiment, made: Parts, store: Store, tasks: tuple[
 
             work = []
             for name, arm in wave.items():
+                if arm.kind == "placebo":
+                    _refuse_half_a_source(store, arm.of, played[arm.of])
                 store.bind(evaluation(name), _conditions(experiment, made, arm))
                 reflector = _reflector(experiment, made, store, arm)
                 experience = _experience(experiment, made, store, evaluation(name), reflector, slots, counts.told)
+                played[name] = experience
                 work += [asyncio.create_task(retry(experience, task)) for task in tasks]
             await gather_all(work)
 
@@ -132,6 +136,15 @@ def _check_arms(arms: dict[str, Arm]) -> None:
     for name, arm in arms.items():
         if arm.kind == "placebo" and (arm.of not in arms or arms[arm.of].kind == "placebo"):
             raise ConfigError(f"eval.arms.{name}.of: {arm.of!r} is no arm that writes; name one of {', '.join(arms)}.")
+
+
+def _refuse_half_a_source(store: Store, source: str, experience: Experience) -> None:
+    """What a placebo deals out is drawn from all that its source wrote; drawn too early, it would differ."""
+    if left := experience.unfinished & {key.task_id for key in store.trajectories(FIRST_TRIAL)}:
+        raise InfrastructureFailure(
+            f"Arm {source!r} left {len(left)} tasks unfinished, so its advice cannot be dealt out yet: run the same "
+            f"command again to go on. The last cause: {store.invalid_causes(evaluation(source))[-1]}"
+        )
 
 
 def _refuse_overlap(store: Store, tasks: tuple[Task, ...]) -> None:
