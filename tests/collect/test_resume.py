@@ -1,14 +1,17 @@
 """`python -m collect` killed at random moments: what is stored in the end is what an unbroken run stores."""
 
+import os
 import random
+import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from retroformer.assembly import Page
 from tests.support.endpoint import Endpoint
-from tests.support.killing import finish, run_and_kill
-from tests.support.runs import Facts, facts, open_page, stored, write_page
+from tests.support.killing import children_of, finish, run_and_kill
+from tests.support.runs import Facts, facts, open_page, start, stored, write_page
 
 SLOTS = 8
 
@@ -53,3 +56,31 @@ def test_a_killed_collect_goes_on_where_it_was_and_pays_for_nothing_twice(tmp_pa
         asked_before = len(server.requests)
         assert finish(tmp_path, "collect", [str(page.path), "run=killed"]) == first
         assert len(server.requests) == asked_before
+
+
+def test_two_stages_on_one_store_hold_the_same_facts_in_the_end_as_one(tmp_path: Path) -> None:
+    with Endpoint() as server:
+        whole, _ = unbroken(tmp_path, server)
+        path = str(write_page(tmp_path, server.url))
+        stages = [start(tmp_path, "collect", [path, "run=shared"]) for _ in range(2)]
+        said = [stage.communicate(timeout=60) for stage in stages]
+        assert [stage.returncode for stage in stages] == [0, 0], said
+    page = in_folder(open_page(Path(path), "run=shared"), tmp_path)
+    assert facts(page).same_as(whole)
+
+
+def test_an_environment_process_that_is_killed_costs_attempts_but_no_facts(tmp_path: Path) -> None:
+    with Endpoint() as server:
+        whole, _ = unbroken(tmp_path, server)
+        server.latency_seconds = 0.03
+        path = str(write_page(tmp_path, server.url))
+        process = start(tmp_path, "collect", [path, "run=killed", "loop.retries=5"])
+        database = tmp_path / "runs" / "killed" / "experience.db"
+        for count in (1, 8):
+            while process.poll() is None and stored(database) < count:
+                time.sleep(0.005)
+            for worker in children_of(process.pid):
+                os.kill(worker, signal.SIGKILL)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told
+    assert facts(in_folder(open_page(Path(path), "run=killed"), tmp_path)).same_as(whole)

@@ -23,12 +23,12 @@ def run_and_kill(folder: Path, room: str, arguments: list[str], moments: Iterabl
         children: set[int] = set()
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while process.poll() is None and not moment() and time.monotonic() < deadline:
-            children |= _children(process.pid)
+            children |= children_of(process.pid)
             time.sleep(0.005)
         if process.poll() is not None:
             process.communicate()
             return killed
-        children |= _children(process.pid)
+        children |= children_of(process.pid)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
         killed += 1
@@ -36,7 +36,8 @@ def run_and_kill(folder: Path, room: str, arguments: list[str], moments: Iterabl
     return killed
 
 
-def _children(pid: int) -> set[int]:
+def children_of(pid: int) -> set[int]:
+    """Process ids of the children that a stage has now."""
     try:
         return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
     except OSError:
