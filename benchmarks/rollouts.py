@@ -239,7 +239,7 @@ if __name__ == "__main__":
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--latency-ms", type=float, default=50.0, help="of the local endpoint")
+    parser.add_argument("--latency-ms", type=float, default=200.0, help="of the local endpoint; few models are faster")
     parser.add_argument("--capacity", type=int, default=16, help="requests that the local endpoint answers at a time")
     parser.add_argument("--endpoint", action="store_true", help=argparse.SUPPRESS)
     asyncio.run(main(parser.parse_args()))
