@@ -107,6 +107,7 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished.mkdir(parents=True)
     write(unfinished)
+    (unfinished / "README.md").unlink(missing_ok=True)  # An empty form of peft's.
     (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.model_dump(mode="json"), sort_keys=False))
     facts = {
         "stage": stage.name,

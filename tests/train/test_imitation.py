@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from retroformer.config import Optimizer
 from tests.train.world import BAD, GOOD, experiment, prompt
@@ -77,3 +78,6 @@ def test_the_real_small_model_in_4_bits_learns_from_a_few_steps(workplace: Path)
     page = experiment(workplace, Path("embedded"), quantization="nf4", dtype="bfloat16")
     metrics = train_once(page, quick, [(prompt("the mug"), GOOD), *((prompt(f"mug {n}"), GOOD) for n in range(3))])
     assert metrics["losses"][-1] < 0.5 * metrics["losses"][0]
+    # trl makes the adapter of a 4-bit base bf16, in which the paper's steps are lost.
+    weights = load_file(workplace / "runs" / "tiny" / "warm" / "adapter_model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
