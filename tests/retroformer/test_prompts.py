@@ -98,12 +98,12 @@ def test_an_overlong_attempt_is_shortened_and_says_so() -> None:
 
 def test_the_compact_view_says_the_same_in_few_words() -> None:
     system, user = compact_reflection_prompt(FAILURE, ADVISED)
-    assert system.content == "You give advice to a household robot that failed."
+    assert "household robot" in system.content
     task, room, advice, *rest = user.content.split("\n")
     assert task == "Task: cool some bread and put it in cabinet"
     assert sorted(room.removeprefix("Room: ").split(", ")) == ["cabinet 1-2", "fridge 1"]
     assert advice == "Advice: Look in cabinet 1. Cool it first."
-    assert rest == ["> go to fridge 1", "closed", "> open fridge 1", "nothing", "Failed. Advice for the next attempt:"]
+    assert rest == ["Found:", "fridge 1: nothing", "Failed. Advice for the next attempt:"]
     assert "Advice:" not in compact_reflection_prompt(FAILURE, Memory())[1].content
 
 
