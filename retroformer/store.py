@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from pydantic import BaseModel
+from sqlalchemy import event, exc
 
 from retroformer.config import Experiment
 from retroformer.errors import ConfigError, StoreError
@@ -87,15 +88,15 @@ class Store:
         self.url = url
         self.experiment = experiment
         with self._translated():
-            parsed = sa.engine.make_url(url)
+            parsed = sa.make_url(url)
             if parsed.get_backend_name() == "sqlite" and parsed.database:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             self._engine = sa.create_engine(parsed)
             if self._engine.dialect.name == "sqlite":
-                sa.event.listen(self._engine, "connect", _tune_sqlite)
+                event.listen(self._engine, "connect", _tune_sqlite)
             try:
                 self._create_tables()
-            except sa.exc.IntegrityError:
+            except exc.IntegrityError:
                 # PostgreSQL lets two stages that start at once both create a table, and tells one of them off.
                 self._create_tables()
 
@@ -187,7 +188,7 @@ class Store:
             with self._transaction() as connection:
                 connection.execute(_CONDITIONS.insert().values(experiment=self.experiment, arm=arm, record=wanted))
             return
-        except sa.exc.IntegrityError:
+        except exc.IntegrityError:
             with self._transaction() as connection:
                 where = (_CONDITIONS.c.experiment == self.experiment) & (_CONDITIONS.c.arm == arm)
                 found = connection.execute(sa.select(_CONDITIONS.c.record).where(where)).scalar_one()
@@ -213,7 +214,7 @@ class Store:
         try:
             with self._transaction() as connection:
                 connection.execute(table.insert().values(**row))
-        except sa.exc.IntegrityError:
+        except exc.IntegrityError:
             return False
         return True
 
@@ -243,9 +244,9 @@ class Store:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sa.exc.IntegrityError:
+        except exc.IntegrityError:
             raise
-        except (sa.exc.SQLAlchemyError, ModuleNotFoundError, OSError) as error:
+        except (exc.SQLAlchemyError, ModuleNotFoundError, OSError) as error:
             what = getattr(error, "orig", None) or error
             hint = "free some space" if "full" in str(what) else "check that it can be reached and written"
             raise StoreError(f"The store {self.url} cannot be used ({what}): {hint} and run again.") from error
