@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from eval.outcome import arm_outcomes
 from eval.report import Findings, write_report
@@ -117,7 +118,7 @@ def _reflector(experiment: Experiment, made: Parts, store: Store, arm: Arm) -> R
             return PlaceboReflector(arm.of, store.reflections(evaluation(arm.of)))
 
 
-def _conditions(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, object]:
+def _conditions(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, Any]:
     adapter = made.adapter_sha256.get(arm.model) if arm.kind == "model" else None
     known = conditions(experiment, adapter)
     known["reflector"] |= {"temperature": experiment.eval.temperature, "endpoint": {}}
