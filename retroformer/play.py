@@ -16,7 +16,7 @@ from retroformer.records import Task, Transition
 def list_tasks(experiment: Experiment, out: IO[str] | None = None) -> None:
     """Print the id of every task of the split, one a line, in official order."""
     for task in taskset(experiment.environment, experiment.seed).tasks():
-        print(task.id, file=out)  # noqa: T201
+        print(task.id, file=out)
 
 
 def play(
@@ -72,4 +72,4 @@ def _show(step: int, action: str | None, seen: Transition, total: float, as_json
         text = seen.observation
         if seen.over:
             text += f"\n[{'terminated' if seen.terminated else 'truncated'}, return {total:g}]"
-    print(text, file=out, flush=True)  # noqa: T201
+    print(text, file=out, flush=True)
