@@ -124,7 +124,7 @@ def make_actor(experiment: Experiment, connections: Connections) -> Actor:
     if page.kind == "household":
         from retroformer.actors.household import HouseholdActor
 
-        return HouseholdActor(connections.model(page.endpoint), grammar=environment.grammar)
+        return HouseholdActor(connections.model(page.endpoint), page.temperature, environment.grammar)
     from retroformer.actors.rule import RuleActor
 
     return RuleActor(grammar=environment.grammar)
