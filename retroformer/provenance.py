@@ -1,13 +1,13 @@
 """What exactly answered: hashes of base, adapter and chat template, the commit of the code, versions of packages."""
 
 import hashlib
-import json
 import subprocess
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from retroformer.chat_template import chat_template
 from retroformer.errors import MissingInput
 from retroformer.records import Record
 
@@ -59,18 +59,6 @@ def folder_sha256(folder: Path) -> str:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"{path.name} {content}\n".encode())
     return digest.hexdigest()
-
-
-def chat_template(folder: Path) -> str:
-    """The template of the tokenizer in `folder`, or an empty text where it has none."""
-    separate = folder / "chat_template.jinja"
-    if separate.is_file():
-        return separate.read_text(encoding="utf-8")
-    configuration = folder / "tokenizer_config.json"
-    if not configuration.is_file():
-        return ""
-    template = json.loads(configuration.read_text(encoding="utf-8")).get("chat_template")
-    return template if isinstance(template, str) else ""
 
 
 def chat_template_sha256(folder: Path) -> str:

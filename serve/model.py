@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from retroformer.chat_template import chat_template
 from retroformer.embedded_model import model_config
 from serve.geometry import Geometry
 from serve.slots import KeyValueSlots
@@ -26,6 +27,7 @@ class Model:
 
         logging.disable_progress_bar()
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self._tokenizer.chat_template = chat_template(folder)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=model_config(folder), dtype=dtype, attn_implementation="sdpa"

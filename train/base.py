@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from retroformer.chat_template import chat_template
 from retroformer.config import Lora, Train
 from retroformer.embedded_model import base_model_folder, model_config
 from retroformer.errors import ConfigError, MissingInput
@@ -26,7 +27,9 @@ def load_tokenizer(train: Train) -> Any:
     """
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(base_model_folder(train.base_model))
+    folder = base_model_folder(train.base_model)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = chat_template(folder)
     if not tokenizer.chat_template:
         raise ConfigError(
             f"The tokenizer of {train.base_model!r} has no chat template: put the model's chat_template.jinja into "

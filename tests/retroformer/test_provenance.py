@@ -1,5 +1,4 @@
 import hashlib
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.errors import MissingInput
-from retroformer.provenance import chat_template, chat_template_sha256, code_version, folder_sha256, package_versions
+from retroformer.provenance import chat_template_sha256, code_version, folder_sha256, package_versions
 
 
 def adapter(folder: Path, weights: bytes = b"weights") -> Path:
@@ -55,12 +54,8 @@ def test_a_folder_without_weights_is_a_missing_input(tmp_path: Path) -> None:
         folder_sha256(tmp_path)
 
 
-def test_the_chat_template_is_read_from_its_file_or_from_the_tokenizers_configuration(tmp_path: Path) -> None:
-    assert chat_template(tmp_path) == ""
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ old }}"}))
-    assert chat_template(tmp_path) == "{{ old }}"
+def test_the_hash_of_the_chat_template_is_that_of_its_text(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ new }}")
-    assert chat_template(tmp_path) == "{{ new }}"
     assert chat_template_sha256(tmp_path) == hashlib.sha256(b"{{ new }}").hexdigest()
 
 

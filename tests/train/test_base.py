@@ -1,5 +1,6 @@
 """Each guard fails loudly here where a library brings its trap back, or where nobody calls the guard any more."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +118,8 @@ def test_a_tokenizer_without_any_other_token_for_padding_is_refused() -> None:
 def test_a_tokenizer_without_a_chat_template_is_refused_before_training(tmp_path: Path) -> None:
     save_tiny_model(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
+    page = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(page | {"model_type": "mistral"}))
     with pytest.raises(ConfigError, match="no chat template"):
         load_tokenizer(Train(base_model=str(tmp_path)))
 
@@ -126,8 +129,6 @@ def test_the_base_keeps_no_cache_in_training(tiny_base: Path) -> None:
 
 
 def test_condensed_rotary_positions_are_kept_as_linear_scaling(tiny_base: Path, tmp_path: Path) -> None:
-    import json
-
     settings = json.loads((tiny_base / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(settings | {"rope_condense_ratio": 8}))
     assert model_config(tmp_path).rope_parameters["factor"] == 8.0
