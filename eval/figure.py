@@ -1,4 +1,4 @@
-"""The learning curve: share of tasks solved by each trial, one line an arm, with bootstrap bands."""
+"""The learning curve: share of tasks solved by each trial, one line an arm, with bootstrap intervals."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,42 +6,40 @@ from pathlib import Path
 from eval.outcome import ArmOutcome
 from eval.statistics import bootstrap
 
+_SPREAD = 0.03
+"""How far lines are moved apart sideways, so that their intervals can be told from each other."""
+
 
 def draw_curve(outcomes: Sequence[ArmOutcome], title: str, seed: int, path: Path) -> None:
-    """Write the picture as PNG."""
+    """Write the picture as PNG. The legend is in the order of the last trial and gives its shares."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 4.2), dpi=160, layout="constrained")
+    figure = Figure(figsize=(8.6, 4.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    markers = "osD^vPX*"
-    for index, arm in enumerate(outcomes):
+    trials = len(outcomes[0].solved_NT)
+    best_first = sorted(enumerate(outcomes), key=lambda one: -one[1].solved_NT[-1].mean())
+    for place, (index, arm) in enumerate(best_first):
         intervals = [bootstrap(solved_T, seed) for solved_T in arm.solved_NT]
-        trials = range(1, len(intervals) + 1)
-        colour = f"C{index}"
-        axes.plot(
-            trials,
+        aside = _SPREAD * (place - (len(outcomes) - 1) / 2)
+        axes.errorbar(
+            [trial + 1 + (aside if trial else 0.0) for trial in range(trials)],
             [one.mean for one in intervals],
-            marker=markers[index % 8],
-            color=colour,
-            label=arm.name,
+            yerr=[[one.mean - one.low for one in intervals], [one.high - one.mean for one in intervals]],
+            marker="osD^vPX*"[index % 8],
+            color=f"C{index}",
+            label=f"{arm.name}  {intervals[-1].mean:.2f}",
             linewidth=2,
+            elinewidth=1,
+            capsize=3,
         )
-        axes.fill_between(
-            trials,
-            [one.low for one in intervals],
-            [one.high for one in intervals],
-            color=colour,
-            alpha=0.10,
-            linewidth=0,
-        )
-    axes.set_xticks(list(range(1, len(outcomes[0].solved_NT) + 1)))
+    axes.set_xticks(list(range(1, trials + 1)))
     axes.set_ylim(0, 1)
     axes.set_xlabel("attempts allowed")
     axes.set_ylabel("share of held-out tasks solved")
     axes.set_title(title, loc="left", fontsize=11)
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    figure.legend(loc="outside right center", frameon=False, fontsize=10)
     figure.savefig(path)

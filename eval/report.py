@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 import yaml
@@ -23,6 +24,17 @@ from retroformer.store import Store
 
 _EXAMPLES = 3
 """Failed tasks whose advice is shown, arm by arm."""
+_ADVICE_SHOWN = 200
+"""Characters of one piece of advice that are shown; the store has all."""
+_AUDITED = (
+    "pairs",
+    "train_accuracy",
+    "held_out_pairs",
+    "held_out_accuracy",
+    "held_out_reflections",
+    "held_out_correlation",
+)
+"""Of the reward model: correlation is Pearson's, of its scores with the realised ratings."""
 
 
 class Findings(NamedTuple):
@@ -175,13 +187,12 @@ def _causes(findings: Findings) -> str:
 
 
 def _audit(experiment: Experiment) -> str:
-    """What the training of the reward model measured on pairs it had not seen."""
+    """What the training of the reward model measured on tasks it had not seen."""
     path = experiment.folder / "reward" / "metrics.json"
     if not path.is_file():
         return ""
     measured = json.loads(path.read_text(encoding="utf-8"))
-    rows = [[name, str(value)] for name, value in measured.items() if isinstance(value, int | float | str)]
-    return _table(["measure", "value"], rows)
+    return _table(["measure", "value"], [[name, f"{measured[name]:.3g}"] for name in _AUDITED if name in measured])
 
 
 def _examples(outcomes: Sequence[ArmOutcome]) -> str:
@@ -200,7 +211,7 @@ def _examples(outcomes: Sequence[ArmOutcome]) -> str:
             retry = arm.attempts.get((task_id, 1))
             result = "solved" if retry is not None and retry.outcome is Outcome.SUCCESS else "failed"
             text = " ".join(arm.reflections[task_id, 1].reflection.text.split()).replace("|", "/")
-            rows.append([task_id, arm.name, text or "(nothing)", result])
+            rows.append([task_id, arm.name, shorten(text, _ADVICE_SHOWN, placeholder=" ...") or "(nothing)", result])
     return _table(["task", "arm", "advice after trial 0", "retry"], rows)
 
 

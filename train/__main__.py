@@ -56,7 +56,7 @@ def reward(experiment: Experiment) -> str:
 
     optimizer, pairs = experiment.train.reward, inputs.pairs(experiment)
     stage = make_stage("reward", experiment, optimizer, [pair.model_dump() for pair in pairs], {})
-    return run(stage, lambda: train_reward_model(stage, optimizer, pairs))
+    return run(stage, lambda: train_reward_model(stage, optimizer, pairs, inputs.rated(experiment)))
 
 
 def ppo(experiment: Experiment) -> str:

@@ -27,11 +27,11 @@ def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
 def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
     """Reflections that made the next trial better, with their prompts. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        rated = _rated(store)
-        found = [(one.reflection.prompt, one.reflection.text) for one in rated if one.rating > 0]
+        known = _rated(store)
+        found = [(one.reflection.prompt, one.reflection.text) for one in known if one.rating > 0]
         if not found:
             raise MissingInput(
-                f"No positively rated reflections in {store.url} ({len(rated)} are rated, {_signs(rated)}): collect "
+                f"No positively rated reflections in {store.url} ({len(known)} are rated, {_signs(known)}): collect "
                 "more tasks or candidates, or warm the reflector up first (`python -m collect warm`, "
                 "`python -m train warm`)."
             )
@@ -42,8 +42,8 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
     """Reflections on one trajectory of which one is rated better. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
         # An arm at a time: the same trial of the same task is another trajectory in another arm.
-        rated = {arm: rated_reflections(store, arm) for arm in _rated_arms(store)}
-        found = [pair for some in rated.values() for pair in preference_pairs(some)]
+        by_arm = [rated_reflections(store, arm) for arm in _rated_arms(store)]
+        found = [pair for some in by_arm for pair in preference_pairs(some)]
         if not found:
             everything = _rated(store)
             raise MissingInput(
@@ -51,6 +51,12 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
                 "ties make no pairs): collect more tasks, or more candidates for each failure."
             )
         return found
+
+
+def rated(experiment: Experiment) -> list[RatedReflection]:
+    """Every rated reflection. Raises MissingInput where there is none."""
+    with _open(experiment, "collect") as store:
+        return _rated(store)
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:
@@ -64,15 +70,15 @@ def _rated_arms(store: Store) -> list[str]:
 
 
 def _rated(store: Store) -> list[RatedReflection]:
-    rated = [one for arm in _rated_arms(store) for one in rated_reflections(store, arm)]
-    if not rated:
+    found = [one for arm in _rated_arms(store) for one in rated_reflections(store, arm)]
+    if not found:
         raise MissingInput(f"No rated reflections in {store.url}: run `python -m collect EXPERIMENT.yaml` first.")
-    return rated
+    return found
 
 
-def _signs(rated: list[RatedReflection]) -> str:
-    positive, negative = sum(one.rating > 0 for one in rated), sum(one.rating < 0 for one in rated)
-    return f"{positive} positive, {negative} negative, {len(rated) - positive - negative} zero"
+def _signs(known: list[RatedReflection]) -> str:
+    positive, negative = sum(one.rating > 0 for one in known), sum(one.rating < 0 for one in known)
+    return f"{positive} positive, {negative} negative, {len(known) - positive - negative} zero"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import hashlib
 import math
 import random
 from collections.abc import Sequence
-from statistics import fmean, pstdev
+from statistics import correlation, fmean, pstdev
 from typing import Any
 
 import torch
@@ -16,9 +16,9 @@ from trl.trainer.reward_config import RewardConfig
 from trl.trainer.reward_trainer import RewardTrainer
 
 from retroformer.config import Optimizer
-from retroformer.records import PreferencePair
+from retroformer.records import PreferencePair, RatedReflection
 from train.base import load_base, load_tokenizer, lora_config
-from train.dataset import Sample, SamplePair, require_length, sample_pairs
+from train.dataset import Sample, SamplePair, require_length, sample_pairs, samples
 from train.losses import preference_loss
 from train.stage import Meter, Stage, publish
 from train.supervised import ordered_rows, run_trainer, trainer_settings
@@ -37,8 +37,10 @@ def held_out_tasks(task_ids: Sequence[str], seed: int) -> set[str]:
     return set(tasks[: math.ceil(HELD_OUT_SHARE * len(tasks))]) if len(tasks) > 1 else set()
 
 
-def train_reward_model(stage: Stage, optimizer: Optimizer, pairs: Sequence[PreferencePair]) -> None:
-    """Train on the pairs of most tasks, measure on those of the others, publish.
+def train_reward_model(
+    stage: Stage, optimizer: Optimizer, pairs: Sequence[PreferencePair], rated: Sequence[RatedReflection] = ()
+) -> None:
+    """Train on the pairs of most tasks, measure on the pairs and all `rated` reflections of the others, publish.
 
     Raises:
         ConfigError: a sample is longer than train.max_length.
@@ -64,6 +66,7 @@ def train_reward_model(stage: Stage, optimizer: Optimizer, pairs: Sequence[Prefe
     told = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
     some = random.Random(stage.experiment.seed).sample(known, min(MEASURED_PAIRS, len(known)))
     measured = measure(trainer, some, "train") | measure(trainer, unknown, "held_out")
+    measured |= audit(trainer, tokenizer, [one for one in rated if one.key.task_id in apart])
     counts = {"pairs": len(known), "held_out_pairs": len(unknown), "held_out_tasks": sorted(apart)}
     tokens = optimizer.epochs * sum(len(sample.ids) for pair in known for sample in pair)
     publish(
@@ -87,6 +90,19 @@ def measure(trainer: Any, pairs: Sequence[SamplePair], name: str) -> dict[str, f
         f"{name}_score_mean": fmean(everything),
         f"{name}_score_deviation": pstdev(everything),
     }
+
+
+def audit(trainer: Any, tokenizer: Any, rated: Sequence[RatedReflection]) -> dict[str, float]:
+    """How the scores of reflections go with their realised ratings, over all of them: Pearson's correlation.
+
+    Pairs leave out ties and compare within a trajectory; this does not, so it is the harder measure.
+    """
+    ratings = {(one.reflection.prompt, one.reflection.text): one.rating for one in rated}
+    given = scores(trainer, samples(tokenizer, ratings))
+    counts: dict[str, float] = {"held_out_reflections": len(ratings)}
+    if len(set(given)) < 2 or len(set(ratings.values())) < 2:
+        return counts
+    return counts | {"held_out_correlation": correlation(given, list(ratings.values()))}
 
 
 @torch.no_grad()

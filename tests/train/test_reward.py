@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from retroformer.config import Optimizer
-from retroformer.records import PreferencePair
+from retroformer.records import Author, Key, PreferencePair, RatedReflection, Reflection
 from tests.train.world import BAD, GOOD, experiment, prompt
 from train.base import load_base, load_tokenizer, lora_config
 from train.dataset import sample_pairs
@@ -17,6 +17,16 @@ PAIRS = [
     PreferencePair(task_id=f"task {n}", prompt=prompt(f"task {n}"), chosen=GOOD, rejected=BAD, margin=1.0)
     for n in range(20)
 ]
+RATED = [
+    RatedReflection(
+        key=Key(arm="collect", task_id=pair.task_id, trial=1, candidate=candidate),
+        reflection=Reflection(text=text, prompt=pair.prompt, author=Author(endpoint="e", model="m")),
+        return_before=0.0,
+        returns_after=(1.0 - candidate,),
+    )
+    for pair in PAIRS
+    for candidate, text in enumerate((pair.chosen, pair.rejected))
+]
 
 
 def test_separable_pairs_are_put_in_order_and_the_saved_model_scores_them_alike(
@@ -27,9 +37,11 @@ def test_separable_pairs_are_put_in_order_and_the_saved_model_scores_them_alike(
     quick = Optimizer(learning_rate=1e-2, batch_size=4, micro_batch_size=2, epochs=4)
     page = experiment(workplace, tiny_base)
     stage = make_stage("reward", page, quick, [pair.model_dump() for pair in PAIRS], {})
-    train_reward_model(stage, quick, PAIRS)
+    train_reward_model(stage, quick, PAIRS, RATED)
     metrics = finished(stage)
     assert metrics
+    assert metrics["held_out_reflections"] == 4
+    assert metrics["held_out_correlation"] > 0.9
     assert (metrics["pairs"], metrics["held_out_pairs"], metrics["steps"]) == (18, 2, 18)
     assert (metrics["train_accuracy"], metrics["held_out_accuracy"]) == (1.0, 1.0)
 
