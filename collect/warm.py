@@ -3,7 +3,7 @@
 import asyncio
 
 from retroformer.arms import WRITTEN
-from retroformer.assembly import Page, chosen_tasks, conditions, parts
+from retroformer.assembly import Page, chosen_tasks, conditions, gather_all, parts
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import tally
@@ -33,7 +33,13 @@ async def write_advice(page: Page) -> str:
     try:
         async with parts(page, asks_reflector=False) as made:
             store.bind(WRITTEN, conditions(experiment, None))
-            with tally("written advice", wanted) as counts:
+            with tally("written advice", wanted, len(store.reflections(WRITTEN))) as counts:
+
+                def told(what: str) -> None:
+                    counts.told(what)
+                    if what == "reflections":
+                        counts.advance()
+
                 experience = Experience(
                     store,
                     WRITTEN,
@@ -44,17 +50,21 @@ async def write_advice(page: Page) -> str:
                     experiment.seed,
                     Budget(experiment.collect, store.usage(WRITTEN)),
                     slots=asyncio.Semaphore(experiment.loop.concurrency),
-                    told=counts.told,
+                    told=told,
                 )
                 waves = experiment.loop.concurrency
                 for start in range(0, len(tasks), waves):
                     if len(store.reflections(WRITTEN)) >= wanted:
                         break
                     wave = tasks[start : start + waves]
-                    await asyncio.gather(*(_advise(experience, task, experiment.collect.candidates) for task in wave))
+                    pieces = experiment.collect.candidates
+                    await gather_all([asyncio.create_task(_advise(experience, task, pieces)) for task in wave])
         written = len(store.reflections(WRITTEN))
         if written < wanted:
-            raise MissingInput(f"The split ran out of tasks: {written} of {wanted} pieces; lower collect.tasks.")
+            causes = store.invalid_causes(WRITTEN)
+            last = f" The last of {len(causes)} invalid attempts: {causes[-1]}" if causes else ""
+            fault = f"The split ran out of tasks: {written} of {wanted} pieces"
+            raise MissingInput(f"{fault}; lower collect.written or collect.tasks.{last}")
         return f"written advice: {written} pieces in {store.url}"
     finally:
         store.close()

@@ -1,29 +1,50 @@
-"""The line that says how far a stage is: tasks done, and counts of success, failure and invalid."""
+"""The line that says how far a stage is: units done, and a few words on how it goes.
 
+A terminal gets a live bar with the words under it. A log gets whole lines, now and then and at the end.
+"""
+
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
+
+LOG_SECONDS = 30.0
+"""Between two lines in a log."""
+
+
+class Line:
+    """How far one stage is."""
+
+    def __init__(self, title: str, total: int, done: int, changed: Callable[["Line"], None]) -> None:
+        self.title, self.total, self.done, self.words = title, total, min(done, total), ""
+        self._changed = changed
+
+    def show(self, done: int, words: str) -> None:
+        """So many units are done, and it goes like this."""
+        self.done, self.words = min(done, self.total), words
+        self._changed(self)
 
 
 class Tally:
     """Counts what happens and shows it."""
 
-    def __init__(self, progress: Progress, title: str, total: int) -> None:
+    def __init__(self, line: Line) -> None:
         self.counts: Counter[str] = Counter()
-        self._progress = progress
-        self._bar = progress.add_task(title, total=total, counts="")
+        self._line = line
 
     def told(self, what: str) -> None:
         """One more success, failure, invalid or reflection."""
         self.counts[what] += 1
-        self._progress.update(self._bar, counts=str(self))
+        self._line.show(self._line.done, str(self))
 
     def advance(self) -> None:
-        """One task is done."""
-        self._progress.advance(self._bar)
+        """One more unit is done."""
+        self._line.show(self._line.done + 1, str(self))
 
     def __str__(self) -> str:
         names = ("success", "failure", "invalid", *sorted(self.counts.keys() - {"success", "failure", "invalid"}))
@@ -31,9 +52,79 @@ class Tally:
 
 
 @contextmanager
-def tally(title: str, total: int) -> Iterator[Tally]:
-    """A progress line on standard error; silent where that is no terminal, but for its last state."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[counts]}"), console=console) as progress:
-        yield Tally(progress, title, total)
+def tally(title: str, total: int, done: int = 0, *, console: Console | None = None) -> Iterator[Tally]:
+    """A progress line that counts outcomes."""
+    with line(title, total, done, console=console) as shown:
+        yield Tally(shown)
+
+
+@contextmanager
+def line(
+    title: str,
+    total: int,
+    done: int = 0,
+    *,
+    console: Console | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Line]:
+    """A progress line on standard error, or on `console`; `clock` counts seconds."""
+    console = console or Console(stderr=True)
+    if console.is_terminal:
+        with _Bar(console, title, total, done) as bar:
+            yield Line(title, total, done, bar.draw)
+        return
+    log = _Log(console, clock)
+    shown = Line(title, total, done, log.write_now_and_then)
+    try:
+        yield shown
+    finally:
+        log.write(shown)
+
+
+class _Bar(Progress):
+    """A bar on one row, whose title wraps where the terminal is narrow, and the words under it."""
+
+    def __init__(self, console: Console, title: str, total: int, done: int) -> None:
+        self._words = ""
+        super().__init__(
+            TextColumn("{task.description}", table_column=Column()),
+            BarColumn(20, table_column=_whole()),
+            MofNCompleteColumn(table_column=_whole()),
+            TimeElapsedColumn(table_column=_whole()),
+            TimeRemainingColumn(table_column=_whole()),
+            console=console,
+        )
+        self._task = self.add_task(title, total=total, completed=done)
+
+    def draw(self, line: Line) -> None:
+        self._words = line.words
+        self.update(self._task, completed=line.done)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self._words:
+            yield Text(self._words)
+
+
+def _whole() -> Column:
+    return Column(no_wrap=True)
+
+
+class _Log:
+    """Lines in a file or pipe."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console, self._clock = console, clock
+        self._began = self._written = clock()
+
+    def write_now_and_then(self, line: Line) -> None:
+        if self._clock() - self._written >= LOG_SECONDS:
+            self.write(line)
+
+    def write(self, line: Line) -> None:
+        self._written = self._clock()
+        minutes, seconds = divmod(int(self._written - self._began), 60)
+        told = f"{line.title}  {line.done}/{line.total}  {minutes}:{seconds:02}  {line.words}".rstrip()
+        # Rich would break a long line at 80 columns, which no reader of a log asked for.
+        self._console.file.write(f"{told}\n")
+        self._console.file.flush()

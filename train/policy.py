@@ -4,13 +4,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from retroformer.progress import line
 from train import checkpoint
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
 from train.ppo import Sampling, make_optimizer, ppo
 from train.shared_base import load_shared_base
 from train.stage import METRICS, Meter, Stage, publish
-from train.tracking import line, tracker
+from train.tracking import tracker
 
 
 def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: Path) -> None:

@@ -9,10 +9,11 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
 from retroformer.config import Optimizer
+from retroformer.progress import Line, line
 from train.base import CPU, device, keep_trainables_in_fp32
 from train.dataset import order_of_training, require_rows
 from train.stage import Stage
-from train.tracking import Line, Tracker, line, tracker
+from train.tracking import Tracker, tracker
 
 WARMUP_SHARE = 0.05
 """Of all steps, in which the learning rate rises to its peak."""

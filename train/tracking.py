@@ -1,12 +1,9 @@
-"""Where curves go: tensorboard files in runs/NAME/logs, or a tracker by name. And the progress line."""
+"""Where curves go: tensorboard files in runs/NAME/logs, or a tracker by name."""
 
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from retroformer.errors import MissingInput
 from train.stage import Stage
@@ -62,23 +59,3 @@ def _service(name: str, stage: Stage) -> Iterator[Tracker]:
         yield lambda step, values: service.log(dict(values), step=step)
     finally:
         service.finish()
-
-
-class Line:
-    """The progress of one stage: steps done, and the number that says how it goes."""
-
-    def __init__(self, progress: Progress, title: str, total: int, done: int) -> None:
-        self._progress = progress
-        self._bar = progress.add_task(title, total=total, completed=done, told="")
-
-    def show(self, done: int, told: str) -> None:
-        self._progress.update(self._bar, completed=done, told=told)
-
-
-@contextmanager
-def line(title: str, total: int, done: int = 0) -> Iterator[Line]:
-    """A progress line on standard error; silent where that is no terminal, but for its last state."""
-    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
-    told = TextColumn("{task.fields[told]}")
-    with Progress(*columns, TimeRemainingColumn(), told, console=Console(stderr=True)) as progress:
-        yield Line(progress, title, total, done)
