@@ -35,6 +35,8 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
     """
     prompt = _probe_prompt(store)
     own_server = experiment.reflector.endpoint.base_url is None
+    if own_server:
+        _refuse_absent(experiment, made, models)
     base = await _probe(experiment, made, "base", prompt) if own_server else None
     verified = []
     for model in models:
@@ -52,12 +54,16 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
     return verified
 
 
+def _refuse_absent(experiment: Experiment, made: Parts, models: list[str]) -> None:
+    for model in models:
+        if model not in made.adapter_sha256:
+            raise MissingInput(
+                f"No adapter {model!r} is served: run `python -m train {model} EXPERIMENT.yaml` first "
+                f"(it writes {experiment.folder / model}), or take the arm out of eval.arms."
+            )
+
+
 def _check(experiment: Experiment, made: Parts, model: str) -> str | None:
-    if model not in made.adapter_sha256:
-        raise MissingInput(
-            f"No adapter {model!r} is served: run `python -m train {model} EXPERIMENT.yaml` first "
-            f"(it writes {experiment.folder / model}), or take the arm out of eval.arms."
-        )
     served = made.adapter_sha256[model]
     folder = experiment.serve.adapters.get(model, experiment.folder / model)
     if served is None:
