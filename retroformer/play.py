@@ -35,8 +35,9 @@ def play(
         UnknownTask: the split has no such task.
     """
     source = taskset(experiment.environment, experiment.seed)
+    task = _find(source.tasks(), task_id)
     environment: Environment = source.environment()
-    seen, total = environment.reset(_find(source.tasks(), task_id)), 0.0
+    seen, total = environment.reset(task), 0.0
     _show(0, None, seen, total, as_json, out)
     for step, line in enumerate(sys.stdin if actions is None else actions, start=1):
         if seen.over:
