@@ -11,6 +11,7 @@ import json
 import lzma
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ class Folder:
     @cached_property
     def questions(self) -> Mapping[str, Question]:
         """All questions by id, in the order of the data. Raises MissingInput."""
-        return {row["id"]: _question(row) for row in _rows(self._file("questions.jsonl"))}
+        path = self._file("questions.jsonl")
+        with _shape_of(path):
+            return {row["id"]: _question(row) for row in _rows(path)}
 
     def split(self, name: str) -> list[str]:
         """The ids of a split in their official order. Raises UnknownTask, MissingInput."""
@@ -55,14 +58,21 @@ class Folder:
 
     def pages(self) -> Iterator[Page]:
         """All pages, in the order of the data. Raises MissingInput."""
-        return (page(row["title"], row["sentences"]) for row in _rows(self._file("docstore.jsonl")))
+        path = self._file("docstore.jsonl")
+        with _shape_of(path):
+            for row in _rows(path):
+                yield page(row["title"], row["sentences"])
 
     def _named_splits(self) -> dict[str, list[str]]:
+        path = self._folder / "splits.json"
         try:
-            splits = json.loads((self._folder / "splits.json").read_text(encoding="utf-8"))
+            splits = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        return {name: ids for name, ids in splits.items() if isinstance(ids, list)}
+        except ValueError as error:
+            raise MissingInput(f"{path} is damaged ({error}): get a fresh copy.") from error
+        with _shape_of(path):
+            return {name: ids for name, ids in splits.items() if isinstance(ids, list)}
 
     def _file(self, name: str) -> Path:
         for path in (self._folder / name, self._folder / f"{name}.xz"):
@@ -128,6 +138,18 @@ def context_pages(context: Mapping[str, Any]) -> Iterator[Page]:
 
 def _question(row: Mapping[str, Any]) -> Question:
     return Question(row["id"], " ".join(row["question"].split()), row["answer"])
+
+
+@contextmanager
+def _shape_of(path: Path) -> Iterator[None]:
+    """What is read inside has the keys that this module's docstring names. Raises MissingInput where it has not."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise MissingInput(
+            f"{path} is JSON of another shape ({type(error).__name__}: {error}): there are `id`, `question` and "
+            "`answer` in questions.jsonl, `title` and `sentences` in docstore.jsonl, lists of ids in splits.json."
+        ) from error
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 
 from retroformer.config import Hotpotqa
 from retroformer.environments import hotpotqa
-from retroformer.environments.hotpotqa.data import context_pages, question_id
+from retroformer.environments.hotpotqa.data import Folder, context_pages, question_id
 from retroformer.environments.hotpotqa.docstore import Docstore, Page, build_once, page
 from retroformer.environments.hotpotqa.environment import (
     EPISODE_OVER,
@@ -92,6 +92,29 @@ def test_a_damaged_file_is_named(folder: Path) -> None:
     packed.write_bytes(packed.read_bytes()[:-20])
     with pytest.raises(MissingInput, match=r"docstore\.jsonl\.xz is damaged"):
         make(folder).environment()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("questions.jsonl", '{"question": "Who?"}'),
+        ("questions.jsonl", "[1]"),
+        ("docstore.jsonl", '{"title": "Milhouse"}'),
+        ("splits.json", "[1]"),
+        ("splits.json", "[1"),
+    ],
+)
+def test_a_file_of_another_shape_is_named(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / "questions.jsonl").write_text('{"id": "a", "question": "Who?", "answer": "She"}')
+    (tmp_path / "docstore.jsonl").write_text('{"title": "She", "sentences": ["She was."]}')
+    (tmp_path / name).write_text(content)
+    source = Folder(tmp_path)
+
+    def read_all() -> int:
+        return len(source.split("all")) + len(list(source.pages()))
+
+    with pytest.raises(MissingInput, match=name):
+        read_all()
 
 
 def test_without_a_hub_the_message_says_what_to_set(folder: Path) -> None:
