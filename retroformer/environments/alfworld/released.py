@@ -54,12 +54,15 @@ class ReleasedGames:
         """The games of the split and the task types, sorted by id.
 
         Raises:
-            MissingInput: the data are not there.
+            MissingInput: the data are not there, or the split has no game of these types.
             UnknownTask: no such split.
         """
         split = self._section.split
         wanted = tuple(f"{TYPES[type_]}-" for type_ in self._section.task_types or TYPES)
         ids = sorted(id_ for id_ in self._open(split).ids() if id_.startswith(wanted) and _is_playable(id_))
+        if not ids:
+            chosen = f" of type {' or '.join(self._section.task_types)}" if self._section.task_types else ""
+            raise MissingInput(f"No games{chosen} in {split!r} of {str(self._data())!r}: {_HOW_TO_GET_THEM}")
         return tuple(Task(id=id_, environment="alfworld", split=split) for id_ in ids)
 
     def task(self, task_id: str) -> Task:
