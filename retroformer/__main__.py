@@ -19,7 +19,11 @@ def main(arguments: list[str]) -> None:
     which.add_argument("--list", action="store_true", help="print one task id a line")
     which.add_argument("--task", metavar="ID", help="play this task")
     playing.add_argument("--jsonl", action="store_true", help="one JSON object a step instead of text")
-    chosen = parser.parse_args(arguments)
+    # argparse takes no more positional words after an option; here they may stand anywhere.
+    chosen, rest = parser.parse_known_args(arguments)
+    if strange := [word for word in rest if "=" not in word or word.startswith("-")]:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    chosen.overrides += rest
     experiment = load(chosen.experiment, chosen.overrides)
     if chosen.list:
         list_tasks(experiment)

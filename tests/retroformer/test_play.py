@@ -37,6 +37,12 @@ def test_an_override_chooses_another_split(page: str) -> None:
     assert all("held_out" in line for line in lines)
 
 
+def test_an_override_may_stand_after_the_options(page: str) -> None:
+    before = play(page, "environment.split=held_out", "--list").stdout
+    assert play(page, "--list", "environment.split=held_out").stdout == before
+    assert play(page, "--list", "held_out").returncode == 2
+
+
 def test_an_expert_wins_and_every_line_says_all_there_is_to_say(page: str) -> None:
     source = alfworld.taskset(SECTION)
     task = source.tasks()[3]
