@@ -1,6 +1,7 @@
 """python -m collect [warm | import] EXPERIMENT.yaml [LOGS] [key=value ...] [--dry-run] [--json]."""
 
 import asyncio
+from pathlib import Path
 
 from retroformer.assembly import read_page
 from retroformer.errors import ConfigError, run_command
@@ -21,9 +22,10 @@ def main(arguments: list[str]) -> None:
     if command == "import":
         from collect.imported import import_logs
 
-        if len(words) < 2:
+        logs = next((word for word in words[1:] if "=" not in word or Path(word).exists()), None)
+        if logs is None:
             raise ConfigError(f"Name the page and the logs to import. Usage:{USAGE}")
-        logs = words.pop(1)
+        words.remove(logs)
         print(import_logs(read_page(words, USAGE), logs, as_json="--json" in flags))
         return
     page = read_page(words, USAGE)
