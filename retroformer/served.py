@@ -31,7 +31,9 @@ async def served(experiment_path: Path, overrides: Sequence[str], experiment: Ex
     Raises:
         ServiceError: the server could not start; the message ends with what it said.
     """
-    command = ["serve", str(experiment_path), *overrides, "serve.port=0", "serve.host=127.0.0.1"]
+    # Nobody but this stage can reach it, so it asks for no key.
+    own = ("serve.port=0", "serve.host=127.0.0.1", "serve.api_key_env=")
+    command = ["serve", str(experiment_path), *overrides, *own]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
