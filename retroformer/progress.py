@@ -68,12 +68,12 @@ def line(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Line]:
     """A progress line on standard error, or on `console`; `clock` counts seconds."""
-    console = console or Console(stderr=True)
-    if console.is_terminal:
-        with _Bar(console, title, total, done) as bar:
+    screen = Console(stderr=True) if console is None else console
+    if screen.is_terminal:
+        with _Bar(screen, title, total, done) as bar:
             yield Line(title, total, done, bar.draw)
         return
-    log = _Log(console, clock)
+    log = _Log(screen, clock)
     shown = Line(title, total, done, log.write_now_and_then)
     try:
         yield shown
