@@ -5,7 +5,7 @@ from typing import NamedTuple
 from retroformer.arms import COLLECT, WRITTEN
 from retroformer.assembly import Parts
 from retroformer.config import Experiment
-from retroformer.errors import MissingInput, ProvenanceError
+from retroformer.errors import ProvenanceError
 from retroformer.provenance import folder_sha256
 from retroformer.records import Message
 from retroformer.store import Store
@@ -35,8 +35,6 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
     """
     prompt = _probe_prompt(store)
     own_server = experiment.reflector.endpoint.base_url is None
-    if own_server:
-        _refuse_absent(experiment, made, models)
     base = await _probe(experiment, made, "base", prompt) if own_server else None
     verified = []
     for model in models:
@@ -52,15 +50,6 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
         else:
             verified.append(Verified(model, None, False, answer, None))
     return verified
-
-
-def _refuse_absent(experiment: Experiment, made: Parts, models: list[str]) -> None:
-    for model in models:
-        if model not in made.adapter_sha256:
-            raise MissingInput(
-                f"No adapter {model!r} is served: run `python -m train {model} EXPERIMENT.yaml` first "
-                f"(it writes {experiment.folder / model}), or take the arm out of eval.arms."
-            )
 
 
 def _check(experiment: Experiment, made: Parts, model: str) -> str | None:

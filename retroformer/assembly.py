@@ -41,10 +41,22 @@ class Connections:
 
     base_url: str | None
     """The experiment's own server, for the endpoints of a page that name no address."""
+    served: frozenset[str] = frozenset()
+    """What that server serves."""
     opened: list[LanguageModel] = field(default_factory=list)
 
     def model(self, endpoint: Endpoint, name: str | None = None) -> LanguageModel:
-        """The model that `endpoint` describes, or the one called `name` at the same address."""
+        """The model that `endpoint` describes, or the one called `name` at the same address.
+
+        Raises:
+            MissingInput: the experiment's own server has no such adapter, because it has not been trained.
+        """
+        wanted = name or endpoint.model
+        if endpoint.base_url is None and wanted not in self.served:
+            raise MissingInput(
+                f"No adapter {wanted!r} is served, only {', '.join(sorted(self.served))}: run "
+                f"`python -m train {wanted.partition('@')[0]} EXPERIMENT.yaml` first, or name another model."
+            )
         address = endpoint.base_url or self.base_url
         assert address is not None, "a server is started whenever an endpoint has no address"
         self.opened.append(LanguageModel(endpoint, address, name))
@@ -102,7 +114,7 @@ async def parts(page: Page, *, asks_reflector: bool) -> AsyncIterator[Parts]:
             experiment.environment, experiment.seed, loop.environment_processes, loop.step_timeout_seconds
         )
         await stack.enter_async_context(pool)
-        connections = Connections(base_url)
+        connections = Connections(base_url, frozenset(hashes))
         stack.push_async_callback(connections.close)
         yield Parts(pool, make_actor(experiment, connections), connections, hashes, experiment)
 

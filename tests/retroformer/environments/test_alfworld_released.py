@@ -114,12 +114,8 @@ def test_a_folder_and_a_pack_hold_the_same_game(tmp_path: Path) -> None:
 
 def test_without_data_one_sentence_says_how_to_get_them(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()  # A folder of that name without any game.
-    for data, split in (
-        (None, "train"),
-        (tmp_path / "nowhere", "train"),
-        (tmp_path, "train"),
-        (tmp_path, "valid_seen"),
-    ):
+    nowhere = tmp_path / "nowhere"
+    for data, split in ((None, "train"), (nowhere, "train"), (tmp_path, "train"), (tmp_path, "valid_seen")):
         with pytest.raises(MissingInput, match=r"alfworld-download.*environment\.source=generated"):
             games(data=data, split=split).tasks()
 
