@@ -44,7 +44,9 @@ def test_a_page_keeps_the_words_that_made_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "actor"), [("rule", RuleActor), ("react", ReactActor), ("household", HouseholdActor)])
 def test_the_page_chooses_the_actor(tmp_path: Path, kind: str, actor: type) -> None:
-    assert isinstance(make_actor(experiment(tmp_path, f"actor.kind={kind}"), Connections(NOWHERE)), actor)
+    assert isinstance(
+        make_actor(experiment(tmp_path, f"actor.kind={kind}"), Connections(NOWHERE, frozenset({"base"}))), actor
+    )
 
 
 @pytest.mark.parametrize("kind", ["rule", "household"])
