@@ -24,6 +24,8 @@ from retroformer.store import Store
 
 _EXAMPLES = 3
 """Failed tasks whose advice is shown, arm by arm."""
+_SMALLEST_P = 0.0001
+"""A smaller p-value is said to be smaller."""
 _ADVICE_SHOWN = 200
 """Characters of one piece of advice that are shown; the store has all."""
 _AUDITED = (
@@ -143,7 +145,7 @@ def _pair_row(first: ArmOutcome, second: ArmOutcome, seed: int) -> list[str]:
         f"{difference}" + ("" if difference.excludes_zero else " (covers 0)"),
         str(int(((first_T == 1) & (second_T == 0)).sum())),
         str(int(((first_T == 0) & (second_T == 1)).sum())),
-        f"{mcnemar(first_T, second_T):.4f}",
+        f"{p_value:.4f}" if (p_value := mcnemar(first_T, second_T)) >= _SMALLEST_P else f"< {_SMALLEST_P}",
     ]
 
 
