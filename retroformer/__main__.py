@@ -1,4 +1,4 @@
-"""python -m retroformer play EXPERIMENT.yaml [key=value ...] --list | --task ID [--jsonl]."""
+"""python -m retroformer play | export | import EXPERIMENT.yaml ...; --help says more."""
 
 import argparse
 from pathlib import Path
@@ -9,12 +9,20 @@ from retroformer.play import list_tasks, play
 
 
 def main(arguments: list[str]) -> None:
-    """Try an environment by hand: actions from standard input, one a line; observations to standard output."""
+    """Play an environment by hand, or take the facts of a run out and in as Parquet files."""
     parser = argparse.ArgumentParser(prog="python -m retroformer", description=main.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    playing = commands.add_parser("play", help="play one task, or list the tasks of a split")
-    playing.add_argument("experiment", type=Path, help="an experiment page, such as configs/alfworld.yaml")
-    playing.add_argument("overrides", nargs="*", metavar="key=value", help="such as environment.split=valid_seen")
+    playing = commands.add_parser(
+        "play", help="actions from standard input, one a line; observations to standard output"
+    )
+    exporting = commands.add_parser("export", help="write the facts of a run as Parquet files")
+    importing = commands.add_parser("import", help="add exported facts to a run")
+    for command in (playing, exporting, importing):
+        command.add_argument("experiment", type=Path, help="an experiment page, such as configs/alfworld.yaml")
+    for command in (exporting, importing):
+        command.add_argument("folder", type=Path, help="where the Parquet files are")
+    for command in (playing, exporting, importing):
+        command.add_argument("overrides", nargs="*", metavar="key=value", help="such as environment.split=valid_seen")
     which = playing.add_mutually_exclusive_group(required=True)
     which.add_argument("--list", action="store_true", help="print one task id a line")
     which.add_argument("--task", metavar="ID", help="play this task")
@@ -23,9 +31,12 @@ def main(arguments: list[str]) -> None:
     chosen, rest = parser.parse_known_args(arguments)
     if strange := [word for word in rest if "=" not in word or word.startswith("-")]:
         parser.error(f"unrecognized arguments: {' '.join(strange)}")
-    chosen.overrides += rest
-    experiment = load(chosen.experiment, chosen.overrides)
-    if chosen.list:
+    experiment = load(chosen.experiment, [*chosen.overrides, *rest])
+    if chosen.command != "play":
+        from retroformer.parquet import export_run, import_run
+
+        print({"export": export_run, "import": import_run}[chosen.command](experiment, chosen.folder))
+    elif chosen.list:
         list_tasks(experiment)
     else:
         play(experiment, chosen.task, as_json=chosen.jsonl)
