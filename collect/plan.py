@@ -5,8 +5,9 @@ from statistics import fmean
 
 from retroformer.arms import COLLECT
 from retroformer.assembly import Page, check_prompts, chosen_tasks
-from retroformer.records import Usage
-from retroformer.store import open_store
+from retroformer.config import Experiment
+from retroformer.records import Key, Trajectory, Usage
+from retroformer.store import StoredReflection, open_store
 
 _GUESS_OF_CALL = Usage(calls=1, prompt_tokens=1500, completion_tokens=60)
 """Of one model call, where nothing has been measured yet."""
@@ -17,9 +18,7 @@ def describe_plan(page: Page) -> str:
     experiment = page.experiment
     tasks = chosen_tasks(experiment, experiment.collect.tasks, experiment.collect.skip)
     check_prompts(experiment)
-    store = open_store(experiment)
-    trajectories, reflections = store.trajectories(COLLECT), store.reflections(COLLECT)
-    store.close()
+    trajectories, reflections = _stored(experiment)
     retried = (experiment.loop.trials - 1) * experiment.collect.candidates
     rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)
     to_play, to_write = max(0, rollouts - len(trajectories)), max(0, len(tasks) * retried - len(reflections))
@@ -40,6 +39,17 @@ def describe_plan(page: Page) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _stored(experiment: Experiment) -> tuple[dict[Key, Trajectory], list[StoredReflection]]:
+    """What this run has collected; a store that does not exist yet is not made."""
+    if experiment.store is None and not (experiment.folder / "experience.db").is_file():
+        return {}, []
+    store = open_store(experiment)
+    try:
+        return store.trajectories(COLLECT), store.reflections(COLLECT)
+    finally:
+        store.close()
 
 
 def _mean(usages: Iterable[Usage], guessed_calls: int) -> tuple[float, float]:

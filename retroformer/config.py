@@ -192,7 +192,7 @@ class Train(Section):
 
 class Serve(Section):
     host: str = "127.0.0.1"
-    """Loopback unless you mean to open it: API keys guard /v1/* only."""
+    """Loopback unless you mean to open it: API keys guard /v1/* and /provenance only."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Of the OpenAI API; 0 takes a free one. The controller and the worker take free ports."""
     adapters: dict[str, Path] = {}
@@ -314,7 +314,7 @@ def _fault(fault: Any) -> str:
         known = _known_keys(location[:-1])
         close = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
         message += f" Did you mean `{close[0]}`?" if close else f" Known here: {', '.join(known)}."
-    elif fault["type"] not in ("missing", "union_tag_not_found"):
+    elif fault["type"] not in ("missing", "union_tag_not_found", "union_tag_invalid"):
         message += f" Found {fault['input']!r}."
     return f"{'.'.join(location)}: {message}"
 

@@ -7,6 +7,8 @@ import pytest
 
 from collect.plan import describe_plan
 from collect.rate import rate_reflections
+from retroformer.assembly import Page
+from retroformer.config import Alfworld, Experiment
 from tests.support.endpoint import Endpoint
 from tests.support.runs import facts, open_page, run, write_page
 
@@ -63,3 +65,9 @@ def test_the_command_line_knows_it_and_refuses_what_it_does_not_know(tmp_path: P
     refused = run(tmp_path, "collect", path, "--dryrun")
     assert refused.returncode == 1
     assert refused.stderr.startswith("--dryrun is not an option here. Usage:")
+
+
+def test_a_plan_makes_no_store(tmp_path: Path) -> None:
+    experiment = Experiment(run="planned", environment=Alfworld(name="alfworld", source="generated"))
+    assert describe_plan(Page(tmp_path / "page.yaml", (), experiment)).startswith("2000 tasks of split 'train'")
+    assert not (tmp_path / "runs").exists()
