@@ -3,14 +3,15 @@
 import asyncio
 
 from retroformer.arms import WRITTEN
-from retroformer.assembly import Page, chosen_tasks, conditions, gather_all, parts
+from retroformer.assembly import Page, Parts, chosen_tasks, conditions, gather_all, parts
+from retroformer.config import Experiment
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
-from retroformer.progress import tally
+from retroformer.progress import Tally, tally
 from retroformer.prompts import reflection_renderer
 from retroformer.records import Key, Memory, Outcome, Task
 from retroformer.reflectors.rule import MixedReflector
-from retroformer.store import open_store
+from retroformer.store import Store, open_store
 
 
 async def write_advice(page: Page) -> str:
@@ -33,44 +34,50 @@ async def write_advice(page: Page) -> str:
     try:
         async with parts(page, asks_reflector=False) as made:
             store.bind(WRITTEN, conditions(experiment, None))
-            with tally("written advice", wanted, len(store.reflections(WRITTEN))) as counts:
-
-                def told(what: str) -> None:
-                    counts.told(what)
-                    if what == "reflections":
-                        counts.advance()
-
-                experience = Experience(
-                    store,
-                    WRITTEN,
-                    made.pool,
-                    made.actor,
-                    MixedReflector(reflection_renderer(experiment)),
-                    experiment.loop,
-                    experiment.seed,
-                    Budget(experiment.collect, store.usage(WRITTEN)),
-                    slots=asyncio.Semaphore(experiment.loop.concurrency),
-                    told=told,
-                )
-                waves = experiment.loop.concurrency
-                for start in range(0, len(tasks), waves):
-                    if len(store.reflections(WRITTEN)) >= wanted:
-                        break
-                    wave = tasks[start : start + waves]
-                    pieces = experiment.collect.candidates
-                    await gather_all([asyncio.create_task(_advise(experience, task, pieces)) for task in wave])
-        written = len(store.reflections(WRITTEN))
-        if written < wanted:
-            causes = store.invalid_causes(WRITTEN)
-            last = f" The last of {len(causes)} invalid attempts: {causes[-1]}" if causes else ""
-            fault = f"The split ran out of tasks: {written} of {wanted} pieces"
-            raise MissingInput(f"{fault}; lower collect.written or collect.tasks.{last}")
-        return f"written advice: {written} pieces in {store.url}"
+            held = {one.key for one in store.reflections(WRITTEN)}
+            with tally("written advice", wanted, len(held)) as counts:
+                experience = _experience(experiment, made, store, counts)
+                await _advise_in_waves(experience, experiment, tasks, held)
+        if len(held) < wanted:
+            raise MissingInput(_ran_out(store, len(held), wanted))
+        return f"written advice: {len(held)} pieces in {store.url}"
     finally:
         store.close()
 
 
-async def _advise(experience: Experience, task: Task, pieces: int) -> None:
+def _experience(experiment: Experiment, made: Parts, store: Store, counts: Tally) -> Experience:
+    def told(what: str) -> None:
+        counts.told(what)
+        if what == "reflections":
+            counts.advance()
+
+    return Experience(
+        store,
+        WRITTEN,
+        made.pool,
+        made.actor,
+        MixedReflector(reflection_renderer(experiment)),
+        experiment.loop,
+        experiment.seed,
+        Budget(experiment.collect, store.usage(WRITTEN)),
+        slots=asyncio.Semaphore(experiment.loop.concurrency),
+        told=told,
+    )
+
+
+async def _advise_in_waves(
+    experience: Experience, experiment: Experiment, tasks: tuple[Task, ...], held: set[Key]
+) -> None:
+    """Take as many tasks at once as may run, and no more once `held`, which grows, has all that is wanted."""
+    wave, pieces = experiment.loop.concurrency, experiment.collect.candidates
+    for start in range(0, len(tasks), wave):
+        if len(held) >= experiment.collect.written:
+            return
+        work = [_advise(experience, task, pieces, held) for task in tasks[start : start + wave]]
+        await gather_all([asyncio.create_task(one) for one in work])
+
+
+async def _advise(experience: Experience, task: Task, pieces: int, held: set[Key]) -> None:
     failure = await experience.trajectory(task, Memory(), Key(arm=WRITTEN, task_id=task.id))
     if failure.outcome is not Outcome.FAILURE:
         return
@@ -80,3 +87,11 @@ async def _advise(experience: Experience, task: Task, pieces: int) -> None:
             await experience.reflection(failure, Memory(), key, 0)
         except InfrastructureFailure:
             return
+        held.add(key)
+
+
+def _ran_out(store: Store, written: int, wanted: int) -> str:
+    causes = store.invalid_causes(WRITTEN)
+    last = f" The last of {len(causes)} invalid attempts: {causes[-1]}" if causes else ""
+    fault = f"The split ran out of tasks: {written} of {wanted} pieces"
+    return f"{fault}; lower collect.written or collect.tasks.{last}"
