@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from retroformer.assembly import Page, Parts, check_prompts, chosen_tasks, condi
 from retroformer.config import Arm, Collect, Experiment
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
-from retroformer.progress import tally
+from retroformer.progress import Tally, tally
 from retroformer.prompts import reflection_renderer
 from retroformer.protocols import Reflector
 from retroformer.records import Key, Memory, Task, Usage
@@ -46,64 +47,78 @@ async def compare_arms(page: Page) -> str:
         store.close()
 
 
+@dataclass(frozen=True)
+class _Stage:
+    """What every arm plays with, and on."""
+
+    experiment: Experiment
+    made: Parts
+    store: Store
+    tasks: tuple[Task, ...]
+    slots: asyncio.Semaphore
+    """Shared by the arms: so many units are in flight in all."""
+
+    def experience(self, arm: str, reflector: Reflector, told: Callable[[str], None]) -> Experience:
+        """Of the arm with this name in the store."""
+        return Experience(
+            self.store,
+            arm,
+            self.made.pool,
+            self.made.actor,
+            reflector,
+            self.experiment.loop,
+            self.experiment.seed,
+            Budget(Collect(), Usage()),
+            slots=self.slots,
+            first_trial_arm=FIRST_TRIAL,
+            told=told,
+        )
+
+
 async def _play(experiment: Experiment, made: Parts, store: Store, tasks: tuple[Task, ...]) -> None:
     """Trial 0 once; then the arms side by side; then those that deal out what another arm wrote."""
+    stage = _Stage(experiment, made, store, tasks, asyncio.Semaphore(experiment.loop.concurrency))
     arms = experiment.eval.arms
-    slots = asyncio.Semaphore(experiment.loop.concurrency)
-    store.bind(FIRST_TRIAL, _conditions(experiment, made, Arm(kind="none")))
-    with tally("trial 0", len(tasks)) as counts:
-        first = _experience(experiment, made, store, FIRST_TRIAL, NoReflector(), slots, counts.told)
-
-        async def open_task(task: Task) -> None:
-            await first.trajectory(task, Memory(), Key(arm=FIRST_TRIAL, task_id=task.id))
-            counts.advance()
-
-        await gather_all([asyncio.create_task(open_task(task)) for task in tasks])
-    later = {name: arm for name, arm in arms.items() if arm.kind == "placebo"}
-    played = dict[str, Experience]()
-    for wave in ({name: arm for name, arm in arms.items() if name not in later}, later):
-        if not wave:
-            continue
-        with tally(", ".join(wave), len(wave) * len(tasks)) as counts:
-
-            async def retry(experience: Experience, task: Task, advance: Callable[[], None] = counts.advance) -> None:
-                await experience.improve(task, candidates=1)
-                advance()
-
-            work = []
-            for name, arm in wave.items():
-                if arm.kind == "placebo":
-                    _refuse_half_a_source(store, arm.of, played[arm.of])
-                store.bind(evaluation(name), _conditions(experiment, made, arm))
-                reflector = _reflector(experiment, made, store, arm)
-                experience = _experience(experiment, made, store, evaluation(name), reflector, slots, counts.told)
-                played[name] = experience
-                work += [asyncio.create_task(retry(experience, task)) for task in tasks]
-            await gather_all(work)
+    placebos = {name: arm for name, arm in arms.items() if arm.kind == "placebo"}
+    await _play_first_trial(stage)
+    played = await _retry(stage, {name: arm for name, arm in arms.items() if name not in placebos})
+    for arm in placebos.values():
+        _refuse_half_a_source(store, arm.of, played[arm.of])
+    await _retry(stage, placebos)
 
 
-def _experience(
-    experiment: Experiment,
-    made: Parts,
-    store: Store,
-    arm: str,
-    reflector: Reflector,
-    slots: asyncio.Semaphore,
-    told: Callable[[str], None],
-) -> Experience:
-    return Experience(
-        store,
-        arm,
-        made.pool,
-        made.actor,
-        reflector,
-        experiment.loop,
-        experiment.seed,
-        Budget(Collect(), Usage()),
-        slots=slots,
-        first_trial_arm=FIRST_TRIAL,
-        told=told,
-    )
+async def _play_first_trial(stage: _Stage) -> None:
+    stage.store.bind(FIRST_TRIAL, _conditions(stage.experiment, stage.made, Arm(kind="none")))
+    with tally("trial 0", len(stage.tasks)) as counts:
+        experience = stage.experience(FIRST_TRIAL, NoReflector(), counts.told)
+        await gather_all([asyncio.create_task(_open_task(experience, task, counts)) for task in stage.tasks])
+
+
+async def _retry(stage: _Stage, arms: dict[str, Arm]) -> dict[str, Experience]:
+    """Play the later trials of these arms side by side; the experience of each, by its name on the page."""
+    if not arms:
+        return {}
+    with tally(", ".join(arms), len(arms) * len(stage.tasks)) as counts:
+        played = {name: _bound(stage, name, arm, counts) for name, arm in arms.items()}
+        pairs = [(experience, task) for experience in played.values() for task in stage.tasks]
+        await gather_all([asyncio.create_task(_improve(experience, task, counts)) for experience, task in pairs])
+    return played
+
+
+def _bound(stage: _Stage, name: str, arm: Arm, counts: Tally) -> Experience:
+    stage.store.bind(evaluation(name), _conditions(stage.experiment, stage.made, arm))
+    reflector = _reflector(stage.experiment, stage.made, stage.store, arm)
+    return stage.experience(evaluation(name), reflector, counts.told)
+
+
+async def _open_task(experience: Experience, task: Task, counts: Tally) -> None:
+    await experience.trajectory(task, Memory(), Key(arm=FIRST_TRIAL, task_id=task.id))
+    counts.advance()
+
+
+async def _improve(experience: Experience, task: Task, counts: Tally) -> None:
+    await experience.improve(task, candidates=1)
+    counts.advance()
 
 
 def _reflector(experiment: Experiment, made: Parts, store: Store, arm: Arm) -> Reflector:
