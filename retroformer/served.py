@@ -31,36 +31,20 @@ async def served(experiment_path: Path, overrides: Sequence[str], experiment: Ex
     Raises:
         ServiceError: the server could not start; the message ends with what it said.
     """
-    # Nobody but this stage can reach it, so it asks for no key.
-    own = ("serve.port=0", "serve.host=127.0.0.1", "serve.api_key_env=")
-    command = ["serve", str(experiment_path), *overrides, *own]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        *command,
-        "--until-input-closes",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
+    process = await _start(experiment_path, overrides)
     assert process.stderr is not None
     said: deque[str] = deque(maxlen=TAIL_LINES)
     listener = asyncio.create_task(_listen(process.stderr, said))
     try:
-        try:
-            line = (await asyncio.wait_for(process.stdout.readline(), START_SECONDS)).decode().strip()
-        except TimeoutError:
-            line = f"not ready after {START_SECONDS:.0f} seconds; its logs are in {experiment.folder / 'logs'}"
-            said.append(line)
-        ready = READY.match(line)
+        line = await _first_line(process)
+        if line is None:
+            said.append(f"not ready after {START_SECONDS:.0f} seconds; its logs are in {experiment.folder / 'logs'}")
+        elif not line:
+            await listener
+        ready = READY.match(line or "")
         if ready is None:
-            if not line:
-                await listener
-            raise ServiceError(
-                f"The server of {experiment_path} could not start: {' '.join(said) or 'no reason given'}"
-            )
+            reason = " ".join(said) or "no reason given"
+            raise ServiceError(f"The server of {experiment_path} could not start: {reason}")
         yield ready[1]
     finally:
         await _stop(process)
@@ -97,6 +81,31 @@ async def provenance(base_url: str, api_key: str | None = None) -> Provenance:
         return Provenance.model_validate_json(answer.content)
     except ValidationError:
         raise ProvenanceError(f"{url} does not answer with the provenance of models: {answer.text[:200]!r}") from None
+
+
+async def _start(experiment_path: Path, overrides: Sequence[str]) -> asyncio.subprocess.Process:
+    # Nobody but this stage can reach it, so it asks for no key.
+    own = ("serve.port=0", "serve.host=127.0.0.1", "serve.api_key_env=")
+    command = ["serve", str(experiment_path), *overrides, *own]
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        *command,
+        "--until-input-closes",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+async def _first_line(process: asyncio.subprocess.Process) -> str | None:
+    """What the server answers; empty where it ended instead, None where it did neither in time."""
+    assert process.stdout is not None
+    try:
+        return (await asyncio.wait_for(process.stdout.readline(), START_SECONDS)).decode().strip()
+    except TimeoutError:
+        return None
 
 
 async def _listen(stream: asyncio.StreamReader, said: deque[str]) -> None:

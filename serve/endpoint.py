@@ -38,42 +38,11 @@ def run(experiment: Experiment, page: Path, stop: threading.Event) -> None:
     logs.mkdir(parents=True, exist_ok=True)
     with listen(experiment.serve.host, experiment.serve.port) as api, listen(LOOPBACK, 0) as worker:
         url = f"http://{_reachable(experiment.serve.host)}:{api.getsockname()[1]}/v1"
-        # FastChat's controller takes a port and no socket; the others inherit theirs, which so survives a restart.
-        with listen(LOOPBACK, 0) as free:
-            controller_port = str(free.getsockname()[1])
-        controller = f"http://{LOOPBACK}:{controller_port}"
-        environment = _environment(keys)
-        services = [
-            Service(
-                "controller",
-                ["fastchat.serve.controller", "--host", LOOPBACK, "--port", controller_port],
-                logs / "controller.log",
-                environment,
-            ),
-            Service(
-                "API server",
-                [
-                    "serve.openai_api",
-                    f"--socket={api.fileno()}",
-                    f"--body-bytes={experiment.serve.body_bytes}",
-                    f"--controller-address={controller}",
-                ],
-                logs / "api.log",
-                environment,
-                [api.fileno()],
-            ),
-            Service(
-                "worker",
-                [*_worker_arguments(experiment, names), f"--controller={controller}", f"--socket={worker.fileno()}"],
-                logs / "worker.log",
-                environment,
-                [worker.fileno()],
-            ),
-        ]
 
         def ready() -> None:
             print(f"Serving {', '.join(_models(url, keys))} at {url}", flush=True)  # noqa: T201  The command's answer.
 
+        services = _services(experiment, names, logs, _environment(keys), api.fileno(), worker.fileno())
         supervise(services, lambda: "base" in _models(url, keys), ready, stop)
 
 
@@ -106,6 +75,29 @@ def warn_unless_loopback(host: str) -> None:
             "/api/v1/* answers without one. Put a proxy in front of it, or stay on 127.0.0.1.",
             host,
         )
+
+
+def _services(
+    experiment: Experiment, names: adapters.Names, logs: Path, environment: dict[str, str], api: int, worker: int
+) -> list[Service]:
+    """The processes in the order of their start; `api` and `worker` are the descriptors of their listening sockets."""
+    # FastChat's controller takes a port and no socket; the others inherit theirs, which so survives a restart.
+    with listen(LOOPBACK, 0) as free:
+        port = free.getsockname()[1]
+    controller = f"http://{LOOPBACK}:{port}"
+    controller_arguments = ["fastchat.serve.controller", "--host", LOOPBACK, "--port", str(port)]
+    api_arguments = [
+        "serve.openai_api",
+        f"--socket={api}",
+        f"--body-bytes={experiment.serve.body_bytes}",
+        f"--controller-address={controller}",
+    ]
+    worker_arguments = [*_worker_arguments(experiment, names), f"--controller={controller}", f"--socket={worker}"]
+    return [
+        Service("controller", controller_arguments, logs / "controller.log", environment),
+        Service("API server", api_arguments, logs / "api.log", environment, [api]),
+        Service("worker", worker_arguments, logs / "worker.log", environment, [worker]),
+    ]
 
 
 def _worker_arguments(experiment: Experiment, names: adapters.Names) -> list[str]:

@@ -11,15 +11,23 @@ import torch
 
 from retroformer.chat_template import chat_template
 from retroformer.embedded_model import model_config
+from retroformer.errors import MissingInput
+from serve.adapters import STAGES
 from serve.geometry import Geometry
 from serve.slots import KeyValueSlots
 
 BASE = "__base__"
 """peft's word for a row without an adapter."""
+REASON_CHARACTERS = 200
+"""Of what peft says about an adapter: it lists every layer that does not fit."""
 
 
 class Model:
-    """Weights in memory. Its text functions may be called from any thread, `forward` from one at a time."""
+    """Weights in memory. Its text functions may be called from any thread, `forward` from one at a time.
+
+    Raises:
+        MissingInput: an adapter cannot be loaded.
+    """
 
     def __init__(self, folder: Path, adapters: Mapping[str, Path], dtype: str) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -92,13 +100,33 @@ class Model:
 
 
 def _with_adapters(model: Any, adapters: Mapping[str, Path]) -> Any:
-    """`model` as it is without adapters; else a peft model with each under its name."""
+    """`model` as it is without adapters; else a peft model with each under its name.
+
+    Raises:
+        MissingInput: a folder holds no adapter of this model that can be read.
+    """
     from peft import PeftModel
+    from safetensors import SafetensorError
 
     peft_model: Any = None
     for name, folder in adapters.items():
-        if peft_model is None:
-            peft_model = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
-        else:
-            peft_model.load_adapter(str(folder), adapter_name=name)
+        try:
+            if peft_model is None:
+                peft_model = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
+            else:
+                peft_model.load_adapter(str(folder), adapter_name=name)
+        except torch.OutOfMemoryError:
+            raise
+        # Damaged weights; a configuration that is damaged, absent or of another kind; shapes of another base.
+        except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+            raise MissingInput(_unreadable(folder, error)) from error
     return model if peft_model is None else peft_model
+
+
+def _unreadable(folder: Path, error: Exception) -> str:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
+    stage = folder.name if folder.name in STAGES else "STAGE"
+    return (
+        f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({reason}): retrain it with "
+        f"`python -m train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
+    )

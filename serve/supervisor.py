@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -70,20 +71,27 @@ class Service:
             return
         now = time.monotonic()
         if self._process is not None:
+            words = self.last_words()
             self._forget()
             self._quick_deaths = self._quick_deaths + 1 if now - self._started < QUICK_SECONDS else 0
             if self._quick_deaths >= QUICK_DEATHS:
-                raise ServiceError(f"The {self.name} died {QUICK_DEATHS} times in a row: {self.last_words()}")
+                raise ServiceError(f"The {self.name} died {QUICK_DEATHS} times in a row: {words}")
             self._restart_at = now + (2.0**self._quick_deaths - 1) / 2
-            logger.warning("The %s died and is started again: %s", self.name, self.last_words())
+            logger.warning("The %s died and is started again: %s", self.name, words)
         if now >= self._restart_at:
             self.start()
 
     def last_words(self) -> str:
-        """The end of its log, and where the rest is."""
+        """The end of its log, how it ended, and where the rest is."""
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
         last = next((line for line in reversed(lines) if line), "it wrote nothing")
-        return f"{last} (log: {self._log})"
+        return f"{last} ({self._ending()}; log: {self._log})"
+
+    def _ending(self) -> str:
+        code = self._process.poll() if self._process is not None else None
+        if code is None:
+            return "has not ended"
+        return f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
 
     def ask_to_stop(self) -> None:
         if self._process is not None:
@@ -106,6 +114,13 @@ class Service:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         self._process = None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # Those for real time have no name.
 
 
 def supervise(

@@ -1,5 +1,6 @@
 import logging
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from retroformer.config import Experiment, load
 from retroformer.errors import ConfigError, MissingInput, ServiceError
 from serve.adapters import names
 from serve.endpoint import warn_unless_loopback
-from serve.supervisor import Service
+from serve.supervisor import Service, supervise
 
 
 @pytest.fixture
@@ -85,6 +86,30 @@ def test_a_service_that_keeps_dying_is_given_up_with_its_last_words(tmp_path: Pa
     service.start()
     with pytest.raises(ServiceError, match=r"The clock died 5 times in a row: .*no_such_module_anywhere.*clock\.log"):
         revive_for(service, seconds=90)
+
+
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [("sys.exit(3)", "exit code 3"), ("os.kill(os.getpid(), 9)", "killed by SIGKILL")],
+)
+def test_a_service_that_dies_is_told_with_its_exit_code_or_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, deed: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}")
+    (tmp_path / "mortal.py").write_text(f"import os, sys\nprint('Farewell.', flush=True)\n{deed}\n")
+    service = Service("clock", ["mortal"], tmp_path / "clock.log", dict(os.environ))
+    with pytest.raises(ServiceError) as caught:
+        supervise([service], lambda: False, lambda: None, threading.Event())
+    log = tmp_path / "clock.log"
+    assert str(caught.value) == f"The clock stopped while starting: Farewell. ({told}; log: {log})"
+    service.start()
+    while service.alive:
+        time.sleep(0.01)
+    with caplog.at_level(logging.WARNING):
+        service.revive()
+    service.stop(time.monotonic() + 10)
+    assert f"The clock died and is started again: Farewell. ({told}; log: {log})" in caplog.text
 
 
 def revive_for(service: Service, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """The endpoint as its clients see it: real processes, the real small model, the OpenAI client."""
 
+import shutil
 import socket
 import subprocess
 import time
@@ -215,6 +216,21 @@ def test_a_port_in_use_is_told_in_one_sentence_before_anything_starts(tmp_path: 
     assert list((tmp_path / "runs" / "served" / "logs").iterdir()) == []
 
 
+def test_a_broken_adapter_is_told_in_one_sentence_with_its_folder_and_the_command_that_makes_it(
+    tmp_path: Path, base: Path, adapters: dict[str, Path]
+) -> None:
+    stage = shutil.copytree(adapters["first"], tmp_path / "runs" / "served" / "sft")
+    (stage / "adapter_model.safetensors").write_bytes(b"garbage")
+    process = start(tmp_path, page=page(base, {"second": adapters["second"]}))
+    output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, output) == (1, "")
+    assert errors.strip().splitlines() == [
+        "The worker stopped while starting: Adapter 'sft' in 'runs/served/sft' cannot be loaded (SafetensorError: Error "
+        "while deserializing header: header too small): retrain it with `python -m train sft EXPERIMENT.yaml`, or name "
+        "another folder in serve.adapters. (exit code 1; log: runs/served/logs/worker.log)"
+    ]
+
+
 def test_an_endpoint_revives_its_worker_asks_for_keys_warns_of_the_network_and_leaves_no_orphan(
     tmp_path: Path, base: Path, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +257,9 @@ def test_an_endpoint_revives_its_worker_asks_for_keys_warns_of_the_network_and_l
         # The request waits in the socket that the supervisor holds, until the new worker takes it.
         assert chat(client, "first") == before
         assert endpoint.pid_of("serve.worker") != killed
-        assert "worker died and is started again" in process.stderr.readline()
+        told = process.stderr.readline()
+        assert "worker died and is started again" in told
+        assert "(killed by SIGKILL; log: " in told
         orphans = children(process.pid)
         assert len(orphans) == 3
     finally:
