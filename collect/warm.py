@@ -34,7 +34,7 @@ async def write_advice(page: Page) -> str:
     try:
         async with parts(page, asks_reflector=False) as made:
             store.bind(WRITTEN, conditions(experiment, None))
-            held = {one.key for one in store.reflections(WRITTEN)}
+            held = set[Key](one.key for one in store.reflections(WRITTEN))
             with tally("written advice", wanted, len(held)) as counts:
                 experience = _experience(experiment, made, store, counts)
                 await _advise_in_waves(experience, experiment, tasks, held)
