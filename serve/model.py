@@ -126,7 +126,8 @@ def _with_adapters(model: Any, adapters: Mapping[str, Path]) -> Any:
 def _unreadable(folder: Path, error: Exception) -> str:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
     stage = folder.name if folder.name in STAGES else "STAGE"
+    # A folder whose metrics tell of a finished training would not be trained again while it is there.
     return (
-        f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({reason}): retrain it with "
-        f"`python -m train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
+        f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({reason}): move the folder away and retrain "
+        f"with `python -m train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
     )

@@ -222,12 +222,15 @@ def test_a_broken_adapter_is_told_in_one_sentence_with_its_folder_and_the_comman
     stage = shutil.copytree(adapters["first"], tmp_path / "runs" / "served" / "sft")
     (stage / "adapter_model.safetensors").write_bytes(b"garbage")
     process = start(tmp_path, page=page(base, {"second": adapters["second"]}))
-    output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.stderr is not None
+    errors = process.stderr.read()  # Until it ends of itself: to communicate would close its input and so end it.
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, output) == (1, "")
     assert errors.strip().splitlines() == [
-        "The worker stopped while starting: Adapter 'sft' in 'runs/served/sft' cannot be loaded (SafetensorError: Error "
-        "while deserializing header: header too small): retrain it with `python -m train sft EXPERIMENT.yaml`, or name "
-        "another folder in serve.adapters. (exit code 1; log: runs/served/logs/worker.log)"
+        "The worker stopped while starting: Adapter 'sft' in 'runs/served/sft' cannot be loaded (SafetensorError: "
+        "Error while deserializing header: header too small): move the folder away and retrain with `python -m train "
+        "sft EXPERIMENT.yaml`, or name another folder in serve.adapters. (exit code 1; log: "
+        "runs/served/logs/worker.log)"
     ]
 
 
