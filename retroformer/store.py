@@ -5,6 +5,8 @@ work, and nothing is stored twice. Rollouts and reflections that the infrastruct
 `invalids`, so that their keys stay free for the next try.
 """
 
+import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,6 +22,8 @@ from retroformer.errors import ConfigError, StoreError
 from retroformer.records import Key, Reflection, Trajectory, Usage
 
 _METADATA = sa.MetaData()
+_PATIENCE_SECONDS = 30
+"""How long a writer waits for another one."""
 
 
 def _key_columns() -> list[sa.Column[Any]]:
@@ -258,9 +262,19 @@ def open_store(experiment: Experiment) -> Store:
 
 
 def _tune_sqlite(connection: Any, _: object) -> None:
-    # WAL lets readers look while a stage writes; a killed process loses nothing that was committed.
-    for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=NORMAL"):
-        connection.execute(f"PRAGMA {pragma}")
+    connection.execute(f"PRAGMA busy_timeout={_PATIENCE_SECONDS * 1000}")
+    # WAL lets readers look while a stage writes; a killed process loses nothing that was committed. At the switch to
+    # it SQLite does not wait for others, so two stages that open a new store at once would refuse each other.
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+    connection.execute("PRAGMA synchronous=NORMAL")
 
 
 def _key(row: sa.RowMapping) -> Key:
