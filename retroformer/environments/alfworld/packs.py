@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import zstandard
 
-from retroformer.environments.alfworld.planner import cache_folder, write_in_one_stroke
+from retroformer.cache import cache_folder
+from retroformer.environments.alfworld.planner import write_in_one_stroke
 from retroformer.errors import MissingInput
 
 _FORMAT = "1"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import zstandard
 
+from retroformer.cache import cache_folder
 from retroformer.environments.alfworld.facts import Fact
 from retroformer.errors import EnvironmentFailure, MissingInput
 
@@ -47,11 +48,6 @@ class Operator(NamedTuple):
     name: str
     """The action and its entities, separated by blanks."""
     effects: int
-
-
-def cache_folder() -> Path:
-    """Where this project keeps what it can make again: RETROFORMER_CACHE, or ~/.cache/retroformer."""
-    return Path(os.environ.get("RETROFORMER_CACHE") or Path("~/.cache/retroformer").expanduser())
 
 
 def translate(domain: str, problem: str) -> Translation:
