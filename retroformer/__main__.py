@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from retroformer.config import load
+from retroformer.config_file import load
 from retroformer.errors import run_command
 from retroformer.play import list_tasks, play
 

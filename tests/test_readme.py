@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import load
+from retroformer.config_file import load
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^    (?=make |python |alfworld|printf )(.+)$", re.MULTILINE)

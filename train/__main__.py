@@ -1,19 +1,22 @@
-"""python -m train warm|sft|reward|ppo EXPERIMENT.yaml [key=value ...]."""
+"""python -m train actor|warm|sft|reward|ppo EXPERIMENT.yaml [key=value ...]."""
 
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from retroformer.assembly import read_page
-from retroformer.config import Experiment
+from retroformer.config import Experiment, Optimizer
 from retroformer.errors import ConfigError, run_command
 from train import inputs
-from train.base import require_adapter
+from train.base import load_tokenizer, require_adapter
+from train.dataset import Prompt, samples
 from train.stage import Stage, finished, make_stage
 
 USAGE = """
+  python -m train actor EXPERIMENT.yaml [key=value ...]    teach a household actor by scripted play
   python -m train warm EXPERIMENT.yaml [key=value ...]     imitate advice written by rule
   python -m train sft EXPERIMENT.yaml [key=value ...]      imitate positively rated reflections
   python -m train reward EXPERIMENT.yaml [key=value ...]   learn which of two reflections is better
@@ -22,7 +25,7 @@ USAGE = """
 
 def main(arguments: list[str]) -> None:
     """Run one stage of training, unless it is done."""
-    stages = {"warm": warm, "sft": sft, "reward": reward, "ppo": ppo}
+    stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo}
     if not arguments or arguments[0] not in stages:
         raise ConfigError(f"Name a stage: {', '.join(stages)}. Usage:{USAGE}")
     experiment = read_page(arguments[1:], USAGE).experiment
@@ -30,24 +33,29 @@ def main(arguments: list[str]) -> None:
     print(stages[arguments[0]](experiment))
 
 
+def actor(experiment: Experiment) -> str:
+    """Imitate scripted play, with a fresh adapter; for the frozen actor, before any experiment."""
+    from train.cloning import clone, scripted_play
+
+    made = scripted_play(experiment)
+    stage = make_stage("actor", experiment, experiment.train.actor, [one.text for one in made], {})
+    return run(stage, lambda: clone(stage, made))
+
+
 def warm(experiment: Experiment) -> str:
     """Imitate all written advice, with a fresh adapter."""
-    from train.imitation import imitate
-
     optimizer, texts = experiment.train.warm, inputs.written_advice(experiment)
     stage = make_stage("warm", experiment, optimizer, _plain(texts), {})
-    return run(stage, lambda: imitate(stage, optimizer, texts, None))
+    return run(stage, lambda: _imitate(stage, optimizer, texts, None))
 
 
 def sft(experiment: Experiment) -> str:
     """Imitate positively rated reflections, starting from the warm adapter where there is one."""
-    from train.imitation import imitate
-
     optimizer, texts = experiment.train.sft, inputs.positive_reflections(experiment)
     start = experiment.folder / "warm"
     warmed = start.is_dir()
     stage = make_stage("sft", experiment, optimizer, _plain(texts), {"start": start} if warmed else {})
-    return run(stage, lambda: imitate(stage, optimizer, texts, start if warmed else None))
+    return run(stage, lambda: _imitate(stage, optimizer, texts, start if warmed else None))
 
 
 def reward(experiment: Experiment) -> str:
@@ -91,6 +99,13 @@ def _told(metrics: dict[str, Any]) -> str:
     if history := metrics.get("history"):
         parts.append(f"score {history[0]['score']:+.2f} to {history[-1]['score']:+.2f}")
     return ", ".join([*parts, f"{metrics['seconds']:.0f} s"])
+
+
+def _imitate(stage: Stage, optimizer: Optimizer, texts: Sequence[tuple[Prompt, str]], start: Path | None) -> None:
+    from train.imitation import imitate
+
+    data = samples(load_tokenizer(stage.experiment.train), texts)
+    imitate(stage, optimizer, data, start, {"samples_with_duplicates": len(texts)})
 
 
 def _plain(texts: list[tuple[Any, str]]) -> list[Any]:

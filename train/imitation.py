@@ -1,12 +1,15 @@
-"""Supervised fine-tuning on advice: written by rule (`warm`), or rated positive (`sft`; Retroformer, appendix C).
+"""Supervised fine-tuning: on advice written by rule (`warm`) or rated positive (`sft`; Retroformer, appendix C), and
+on scripted play (`actor`).
 
-Reads texts with their prompts; writes a LoRA adapter to runs/NAME/{warm,sft}. Only the response carries loss.
+Reads tokens with labels; writes a LoRA adapter to runs/NAME/STAGE. Only labelled tokens carry loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from trl.trainer.sft_config import SFTConfig
@@ -14,13 +17,13 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from retroformer.config import Optimizer
 from train.base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config
-from train.dataset import IGNORED, Prompt, require_length, samples
+from train.dataset import IGNORED, require_length
 from train.stage import Meter, Stage, publish
 from train.supervised import ordered_rows, run_trainer, trainer_settings
 
 
 class ResponseTrainer(SFTTrainer):  # type: ignore[misc]
-    """trl's trainer, with the language head run on responses alone.
+    """trl's trainer, with the language head run on labelled positions alone.
 
     On a CPU, trl runs the head on every position, prompts included, which for a small model with a large vocabulary
     is a third of all work. On a GPU it does not, and its own loss is used.
@@ -37,29 +40,38 @@ class ResponseTrainer(SFTTrainer):  # type: ignore[misc]
         if device() != CPU or return_outputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels_BT = inputs["labels"][:, 1:]
-        predicting = (labels_BT != IGNORED).any(dim=0).nonzero()[:, 0]
-        logits_BTV = model(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            logits_to_keep=predicting,
-            use_cache=False,
-        ).logits
-        kept_BT = labels_BT[:, predicting]
-        total = cross_entropy(
-            logits_BTV.flatten(0, 1).float(), kept_BT.flatten(), ignore_index=IGNORED, reduction="sum"
-        )
-        return total / ((kept_BT != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
+        is_learnt_BT = labels_BT != IGNORED
+        trunk, head = model.get_base_model().base_model, model.get_base_model().get_output_embeddings()
+        read = trunk(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False)
+        logits_NV = head(read.last_hidden_state[:, :-1][is_learnt_BT])
+        total = cross_entropy(logits_NV.float(), labels_BT[is_learnt_BT], reduction="sum")
+        return total / (is_learnt_BT.sum() if num_items_in_batch is None else num_items_in_batch)
 
 
-def imitate(stage: Stage, optimizer: Optimizer, texts: Sequence[tuple[Prompt, str]], start: Path | None) -> None:
-    """Train an adapter to say `texts` after their prompts, from the adapter in `start` or a fresh one; publish it.
+class Labelled(Protocol):
+    """Tokens, and which of them to learn."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+    @property
+    def labels(self) -> list[int]: ...
+
+
+def imitate(
+    stage: Stage,
+    optimizer: Optimizer,
+    data: Sequence[Labelled],
+    start: Path | None = None,
+    counts: Mapping[str, Any] = MappingProxyType({}),
+    save_as: torch.dtype = torch.float32,
+) -> None:
+    """Train an adapter to say the labelled tokens, from the adapter in `start` or a fresh one; publish it.
 
     Raises:
         ConfigError: a sample is longer than train.max_length, or `start` has another shape than the page asks for.
     """
     meter, page = Meter(), stage.experiment.train
-    tokenizer = load_tokenizer(page)
-    data = samples(tokenizer, texts)
     lengths = [len(sample.ids) for sample in data]
     require_length(lengths, page.max_length, "samples")
     rows = [{"input_ids": sample.ids, "labels": sample.labels} for sample in data]
@@ -68,10 +80,12 @@ def imitate(stage: Stage, optimizer: Optimizer, texts: Sequence[tuple[Prompt, st
         model=load_adapter(base, start, page.lora) if start else base,
         peft_config=None if start else lora_config(page.lora),
         args=SFTConfig(**trainer_settings(stage, optimizer), packing=False),
-        processing_class=tokenizer,
+        processing_class=load_tokenizer(page),
         train_dataset=ordered_rows(rows, lengths, optimizer, stage.experiment.seed),
     )
     told = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
-    counts = {"samples": len(rows), "samples_with_duplicates": len(texts)}
-    metrics = counts | told | meter.read(sum(lengths) * optimizer.epochs)
+    for parameter in trainer.model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(save_as)
+    metrics = {"samples": len(rows), **counts} | told | meter.read(sum(lengths) * optimizer.epochs)
     publish(stage, lambda folder: trainer.model.save_pretrained(folder), metrics)

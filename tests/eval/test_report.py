@@ -10,7 +10,7 @@ from eval.page import to_html
 from eval.report import Findings, write_report
 from eval.verify import Verified
 from retroformer.arms import FIRST_TRIAL
-from retroformer.config import load
+from retroformer.config_file import load
 from retroformer.records import Key, Outcome
 from retroformer.store import Store
 from tests.support.characters import PRICE, advice, attempt_at, task

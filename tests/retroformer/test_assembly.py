@@ -19,7 +19,8 @@ from retroformer.assembly import (
     read_page,
 )
 from retroformer.config import Endpoint as EndpointSection
-from retroformer.config import Experiment, load
+from retroformer.config import Experiment
+from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
 from tests.support.endpoint import Endpoint
 from tests.support.runs import open_page, write_page

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from retroformer.config import Alfworld, Experiment, Hotpotqa, load
+from retroformer.config import Alfworld, Experiment, Hotpotqa
+from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
 
 SMALLEST = "run: toy\nenvironment: {name: alfworld}\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import load
+from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.prompts import (
     Pack,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import load
+from retroformer.config_file import load
 from retroformer.errors import EndpointFailure, ProvenanceError, ServiceError
 from retroformer.provenance import Provenance, ServedModel
 from retroformer.served import provenance, served

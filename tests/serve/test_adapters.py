@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import Experiment, load
+from retroformer.config import Experiment
+from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput, ServiceError
 from serve.adapters import names
 from serve.endpoint import warn_unless_loopback

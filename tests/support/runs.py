@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from retroformer.assembly import Page
-from retroformer.config import load
+from retroformer.config_file import load
 from retroformer.records import Key, Trajectory
 from retroformer.store import Store, StoredReflection, open_store
 

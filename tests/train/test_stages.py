@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retroformer.config import load
+from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
 from tests.train.world import collect, page
 from train import inputs

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import yaml
 
-from retroformer.config import Experiment, load
+from retroformer.config import Experiment
+from retroformer.config_file import load
 from retroformer.records import Author, Key, Message, Reflection, Task
 from retroformer.store import Store, open_store
 from tests.support.characters import attempt_at

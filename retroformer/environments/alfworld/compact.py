@@ -65,11 +65,11 @@ def ranges(places: Sequence[str]) -> tuple[str, ...]:
 
 
 def header(task: Task, opening: str, reflections: Sequence[str] = ()) -> str:
-    """The lines before the first action: task, room and, where there is any, the advice on one line."""
+    """The lines before the first action: task, room, and a line for each reflection, oldest first."""
     sentence, places = read_opening(opening)
-    lines = f"Task: {sentence}\nRoom: {', '.join(ranges(room_order(task, places)))}\n"
-    advice = " ".join(" ".join(reflections).split())
-    return f"{lines}Advice: {advice}\n" if advice else lines
+    advice = filter(None, (" ".join(text.split()) for text in reflections))
+    lines = (f"Task: {sentence}", f"Room: {', '.join(ranges(room_order(task, places)))}")
+    return "".join(f"{line}\n" for line in (*lines, *(f"Advice: {text}" for text in advice)))
 
 
 def command(action: str) -> str:

@@ -1,0 +1,88 @@
+"""Reads an experiment page: a YAML file and `key=value` overrides with dotted keys, as in `run=try2 eval.tasks=10`."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from retroformer.config import Experiment
+from retroformer.errors import ConfigError, MissingInput
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment that a YAML file and `key=value` overrides describe.
+
+    Raises:
+        MissingInput: no such file.
+        ConfigError: the page is not YAML or does not describe an experiment; all faults in one message.
+    """
+    try:
+        page = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise MissingInput(
+            f"No experiment page at {str(path)!r}: name a YAML file such as configs/demo.yaml."
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise ConfigError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(page, dict):
+        raise ConfigError(
+            f"{path} does not describe an experiment: expected keys and values, found {type(page).__name__}."
+        )
+    for override in overrides:
+        _override(page, override)
+    try:
+        return Experiment.model_validate(page)
+    except ValidationError as error:
+        faults = "\n".join(f"  {_fault(fault)}" for fault in error.errors())
+        raise ConfigError(f"{path} does not describe an experiment:\n{faults}") from None
+
+
+def _override(page: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(
+            f"{override!r} is not an override: write key=value, such as run=try2 or environment.split=train."
+        )
+    *path, last = key.split(".")
+    section = page
+    for name in path:
+        section = section.setdefault(name, {})
+        if not isinstance(section, dict):
+            raise ConfigError(f"{override!r} cannot be applied: {name!r} is a value, not a section.")
+    try:
+        section[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        section[last] = value
+
+
+def _fault(fault: Any) -> str:
+    location = [str(part) for part in fault["loc"] if part not in ("alfworld", "hotpotqa")]
+    message = fault["msg"].removesuffix(".") + "."
+    if fault["type"] == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        close = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+        message += f" Did you mean `{close[0]}`?" if close else f" Known here: {', '.join(known)}."
+    elif fault["type"] not in ("missing", "union_tag_not_found", "union_tag_invalid"):
+        message += f" Found {fault['input']!r}."
+    return f"{'.'.join(location)}: {message}"
+
+
+def _known_keys(location: Sequence[str]) -> list[str]:
+    """Names of the fields of the section at `location`."""
+    sections: list[type[BaseModel]] = [Experiment]
+    for name in location:
+        found: list[type[BaseModel]] = []
+        for section in sections:
+            field = section.model_fields.get(name)
+            found += _models_in(field.annotation) if field else []
+        sections = found or sections
+    return sorted({name for section in sections for name in section.model_fields})
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]

@@ -1,0 +1,127 @@
+"""Ways to say the same advice: those that the household actor was taught with, and others that it never met.
+
+The second set is how an evaluation tells reading from recognising. No sentence of one set is in the other, and a test
+keeps it so.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+from retroformer.environments.alfworld import compact
+
+
+class Wording(NamedTuple):
+    """Sentences with gaps; the first of each kind is the plain one."""
+
+    seen: tuple[str, ...]
+    """A {thing} and its {place}."""
+    search: tuple[str, ...]
+    """{places} to look into; {kind} is the type of the thing."""
+    skip: tuple[str, ...]
+    """{places} that need no second look."""
+    deed: tuple[str, ...]
+    """{deed} (clean, heat, cool) at the {place}."""
+    target: tuple[str, ...]
+    """The {place} to put things in."""
+
+
+DEMONSTRATED = Wording(
+    seen=(
+        "The {thing} is in {place}.",
+        "The {thing} is on {place}.",
+        "I saw the {thing} in {place}.",
+        "There is a {thing} in {place}.",
+        "Take the {thing} from {place}.",
+        "Go to {place} and take the {thing}.",
+        "Next time I will take the {thing} from {place}.",
+        "You find the {thing} in {place}.",
+        "{place} has the {thing}.",
+        "First go to {place}, the {thing} is there.",
+    ),
+    search=(
+        "Look in {places}.",
+        "Go to {places} first.",
+        "Check {places}.",
+        "Check {places} for the {kind}.",
+        "Search {places} next.",
+        "Try {places}.",
+        "Start with {places}.",
+        "Next time I will search {places}.",
+        "The {kind} may be in {places}.",
+        "You did not look in {places} yet.",
+        "I should look for the {kind} in {places}.",
+    ),
+    skip=(
+        "Do not look in {places} again.",
+        "I already searched {places}.",
+        "There is no {kind} in {places}.",
+        "Skip {places}.",
+        "Avoid {places}.",
+        "{places}: already checked.",
+        "I wasted steps on {places}.",
+        "The {kind} is not in {places}.",
+        "Next time I will not go to {places}.",
+    ),
+    deed=(
+        "Then {deed} it with {place}.",
+        "Then go to {place} and {deed} it.",
+        "{deed} it in {place}.",
+        "Use {place} to {deed} it.",
+    ),
+    target=(
+        "Put it in {place}.",
+        "Then put it in {place}.",
+        "Move it to {place}.",
+        "Then bring it to {place}.",
+        "It goes to {place}.",
+    ),
+)
+
+UNSEEN = Wording(
+    seen=(
+        "Remember that {place} holds the {thing}.",
+        "The {thing} was lying at {place} all along.",
+        "My notes say {place} contains the {thing}.",
+        "Pick the {thing} up at {place}.",
+    ),
+    search=(
+        "The places left are {places}.",
+        "It would be wise to explore {places}.",
+        "What remains to be inspected is {places}.",
+        "Head straight for {places}.",
+        "A better plan begins at {places}.",
+    ),
+    skip=(
+        "Another visit to {places} would be useless.",
+        "{places} turned out to be a dead end.",
+    ),
+    deed=("Afterwards {place} will {deed} it.",),
+    target=("Its final home is {place}.",),
+)
+
+PHRASES = (
+    "Be careful and think step by step.",
+    "Try harder next time.",
+    "Make a better plan.",
+    "Do not waste steps.",
+    "Read the task again.",
+    "I failed because I ran out of steps.",
+    "I was not able to complete the task.",
+    "The task was not completed in time.",
+    "Next time I will be faster.",
+    "You should be more efficient.",
+)
+"""Advice that says nothing."""
+
+
+def listed(places: Sequence[str]) -> str:
+    """`drawer 1-3, desk 1 and safe 1`."""
+    names = compact.ranges(places)
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def say(sentences: Sequence[str], random: Random | None = None, **gaps: str) -> str:
+    """One of the sentences, the plain one without `random`, with its gaps filled and a capital at its start."""
+    sentence = (random.choice(sentences) if random else sentences[0]).format(**gaps)
+    return sentence[0].upper() + sentence[1:]
