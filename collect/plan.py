@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from statistics import fmean
 
-from retroformer.arms import COLLECT
-from retroformer.assembly import Page, check_prompts, chosen_tasks
+from collect.tasks import tasks_of_round
+from retroformer.arms import collecting
+from retroformer.assembly import Page, check_prompts
 from retroformer.config import Experiment
 from retroformer.records import Key, Trajectory, Usage
 from retroformer.store import StoredReflection, open_store
@@ -16,7 +17,7 @@ _GUESS_OF_CALL = Usage(calls=1, prompt_tokens=1500, completion_tokens=60)
 def describe_plan(page: Page) -> str:
     """Nothing is called and nothing is stored. The figures are upper bounds: every trial fails, every step is used."""
     experiment = page.experiment
-    tasks = chosen_tasks(experiment, experiment.collect.tasks, experiment.collect.skip)
+    tasks = tasks_of_round(experiment)
     check_prompts(experiment)
     trajectories, reflections = _stored(experiment)
     retried = (experiment.loop.trials - 1) * experiment.collect.candidates
@@ -47,7 +48,8 @@ def _stored(experiment: Experiment) -> tuple[dict[Key, Trajectory], list[StoredR
         return {}, []
     store = open_store(experiment)
     try:
-        return store.trajectories(COLLECT), store.reflections(COLLECT)
+        arm = collecting(experiment.collect.round)
+        return store.trajectories(arm), store.reflections(arm)
     finally:
         store.close()
 

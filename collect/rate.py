@@ -2,8 +2,9 @@
 
 import asyncio
 
-from retroformer.arms import COLLECT
-from retroformer.assembly import Page, check_prompts, chosen_tasks, conditions, gather_all, parts
+from collect.tasks import tasks_of_round
+from retroformer.arms import collecting
+from retroformer.assembly import Page, check_prompts, conditions, gather_all, parts
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import Tally, tally
@@ -20,34 +21,34 @@ async def rate_reflections(page: Page) -> str:
             unfinished; what was made is stored.
     """
     experiment = page.experiment
-    tasks = chosen_tasks(experiment, experiment.collect.tasks, experiment.collect.skip)
+    arm, tasks = collecting(experiment.collect.round), tasks_of_round(experiment)
     check_prompts(experiment)
     store = open_store(experiment)
     try:
         async with parts(page, asks_reflector=True) as made:
             model = experiment.reflector.endpoint.model
-            store.bind(COLLECT, conditions(experiment, made.adapter_sha256.get(model)) | _sampling(page))
+            store.bind(arm, conditions(experiment, made.adapter_sha256.get(model)) | _sampling(page))
             with tally("collect", len(tasks)) as counts:
                 experience = Experience(
                     store,
-                    COLLECT,
+                    arm,
                     made.pool,
                     made.actor,
                     made.reflector(model, experiment.reflector.temperature),
                     experiment.loop,
                     experiment.seed,
-                    Budget(experiment.collect, store.usage(COLLECT)),
+                    Budget(experiment.collect, store.usage(arm)),
                     slots=asyncio.Semaphore(experiment.loop.concurrency),
                     repeats=experiment.collect.repeats,
                     told=counts.told,
                 )
                 await _improve_all(experience, tasks, experiment.collect.candidates, counts)
-        _refuse_if_nothing_was_played(store, tasks)
-        said = summary(store, tasks)
+        _refuse_if_nothing_was_played(store, arm, tasks)
+        said = summary(store, arm, tasks)
         if experience.unfinished:
             raise InfrastructureFailure(
                 f"{said}\n{len(experience.unfinished)} of {len(tasks)} tasks are left unfinished: run the same command "
-                f"again to go on. The last cause: {store.invalid_causes(COLLECT)[-1]}"
+                f"again to go on. The last cause: {store.invalid_causes(arm)[-1]}"
             )
         return said
     finally:
@@ -67,24 +68,24 @@ def _sampling(page: Page) -> dict[str, int]:
     return {"candidates": collect.candidates, "repeats": collect.repeats}
 
 
-def _refuse_if_nothing_was_played(store: Store, tasks: tuple[Task, ...]) -> None:
-    played = {key.task_id for key in store.trajectories(COLLECT)}
+def _refuse_if_nothing_was_played(store: Store, arm: str, tasks: tuple[Task, ...]) -> None:
+    played = {key.task_id for key in store.trajectories(arm)}
     if not played.intersection(task.id for task in tasks):
-        causes = store.invalid_causes(COLLECT)
+        causes = store.invalid_causes(arm)
         raise MissingInput(f"None of {len(tasks)} tasks could be played. The last cause: {causes[-1]}")
 
 
-def summary(store: Store, tasks: tuple[Task, ...]) -> str:
+def summary(store: Store, arm: str, tasks: tuple[Task, ...]) -> str:
     """What the store holds about these tasks, in a few lines."""
     chosen = {task.id for task in tasks}
-    trajectories = {key: one for key, one in store.trajectories(COLLECT).items() if key.task_id in chosen}
+    trajectories = {key: one for key, one in store.trajectories(arm).items() if key.task_id in chosen}
     first = [one for key, one in trajectories.items() if key.trial == 0]
     won = sum(one.outcome is Outcome.SUCCESS for one in first)
-    rated = [one for one in rated_reflections(store, COLLECT) if one.key.task_id in chosen]
+    rated = [one for one in rated_reflections(store, arm) if one.key.task_id in chosen]
     positive = sum(one.rating > 0 for one in rated)
     negative = sum(one.rating < 0 for one in rated)
-    invalid = len(store.invalid_causes(COLLECT))
-    usage = store.usage(COLLECT)
+    invalid = len(store.invalid_causes(arm))
+    usage = store.usage(arm)
     return "\n".join(
         [
             f"tasks        {len(first)} of {len(tasks)} played, {won} solved at trial 0",

@@ -1,39 +1,47 @@
 """Advice written by rule on failures of train games: the declared warm start of reflectors too small to begin alone."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 
+from collect.tasks import ordered_tasks
 from retroformer.arms import WRITTEN
-from retroformer.assembly import Page, Parts, chosen_tasks, conditions, gather_all, parts
-from retroformer.config import Experiment
+from retroformer.assembly import Page, Parts, conditions, gather_all, parts
+from retroformer.config import ActorSection, Experiment
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import Tally, tally
-from retroformer.prompts import reflection_renderer
+from retroformer.prompts import Render, reflection_renderer
+from retroformer.protocols import Reflector
 from retroformer.records import Key, Memory, Outcome, Task
 from retroformer.reflectors.rule import MixedReflector
+from retroformer.reflectors.useful import UsefulReflector
 from retroformer.store import Store, open_store
+
+_LESSONS: dict[str, Callable[[Render], Reflector]] = {"mixed": MixedReflector, "useful": UsefulReflector}
 
 
 async def write_advice(page: Page) -> str:
-    """Play tasks beyond those of `collect` and write `collect.written` pieces of advice about the failures.
+    """Let the rule-based actor play tasks beyond those of `collect`, and write `collect.written` pieces of advice
+    about its failures.
 
-    The advice is good, useless and empty by a declared mixture: it teaches the form. What pays is for the ratings to
-    teach. It is not rated, and kept in an arm of its own.
+    The advice teaches the form; what pays is for the ratings to teach. It is not rated, and kept in an arm of its own.
 
     Raises:
         ConfigError: the page asks for none.
         MissingInput: the tasks ran out.
     """
+    page = _scripted(page)
     experiment = page.experiment
     wanted = experiment.collect.written
     if not wanted:
         raise ConfigError("This page asks for no written advice: set collect.written to the number of pieces.")
-    rated = (experiment.collect.tasks or 0) + experiment.collect.skip
-    tasks = chosen_tasks(experiment, None, rated)
+    rated = (experiment.collect.tasks or 0) * experiment.collect.round + experiment.collect.skip
+    tasks = ordered_tasks(experiment)[rated:]
     store = open_store(experiment)
     try:
         async with parts(page, asks_reflector=False) as made:
-            store.bind(WRITTEN, conditions(experiment, None))
+            store.bind(WRITTEN, conditions(experiment, None) | {"lesson": experiment.collect.lesson})
             held = set[Key](one.key for one in store.reflections(WRITTEN))
             with tally("written advice", wanted, len(held)) as counts:
                 experience = _experience(experiment, made, store, counts)
@@ -43,6 +51,12 @@ async def write_advice(page: Page) -> str:
         return f"written advice: {len(held)} pieces in {store.url}"
     finally:
         store.close()
+
+
+def _scripted(page: Page) -> Page:
+    """The page with the rule-based actor: the failures of a warm start need no model."""
+    experiment = page.experiment.model_copy(update={"actor": ActorSection(kind="rule")})
+    return replace(page, experiment=experiment)
 
 
 def _experience(experiment: Experiment, made: Parts, store: Store, counts: Tally) -> Experience:
@@ -56,7 +70,7 @@ def _experience(experiment: Experiment, made: Parts, store: Store, counts: Tally
         WRITTEN,
         made.pool,
         made.actor,
-        MixedReflector(reflection_renderer(experiment)),
+        _LESSONS[experiment.collect.lesson](reflection_renderer(experiment)),
         experiment.loop,
         experiment.seed,
         Budget(experiment.collect, store.usage(WRITTEN)),

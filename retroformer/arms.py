@@ -1,7 +1,7 @@
 """Names of the arms of an experiment in the store."""
 
 COLLECT = "collect"
-"""Sampled reflections, each tried and rated."""
+"""Sampled reflections, each tried and rated; a second round is `collect 2`."""
 
 WRITTEN = "written"
 """Advice written by rule for the warm start; not rated."""
@@ -18,9 +18,14 @@ def evaluation(arm: str) -> str:
     return f"eval/{arm}"
 
 
+def collecting(number: int) -> str:
+    """The name in the store of a round of collecting, the first being 1."""
+    return COLLECT if number == 1 else f"{COLLECT} {number}"
+
+
 def is_rated(arm: str) -> bool:
     """Whether the reflections of this arm are there to train on by their ratings."""
-    return arm == COLLECT or arm.startswith(RECORDED)
+    return arm.partition(" ")[0] in (COLLECT, RECORDED)
 
 
 def is_for_training(arm: str) -> bool:

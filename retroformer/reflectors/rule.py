@@ -51,7 +51,7 @@ class RuleReflector:
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """The same advice for every seed; empty where every place was searched in vain."""
-        return _signed("next-places", advice_by_rule(trajectory, memory), self._render, trajectory, memory, seed)
+        return signed("next-places", advice_by_rule(trajectory, memory), self._render, trajectory, memory, seed)
 
 
 class MixedReflector:
@@ -66,12 +66,12 @@ class MixedReflector:
         random = Random(f"{seed}/{trajectory.task.split}/{trajectory.task.id}/{len(memory.reflections)}")
         kind = random.choices(tuple(self.mixture), tuple(self.mixture.values()))[0]
         text = mixed_advice(trajectory, kind, random)
-        return _signed("mixed", text, self._render, trajectory, memory, seed)
+        return signed("mixed", text, self._render, trajectory, memory, seed)
 
 
 def advice_by_rule(failure: Trajectory, memory: Memory) -> str:
     """`The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
-    view = _view(failure)
+    view = view_of(failure)
     sentences = view.sightings()
     missing = view.goal.count + bool(view.goal.lamp) - len(sentences)
     places = view.next_places(memory)[:NEXT_PLACES] if missing > 0 else ()
@@ -82,7 +82,7 @@ def advice_by_rule(failure: Trajectory, memory: Memory) -> str:
 
 def mixed_advice(failure: Trajectory, kind: Kind, random: Random) -> str:
     """One or two short sentences of this kind; of the nearest kind that the failure allows."""
-    view = _view(failure)
+    view = view_of(failure)
     sightings = view.sightings()
     if kind == "seen" and sightings:
         return " ".join(sightings)
@@ -97,7 +97,7 @@ def mixed_advice(failure: Trajectory, kind: Kind, random: Random) -> str:
 
 
 @dataclass(frozen=True)
-class _View:
+class View:
     """A failure as its text shows it."""
 
     goal: Goal
@@ -122,16 +122,18 @@ class _View:
         return [(thing, place) for thing, place in self.seen.first_seen.items() if compact.type_of(thing) == kind]
 
 
-def _view(failure: Trajectory) -> _View:
+def view_of(failure: Trajectory) -> View:
+    """What the text of a failure shows."""
     sentence, places = compact.read_opening(failure.opening)
-    return _View(read_goal(sentence), compact.room_order(failure.task, places), read_steps(failure.steps))
+    return View(read_goal(sentence), compact.room_order(failure.task, places), read_steps(failure.steps))
 
 
 def _enumerated(names: tuple[str, ...]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _signed(rule: str, text: str, render: Render, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+def signed(rule: str, text: str, render: Render, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+    """The reflection with who wrote it by which rule, and the prompt that a model would have read."""
     return Reflection(
         text=text,
         prompt=render(trajectory, memory),
