@@ -1,0 +1,75 @@
+"""Reflections before and after training, picked so that nobody chose them, and what the actor then did."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from eval.lesson import Lesson
+from eval.table import quoted, table
+from retroformer.environments.alfworld import compact
+from retroformer.records import Outcome, Trajectory
+
+EXAMPLES = 10
+ACTIONS_SHOWN = 6
+_LONGEST_TEXT = 300
+"""Characters of one piece of advice that are shown; the store has all."""
+
+
+class Example(NamedTuple):
+    """Two reflections on the same first failure."""
+
+    task_id: str
+    before: Lesson
+    after: Lesson
+
+
+def pick_examples(before: Sequence[Lesson], after: Sequence[Lesson], count: int = EXAMPLES) -> list[Example]:
+    """The first tasks by the SHA-256 of their id that failed at trial 0 and about which both arms wrote something."""
+    first, second = _first_failures(before), _first_failures(after)
+    both = sorted(first.keys() & second.keys(), key=lambda task_id: sha256(task_id.encode()).hexdigest())
+    return [Example(task_id, first[task_id], second[task_id]) for task_id in both[:count]]
+
+
+def render_examples(examples: Sequence[Example], before: str, after: str) -> str:
+    """The rule in one sentence, then in Markdown a small table a task; `before` and `after` are the names of arms."""
+    if not examples:
+        return f"There is no task at whose first failure both {before} and {after} wrote something."
+    first = "The first task" if len(examples) == 1 else f"The first {len(examples)} tasks"
+    rule = (
+        f"{first}, in the order of the SHA-256 of their id, that failed at trial 0 and about "
+        f"which both *{before}* and *{after}* wrote something."
+    )
+    return "\n\n".join([rule, *(_page(number, one, before, after) for number, one in enumerate(examples, start=1))])
+
+
+def moves(attempt: Trajectory) -> str:
+    """The first actions in the compact text, and how the attempt ended: `go to bed 1; ...; 15 actions, step limit`."""
+    actions = [compact.command(step.action) for step in attempt.steps]
+    more = ["..."] if len(actions) > ACTIONS_SHOWN else []
+    ending = f"{len(actions)} action{'' if len(actions) == 1 else 's'}, {attempt.ending.value}"
+    return "; ".join([*actions[:ACTIONS_SHOWN], *more, ending])
+
+
+def _first_failures(lessons: Sequence[Lesson]) -> dict[str, Lesson]:
+    return {one.failure.task.id: one for one in lessons if one.trial == 0 and one.text.strip()}
+
+
+def _page(number: int, example: Example, before: str, after: str) -> str:
+    failure = example.before.failure
+    sentence = compact.read_opening(failure.opening).task
+    rows = [["trial 0", "", "failed", _moves_cell(failure)]]
+    rows += [_row(arm, lesson) for arm, lesson in ((before, example.before), (after, example.after))]
+    title = f"**{number}. {quoted(sentence, _LONGEST_TEXT)}** (`{example.task_id}`)"
+    return f"{title}\n\n{table(['arm', 'advice', 'result', 'the actor'], rows)}"
+
+
+def _row(arm: str, lesson: Lesson) -> list[str]:
+    retry = lesson.retry
+    if retry is None or retry.outcome is Outcome.INVALID:
+        return [arm, quoted(lesson.text, _LONGEST_TEXT), "not tried", "-"]
+    result = "solved" if lesson.solved else "failed"
+    return [arm, quoted(lesson.text, _LONGEST_TEXT), result, _moves_cell(retry)]
+
+
+def _moves_cell(attempt: Trajectory) -> str:
+    return quoted(moves(attempt), 1000)
