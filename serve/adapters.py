@@ -8,6 +8,8 @@ from retroformer.errors import ConfigError, MissingInput
 
 STAGES = ("warm", "sft", "ppo")
 """Stages whose adapters write advice, the later ones the better trained. The reward model's is not served."""
+ACTOR = "actor"
+"""What `python -m train actor` leaves: it plays, so it is never the reflector."""
 WEIGHTS = "adapter_model.safetensors"
 REFLECTOR = "reflector"
 
@@ -21,7 +23,7 @@ class Names:
 
 
 def names(experiment: Experiment, page: Path) -> Names:
-    """What the experiment serves beside `base`: its own finished stages, `serve.adapters`, and `reflector`.
+    """What the experiment serves beside `base`: its own finished stages and actor, `serve.adapters`, and `reflector`.
 
     `page` is where the experiment was read from, for the message. `reflector` is the last finished stage.
 
@@ -29,9 +31,10 @@ def names(experiment: Experiment, page: Path) -> Names:
         MissingInput: a folder of `serve.adapters` has no adapter.
         ConfigError: a name of `serve.adapters` is not free.
     """
-    adapters = {stage: experiment.folder / stage for stage in STAGES}
+    adapters = {stage: experiment.folder / stage for stage in (ACTOR, *STAGES)}
     adapters = {stage: folder for stage, folder in adapters.items() if (folder / WEIGHTS).is_file()}
-    aliases = {REFLECTOR: list(adapters)[-1]} if adapters else {}
+    advisers = [stage for stage in adapters if stage != ACTOR]
+    aliases = {REFLECTOR: advisers[-1]} if advisers else {}
     for name, folder in experiment.serve.adapters.items():
         if name == "base" or not name or set(name) & set("@= "):
             raise ConfigError(f"serve.adapters.{name}: {name!r} cannot name an adapter; take another word.")
@@ -44,7 +47,7 @@ def names(experiment: Experiment, page: Path) -> Names:
 
 def _absent(name: str, folder: Path, experiment: Experiment, page: Path) -> str:
     message = f"No adapter {name!r} in {str(folder)!r}"
-    for stage in STAGES:
+    for stage in (ACTOR, *STAGES):
         if folder.resolve() == (experiment.folder / stage).resolve():
             return f"{message}: train it with `python -m train {stage} {page} run={experiment.run}`."
     return f"{message}: expected a folder with {WEIGHTS} and adapter_config.json, as `python -m train` writes."
