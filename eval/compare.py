@@ -1,25 +1,24 @@
 """Plays the arms: the same tasks, the same seeds, trial 0 shared, one way to retry each."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from eval.arms import actor_adapter, actor_of, check_arms, conditions_of, models, reflector_of, spread
+from eval.findings import Findings
 from eval.outcome import arm_outcomes
-from eval.report import Findings, write_report
-from eval.verify import Verified, verify_models
-from retroformer.arms import FIRST_TRIAL, evaluation, is_for_training
-from retroformer.assembly import Page, Parts, check_prompts, chosen_tasks, conditions, gather_all, parts
+from eval.report import write_report
+from eval.verify import Verified, verify_actor, verify_models
+from retroformer.arms import FIRST_TRIAL, is_for_training
+from retroformer.assembly import Page, Parts, check_prompts, chosen_tasks, gather_all, parts
 from retroformer.config import Arm, Collect, Experiment
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import Tally, tally
-from retroformer.prompts import reflection_renderer
-from retroformer.protocols import Reflector
+from retroformer.protocols import Actor, Reflector
 from retroformer.records import Key, Memory, Task, Usage
-from retroformer.reflectors.baseline import NoReflector, PlaceboReflector
-from retroformer.reflectors.rule import RuleReflector
+from retroformer.reflectors.baseline import NoReflector
 from retroformer.store import Store, open_store
 
 
@@ -32,17 +31,18 @@ async def compare_arms(page: Page) -> str:
     """
     page = _held_out(page)
     experiment = page.experiment
-    tasks = chosen_tasks(experiment, experiment.eval.tasks)
+    tasks = chosen_tasks(experiment, experiment.eval.tasks, _splits(experiment))
     check_prompts(experiment)
-    _check_arms(experiment.eval.arms)
+    check_arms(experiment)
     store = open_store(experiment)
     try:
         _refuse_overlap(store, tasks)
-        models = sorted({arm.model for arm in experiment.eval.arms.values() if arm.kind == "model"})
-        async with parts(page, asks_reflector=bool(models)) as made:
-            verified = await verify_models(experiment, made, store, models)
+        asked = models(experiment.eval.arms)
+        async with parts(page, asks_reflector=bool(asked)) as made:
+            verify_actor(experiment, made)
+            verified = await verify_models(experiment, made, store, asked)
             await _play(experiment, made, store, tasks)
-        return _report(experiment, store, tasks, verified)
+            return _report(experiment, store, tasks, verified, actor_adapter(experiment, made))
     finally:
         store.close()
 
@@ -58,13 +58,13 @@ class _Stage:
     slots: asyncio.Semaphore
     """Shared by the arms: so many units are in flight in all."""
 
-    def experience(self, arm: str, reflector: Reflector, told: Callable[[str], None]) -> Experience:
+    def experience(self, arm: str, actor: Actor, reflector: Reflector, told: Callable[[str], None]) -> Experience:
         """Of the arm with this name in the store."""
         return Experience(
             self.store,
             arm,
             self.made.pool,
-            self.made.actor,
+            actor,
             reflector,
             self.experiment.loop,
             self.experiment.seed,
@@ -83,32 +83,35 @@ async def _play(experiment: Experiment, made: Parts, store: Store, tasks: tuple[
     await _play_first_trial(stage)
     played = await _retry(stage, {name: arm for name, arm in arms.items() if name not in placebos})
     for arm in placebos.values():
-        _refuse_half_a_source(store, arm.of, played[arm.of])
+        for source in spread(arm.of, arms[arm.of]):
+            _refuse_half_a_source(store, source, played[source])
     await _retry(stage, placebos)
 
 
 async def _play_first_trial(stage: _Stage) -> None:
-    stage.store.bind(FIRST_TRIAL, _conditions(stage.experiment, stage.made, Arm(kind="none")))
+    stage.store.bind(FIRST_TRIAL, conditions_of(stage.experiment, stage.made, Arm(kind="none")))
     with tally("trial 0", len(stage.tasks)) as counts:
-        experience = stage.experience(FIRST_TRIAL, NoReflector(), counts.told)
+        experience = stage.experience(FIRST_TRIAL, stage.made.actor, NoReflector(), counts.told)
         await gather_all([asyncio.create_task(_open_task(experience, task, counts)) for task in stage.tasks])
 
 
-async def _retry(stage: _Stage, arms: dict[str, Arm]) -> dict[str, Experience]:
-    """Play the later trials of these arms side by side; the experience of each, by its name on the page."""
-    if not arms:
+async def _retry(stage: _Stage, arms: Mapping[str, Arm]) -> dict[str, Experience]:
+    """Play the later trials of these arms side by side; the experience of each, by its name in the store."""
+    singles = {stored: one for name, arm in arms.items() for stored, one in spread(name, arm).items()}
+    if not singles:
         return {}
-    with tally(", ".join(arms), len(arms) * len(stage.tasks)) as counts:
-        played = {name: _bound(stage, name, arm, counts) for name, arm in arms.items()}
+    with tally(", ".join(arms), len(singles) * len(stage.tasks)) as counts:
+        played = {stored: _bound(stage, stored, arm, counts) for stored, arm in singles.items()}
         pairs = [(experience, task) for experience in played.values() for task in stage.tasks]
         await gather_all([asyncio.create_task(_improve(experience, task, counts)) for experience, task in pairs])
     return played
 
 
-def _bound(stage: _Stage, name: str, arm: Arm, counts: Tally) -> Experience:
-    stage.store.bind(evaluation(name), _conditions(stage.experiment, stage.made, arm))
-    reflector = _reflector(stage.experiment, stage.made, stage.store, arm)
-    return stage.experience(evaluation(name), reflector, counts.told)
+def _bound(stage: _Stage, stored: str, arm: Arm, counts: Tally) -> Experience:
+    experiment, made = stage.experiment, stage.made
+    stage.store.bind(stored, conditions_of(experiment, made, arm))
+    reflector = reflector_of(experiment, made, stage.store, arm)
+    return stage.experience(stored, actor_of(experiment, made, arm), reflector, counts.told)
 
 
 async def _open_task(experience: Experience, task: Task, counts: Tally) -> None:
@@ -121,45 +124,24 @@ async def _improve(experience: Experience, task: Task, counts: Tally) -> None:
     counts.advance()
 
 
-def _reflector(experiment: Experiment, made: Parts, store: Store, arm: Arm) -> Reflector:
-    match arm.kind:
-        case "none":
-            return NoReflector()
-        case "rule":
-            return RuleReflector(reflection_renderer(experiment))
-        case "model":
-            return made.reflector(arm.model, experiment.eval.temperature)
-        case "placebo":
-            return PlaceboReflector(arm.of, store.reflections(evaluation(arm.of)))
-
-
-def _conditions(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, Any]:
-    adapter = made.adapter_sha256.get(arm.model) if arm.kind == "model" else None
-    known = conditions(experiment, adapter)
-    known["reflector"] |= {"temperature": experiment.eval.temperature, "endpoint": {}}
-    return known | {"arm": arm.model_dump()}
+def _splits(experiment: Experiment) -> tuple[str, ...]:
+    split = experiment.eval.split or experiment.environment.split
+    return (split,) if isinstance(split, str) else split
 
 
 def _held_out(page: Page) -> Page:
-    """The page with the held-out split in place of the training split."""
+    """The page with the (first) held-out split in place of the training split; a game of another can be played, too."""
     experiment = page.experiment
-    split = experiment.eval.split or experiment.environment.split
-    environment = experiment.environment.model_copy(update={"split": split})
+    environment = experiment.environment.model_copy(update={"split": _splits(experiment)[0]})
     return Page(page.path, page.overrides, experiment.model_copy(update={"environment": environment}))
-
-
-def _check_arms(arms: dict[str, Arm]) -> None:
-    for name, arm in arms.items():
-        if arm.kind == "placebo" and (arm.of not in arms or arms[arm.of].kind == "placebo"):
-            raise ConfigError(f"eval.arms.{name}.of: {arm.of!r} is no arm that writes; name one of {', '.join(arms)}.")
 
 
 def _refuse_half_a_source(store: Store, source: str, experience: Experience) -> None:
     """What a placebo deals out is drawn from all that its source wrote; drawn too early, it would differ."""
     if left := experience.unfinished & {key.task_id for key in store.trajectories(FIRST_TRIAL)}:
         raise InfrastructureFailure(
-            f"Arm {source!r} left {len(left)} tasks unfinished, so its advice cannot be dealt out yet: run the same "
-            f"command again to go on. The last cause: {store.invalid_causes(evaluation(source))[-1]}"
+            f"Arm {source.removeprefix('eval/')!r} left {len(left)} tasks unfinished, so its advice cannot be dealt "
+            f"out yet: run the same command again to go on. The last cause: {store.invalid_causes(source)[-1]}"
         )
 
 
@@ -173,13 +155,15 @@ def _refuse_overlap(store: Store, tasks: tuple[Task, ...]) -> None:
         )
 
 
-def _report(experiment: Experiment, store: Store, tasks: tuple[Task, ...], verified: list[Verified]) -> str:
-    outcomes = arm_outcomes(store, tasks, list(experiment.eval.arms), experiment.loop.trials)
+def _report(
+    experiment: Experiment, store: Store, tasks: tuple[Task, ...], verified: Sequence[Verified], actor: str | None
+) -> str:
+    arms = {name: list(spread(name, arm)) for name, arm in experiment.eval.arms.items()}
+    outcomes = arm_outcomes(store, tasks, arms, experiment.loop.trials)
     if not outcomes or not outcomes[0].solved_NT.size:
         causes = store.invalid_causes(FIRST_TRIAL) or ["no task was finished by every arm"]
         raise MissingInput(f"No task was finished by every arm, so nothing can be compared: {causes[-1]}")
-    findings = Findings(experiment, tasks, outcomes, verified, store)
-    written: Path = write_report(findings)
+    written: Path = write_report(Findings(experiment, tasks, outcomes, verified, store, actor))
     if unfinished := max(one.incomplete for one in outcomes):
         raise InfrastructureFailure(
             f"report: {written}\n{unfinished} of {len(tasks)} tasks are left unfinished in an arm and are not in it: "

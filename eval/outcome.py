@@ -1,63 +1,123 @@
 """What the store says about the arms: who solved which task by which trial, and what is missing."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from eval.statistics import Floats
-from retroformer.arms import FIRST_TRIAL, evaluation
-from retroformer.records import Key, Outcome, Task, Trajectory, Usage
+from retroformer.arms import FIRST_TRIAL
+from retroformer.records import Outcome, Task, Trajectory, Usage
 from retroformer.store import Store, StoredReflection
 
+Attempts = dict[tuple[str, int], Trajectory]
+"""By task and trial."""
 
-class ArmOutcome(NamedTuple):
-    """One arm over the tasks that are complete in every arm."""
 
-    name: str
+@dataclass(frozen=True)
+class SeedOutcome:
+    """One training seed of an arm, or an arm that has none, over the tasks that are complete in every arm."""
+
+    stored: str
+    """Its name in the store, such as `eval/trained/ppo-1`."""
     solved_NT: Floats
     """1 where task T was solved in trial N or before, shape (trials, tasks)."""
     return_NT: Floats
     """Return of the last attempt made by trial N."""
-    incomplete: int
-    """Tasks that the infrastructure left unfinished in this arm."""
     invalid: int
     """Spoiled attempts, each with its cause in the store."""
     usage: Usage
     reflections: dict[tuple[str, int], StoredReflection]
     """By task and trial."""
-    attempts: dict[tuple[str, int], Trajectory]
+    attempts: Attempts
+
+    @property
+    def name(self) -> str:
+        """That of its arm, and that of the model where the arm pools several: `trained/ppo-1`."""
+        return self.stored.removeprefix("eval/")
 
 
-def arm_outcomes(store: Store, tasks: Sequence[Task], arms: Sequence[str], trials: int) -> list[ArmOutcome]:
-    """All arms on the tasks that every arm finished, so that they can be compared task by task."""
+@dataclass(frozen=True)
+class ArmOutcome:
+    """An arm of the page. What it says of a task is the mean over its training seeds."""
+
+    name: str
+    seeds: tuple[SeedOutcome, ...]
+    incomplete: int
+    """Tasks that the infrastructure left unfinished in a seed of this arm."""
+
+    @property
+    def pooled(self) -> bool:
+        """Whether there are several training seeds."""
+        return len(self.seeds) > 1
+
+    @cached_property
+    def solved_NT(self) -> Floats:  # noqa: N802 (the shape is in the name, as in each seed)
+        """Share of the seeds that solved task T in trial N or before."""
+        return _mean([seed.solved_NT for seed in self.seeds])
+
+    @cached_property
+    def return_NT(self) -> Floats:  # noqa: N802
+        """Mean return of the last attempts made by trial N."""
+        return _mean([seed.return_NT for seed in self.seeds])
+
+    @property
+    def invalid(self) -> int:
+        return sum(seed.invalid for seed in self.seeds)
+
+    @property
+    def usage(self) -> Usage:
+        return sum((seed.usage for seed in self.seeds), start=Usage())
+
+
+def arm_outcomes(
+    store: Store, tasks: Sequence[Task], arms: Mapping[str, Sequence[str]], trials: int
+) -> list[ArmOutcome]:
+    """All arms on the tasks that every arm finished, so that they can be compared task by task.
+
+    `arms` gives for each name on the page the names in the store, one for each training seed.
+    """
     first = {key.task_id: one for key, one in store.trajectories(FIRST_TRIAL).items()}
-    attempts = {arm: _attempts(store, first, arm) for arm in arms}
-    complete = {arm: {task.id for task in tasks if _complete(attempts[arm], task.id, trials)} for arm in arms}
-    common = [task for task in tasks if all(task.id in complete[arm] for arm in arms)]
+    attempts = {stored: _attempts(store, first, stored) for names in arms.values() for stored in names}
+    complete = {
+        stored: {task.id for task in tasks if _complete(made, task.id, trials)} for stored, made in attempts.items()
+    }
+    common = [task for task in tasks if all(task.id in finished for finished in complete.values())]
     return [
         ArmOutcome(
             name=arm,
-            solved_NT=np.array([[_solved(attempts[arm], task.id, n) for task in common] for n in range(trials)]),
-            return_NT=np.array([[_last_return(attempts[arm], task.id, n) for task in common] for n in range(trials)]),
-            incomplete=len(tasks) - len(complete[arm]),
-            invalid=len(store.invalid_causes(evaluation(arm))),
-            usage=store.usage(evaluation(arm)),
-            reflections={(one.key.task_id, one.key.trial): one for one in store.reflections(evaluation(arm))},
-            attempts=attempts[arm],
+            seeds=tuple(_seed_outcome(store, common, stored, attempts[stored], trials) for stored in names),
+            incomplete=len(tasks) - len(set.intersection(*(complete[stored] for stored in names))),
         )
-        for arm in arms
+        for arm, names in arms.items()
     ]
 
 
-def _attempts(store: Store, first: dict[str, Trajectory], arm: str) -> dict[tuple[str, int], Trajectory]:
-    retries: dict[Key, Trajectory] = store.trajectories(evaluation(arm))
-    return {(task_id, 0): one for task_id, one in first.items()} | {
-        (key.task_id, key.trial): one for key, one in retries.items()
-    }
+def _seed_outcome(store: Store, tasks: Sequence[Task], stored: str, attempts: Attempts, trials: int) -> SeedOutcome:
+    return SeedOutcome(
+        stored=stored,
+        solved_NT=np.array([[_solved(attempts, task.id, n) for task in tasks] for n in range(trials)]),
+        return_NT=np.array([[_last_return(attempts, task.id, n) for task in tasks] for n in range(trials)]),
+        invalid=len(store.invalid_causes(stored)),
+        usage=store.usage(stored),
+        reflections={(one.key.task_id, one.key.trial): one for one in store.reflections(stored)},
+        attempts=attempts,
+    )
 
 
-def _complete(attempts: dict[tuple[str, int], Trajectory], task_id: str, trials: int) -> bool:
+def _mean(values: Sequence[Floats]) -> Floats:
+    """Element by element."""
+    mean: Floats = np.mean(values, axis=0)
+    return mean
+
+
+def _attempts(store: Store, first: dict[str, Trajectory], stored: str) -> Attempts:
+    retries = {(key.task_id, key.trial): one for key, one in store.trajectories(stored).items()}
+    return {(task_id, 0): one for task_id, one in first.items()} | retries
+
+
+def _complete(attempts: Attempts, task_id: str, trials: int) -> bool:
     """Every trial up to the first success, or up to the last, is there."""
     for trial in range(trials):
         attempt = attempts.get((task_id, trial))
@@ -68,11 +128,11 @@ def _complete(attempts: dict[tuple[str, int], Trajectory], task_id: str, trials:
     return True
 
 
-def _solved(attempts: dict[tuple[str, int], Trajectory], task_id: str, trial: int) -> float:
+def _solved(attempts: Attempts, task_id: str, trial: int) -> float:
     made = [attempts.get((task_id, index)) for index in range(trial + 1)]
     return float(any(one is not None and one.outcome is Outcome.SUCCESS for one in made))
 
 
-def _last_return(attempts: dict[tuple[str, int], Trajectory], task_id: str, trial: int) -> float:
+def _last_return(attempts: Attempts, task_id: str, trial: int) -> float:
     made = [attempts[task_id, index] for index in range(trial + 1) if (task_id, index) in attempts]
     return made[-1].episode_return

@@ -52,12 +52,24 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
     return verified
 
 
+def verify_actor(experiment: Experiment, made: Parts) -> None:
+    """Compare the adapter that acts with its folder, where the experiment's own server serves one.
+
+    Raises:
+        ProvenanceError: the served adapter is another.
+    """
+    page = experiment.actor
+    if page.kind != "rule" and page.endpoint.base_url is None:
+        _check(experiment, made, page.endpoint.model)
+
+
 def _check(experiment: Experiment, made: Parts, model: str) -> str | None:
     served = made.adapter_sha256[model]
-    folder = experiment.serve.adapters.get(model, experiment.folder / model)
+    name = model.partition("@")[0]
+    folder = experiment.serve.adapters.get(name, experiment.folder / name)
     if served is None:
         return None
-    if model != "reflector" and served != (trained := folder_sha256(folder)):
+    if name != "reflector" and served != (trained := folder_sha256(folder)):
         raise ProvenanceError(
             f"The server answers with another adapter than {folder} holds (sha256 {served[:12]}, not {trained[:12]}): "
             "restart it with `python -m serve`."

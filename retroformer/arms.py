@@ -13,9 +13,9 @@ FIRST_TRIAL = "eval/trial 0"
 """Trial 0 of the evaluation, which its arms share."""
 
 
-def evaluation(arm: str) -> str:
-    """The name in the store of an arm of the report."""
-    return f"eval/{arm}"
+def evaluation(arm: str, model: str = "") -> str:
+    """The name in the store of an arm of the report, or of one of the models that it pools."""
+    return f"eval/{arm}/{model}" if model else f"eval/{arm}"
 
 
 def collecting(number: int) -> str:

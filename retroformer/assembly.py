@@ -143,17 +143,28 @@ def make_actor(experiment: Experiment, connections: Connections) -> Actor:
     return RuleActor(grammar=environment.grammar)
 
 
-def chosen_tasks(experiment: Experiment, count: int | None, skip: int = 0) -> tuple[Task, ...]:
-    """The tasks of the page's split, in official order.
+def chosen_tasks(experiment: Experiment, count: int | None, splits: Sequence[str] = ()) -> tuple[Task, ...]:
+    """The first `count` tasks of these splits, one split after the other, each in its official order.
+
+    Without `splits` those of the page's split.
 
     Raises:
         MissingInput: there is none, or the data are not there.
+        ConfigError: a task is in two of the splits, so its attempts could not be told apart.
     """
-    tasks = taskset(experiment.environment, experiment.seed).tasks()[skip:]
-    if not tasks:
-        split = experiment.environment.split
-        raise MissingInput(f"Split {split!r} has no tasks beyond the first {skip}: lower collect.skip or name a split.")
-    return tasks[:count]
+    tasks = list[Task]()
+    for split in splits or (experiment.environment.split,):
+        section = experiment.environment.model_copy(update={"split": split})
+        found = taskset(section, experiment.seed).tasks()
+        if not found:
+            raise MissingInput(f"Split {split!r} has no tasks: name another one with environment.split or eval.split.")
+        if twice := {task.id for task in tasks} & {task.id for task in found}:
+            raise ConfigError(
+                f"{len(twice)} tasks of split {split!r} are in another of the splits {', '.join(splits)}, too, such as "
+                f"{min(twice)!r}: name splits that share none."
+            )
+        tasks += found
+    return tuple(tasks[:count])
 
 
 def check_prompts(experiment: Experiment) -> None:
@@ -173,14 +184,21 @@ def check_prompts(experiment: Experiment) -> None:
     alfworld.check_grammar(games, examples)
 
 
-def conditions(experiment: Experiment, adapter_sha256: str | None) -> dict[str, Any]:
-    """What the facts of an arm depend on; a store refuses to mix facts of different conditions."""
+def conditions(
+    experiment: Experiment, adapter_sha256: str | None, actor_sha256: str | None = None
+) -> dict[str, Any]:
+    """What the facts of an arm depend on; a store refuses to mix facts of different conditions.
+
+    The hashes are those of the adapters behind the reflector and the actor, where they are known.
+    """
     page = experiment.model_dump(mode="json")
     for name in ("data", "split", "task_types"):
         page["environment"].pop(name, None)
     for section in ("actor", "reflector"):
         for name in ("base_url", "api_key_env", "timeout_seconds", "dollars_per_million"):
             page[section]["endpoint"].pop(name)
+    if actor_sha256 is not None:
+        page["actor"]["adapter_sha256"] = actor_sha256
     kept_of_loop = ("memory", "repetitions", "actions")
     return {
         "seed": page["seed"],

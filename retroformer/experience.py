@@ -93,7 +93,7 @@ class Experience:
         for _ in range(1 + self._loop.retries):
             async with self._slots:
                 self._budget.check()
-                trajectory = await self._play(task, memory)
+                trajectory = await self._play(task, memory, key)
             self._budget.charge(trajectory.usage)
             if trajectory.outcome is not Outcome.INVALID:
                 trajectory = self._store.add_trajectory(key, trajectory)
@@ -102,10 +102,10 @@ class Experience:
         self._told(trajectory.outcome.value)
         return trajectory
 
-    async def _play(self, task: Task, memory: Memory) -> Trajectory:
+    async def _play(self, task: Task, memory: Memory, key: Key) -> Trajectory:
         try:
             async with self._pool.episode(task) as episode:
-                return await rollout(task, episode, self._actor, memory, self._loop)
+                return await rollout(task, episode, self._actor, memory, self._loop, self._draw(key))
         except EnvironmentFailure as failure:
             return Trajectory.invalid(task, str(failure))
 
@@ -138,9 +138,10 @@ class Experience:
         return Key(arm=arm, task_id=task.id, trial=trial, candidate=candidate, repeat=repeat)
 
     def _draw(self, key: Key) -> int:
-        """A seed of its own for every reflection, the same in every run and whatever else is in flight.
+        """A seed of its own for every reflection and attempt, the same in every run and whatever else is in flight.
 
         The arm is left out: arms that compare models draw with the same numbers.
         """
-        text = f"{self._seed}|{key.task_id}|{key.trial}|{key.candidate}"
+        repeat = f"|{key.repeat}" if key.repeat else ""
+        text = f"{self._seed}|{key.task_id}|{key.trial}|{key.candidate}{repeat}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])

@@ -14,6 +14,8 @@ class Scene(Record):
     memory: Memory
     choices: tuple[str, ...] = ()
     """Actions that are possible now, where the environment can tell."""
+    seed: int = 0
+    """Of this action, for actors that sample: the same in every run, another one at every step."""
 
 
 class Move(Record):

@@ -51,14 +51,24 @@ async def improve(attempt: Attempt, advise: Advise, loop: Loop, candidates: int)
         memory, trajectory = memories[accepted], retries[accepted]
 
 
-async def rollout(task: Task, episode: Episode, actor: Actor, memory: Memory, loop: Loop) -> Trajectory:
-    """One attempt. Where the infrastructure fails it ends as invalid, with the cause; that is never a return of 0."""
+async def rollout(task: Task, episode: Episode, actor: Actor, memory: Memory, loop: Loop, seed: int = 0) -> Trajectory:
+    """One attempt. Where the infrastructure fails it ends as invalid, with the cause; that is never a return of 0.
+
+    An actor that samples repeats its attempt where `seed` is the same.
+    """
     opening, steps, usage = "", list[Step](), Usage()
     try:
         seen = await episode.reset()
         opening = seen.observation
         while (ending := _ending(seen, steps, loop)) is None:
-            scene = Scene(task=task, opening=opening, steps=tuple(steps), memory=memory, choices=seen.choices)
+            scene = Scene(
+                task=task,
+                opening=opening,
+                steps=tuple(steps),
+                memory=memory,
+                choices=seen.choices,
+                seed=seed + len(steps),
+            )
             move = await actor.act(scene)
             usage += move.usage
             seen = await episode.step(move.action)

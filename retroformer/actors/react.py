@@ -27,6 +27,7 @@ class ReactActor:
             temperature=self._temperature,
             max_new_tokens=self._max_new_tokens,
             stop=_STOP,
+            seed=scene.seed if self._temperature else None,
         )
         thought, action = parse(completion.text)
         return Move(thought=thought, action=action, usage=completion.usage)

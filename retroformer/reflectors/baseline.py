@@ -1,10 +1,11 @@
-"""Reflectors that an honest comparison needs: none at all, and advice that was written for another task."""
+"""Reflectors that an honest comparison needs: none at all, empty words, and advice written for another task."""
 
 import random
 from collections.abc import Sequence
 
 from retroformer.errors import MissingInput
-from retroformer.records import Author, Memory, Reflection, Trajectory
+from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
+from retroformer.reflectors.wording import PHRASES, drawn
 from retroformer.store import StoredReflection
 
 
@@ -14,6 +15,16 @@ class NoReflector:
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """A blank reflection, which memory does not keep."""
         return Reflection(text="", prompt=(), author=Author(endpoint="none", model="none"))
+
+
+class PhraseReflector:
+    """Says something that means nothing: does it help to be spoken to?"""
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """One of PHRASES, drawn by seed and task."""
+        text = drawn(trajectory.task, seed).choice(PHRASES)
+        author = Author(endpoint="rule", model="phrase")
+        return Reflection(text=text, prompt=(), author=author, sampling=Sampling(seed=seed))
 
 
 class PlaceboReflector:

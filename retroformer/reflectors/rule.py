@@ -16,6 +16,7 @@ from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.reading import Experience, Goal, read_goal, read_steps
 from retroformer.prompts import Render
 from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
+from retroformer.reflectors.wording import PHRASES, PLAIN, Manner, Voice, voice
 
 Kind = Literal["unvisited", "visited", "seen", "empty"]
 
@@ -31,13 +32,8 @@ empty: a phrase that says nothing.
 MOST_PLACES = 3
 """How many places one piece of mixed advice names at most."""
 
-EMPTY_PHRASES = (
-    "Be careful and think step by step.",
-    "Try harder next time.",
-    "Make a better plan.",
-    "Do not waste steps.",
-    "Read the task again.",
-)
+EMPTY_PHRASES = PHRASES[:5]
+"""Those that the mixture draws from."""
 
 NEXT_PLACES = 6
 """How many places one piece of advice sends the actor to."""
@@ -46,12 +42,13 @@ NEXT_PLACES = 6
 class RuleReflector:
     """Says where the things of the task were seen, and where to search on for those that were not."""
 
-    def __init__(self, render: Render) -> None:
-        self._render = render
+    def __init__(self, render: Render, manner: Manner = "demonstrated") -> None:
+        self._render, self._manner = render, manner
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """The same advice for every seed; empty where every place was searched in vain."""
-        return signed("next-places", advice_by_rule(trajectory, memory), self._render, trajectory, memory, seed)
+        """Empty where every place was searched in vain. The seed draws unseen sentences and nothing else."""
+        text = advice_by_rule(trajectory, memory, voice(self._manner, trajectory.task, seed))
+        return signed("next-places", text, self._render, trajectory, memory, seed)
 
 
 class MixedReflector:
@@ -69,14 +66,14 @@ class MixedReflector:
         return signed("mixed", text, self._render, trajectory, memory, seed)
 
 
-def advice_by_rule(failure: Trajectory, memory: Memory) -> str:
+def advice_by_rule(failure: Trajectory, memory: Memory, speaker: Voice = PLAIN) -> str:
     """`The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
     view = view_of(failure)
-    sentences = view.sightings()
+    sentences = view.sightings(speaker)
     missing = view.goal.count + bool(view.goal.lamp) - len(sentences)
     places = view.next_places(memory)[:NEXT_PLACES] if missing > 0 else ()
     if places:
-        sentences.append(f"Look in {_enumerated(compact.ranges(places))}.")
+        sentences.append(speaker.search(places, view.goal.thing))
     return " ".join(sentences)
 
 
@@ -93,7 +90,7 @@ def mixed_advice(failure: Trajectory, kind: Kind, random: Random) -> str:
         return random.choice(EMPTY_PHRASES)
     drawn = random.sample(choice, min(len(choice), random.randint(1, MOST_PLACES)))
     named = tuple(place for place in view.order if place in drawn)
-    return f"Look in {_enumerated(compact.ranges(named))}."
+    return PLAIN.search(named, view.goal.thing)
 
 
 @dataclass(frozen=True)
@@ -104,11 +101,11 @@ class View:
     order: tuple[str, ...]
     seen: Experience
 
-    def sightings(self) -> list[str]:
+    def sightings(self, speaker: Voice = PLAIN) -> list[str]:
         """One sentence for each thing that the task needs and that was seen, as many as it needs."""
         found = {kind: self._first_seen(kind) for kind in (self.goal.thing, self.goal.lamp) if kind}
         needed = {self.goal.thing: self.goal.count, self.goal.lamp: 1}
-        return [f"The {thing} is in {place}." for kind, seen in found.items() for thing, place in seen[: needed[kind]]]
+        return [speaker.seen(thing, place) for kind, seen in found.items() for thing, place in seen[: needed[kind]]]
 
     def next_places(self, memory: Memory) -> tuple[str, ...]:
         """Places not looked into, in the room's order from the furthest one that was searched or advised."""
@@ -126,10 +123,6 @@ def view_of(failure: Trajectory) -> View:
     """What the text of a failure shows."""
     sentence, places = compact.read_opening(failure.opening)
     return View(read_goal(sentence), compact.room_order(failure.task, places), read_steps(failure.steps))
-
-
-def _enumerated(names: tuple[str, ...]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def signed(rule: str, text: str, render: Render, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:

@@ -6,9 +6,13 @@ keeps it so.
 
 from collections.abc import Sequence
 from random import Random
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from retroformer.environments.alfworld import compact
+from retroformer.records import Task
+
+Manner = Literal["demonstrated", "unseen"]
+"""Which of the two sets is spoken."""
 
 
 class Wording(NamedTuple):
@@ -113,6 +117,38 @@ PHRASES = (
     "You should be more efficient.",
 )
 """Advice that says nothing."""
+
+
+class Voice(NamedTuple):
+    """Says advice in sentences of one set: the plain ones, or with `random` any of them."""
+
+    wording: Wording
+    random: Random | None = None
+
+    def seen(self, thing: str, place: str) -> str:
+        return say(self.wording.seen, self.random, thing=thing, place=place)
+
+    def search(self, places: Sequence[str], kind: str) -> str:
+        return say(self.wording.search, self.random, places=listed(places), kind=kind)
+
+    def deed(self, deed: str, place: str) -> str:
+        return say(self.wording.deed, self.random, deed=deed, place=place)
+
+    def target(self, place: str) -> str:
+        return say(self.wording.target, self.random, place=place)
+
+
+PLAIN = Voice(DEMONSTRATED)
+
+
+def voice(manner: Manner, task: Task, seed: int) -> Voice:
+    """The plain demonstrated sentences, or unseen ones drawn by seed and task."""
+    return PLAIN if manner == "demonstrated" else Voice(UNSEEN, drawn(task, seed))
+
+
+def drawn(task: Task, seed: int) -> Random:
+    """What draws for this task and seed: the same again for the same."""
+    return Random(f"{seed}/{task.split}/{task.id}")
 
 
 def listed(places: Sequence[str]) -> str:

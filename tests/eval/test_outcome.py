@@ -44,8 +44,12 @@ def tell_all(store: Store) -> None:
     store.add_invalid(Key(arm="eval/y", task_id="c", trial=2), "The school is closed.", PRICE)
 
 
+def stored(*arms: str) -> dict[str, list[str]]:
+    return {arm: [f"eval/{arm}"] for arm in arms}
+
+
 def outcomes(store: Store, *arms: str) -> dict[str, ArmOutcome]:
-    return {one.name: one for one in arm_outcomes(store, TASKS, arms, trials=3)}
+    return {one.name: one for one in arm_outcomes(store, TASKS, stored(*arms), trials=3)}
 
 
 def test_a_task_counts_as_solved_from_its_first_success_on(store: Store) -> None:
@@ -79,14 +83,14 @@ def test_an_invalid_attempt_is_counted_and_is_no_return_of_0(store: Store) -> No
 
 def test_a_task_whose_first_trial_is_missing_is_finished_by_nobody(store: Store) -> None:
     tell_all(store)
-    made = arm_outcomes(store, [*TASKS, task("never played")], ["x"], trials=3)[0]
+    made = arm_outcomes(store, [*TASKS, task("never played")], stored("x"), trials=3)[0]
     assert made.solved_NT.shape == (3, 4)
     assert made.incomplete == 1
 
 
 def test_with_a_single_trial_the_arms_are_what_they_share(store: Store) -> None:
     tell_all(store)
-    x, y = arm_outcomes(store, TASKS, ["x", "y"], trials=1)
+    x, y = arm_outcomes(store, TASKS, stored("x", "y"), trials=1)
     assert np.array_equal(x.solved_NT, y.solved_NT)
     assert x.solved_NT.tolist() == [[1, 0, 0, 0]]
 
@@ -94,5 +98,5 @@ def test_with_a_single_trial_the_arms_are_what_they_share(store: Store) -> None:
 def test_reflections_are_found_by_task_and_trial(store: Store) -> None:
     tell_all(store)
     store.add_reflection(Key(arm="eval/x", task_id="b", trial=1), 0, advice("Say Paris."))
-    found = outcomes(store, "x")["x"].reflections
+    found = outcomes(store, "x")["x"].seeds[0].reflections
     assert {key: one.reflection.text for key, one in found.items()} == {("b", 1): "Say Paris."}

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from eval.findings import Findings
 from eval.outcome import arm_outcomes
 from eval.page import to_html
-from eval.report import Findings, write_report
+from eval.report import write_report
 from eval.verify import Verified
 from retroformer.arms import FIRST_TRIAL
 from retroformer.config_file import load
@@ -69,7 +70,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             store.add_trajectory(key, attempt_at(one, (float(won),), retry))
     store.add_invalid(Key(arm="eval/hopeless", task_id=TASKS[5].id, trial=1), "The line was <b>cut</b>.", PRICE)
     verified = [Verified("ppo", "ab" * 32, True, "Say|Paris\nnow", True), Verified("base", None, False, "Lyon", None)]
-    outcomes = arm_outcomes(store, TASKS, list(experiment.eval.arms), experiment.loop.trials)
+    outcomes = arm_outcomes(
+        store, TASKS, {arm: [f"eval/{arm}"] for arm in experiment.eval.arms}, experiment.loop.trials
+    )
     written = write_report(Findings(experiment, TASKS, outcomes, verified, store))
     store.close()
     assert written == Path("runs/riddles/eval/report.html")
@@ -77,8 +80,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_numbers_of_the_table_are_those_of_the_outcomes(folder: Path) -> None:
-    header = Page((folder / "report.html").read_text()).rows[0]
-    assert header[:4] == ["arm", "by trial 0", "by trial 1", "last return"]
+    assert ["arm", "by trial 0", "by trial 1", "last return"] in [
+        row[:4] for row in Page((folder / "report.html").read_text()).rows
+    ]
     text = (folder / "report.md").read_text()
     assert "| trained | 0.200 [0.000, 0.500] | 0.800 [0.500, 1.000] | 0.800 | 0 | 0 |" in text
     assert "| hopeless | 0.200 [0.000, 0.500] | 0.200 [0.000, 0.500] | 0.200 | 0 | 1 |" in text

@@ -85,11 +85,14 @@ def test_no_server_is_started_where_every_endpoint_has_an_address(tmp_path: Path
     assert asyncio.run(built()) == (None, "Look in countertop 1 first.")
 
 
-def test_tasks_are_chosen_in_order_after_those_to_skip(tmp_path: Path) -> None:
+def test_tasks_are_chosen_in_order_one_split_after_the_other(tmp_path: Path) -> None:
     page = experiment(tmp_path)
-    assert chosen_tasks(page, 5)[2:] == chosen_tasks(page, 3, skip=2)
-    with pytest.raises(MissingInput, match=r"Split 'train' has no tasks beyond the first 99999"):
-        chosen_tasks(page, 5, skip=99999)
+    train, held_out = chosen_tasks(page, None), chosen_tasks(page, None, ("held_out",))
+    assert chosen_tasks(page, 3) == train[:3]
+    assert chosen_tasks(page, None, ("held_out", "train")) == (*held_out, *train)
+    assert {task.split for task in held_out} == {"held_out"}
+    with pytest.raises(ConfigError, match=r"tasks of split 'train' are in another of the splits train, train, too"):
+        chosen_tasks(page, None, ("train", "train"))
 
 
 def test_prompts_in_the_wrong_grammar_are_refused_before_the_first_rollout(tmp_path: Path) -> None:

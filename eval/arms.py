@@ -1,0 +1,120 @@
+"""What the arms of a page are: who advises, who acts, and under which names their facts are stored."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from retroformer.arms import FIRST_TRIAL, evaluation
+from retroformer.assembly import Parts, conditions, make_actor
+from retroformer.config import Alfworld, Arm, Experiment
+from retroformer.errors import ConfigError
+from retroformer.prompts import reflection_renderer
+from retroformer.protocols import Actor, Reflector
+from retroformer.reflectors.baseline import NoReflector, PhraseReflector, PlaceboReflector
+from retroformer.reflectors.oracle import OracleReflector
+from retroformer.reflectors.rule import RuleReflector
+from retroformer.store import Store
+
+Spread = Mapping[str, Arm]
+"""Arms with one model each, by their names in the store."""
+
+_OLDEST_KNOBS = {"kind", "model", "of"}
+"""Always among the conditions of an arm; the others where they are set, so that a store from before them goes on."""
+
+
+def spread(name: str, arm: Arm) -> dict[str, Arm]:
+    """An arm of the page as it is played: one that pools training seeds once for each of its models."""
+    if isinstance(arm.model, str):
+        return {evaluation(name): arm}
+    return {evaluation(name, model): arm.model_copy(update={"model": model}) for model in arm.model}
+
+
+def models(arms: Mapping[str, Arm]) -> list[str]:
+    """Every model that is asked for advice."""
+    asked = [one.model for name, arm in arms.items() for one in spread(name, arm).values() if arm.kind == "model"]
+    return sorted({model for model in asked if isinstance(model, str)})
+
+
+def check_arms(experiment: Experiment) -> None:
+    """Refuse what cannot be played, before anything is.
+
+    Raises:
+        ConfigError: it says which entry of the page to change.
+    """
+    arms = experiment.eval.arms
+    for name, arm in arms.items():
+        here = f"eval.arms.{name}"
+        if arm.kind == "placebo" and (arm.of not in arms or arms[arm.of].kind == "placebo"):
+            raise ConfigError(f"{here}.of: {arm.of!r} is no arm that writes; name one of {', '.join(arms)}.")
+        if not arm.model:
+            raise ConfigError(f"{here}.model: name a model, or several.")
+        if arm.kind in ("rule", "oracle") and not isinstance(experiment.environment, Alfworld):
+            raise ConfigError(
+                f"{here}.kind: {arm.kind} advice is written for ALFWorld only, not for {experiment.environment.name}; "
+                "take none, phrase, model or placebo."
+            )
+        if arm.actor_temperature is not None and experiment.actor.kind == "rule":
+            raise ConfigError(
+                f"{here}.actor_temperature: the rule-based actor draws nothing; leave it out, or set actor.kind."
+            )
+    names = Counter([FIRST_TRIAL, *(one for name, arm in arms.items() for one in _names(name, arm))])
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ConfigError(f"eval.arms: two arms would be stored as {twice[0]!r}; give one of them another name.")
+
+
+def reflector_of(experiment: Experiment, made: Parts, store: Store, arm: Arm) -> Reflector:
+    """Who advises in an arm with one model. A placebo deals out what its source has written by now."""
+    match arm.kind:
+        case "none":
+            return NoReflector()
+        case "phrase":
+            return PhraseReflector()
+        case "rule":
+            return RuleReflector(reflection_renderer(experiment), arm.wording)
+        case "oracle":
+            from retroformer.environments import alfworld
+
+            assert isinstance(experiment.environment, Alfworld), "check_arms refuses it elsewhere"
+            games = alfworld.taskset(experiment.environment, experiment.seed)
+            return OracleReflector(reflection_renderer(experiment), games.walkthrough, arm.wording)
+        case "model":
+            assert isinstance(arm.model, str), "spread gives each arm one model"
+            return made.reflector(arm.model, experiment.eval.temperature)
+        case "placebo":
+            sources = spread(arm.of, experiment.eval.arms[arm.of])
+            return PlaceboReflector(arm.of, [one for source in sources for one in store.reflections(source)])
+
+
+def actor_of(experiment: Experiment, made: Parts, arm: Arm) -> Actor:
+    """Who plays the retries of an arm: the actor of the page, at the arm's own temperature where it has one."""
+    if arm.actor_temperature is None:
+        return made.actor
+    return make_actor(_at_temperature(experiment, arm), made.connections)
+
+
+def conditions_of(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, Any]:
+    """What the facts of an arm with one model depend on."""
+    adapter = made.adapter_sha256.get(arm.model) if arm.kind == "model" and isinstance(arm.model, str) else None
+    known = conditions(_at_temperature(experiment, arm), adapter, actor_adapter(experiment, made))
+    known["reflector"] |= {"temperature": experiment.eval.temperature, "endpoint": {}}
+    arm_page = arm.model_dump(include=_OLDEST_KNOBS) | arm.model_dump(exclude_defaults=True)
+    return known | {"arm": arm_page}
+
+
+def actor_adapter(experiment: Experiment, made: Parts) -> str | None:
+    """The hash of the adapter that acts, where the experiment's own server serves it."""
+    page = experiment.actor
+    own = page.kind != "rule" and page.endpoint.base_url is None
+    return made.adapter_sha256.get(page.endpoint.model) if own else None
+
+
+def _at_temperature(experiment: Experiment, arm: Arm) -> Experiment:
+    if arm.actor_temperature is None:
+        return experiment
+    actor = experiment.actor.model_copy(update={"temperature": arm.actor_temperature})
+    return experiment.model_copy(update={"actor": actor})
+
+
+def _names(name: str, arm: Arm) -> list[str]:
+    """With repetitions, unlike `spread`."""
+    return [evaluation(name)] if isinstance(arm.model, str) else [evaluation(name, model) for model in arm.model]
