@@ -26,7 +26,10 @@ _PUTTING = re.compile(
 )
 _PASSIVE = re.compile(r"\b(?:is|was|were|been) put\b")
 _TAKING = re.compile(r"\b(?:take|grab|pick|get)\b")
-_DEED = re.compile(r"\b(?:clean|wash|rinse|heat|warm|microwave|cool|chill|use|do it)\b")
+_DEED = re.compile(
+    r"(?<!\ba )(?<!\bthe )(?<!\bsome )"
+    r"\b(?:clean|wash|rinse|heat|warm|microwave (?:it|them|the (?!microwave))|cool|chill|use|do it)\b"
+)
 
 
 @dataclass(frozen=True)

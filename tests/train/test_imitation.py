@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from retroformer.config import Optimizer
 from tests.train.world import BAD, GOOD, experiment, prompt
-from train.base import load_adapter, load_base, load_tokenizer
+from train.base import load_adapter, load_base, load_tokenizer, lora_config
 from train.dataset import samples
 from train.imitation import ResponseTrainer, imitate
 from train.stage import finished, make_stage
@@ -18,7 +18,7 @@ TEXTS = [(prompt(f"task {number}"), GOOD if number % 2 else BAD) for number in r
 
 def train_once(page: Any, optimizer: Optimizer, texts: Any, start: Path | None = None) -> dict[str, Any]:
     stage = make_stage("warm", page, optimizer, [text for _, text in texts], {})
-    imitate(stage, optimizer, texts, start)
+    imitate(stage, optimizer, samples(load_tokenizer(page.train), texts), start)
     metrics = finished(stage)
     assert metrics
     return metrics
@@ -35,6 +35,7 @@ def test_the_loss_is_that_of_trl_which_runs_the_head_everywhere(tiny_base: Path,
     settings = {"use_cpu": True, "bf16": False, "report_to": [], "activation_checkpointing": False}
     trainer: Any = ResponseTrainer(
         model=load_base(page.train),
+        peft_config=lora_config(page.train.lora),
         args=SFTConfig(output_dir=str(workplace), max_length=None, **settings),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),

@@ -71,6 +71,16 @@ def test_a_place_named_in_words_of_any_kind_is_searched_first(words: str) -> Non
     assert "drawer 3" in searched(words, times=2)
 
 
+def test_an_appliance_that_is_named_to_look_into_is_searched_and_no_errand() -> None:
+    room = ("microwave 1", "fridge 1", "sinkbasin 1", "desk 1")
+    goal = read_goal("heat some plate and put it in desk")
+    assert read_advice(["Look in microwave 1 and desk 1."], room, goal).first == ("microwave 1", "desk 1")
+    assert read_advice(["Find the clean plate in sinkbasin 1."], room, goal).sightings == {"plate": ("sinkbasin 1",)}
+    assert read_advice(["The plate 1 is in microwave 1."], room, goal).sightings == {"plate": ("microwave 1",)}
+    assert read_advice(["Then microwave it and put it in desk 1."], room, goal).targets == ("desk 1",)
+    assert read_advice(["Warm it in microwave 1."], room, goal).appliances == ("microwave 1",)
+
+
 @pytest.mark.parametrize(
     "words",
     [
