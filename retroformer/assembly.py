@@ -124,7 +124,7 @@ def make_actor(experiment: Experiment, connections: Connections) -> Actor:
     """The frozen actor of this page.
 
     Raises:
-        ConfigError: this actor cannot play this environment.
+        ConfigError: this actor cannot play this environment, or its endpoint cannot hold it to admissible actions.
     """
     page, environment = experiment.actor, experiment.environment
     if page.kind == "react":
@@ -137,7 +137,13 @@ def make_actor(experiment: Experiment, connections: Connections) -> Actor:
     if page.kind == "household":
         from retroformer.actors.household import HouseholdActor
 
-        return HouseholdActor(connections.model(page.endpoint), page.temperature, environment.grammar)
+        if page.choice == "admissible" and page.endpoint.base_url is not None:
+            raise ConfigError(
+                f"actor.choice=admissible needs the experiment's own server, and {page.endpoint.base_url} is another: "
+                "leave actor.endpoint.base_url out, or set actor.choice=free."
+            )
+        model = connections.model(page.endpoint)
+        return HouseholdActor(model, page.temperature, environment.grammar, page.choice)
     from retroformer.actors.rule import RuleActor
 
     return RuleActor(grammar=environment.grammar)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from retroformer.config import Endpoint
-from retroformer.errors import EndpointFailure
+from retroformer.errors import ConfigError, EndpointFailure
+from retroformer.own_server import choices_field, seed_field
 from retroformer.records import Message, Record, Usage
 
 if TYPE_CHECKING:
@@ -45,16 +46,19 @@ class LanguageModel:
         max_new_tokens: int,
         stop: Sequence[str] = (),
         seed: int | None = None,
+        choices: Sequence[str] | None = None,
     ) -> Completion:
-        """Text that continues a plain prompt or answers a chat.
+        """Text that continues a plain prompt or answers a chat; with `choices` it is one of them, cut at a stop string.
 
         Raises:
+            ConfigError: choices are for the experiment's own server, and this is another.
             EndpointFailure: refused, timed out, or answered what is not a completion, after the client's retries.
         """
         import openai
 
+        fields = self._fields(seed, choices)
         try:
-            answer = await self._call(prompt, temperature, max_new_tokens, list(stop), seed)
+            answer = await self._call(prompt, temperature, max_new_tokens, [*stop, *fields], seed)
         except openai.APITimeoutError:
             raise self._failure(f"gave no answer within {self.endpoint.timeout_seconds:g} s") from None
         except openai.APIStatusError as error:
@@ -63,10 +67,19 @@ class LanguageModel:
             raise self._failure(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from None
         return self._read(answer, prompt)
 
+    def _fields(self, seed: int | None, choices: Sequence[str] | None) -> list[str]:
+        """What only the experiment's own server understands."""
+        if self.endpoint.base_url is not None:
+            if choices is not None:
+                raise ConfigError(
+                    f"The model {self.model!r} at {self.base_url} cannot be held to choices: only the experiment's own "
+                    "server can, so leave base_url out."
+                )
+            return []
+        seeds = [] if seed is None else [seed_field(seed)]
+        return seeds if choices is None else [*seeds, choices_field(choices)]
+
     async def _call(self, prompt: Prompt, temperature: float, tokens: int, stop: list[str], seed: int | None) -> object:
-        if self.endpoint.base_url is None and seed is not None:
-            # FastChat's API server drops `seed`; a stop string is the field that it hands to our worker untouched.
-            stop = [*stop, f"<|seed:{seed}|>"]
         common: dict[str, Any] = {"model": self.model, "temperature": temperature, "max_tokens": tokens}
         if stop:
             common["stop"] = stop

@@ -191,18 +191,17 @@ class Engine:
         self._arrivals = Arrivals()
 
     def _decode(self) -> None:
-        """One more token of every running row; rows that are finished or whose client has left are freed."""
+        """The next token of every running row; rows that are finished or whose client has left are freed."""
         for row in reversed(range(len(self._running))):
             if self._running[row].cancelled:
                 self._leave(row)
         if not self._running:
             return
-        self._slots.reserve(len(self._running), max(self._slots.lengths) + 1)
-        logits_BV = self._model.forward(
-            [generation.tokens[-1:] for generation in self._running],
-            self._slots,
-            [generation.adapter for generation in self._running],
-        )
+        columns = [generation.pending for generation in self._running]
+        held = zip(self._slots.lengths, columns, strict=True)
+        self._slots.reserve(len(self._running), max(length + len(tokens) for length, tokens in held))
+        adapters = [generation.adapter for generation in self._running]
+        logits_BV = self._model.forward(columns, self._slots, adapters)
         for row in reversed(range(len(self._running))):
             if not self._running[row].accept(logits_BV[row]):
                 self._leave(row)

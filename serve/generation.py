@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from serve.choices import Choices
 from serve.sampling import Sampling, choose
 
 UNFINISHED_CHARACTER = "\ufffd"
@@ -86,11 +87,15 @@ class Generation:
     deliver: Callable[[Output], None]
     """Called from the engine's thread with each output if `streaming`, and with the last one in any case."""
     generator: torch.Generator
+    choices: Choices | None = None
+    """What it may write; None where it may write anything."""
     streaming: bool = False
     echo: str = ""
     cached_tokens: int = 0
     cancelled: bool = False
     tokens: list[int] = field(default_factory=list)
+    fed: int = 0
+    """Of the written tokens, those that have been fed back to the model."""
 
     @property
     def reserved(self) -> int:
@@ -99,22 +104,24 @@ class Generation:
 
     @property
     def computed(self) -> list[int]:
-        """Tokens whose keys and values exist: the last one written has not been fed back."""
-        return self.prompt + self.tokens[:-1]
+        """Tokens whose keys and values exist."""
+        return self.prompt + self.tokens[: self.fed]
+
+    @property
+    def pending(self) -> list[int]:
+        """Tokens to feed back before the next one can be chosen: the last one, or several that left no choice."""
+        return self.tokens[self.fed :]
 
     def accept(self, logits_V: torch.Tensor) -> bool:
-        """Choose the next token and deliver what it adds. True while the request goes on."""
-        token = choose(logits_V, self.sampling, self.tokens, self.generator)
-        self.tokens.append(token)
-        reason = None
-        if token in self.stop_tokens:
-            reason = "stop"
-        else:
-            self.transcript.append(token)
-            if self.transcript.stopped:
-                reason = "stop"
-            elif len(self.tokens) >= self.limit:
-                reason = "length"
+        """Choose the token that follows all the others, add those that can only come next, and deliver what they add.
+
+        True while the request goes on.
+        """
+        self.fed = len(self.tokens)
+        allowed = None if self.choices is None else self.choices.allowed
+        reason = self._write(choose(logits_V, self.sampling, self.tokens, self.generator, allowed))
+        while reason is None and self.choices is not None and len(self.choices.allowed) == 1:
+            reason = self._write(self.choices.allowed[0])
         if reason is not None:
             self.transcript.finish()
         if reason is not None or self.streaming:
@@ -125,6 +132,18 @@ class Generation:
         """Tell the client; should a row be held already, the engine frees it on its next turn."""
         self.cancelled = True
         self.deliver(Output(finish_reason="stop", failure=failure))
+
+    def _write(self, token: int) -> str | None:
+        """Add a token; the reason to finish, if it is the last one."""
+        self.tokens.append(token)
+        if self.choices is not None:
+            self.choices.write(token)
+        if token in self.stop_tokens:
+            return "stop"
+        self.transcript.append(token)
+        if self.transcript.stopped:
+            return "stop"
+        return "length" if len(self.tokens) >= self.limit else None
 
     def _output(self, reason: str | None) -> Output:
         return Output(

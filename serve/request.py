@@ -1,16 +1,15 @@
 """What FastChat's API server asks of a worker, and why it may be refused."""
 
-import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastchat.constants import ErrorCode
 
+from retroformer.own_server import choices_in, seed_in, without_fields
+from serve.choices import Choices
 from serve.sampling import Sampling
 
-SEED = re.compile(r"<\|seed:(\d+)\|>")
-"""FastChat forwards no `seed`, but every stop string: one of this form is taken out and seeds the request."""
 SEED_BITS = 63
 
 Parameters = Mapping[str, Any]
@@ -55,10 +54,39 @@ def sampling(params: Parameters) -> Sampling:
         raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"A sampling parameter is not a number: {error}") from error
 
 
-def stops_and_seed(params: Parameters) -> tuple[list[str], int]:
-    """The stop strings, and the seed that stands between them; a random one where there is none."""
+def stop_strings(params: Parameters) -> list[str]:
+    """Texts before which the answer ends."""
+    return without_fields(_stop(params))
+
+
+def seed(params: Parameters) -> int:
+    """Of the request's sampling; a random one where it names none."""
+    named = seed_in(_stop(params))
+    return secrets.randbits(SEED_BITS) if named is None else named % 2**SEED_BITS
+
+
+def choices(params: Parameters, encode: Callable[[str], list[int]], end: int, limit: int) -> Choices | None:
+    """The texts that the answer must be one of, each in tokens with the token `end` behind it; None where it is free.
+
+    Raises:
+        Refusal: they cannot be read, there is none, or one is longer than `limit` tokens.
+    """
+    try:
+        texts = choices_in(_stop(params))
+    except ValueError as error:
+        raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"The choices cannot be used: {error}.") from error
+    if texts is None:
+        return None
+    sequences = [encode(text) for text in texts]
+    longest = max(range(len(texts)), key=lambda index: len(sequences[index]))
+    if len(sequences[longest]) > limit:
+        raise Refusal(
+            ErrorCode.PARAM_OUT_OF_RANGE,
+            f"The choice {texts[longest][:100]!r} has {len(sequences[longest])} tokens, and {limit} may be written.",
+        )
+    return Choices([*sequence, end] for sequence in sequences)
+
+
+def _stop(params: Parameters) -> list[str]:
     stop = params.get("stop") or []
-    stops = [text for text in ([stop] if isinstance(stop, str) else stop) if text]
-    seeds = [int(found[1]) for text in stops if (found := SEED.fullmatch(text))]
-    seed = seeds[0] % 2**SEED_BITS if seeds else secrets.randbits(SEED_BITS)
-    return [text for text in stops if not SEED.fullmatch(text)], seed
+    return [text for text in ([stop] if isinstance(stop, str) else stop) if text]

@@ -19,8 +19,16 @@ class Sampling:
     presence_penalty: float = 0.0
 
 
-def choose(logits_V: torch.Tensor, sampling: Sampling, written: Sequence[int], generator: torch.Generator) -> int:
+def choose(
+    logits_V: torch.Tensor,
+    sampling: Sampling,
+    written: Sequence[int],
+    generator: torch.Generator,
+    allowed: Sequence[int] | None = None,
+) -> int:
     """The next token after the tokens `written` so far; the likeliest one at temperature 0.
+
+    With `allowed` (ascending), all other tokens are impossible, and the distribution is that of these alone.
 
     Otherwise one uniform number goes through the inverse of the distribution function, in the order of the
     vocabulary: logits that differ in rounding alone, as beside other rows of a batch, give the same token.
@@ -29,6 +37,12 @@ def choose(logits_V: torch.Tensor, sampling: Sampling, written: Sequence[int], g
         tokens, counts = torch.unique(torch.tensor(written), return_counts=True)
         logits_V = logits_V.clone()
         logits_V[tokens] -= sampling.frequency_penalty * counts + sampling.presence_penalty
+    if allowed is not None:
+        return allowed[_draw(logits_V[list(allowed)], sampling, generator)]
+    return _draw(logits_V, sampling, generator)
+
+
+def _draw(logits_V: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> int:
     if sampling.temperature < GREEDY_BELOW:
         return int(logits_V.argmax())
     cumulative_V = probabilities(logits_V, sampling).cumsum(0)

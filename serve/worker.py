@@ -27,7 +27,7 @@ from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
 from serve.marked_prompt import MarkedPrompt
 from serve.model import BASE, Model
-from serve.request import Parameters, Refusal, refuse_what_is_not_supported, sampling, stops_and_seed
+from serve.request import Parameters, Refusal, choices, refuse_what_is_not_supported, sampling, seed, stop_strings
 
 MAX_QUEUE = 1024
 """Requests in the worker at once; more are refused as overload."""
@@ -113,17 +113,19 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
                 f"A prompt of {len(prompt)} tokens and {limit} new ones: at least 1 and at most "
                 f"{self._model.context_tokens} in all can be served.",
             )
-        stops, seed = stops_and_seed(params)
-        stop_tokens = set(params.get("stop_token_ids") or ())
+        end = min(self._model.stop_tokens)
+        choice = choices(params, self._model.encode, end, limit)
+        stop_tokens = set(params.get("stop_token_ids") or ()) | ({end} if choice else set())
         return Generation(
             prompt=prompt,
             adapter=self._adapters[params["model"]],
             limit=limit,
             sampling=sampling(params),
             stop_tokens=frozenset(stop_tokens | (set() if params.get("ignore_eos") else self._model.stop_tokens)),
-            transcript=Transcript(self._model.decode, stops),
+            transcript=Transcript(self._model.decode, stop_strings(params)),
             deliver=lambda output: None,
-            generator=torch.Generator().manual_seed(seed),
+            generator=torch.Generator().manual_seed(seed(params)),
+            choices=choice,
             streaming=bool(params.get("stream", True)),
             echo=params["prompt"] if params.get("echo") else "",
         )

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from retroformer.config import Endpoint as EndpointSection
-from retroformer.errors import EndpointFailure
+from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.llm import Completion, LanguageModel, Prompt
+from retroformer.own_server import choices_in
 from retroformer.records import Message, Usage
 from tests.support.endpoint import MISBEHAVIOURS, Behaviour, Endpoint
 
@@ -28,11 +29,14 @@ def ask(
     url: str = "",
     seed: int | None = None,
     stop: tuple[str, ...] = (),
+    choices: tuple[str, ...] | None = None,
 ) -> Completion:
     async def once() -> Completion:
         model = LanguageModel(section, section.base_url or url)
         try:
-            return await model.complete(prompt, temperature=0.5, max_new_tokens=20, seed=seed, stop=stop)
+            return await model.complete(
+                prompt, temperature=0.5, max_new_tokens=20, seed=seed, stop=stop, choices=choices
+            )
         finally:
             await model.close()
 
@@ -102,6 +106,25 @@ def test_a_seed_is_sent_as_such_to_a_remote_endpoint(server: Endpoint) -> None:
 def test_the_experiments_own_server_also_gets_the_seed_as_a_stop_string(server: Endpoint) -> None:
     ask(EndpointSection(), url=server.url, seed=17, stop=("\n",))
     assert server.requests[0]["stop"] == ["\n", "<|seed:17|>"]
+
+
+def test_choices_travel_to_the_experiments_own_server_as_a_stop_string(server: Endpoint) -> None:
+    ask(EndpointSection(), url=server.url, stop=("\n",), choices=(" yes\n", " no\n"))
+    sent = server.requests[0]["stop"]
+    assert sent[0] == "\n"
+    assert choices_in(sent) == [" yes\n", " no\n"]
+
+
+def test_no_choices_at_all_are_not_taken_for_a_free_answer(server: Endpoint) -> None:
+    ask(EndpointSection(), url=server.url, choices=())
+    with pytest.raises(ValueError, match="the list is empty"):
+        choices_in(server.requests[0]["stop"])
+
+
+def test_choices_are_refused_where_another_server_would_ignore_them(server: Endpoint) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be held to choices: only the experiment's own server can"):
+        ask(EndpointSection(base_url=server.url), choices=("yes", "no"))
+    assert server.requests == []
 
 
 def test_one_bad_answer_is_forgiven_within_the_call(server: Endpoint) -> None:

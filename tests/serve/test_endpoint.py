@@ -13,6 +13,7 @@ import openai
 import pytest
 from transformers import AutoTokenizer
 
+from retroformer.own_server import choices_field
 from retroformer.provenance import Provenance, folder_sha256
 from tests.serve.running import BODY_BYTES, Endpoint, children, page, start
 
@@ -146,6 +147,16 @@ def test_a_seed_among_the_stop_strings_repeats_a_sample_alone_and_beside_others(
     assert len(set(together)) > 1
 
 
+def test_choices_among_the_stop_strings_are_all_that_can_be_answered(client: openai.OpenAI) -> None:
+    colours = ["red", "green", "blue", "dark blue"]
+    for temperature in (0.0, 2.0):
+        assert chat(client, "first", stop=[choices_field(colours), "<|seed:1|>"], temperature=temperature) in colours
+    answer = client.completions.create(
+        model="base", prompt="One, two,", max_tokens=4, temperature=0, stop=["\n", choices_field([" four\n", " six\n"])]
+    )
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (" four", "stop")
+
+
 def test_a_client_that_leaves_a_stream_frees_its_row(client: openai.OpenAI, endpoint: Endpoint) -> None:
     stream = client.completions.create(model="base", prompt=COUNTING, temperature=0, max_tokens=4000, stream=True)
     next(piece for piece in stream if piece.choices[0].text)
@@ -173,6 +184,9 @@ def test_errors_are_answered_and_leave_nothing_behind(client: openai.OpenAI, end
         client.completions.create(model="base", prompt="word " * 9000, max_tokens=1)
     with pytest.raises(openai.BadRequestError):
         client.completions.create(model="base", prompt="", max_tokens=1)
+    for stop in ("<|choices:go|>", choices_field([]), choices_field(["yes " * 50])):
+        with pytest.raises(openai.BadRequestError, match="choice"):
+            client.completions.create(model="base", prompt="One", max_tokens=9, stop=["\n", stop])
     assert load(endpoint) == 0
     assert chat(client, "base", tokens=1)
 

@@ -3,12 +3,13 @@
 import queue
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from serve.choices import Choices
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
 from serve.model import BASE, Model
@@ -24,6 +25,9 @@ PROMPTS = (
     "Question: Which magazine was started first, Arthur's Magazine or First for Women?\nThought:",
 )
 NAMES = (BASE, "first", "second")
+ACTIONS = tuple(f" go to {place}\n" for place in ("fridge 1", "cabinet 1", "cabinet 10", "sinkbasin 1", "drawer 4"))
+END = 0
+"""A token that ends a text of the embedded model's."""
 
 
 class Client:
@@ -35,7 +39,13 @@ class Client:
         self.finished: list[Generation] = []
 
     def send(
-        self, prompt: str, adapter: str = BASE, tokens: int = 12, sampling: Sampling = GREEDY, seed: int = 0
+        self,
+        prompt: str,
+        adapter: str = BASE,
+        tokens: int = 12,
+        sampling: Sampling = GREEDY,
+        seed: int = 0,
+        choices: Sequence[str] = (),
     ) -> "Pending":
         outputs: queue.Queue[Output] = queue.Queue()
         generation = Generation(
@@ -43,10 +53,11 @@ class Client:
             adapter=adapter,
             limit=tokens,
             sampling=sampling,
-            stop_tokens=frozenset(),
+            stop_tokens=frozenset({END} if choices else ()),
             transcript=Transcript(self.model.decode, ()),
             deliver=outputs.put,
             generator=torch.Generator().manual_seed(seed),
+            choices=Choices([*self.model.encode(text), END] for text in choices) if choices else None,
         )
         self.engine.submit(generation)
         return Pending(generation, outputs)
@@ -113,6 +124,35 @@ def test_a_seed_repeats_a_sample_whatever_else_is_in_the_batch(model: Model) -> 
     pending = [client.send(prompt, NAMES[1], sampling=sampling, seed=8) for prompt in PROMPTS]
     pending = [client.send(prompt, sampling=sampling, seed=7) for prompt in PROMPTS[:3]]
     assert [one.wait() for one in pending] == alone
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0)])
+def test_rows_with_and_without_choices_get_in_one_batch_what_they_get_alone(model: Model, sampling: Sampling) -> None:
+    kinds = ((), ACTIONS, (" yes", " no", " yes and no"), (), ACTIONS[:1])
+    requests = [(prompt, NAMES[index % 3], 8, sampling, index) for index, prompt in enumerate(PROMPTS)]
+    requests += [(PROMPTS[1], "first", 8, sampling, seed) for seed in range(5, 10)]
+    alone = [Client(model).send(*one, choices=kinds[i % 5]).wait() for i, one in enumerate(requests)]
+    client = Client(model)
+    pending = [client.send(*one, choices=kinds[i % 5]) for i, one in enumerate(requests)]
+    assert [one.wait() for one in pending] == alone
+    for index, tokens in enumerate(alone):
+        assert not kinds[index % 5] or model.decode(tokens) in kinds[index % 5]
+
+
+def test_what_follows_a_row_with_choices_is_what_would_follow_without_its_memory(model: Model) -> None:
+    client = Client(model)
+    first = client.send(PROMPTS[1], "first", choices=ACTIONS)
+    text = PROMPTS[1] + model.decode(first.wait()) + "bread 1, knife 2, plate 1, fork 3, spoon 1\n>"
+    second = client.send(text, "first")
+    assert second.wait() == Client(model).send(text, "first").wait()
+    assert second.generation.cached_tokens >= len(first.generation.prompt) - 16
+
+
+def test_tokens_that_leave_no_choice_cost_no_step(model: Model) -> None:
+    client = Client(model)
+    only = client.send(PROMPTS[0], choices=(" a long way to the only answer\n",))
+    assert model.decode(only.wait()) == " a long way to the only answer\n"
+    assert only.generation.fed == 0
 
 
 def test_a_short_request_joins_a_long_one_and_leaves_before_it(model: Model) -> None:

@@ -5,7 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from retroformer.actors.household import HouseholdActor, household_prompt
+from retroformer.actors.household import HouseholdActor, household_prompt, offered
+from retroformer.assembly import Connections, make_actor
+from retroformer.config import ActorSection, Alfworld, Endpoint, Experiment
+from retroformer.errors import ConfigError
 from retroformer.llm import Completion
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step, Task, Usage
@@ -29,11 +32,18 @@ class Scribe:
         self.line = line
         self.prompt = ""
         self.stop: tuple[str, ...] = ()
+        self.choices: Sequence[str] | None = None
 
     async def complete(
-        self, prompt: str, *, temperature: float, max_new_tokens: int, stop: Sequence[str] = ()
+        self,
+        prompt: str,
+        *,
+        temperature: float,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        choices: Sequence[str] | None = None,
     ) -> Completion:
-        self.prompt, self.stop = prompt, tuple(stop)
+        self.prompt, self.stop, self.choices = prompt, tuple(stop), choices
         assert (temperature, max_new_tokens) == (0.0, 20)
         return Completion(text=self.line, usage=Usage(calls=1, prompt_tokens=90, completion_tokens=7))
 
@@ -50,7 +60,8 @@ def test_the_prompt_is_the_text_the_model_was_taught_on() -> None:
     assert household_prompt(scene(memory=memory)) == (
         "Task: put some mug on desk\n"
         f"{room}\n"
-        "Advice: Look in shelf 1. Put it in desk 1.\n"
+        "Advice: Look in shelf 1.\n"
+        "Advice: Put it in desk 1.\n"
         "> go to shelf 1\n"
         "mug 2\n"
         "> take mug 2 from shelf 1\n"
@@ -78,6 +89,7 @@ def test_one_line_becomes_one_action(line: str, action: str) -> None:
     assert move.usage == Usage(calls=1, prompt_tokens=90, completion_tokens=7)
     assert scribe.prompt == household_prompt(scene())
     assert scribe.stop == ("\n",)
+    assert scribe.choices is None
 
 
 def test_the_action_is_said_in_the_grammar_of_the_environment() -> None:
@@ -86,3 +98,61 @@ def test_the_action_is_said_in_the_grammar_of_the_environment() -> None:
     assert asyncio.run(HouseholdActor(Scribe(line)).act(heard)).action == "put mug 2 in/on desk 1"
     assert asyncio.run(HouseholdActor(Scribe(line), grammar="put").act(scene())).action == "put mug 2 in/on desk 1"
     assert asyncio.run(HouseholdActor(Scribe(line)).act(scene())).action == "move mug 2 to desk 1"
+
+
+POSSIBLE = (
+    "close drawer 1",
+    "examine mug 2",
+    "examine shelf 1",
+    "go to desk 1",
+    "help",
+    "inventory",
+    "look",
+    "put mug 2 in/on shelf 1",
+    "slice apple 1 with knife 1",
+    "use desklamp 1",
+)
+
+
+def test_an_admissible_actor_is_offered_what_leads_on_and_every_place_in_the_compact_text() -> None:
+    assert offered(scene(choices=POSSIBLE)) == (
+        "examine shelf 1",
+        "go to desk 1",
+        "go to shelf 1",
+        "move mug 2 to shelf 1",
+        "use desklamp 1",
+    )
+
+
+def test_an_admissible_actor_asks_for_one_whole_line_among_its_choices() -> None:
+    scribe = Scribe(" move mug 2 to shelf 1")
+    move = asyncio.run(HouseholdActor(scribe, choice="admissible").act(scene(choices=POSSIBLE)))
+    assert scribe.choices == [
+        " examine shelf 1\n",
+        " go to desk 1\n",
+        " go to shelf 1\n",
+        " move mug 2 to shelf 1\n",
+        " use desklamp 1\n",
+    ]
+    assert move.action == "put mug 2 in/on shelf 1"
+
+
+def admissible(base_url: str | None) -> Experiment:
+    endpoint = Endpoint(base_url=base_url, model="actor", api="completions")
+    actor = ActorSection(kind="household", endpoint=endpoint, choice="admissible")
+    return Experiment(run="try", environment=Alfworld(name="alfworld"), actor=actor)
+
+
+def test_the_page_makes_an_actor_admissible_on_the_experiments_own_server() -> None:
+    actor = make_actor(admissible(None), Connections("http://127.0.0.1:1/v1", frozenset({"actor"})))
+    assert isinstance(actor, HouseholdActor)
+    assert actor.choice == "admissible"
+
+
+def test_an_admissible_actor_at_another_server_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_actor(admissible("http://elsewhere/v1"), Connections(None))
+    assert str(refused.value) == (
+        "actor.choice=admissible needs the experiment's own server, and http://elsewhere/v1 is another: leave "
+        "actor.endpoint.base_url out, or set actor.choice=free."
+    )
