@@ -97,8 +97,10 @@ def conditions_of(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, An
     adapter = made.adapter_sha256.get(arm.model) if arm.kind == "model" and isinstance(arm.model, str) else None
     known = conditions(_at_temperature(experiment, arm), adapter, actor_adapter(experiment, made))
     known["reflector"] |= {"temperature": experiment.eval.temperature, "endpoint": {}}
-    arm_page = arm.model_dump(include=_OLDEST_KNOBS) | arm.model_dump(exclude_defaults=True)
-    return known | {"arm": arm_page}
+    known["arm"] = arm.model_dump(include=_OLDEST_KNOBS) | arm.model_dump(exclude_defaults=True)
+    if arm.kind == "placebo" and len(sources := list(spread(arm.of, experiment.eval.arms[arm.of]))) > 1:
+        known["sources"] = sources  # With one more training seed other advice would be dealt out.
+    return known
 
 
 def actor_adapter(experiment: Experiment, made: Parts) -> str | None:

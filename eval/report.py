@@ -1,7 +1,8 @@
 """runs/NAME/eval/report.md and report.html: the curve, the table, the paired differences, and where they come from."""
 
 import base64
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from eval.account import endings, invalid_causes, origin, reward_audit, written_examples
@@ -17,6 +18,7 @@ from eval.rates import (
 )
 from eval.setting import actor_sentence, arms_table, is_yardstick, served_table
 from eval.statistics import DRAWS
+from retroformer.records import Task
 
 
 def write_report(findings: Findings) -> Path:
@@ -78,9 +80,6 @@ def _verdict(findings: Findings) -> str:
 
 def _what_numbers_mean(findings: Findings) -> str:
     experiment, outcomes = findings.experiment, findings.outcomes
-    split = experiment.eval.split or experiment.environment.split
-    splits = [split] if isinstance(split, str) else list(split)
-    named = f"split{'s' if len(splits) > 1 else ''} {', '.join(f'`{one}`' for one in splits)}"
     seeds = "they say nothing about other training seeds."
     if any(arm.pooled for arm in outcomes):
         seeds = (
@@ -89,7 +88,15 @@ def _what_numbers_mean(findings: Findings) -> str:
             "nothing about other training seeds."
         )
     return (
-        f"{outcomes[0].solved_NT.shape[1]} of {len(findings.tasks)} held-out tasks of {named} were finished in every "
-        f"arm. Brackets are 95 % percentile bootstrap intervals over tasks ({DRAWS:,} draws, seed {experiment.seed}); "
-        f"{seeds}"
+        f"{outcomes[0].solved_NT.shape[1]} of {len(findings.tasks)} held-out tasks of {_splits(findings.tasks)} were "
+        f"finished in every arm. Brackets are 95 % percentile bootstrap intervals over tasks ({DRAWS:,} draws, "
+        f"seed {experiment.seed}); {seeds}"
     )
+
+
+def _splits(tasks: Sequence[Task]) -> str:
+    """``split `valid_seen` ``, or several with the number of tasks of each."""
+    counts = Counter(task.split for task in tasks)
+    if len(counts) == 1:
+        return f"split `{next(iter(counts))}`"
+    return f"splits {' and '.join(f'`{split}` ({count})' for split, count in counts.items())}"

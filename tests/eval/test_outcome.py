@@ -100,3 +100,24 @@ def test_reflections_are_found_by_task_and_trial(store: Store) -> None:
     store.add_reflection(Key(arm="eval/x", task_id="b", trial=1), 0, advice("Say Paris."))
     found = outcomes(store, "x")["x"].seeds[0].reflections
     assert {key: one.reflection.text for key, one in found.items()} == {("b", 1): "Say Paris."}
+
+
+def test_an_arm_of_several_training_seeds_is_their_mean_task_by_task(store: Store) -> None:
+    tell_all(store)
+    for name in "bcd":
+        tell(store, "eval/x/second", name, 1, 1.0)
+    pooled, y = arm_outcomes(store, TASKS, {"x": ["eval/x", "eval/x/second"], "y": ["eval/y"]}, trials=3)
+    assert (pooled.pooled, y.pooled) == (True, False)
+    assert [seed.name for seed in pooled.seeds] == ["x", "x/second"]
+    # On a, b and d, which y finished, too: x solves b at trial 1 and d never, the second seed both at trial 1.
+    assert pooled.solved_NT.tolist() == [[1, 0, 0], [1, 1, 0.5], [1, 1, 0.5]]
+    assert pooled.return_NT.tolist() == [[1, 0, 0.5], [1, 1, 0.75], [1, 1, 0.875]]
+    assert pooled.usage == store.usage("eval/x") + store.usage("eval/x/second")
+
+
+def test_a_task_that_one_training_seed_left_unfinished_is_finished_by_nobody(store: Store) -> None:
+    tell_all(store)
+    (pooled,) = arm_outcomes(store, TASKS, {"both": ["eval/x", "eval/y"]}, trials=3)
+    assert pooled.incomplete == 1
+    assert pooled.invalid == 1
+    assert pooled.solved_NT.shape == (3, 3)

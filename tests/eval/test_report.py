@@ -1,10 +1,12 @@
 """The report: tables that are tables, numbers that are the outcomes', and no model's words can break the page."""
 
 import html.parser
+import re
 from pathlib import Path
 
 import pytest
 
+from eval.arms import spread
 from eval.findings import Findings
 from eval.outcome import arm_outcomes
 from eval.page import to_html
@@ -20,7 +22,8 @@ TASKS = [task(f"capital-{number:02d}") for number in range(10)]
 PAGE = """
 run: riddles
 environment: {name: alfworld}
-loop: {trials: 2}
+loop: {trials: 2, actions: 15}
+actor: {kind: household, endpoint: {model: actor}}
 eval:
   arms:
     no reflection: {kind: none}
@@ -55,25 +58,38 @@ class Page(html.parser.HTMLParser):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The report of ten riddles: 2 solved at once, trained solves 6 of 8 retries, the others none."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "riddles.yaml").write_text(PAGE)
+    return report_of(tmp_path, PAGE, {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0})
+
+
+@pytest.fixture
+def pooled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The report in Markdown of the same riddles where trained stands for two training seeds, of 6 and 3 of 8."""
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.replace("model: ppo", "model: [ppo-1, ppo-2]")
+    wins = {"eval/no reflection": 0, "eval/trained/ppo-1": 6, "eval/trained/ppo-2": 3, "eval/hopeless": 0}
+    return (report_of(tmp_path, page, wins) / "report.md").read_text()
+
+
+def report_of(tmp_path: Path, page: str, wins: dict[str, int]) -> Path:
+    """Where the report is of ten riddles, 2 solved at once; `wins` has how many retries each stored arm solves."""
+    (tmp_path / "riddles.yaml").write_text(page)
     experiment = load(tmp_path / "riddles.yaml")
     store = Store(experiment.store_url, experiment.run)
     for number, one in enumerate(TASKS):
         first = Outcome.SUCCESS if number < 2 else Outcome.FAILURE
         store.add_trajectory(Key(arm=FIRST_TRIAL, task_id=one.id), attempt_at(one, (float(number < 2),), first))
-        for arm in experiment.eval.arms if number >= 2 else ():
-            key = Key(arm=f"eval/{arm}", task_id=one.id, trial=1)
-            won = arm == "trained" and number < 8
+        for stored, solved in wins.items() if number >= 2 else ():
+            key = Key(arm=stored, task_id=one.id, trial=1)
+            won = number < 2 + solved
+            if stored != "eval/no reflection":
+                store.add_reflection(key, 0, advice(SCRIPT if "trained" in stored else "Lyon!"))
             retry = Outcome.SUCCESS if won else Outcome.FAILURE
-            if arm != "no reflection":
-                store.add_reflection(key, 0, advice(SCRIPT if arm == "trained" else "Lyon!"))
             store.add_trajectory(key, attempt_at(one, (float(won),), retry))
     store.add_invalid(Key(arm="eval/hopeless", task_id=TASKS[5].id, trial=1), "The line was <b>cut</b>.", PRICE)
     verified = [Verified("ppo", "ab" * 32, True, "Say|Paris\nnow", True), Verified("base", None, False, "Lyon", None)]
-    outcomes = arm_outcomes(
-        store, TASKS, {arm: [f"eval/{arm}"] for arm in experiment.eval.arms}, experiment.loop.trials
-    )
-    written = write_report(Findings(experiment, TASKS, outcomes, verified, store))
+    arms = {name: list(spread(name, arm)) for name, arm in experiment.eval.arms.items()}
+    outcomes = arm_outcomes(store, TASKS, arms, experiment.loop.trials)
+    written = write_report(Findings(experiment, TASKS, outcomes, verified, store, "cd" * 32))
     store.close()
     assert written == Path("runs/riddles/eval/report.html")
     return tmp_path / "runs" / "riddles" / "eval"
@@ -93,6 +109,50 @@ def test_a_difference_is_paired_with_its_interval_and_exact_p(folder: Path) -> N
     text = (folder / "report.md").read_text()
     assert "| trained | no reflection | 0.600 [0.300, 0.900] | 6 | 0 | 0.0312 |" in text
     assert "| hopeless | no reflection | 0.000 [0.000, 0.000] (covers 0) | 0 | 0 | 1.0000 |" in text
+
+
+def test_what_was_solved_of_the_failures_is_counted_and_compared(folder: Path) -> None:
+    section = (
+        (folder / "report.md").read_text().partition("## Of the 8 tasks failed at trial 0")[2].partition("\n## ")[0]
+    )
+    assert "| trained | 6: 0.750 [0.375, 1.000] |" in section
+    assert "| hopeless | 0: 0.000 [0.000, 0.000] |" in section
+    assert "| trained | no reflection | 0.750 [0.375, 1.000] |" in section
+    assert "| hopeless | trained | -0.750 [-1.000, -0.375] |" in section
+
+
+def test_the_report_says_who_played(folder: Path) -> None:
+    text = (folder / "report.md").read_text()
+    assert (
+        "The actor is a language model (kind `household`): the adapter `actor`, sha256 `cdcdcdcdcdcd`, served by this "
+        "run; it may write any text as an action (choice `free`), at temperature 0. An attempt has at most 15 actions "
+        "(`loop.actions`; the environment itself ends it after 50)."
+    ) in text
+    assert "| trained | by the model `ppo` | as at trial 0 |" in text
+
+
+def test_training_seeds_are_pooled_task_by_task_and_shown_apart(pooled: str) -> None:
+    # Riddles 2, 3 and 4 count whole, 5, 6 and 7 half: 2 + 3 + 1.5 of 10, and 4.5 of the 8 failures.
+    rates = dict(re.findall(r"^\| (trained\S*) \| 0.200 \S+ \S+ \| (\S+) \[", pooled, re.MULTILINE))
+    assert rates == {"trained": "0.650", "trained/ppo-1": "0.800", "trained/ppo-2": "0.500"}
+    counts = dict(re.findall(r"^\| (trained\S*) \| ([\d.]+): ", pooled, re.MULTILINE))
+    assert counts == {"trained": "4.5", "trained/ppo-1": "6", "trained/ppo-2": "3"}
+    (difference,) = re.findall(r"^\| trained \| no reflection \| 0.450 \[.+\] \| (.*) \|$", pooled, re.MULTILINE)
+    assert difference == "- | - | -"
+    assert "| hopeless | no reflection | 0.000 [0.000, 0.000] (covers 0) | 0 | 0 | 1.0000 |" in pooled
+    assert "| trained/ppo-1 | Say " in pooled
+
+
+def test_intervals_of_single_models_say_nothing_about_other_training_seeds(folder: Path) -> None:
+    text = (folder / "report.md").read_text()
+    assert "they say nothing about other training seeds." in text
+    assert "pools" not in text
+
+
+def test_intervals_of_pooled_seeds_are_said_to_be_of_these_seeds(pooled: str) -> None:
+    assert "they say nothing" not in pooled
+    assert "the interval is that of these seeds on other tasks" in pooled
+    assert "An arm with one model says nothing about other training seeds." in pooled
 
 
 def test_the_verdict_says_when_an_interval_covers_0(folder: Path) -> None:

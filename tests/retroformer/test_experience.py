@@ -10,6 +10,7 @@ import pytest
 from retroformer.config import Collect, Loop
 from retroformer.errors import BudgetExhausted
 from retroformer.experience import Budget, Experience
+from retroformer.protocols import Actor, Move, Scene
 from retroformer.rating import rated_reflections
 from retroformer.records import Key, Memory, Outcome, Usage
 from retroformer.store import Store
@@ -28,6 +29,7 @@ def experience(
     school: School | None = None,
     teacher: Teacher | None = None,
     *,
+    actor: Actor | None = None,
     arm: str = "collect",
     seed: int = 0,
     slots: int = 8,
@@ -40,7 +42,7 @@ def experience(
         store,
         arm,
         school or School(),  # type: ignore[arg-type]
-        ActorThatNeedsAdvice(),
+        actor or ActorThatNeedsAdvice(),
         teacher or Teacher(),
         Loop(retries=retries),
         seed,
@@ -137,6 +139,28 @@ def test_candidates_tasks_and_experiments_draw_with_different_seeds_and_arms_wit
         improve(experience(store, teacher=teacher, arm=arm, seed=seed), 2, *names)
         seeds[arm] = sorted(teacher.seeds)
     assert len(set(seeds["a"])) == 4
+    assert seeds["a"] == seeds["b"]
+    assert not set(seeds["a"]) & set(seeds["c"])
+
+
+class ActorThatNotesItsSeeds:
+    """Answers wrongly."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    async def act(self, scene: Scene) -> Move:
+        self.seeds.append(scene.seed)
+        return Move(action="Lyon")
+
+
+def test_every_attempt_acts_with_a_seed_of_its_own_and_arms_with_the_same(store: Store) -> None:
+    seeds: dict[str, list[int]] = {}
+    for arm, seed in (("a", 0), ("b", 0), ("c", 1)):
+        actor = ActorThatNotesItsSeeds()
+        improve(experience(store, actor=actor, arm=arm, seed=seed, repeats=2), 2, "x", "y")
+        seeds[arm] = sorted(actor.seeds)
+    assert len(set(seeds["a"])) == len(seeds["a"]) == 2 * (1 + 2 * 2 * 2)
     assert seeds["a"] == seeds["b"]
     assert not set(seeds["a"]) & set(seeds["c"])
 

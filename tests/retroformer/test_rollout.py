@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 
 from retroformer.config import Loop
 from retroformer.errors import EndpointFailure
-from retroformer.protocols import Actor, Episode
+from retroformer.protocols import Actor, Episode, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Trajectory
 from retroformer.rollout import improve, rollout
 from tests.support.characters import (
@@ -164,6 +165,18 @@ def test_the_same_action_with_new_answers_is_no_repetition() -> None:
 def test_rewards_on_the_way_add_up_even_in_a_failure() -> None:
     failed = play(Corridor(length=3, rewards=(0.25, 0.5)), ActorWithAPlan("walk"))
     assert (failed.outcome, failed.episode_return) == (Outcome.FAILURE, 0.75)
+
+
+def test_every_step_acts_with_another_seed() -> None:
+    class Noting:
+        seeds: ClassVar[list[int]] = []
+
+        async def act(self, scene: Scene) -> Move:
+            self.seeds.append(scene.seed)
+            return Move(action="walk")
+
+    asyncio.run(rollout(CAPITAL, Corridor(3), Noting(), Memory(), Loop(), seed=70))
+    assert Noting.seeds == [70, 71, 72]
 
 
 def test_a_world_that_breaks_makes_the_attempt_invalid_with_its_cause() -> None:

@@ -81,11 +81,11 @@ def server() -> Iterator[Endpoint]:
         yield opened
 
 
-def act(server: Endpoint) -> Move:
+def act(server: Endpoint, temperature: float = 0.0, scene: Scene = SCENE) -> Move:
     async def once() -> Move:
         model = LanguageModel(EndpointSection(base_url=server.url, model="big", timeout_seconds=5), server.url)
         try:
-            return await ReactActor(model, PACK, temperature=0.0, max_new_tokens=40).act(SCENE)
+            return await ReactActor(model, PACK, temperature, max_new_tokens=40).act(scene)
         finally:
             await model.close()
 
@@ -99,6 +99,14 @@ def test_the_actor_asks_its_model_once_for_each_step_and_stops_before_the_observ
     (request,) = server.requests
     assert (request["temperature"], request["max_tokens"], request["stop"]) == (0.0, 40, ["\nObservation"])
     assert "Advice:\n- Look in cabinet 1." in request["messages"][-1]["content"]
+
+
+def test_a_sampled_step_is_drawn_with_its_seed_and_a_greedy_one_needs_none(server: Endpoint) -> None:
+    act(server, 0.7, SCENE.model_copy(update={"seed": 71}))
+    act(server, 0.0, SCENE.model_copy(update={"seed": 71}))
+    sampled, greedy = server.requests
+    assert (sampled["temperature"], sampled["seed"]) == (0.7, 71)
+    assert "seed" not in greedy
 
 
 def test_a_model_that_cannot_be_asked_is_an_endpoint_failure(server: Endpoint) -> None:

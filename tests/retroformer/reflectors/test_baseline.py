@@ -6,7 +6,8 @@ import pytest
 
 from retroformer.errors import MissingInput
 from retroformer.records import Key, Memory, Usage
-from retroformer.reflectors.baseline import NoReflector, PlaceboReflector
+from retroformer.reflectors.baseline import NoReflector, PhraseReflector, PlaceboReflector
+from retroformer.reflectors.wording import PHRASES
 from retroformer.store import StoredReflection
 from tests.support.characters import advice, attempt_at, task
 
@@ -27,6 +28,15 @@ def test_no_reflector_writes_nothing_and_costs_nothing() -> None:
     reflection = asyncio.run(NoReflector().reflect(attempt_at(), Memory(), 0))
     assert (reflection.text, reflection.usage) == ("", Usage())
     assert Memory().remember(reflection.text, 3) == Memory()
+
+
+def test_a_phrase_is_drawn_by_task_and_seed_for_any_environment() -> None:
+    def phrases(name: str) -> list[str]:
+        return [asyncio.run(PhraseReflector().reflect(attempt_at(task(name)), Memory(), n)).text for n in range(200)]
+
+    assert set(phrases("a")) == set(PHRASES)
+    assert phrases("a") == phrases("a")
+    assert phrases("a") != phrases("b")
 
 
 @pytest.mark.parametrize("about", "abcdef")

@@ -23,6 +23,7 @@ from retroformer.reflectors.rule import (
     advice_by_rule,
     mixed_advice,
 )
+from retroformer.reflectors.wording import UNSEEN, Manner, say
 
 PLACES = tuple(f"{kind} {number}" for kind in ("cabinet", "desk", "drawer", "shelf") for number in (1, 2, 3))
 TASK = Task(id="mug/1", environment="alfworld", split="train")
@@ -85,6 +86,30 @@ def test_the_reflection_carries_its_prompt_and_its_author() -> None:
     assert reflection.prompt == render(failure("a mug 3"), memory)
     assert reflection.author == Author(endpoint="rule", model="next-places")
     assert reflection.sampling.seed == 5
+
+
+def test_unseen_words_say_the_same_and_share_no_sentence_with_the_plain_ones() -> None:
+    def said(manner: Manner, attempt: Trajectory, seed: int) -> str:
+        return asyncio.run(RuleReflector(render, manner).reflect(attempt, Memory(), seed)).text
+
+    seen, sought = failure("a mug 3"), failure("nothing", "a pen 1")
+    assert {said("demonstrated", sought, seed) for seed in range(9)} == {f"Look in {listed(*ORDER[2:8])}."}
+    drawn = [said("unseen", sought, seed) for seed in range(60)]
+    assert drawn == [said("unseen", sought, seed) for seed in range(60)]
+    assert set(drawn) == {say((sentence,), places=listed(*ORDER[2:8])) for sentence in UNSEEN.search}
+    sightings = {say((sentence,), thing="mug 3", place=ORDER[0]) for sentence in UNSEEN.seen}
+    assert {said("unseen", seen, seed) for seed in range(60)} == sightings
+    assert said("unseen", failure(*["nothing"] * 12), 0) == ""
+
+
+def test_the_phrases_of_the_mixture_are_the_first_five() -> None:
+    assert EMPTY_PHRASES == (
+        "Be careful and think step by step.",
+        "Try harder next time.",
+        "Make a better plan.",
+        "Do not waste steps.",
+        "Read the task again.",
+    )
 
 
 def named_places(words: str) -> set[str]:
