@@ -17,7 +17,8 @@ class OracleReflector:
     def __init__(
         self, render: Render, walkthrough: Callable[[Task], Sequence[str]], manner: Manner = "demonstrated"
     ) -> None:
-        self._render, self._walkthrough, self._manner = render, walkthrough, manner
+        self._render, self._walkthrough = render, walkthrough
+        self._manner: Manner = manner
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """The same content for every failure. Raises EnvironmentFailure where the game cannot be opened."""

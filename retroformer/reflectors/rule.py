@@ -43,7 +43,8 @@ class RuleReflector:
     """Says where the things of the task were seen, and where to search on for those that were not."""
 
     def __init__(self, render: Render, manner: Manner = "demonstrated") -> None:
-        self._render, self._manner = render, manner
+        self._render = render
+        self._manner: Manner = manner
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Empty where every place was searched in vain. The seed draws unseen sentences and nothing else."""
