@@ -48,7 +48,7 @@ def _stored(experiment: Experiment) -> tuple[dict[Key, Trajectory], list[StoredR
         return {}, []
     store = open_store(experiment)
     try:
-        arm = collecting(experiment.collect.round)
+        arm = collecting(experiment.round)
         return store.trajectories(arm), store.reflections(arm)
     finally:
         store.close()

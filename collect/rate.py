@@ -21,7 +21,7 @@ async def rate_reflections(page: Page) -> str:
             unfinished; what was made is stored.
     """
     experiment = page.experiment
-    arm, tasks = collecting(experiment.collect.round), tasks_of_round(experiment)
+    arm, tasks = collecting(experiment.round), tasks_of_round(experiment)
     check_prompts(experiment)
     store = open_store(experiment)
     try:

@@ -15,12 +15,12 @@ def tasks_of_round(experiment: Experiment) -> tuple[Task, ...]:
         MissingInput: the split has none that many.
     """
     page = experiment.collect
-    start = page.skip + (page.round - 1) * (page.tasks or 0)
+    start = page.skip + (experiment.round - 1) * (page.tasks or 0)
     chosen = ordered_tasks(experiment)[start:][: page.tasks]
     if not chosen:
         raise MissingInput(
             f"Split {experiment.environment.split!r} has no tasks beyond the first {start}: lower collect.skip, "
-            "collect.tasks or collect.round."
+            "collect.tasks or round."
         )
     return chosen
 

@@ -36,7 +36,7 @@ async def write_advice(page: Page) -> str:
     wanted = experiment.collect.written
     if not wanted:
         raise ConfigError("This page asks for no written advice: set collect.written to the number of pieces.")
-    rated = (experiment.collect.tasks or 0) * experiment.collect.round + experiment.collect.skip
+    rated = (experiment.collect.tasks or 0) + experiment.collect.skip
     tasks = ordered_tasks(experiment)[rated:]
     store = open_store(experiment)
     try:

@@ -54,7 +54,7 @@ def invalid_causes(findings: Findings) -> str:
 
 def reward_audit(experiment: Experiment) -> str:
     """What the training of the reward model measured on tasks it had not seen; empty where none was trained."""
-    path = experiment.folder / "reward" / "metrics.json"
+    path = experiment.stage_folder("reward") / "metrics.json"
     if not path.is_file():
         return ""
     measured = json.loads(path.read_text(encoding="utf-8"))

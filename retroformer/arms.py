@@ -23,9 +23,10 @@ def collecting(number: int) -> str:
     return COLLECT if number == 1 else f"{COLLECT} {number}"
 
 
-def is_rated(arm: str) -> bool:
-    """Whether the reflections of this arm are there to train on by their ratings."""
-    return arm.partition(" ")[0] in (COLLECT, RECORDED)
+def is_rated(arm: str, rounds: int | None = None) -> bool:
+    """Whether the reflections of this arm are there to train on by their ratings (in the first `rounds` rounds)."""
+    kind, _, number = arm.partition(" ")
+    return kind == RECORDED or (kind == COLLECT and (rounds is None or int(number or 1) <= rounds))
 
 
 def is_for_training(arm: str) -> bool:

@@ -115,8 +115,6 @@ class Collect(Section):
     """Tasks of the split to leave out at its start."""
     order: Literal["official", "shuffled"] = "official"
     """Of the split's tasks before `skip` and `tasks` choose; shuffled by the seed, where types come in blocks."""
-    round: Positive = 1
-    """Rounds after the first collect with a better reflector; training takes the reflections of all rounds."""
     candidates: Annotated[int, Field(ge=1, le=64)] = 2
     """Reflections sampled for each failure, each rolled out: a pair in the paper."""
     repeats: Annotated[int, Field(ge=1, le=64)] = 1
@@ -257,6 +255,9 @@ class Experiment(Section):
     """Everything is written to runs/RUN."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Of sampling, training and bootstrap."""
+    round: Positive = 1
+    """Of collecting and training. A later round collects on the next tasks, with a reflector that an earlier one has
+    trained, and trains anew on the reflections of all rounds so far."""
     store: str | None = None
     """A SQLAlchemy URL where several machines write; without one runs/RUN/experience.db."""
     environment: Annotated[Alfworld | Hotpotqa, Field(discriminator="name")]
@@ -271,6 +272,11 @@ class Experiment(Section):
     @property
     def folder(self) -> Path:
         return Path("runs") / self.run
+
+    def stage_folder(self, stage: str) -> Path:
+        """Where a training stage leaves its adapter: runs/RUN/STAGE, in later rounds runs/RUN/STAGE-ROUND."""
+        once = self.round == 1 or stage in ("warm", "actor")
+        return self.folder / (stage if once else f"{stage}-{self.round}")
 
     @property
     def store_url(self) -> str:

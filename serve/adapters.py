@@ -31,9 +31,9 @@ def names(experiment: Experiment, page: Path) -> Names:
         MissingInput: a folder of `serve.adapters` has no adapter.
         ConfigError: a name of `serve.adapters` is not free.
     """
-    adapters = {stage: experiment.folder / stage for stage in (ACTOR, *STAGES)}
-    adapters = {stage: folder for stage, folder in adapters.items() if (folder / WEIGHTS).is_file()}
-    advisers = [stage for stage in adapters if stage != ACTOR]
+    advisers = _advisers(experiment)
+    adapters = {name: experiment.folder / name for name in (ACTOR, *advisers)}
+    adapters = {name: folder for name, folder in adapters.items() if (folder / WEIGHTS).is_file()}
     aliases = {REFLECTOR: advisers[-1]} if advisers else {}
     for name, folder in experiment.serve.adapters.items():
         if name == "base" or not name or set(name) & set("@= "):
@@ -43,6 +43,18 @@ def names(experiment: Experiment, page: Path) -> Names:
         adapters[name] = folder
         aliases.pop(name, None)
     return Names(adapters, aliases)
+
+
+def _advisers(experiment: Experiment) -> list[str]:
+    """Names of the finished stages that advise, round by round: warm, sft, ppo, sft-2, ppo-2 and so on."""
+    finished = [path.parent.name for path in experiment.folder.glob(f"*/{WEIGHTS}")]
+    known = [(name, *name.partition("-")[::2]) for name in finished]
+    rounds = [
+        (int(number or 1), STAGES.index(stage), name)
+        for name, stage, number in known
+        if stage in STAGES and (not number or number.isdecimal())
+    ]
+    return [name for _, _, name in sorted(rounds)]
 
 
 def _absent(name: str, folder: Path, experiment: Experiment, page: Path) -> str:

@@ -52,7 +52,7 @@ def warm(experiment: Experiment) -> str:
 def sft(experiment: Experiment) -> str:
     """Imitate positively rated reflections, starting from the warm adapter where there is one."""
     optimizer, texts = experiment.train.sft, inputs.positive_reflections(experiment)
-    start = experiment.folder / "warm"
+    start = experiment.stage_folder("warm")
     warmed = start.is_dir()
     stage = make_stage("sft", experiment, optimizer, _plain(texts), {"start": start} if warmed else {})
     return run(stage, lambda: _imitate(stage, optimizer, texts, start if warmed else None))
@@ -72,7 +72,7 @@ def ppo(experiment: Experiment) -> str:
     from train.policy import improve_policy
 
     prompts = inputs.prompts(experiment)
-    adapters = {name: require_adapter(experiment.folder / name) for name in ("sft", "reward")}
+    adapters = {name: require_adapter(experiment.stage_folder(name)) for name in ("sft", "reward")}
     data = [[message.model_dump() for message in prompt] for prompt in prompts]
     stage = make_stage("ppo", experiment, experiment.train.ppo, data, adapters)
     return run(stage, lambda: improve_policy(stage, prompts, adapters["sft"], adapters["reward"]))

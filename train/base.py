@@ -157,12 +157,13 @@ def require_same_shape(found: Any, folder: Path, lora: Lora) -> None:
     if shape != wanted:
         raise ConfigError(
             f"The adapter at {folder} has rank, alpha and targets {shape}, the page asks for {wanted}: run "
-            f"`python -m train {folder.name} ...` again, or set train.lora back."
+            f"`python -m train {folder.name.partition('-')[0]} ...` again, or set train.lora back."
         )
 
 
 def require_adapter(folder: Path) -> Path:
     """`folder`, which holds the adapter of the stage of its name. Raises MissingInput."""
     if not (folder / "adapter_model.safetensors").is_file():
-        raise MissingInput(f"No adapter at {folder}: run `python -m train {folder.name} EXPERIMENT.yaml` first.")
+        stage = folder.name.partition("-")[0]
+        raise MissingInput(f"No adapter at {folder}: run `python -m train {stage} EXPERIMENT.yaml` first.")
     return folder

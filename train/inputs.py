@@ -27,7 +27,7 @@ def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
 def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
     """Reflections that made the next trial better, with their prompts. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        known = _rated(store)
+        known = _rated(store, experiment)
         found = [(one.reflection.prompt, one.reflection.text) for one in known if one.rating > 0]
         if not found:
             raise MissingInput(
@@ -42,10 +42,10 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
     """Reflections on one trajectory of which one is rated better. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
         # An arm at a time: the same trial of the same task is another trajectory in another arm.
-        by_arm = [rated_reflections(store, arm) for arm in _rated_arms(store)]
+        by_arm = [rated_reflections(store, arm) for arm in _rated_arms(store, experiment)]
         found = [pair for some in by_arm for pair in preference_pairs(some)]
         if not found:
-            everything = _rated(store)
+            everything = _rated(store, experiment)
             raise MissingInput(
                 f"No preference pairs in {store.url} ({len(everything)} reflections are rated, {_signs(everything)}; "
                 "ties make no pairs): collect more tasks, or more candidates for each failure."
@@ -56,21 +56,21 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
 def rated(experiment: Experiment) -> list[RatedReflection]:
     """Every rated reflection. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        return _rated(store)
+        return _rated(store, experiment)
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:
     """Each different prompt of the rated reflections once. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        return list(dict.fromkeys(one.reflection.prompt for one in _rated(store)))
+        return list(dict.fromkeys(one.reflection.prompt for one in _rated(store, experiment)))
 
 
-def _rated_arms(store: Store) -> list[str]:
-    return [arm for arm in store.arms() if is_rated(arm)]
+def _rated_arms(store: Store, experiment: Experiment) -> list[str]:
+    return [arm for arm in store.arms() if is_rated(arm, experiment.round)]
 
 
-def _rated(store: Store) -> list[RatedReflection]:
-    found = [one for arm in _rated_arms(store) for one in rated_reflections(store, arm)]
+def _rated(store: Store, experiment: Experiment) -> list[RatedReflection]:
+    found = [one for arm in _rated_arms(store, experiment) for one in rated_reflections(store, arm)]
     if not found:
         raise MissingInput(f"No rated reflections in {store.url}: run `python -m collect EXPERIMENT.yaml` first.")
     return found

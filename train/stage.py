@@ -3,7 +3,7 @@
 A stage's fingerprint is the sha256 over everything that determines its result: the base model, the settings of the
 stage, the data, and the adapters that it starts from. The rule:
 
-- runs/NAME/STAGE holds this fingerprint: the stage is done, and running it again does nothing.
+- The stage's folder holds this fingerprint: the stage is done, and running it again does nothing.
 - It holds another one, or nothing: the stage runs, and replaces the folder in one rename at its end.
 - Checkpoints are kept under the fingerprint, so a killed stage goes on only where its inputs are the same.
 """
@@ -40,7 +40,7 @@ class Stage(NamedTuple):
     @property
     def folder(self) -> Path:
         """Where the finished adapter is."""
-        return self.experiment.folder / self.name
+        return self.experiment.stage_folder(self.name)
 
     @property
     def fingerprint(self) -> str:
@@ -55,7 +55,7 @@ class Stage(NamedTuple):
     @property
     def logs(self) -> Path:
         """Where the trackers write."""
-        return self.experiment.folder / "logs" / self.name
+        return self.experiment.folder / "logs" / self.folder.name
 
 
 def make_stage(
@@ -101,8 +101,8 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
 
     A run that dies here leaves the old folder, or none; never half of the new one.
     """
-    unfinished = stage.experiment.folder / f".{stage.name}.unfinished"
-    replaced = stage.experiment.folder / f".{stage.name}.replaced"
+    unfinished = stage.experiment.folder / f".{stage.folder.name}.unfinished"
+    replaced = stage.experiment.folder / f".{stage.folder.name}.replaced"
     for leftover in (unfinished, replaced):
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished.mkdir(parents=True)

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from collect.warm import write_advice
+from retroformer.actors.advice import read_advice
+from retroformer.environments.alfworld import compact
+from retroformer.environments.alfworld.reading import read_goal, read_steps
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.rating import rated_reflections
 from retroformer.records import Outcome
@@ -63,3 +66,26 @@ def test_a_split_that_runs_out_of_tasks_says_how_far_it_came(tmp_path: Path) -> 
     page = open_page(write_page(tmp_path, NOBODY), "collect.written=50", "collect.skip=1990", "loop.concurrency=4")
     with pytest.raises(MissingInput, match=r"ran out of tasks: \d+ of 50 pieces"):
         asyncio.run(write_advice(page))
+
+
+def test_useful_lessons_name_places_not_searched_and_say_what_was_seen(tmp_path: Path) -> None:
+    page = open_page(write_page(tmp_path, NOBODY), "collect.written=24", "collect.lesson=useful")
+    asyncio.run(write_advice(page))
+    made = facts(page, "written")
+    failures = {key.task_id: one for key, one in made.trajectories.items()}
+    texts = set()
+    for one in made.reflections:
+        failure, text = failures[one.key.task_id], one.reflection.text
+        sentence, places = compact.read_opening(failure.opening)
+        read = read_advice([text], places, read_goal(sentence))
+        assert read.first or read.sightings
+        assert not set(read.first) & set(read_steps(failure.steps).contents)
+        texts.add(text)
+    assert len(texts) > 12
+
+
+def test_one_run_does_not_mix_lessons(tmp_path: Path) -> None:
+    path = write_page(tmp_path, NOBODY)
+    asyncio.run(write_advice(open_page(path, "collect.written=2")))
+    with pytest.raises(ConfigError, match="lesson"):
+        asyncio.run(write_advice(open_page(path, "collect.written=4", "collect.lesson=useful")))

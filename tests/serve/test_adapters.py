@@ -46,6 +46,14 @@ def test_the_reflector_is_the_last_finished_stage_and_the_reward_model_is_not_se
     assert found.aliases == {"reflector": "sft"}
 
 
+def test_adapters_of_later_rounds_are_served_beside_the_first_and_the_last_one_is_the_reflector(run: Path) -> None:
+    for stage in ("warm", "sft", "ppo", "sft-2", "ppo-2", "sft-10", "reward-10", "ppo-old"):
+        finish(run / stage)
+    found = names(experiment(), Path("page.yaml"))
+    assert list(found.adapters) == ["warm", "sft", "ppo", "sft-2", "ppo-2", "sft-10"]
+    assert found.aliases == {"reflector": "sft-10"}
+
+
 def test_an_adapter_named_reflector_is_the_reflector(run: Path, tmp_path: Path) -> None:
     finish(run / "sft")
     finish(tmp_path / "mine")

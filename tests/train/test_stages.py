@@ -138,7 +138,7 @@ def test_a_batch_that_micro_batches_do_not_fill_is_refused(tiny_base: Path, work
 
 
 def test_an_unknown_stage_is_answered_with_the_stages() -> None:
-    with pytest.raises(ConfigError, match="Name a stage: warm, sft, reward, ppo"):
+    with pytest.raises(ConfigError, match="Name a stage: actor, warm, sft, reward, ppo"):
         main(["train"])
 
 
@@ -150,3 +150,18 @@ def test_each_stage_reads_what_it_is_for(tiny_base: Path, workplace: Path) -> No
     assert len(inputs.positive_reflections(experiment)) == 5
     assert len(inputs.pairs(experiment)) == 5
     assert len(inputs.prompts(experiment)) == 5
+
+
+def test_a_later_round_trains_on_all_rounds_and_leaves_the_first_as_it_is(tiny_base: Path, workplace: Path) -> None:
+    made = page(workplace, tiny_base)
+    collect(made, tasks=3)
+    collect(made, tasks=2, arm="collect 2")
+    assert len(inputs.positive_reflections(load(made))) == 3
+    assert len(inputs.positive_reflections(load(made, ["round=2"]))) == 5
+    assert len(inputs.pairs(load(made, ["round=2"]))) == 5
+    main(["sft", str(made)])
+    main(["sft", str(made), "round=2"])
+    assert metrics(workplace, "sft")["samples_with_duplicates"] == 3
+    assert metrics(workplace, "sft-2")["samples_with_duplicates"] == 5
+    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/reward-2: run `python -m train reward"):
+        main(["ppo", str(made), "round=2"])

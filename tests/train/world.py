@@ -90,20 +90,25 @@ def experiment(folder: Path, base: Path, **train: Any) -> Experiment:
     return load(page(folder, base, **train))
 
 
-def collect(page_path: Path, tasks: int = 12, rate: Callable[[str], float] = lambda text: float(text == GOOD)) -> None:
+def collect(
+    page_path: Path,
+    tasks: int = 12,
+    rate: Callable[[str], float] = lambda text: float(text == GOOD),
+    arm: str = "collect",
+) -> None:
     """As many failures as tasks, good and bad advice on each, written and rated by what `rate` says of the text."""
     store = open_store(load(page_path))
     for number in range(tasks):
-        _collect_one(store, f"task-{number}", rate)
+        _collect_one(store, arm, f"{arm} task-{number}", rate)
     store.close()
 
 
-def _collect_one(store: Store, name: str, rate: Callable[[str], float]) -> None:
+def _collect_one(store: Store, arm: str, name: str, rate: Callable[[str], float]) -> None:
     subject = Task(id=name, environment="riddles", split="train")
-    store.add_trajectory(Key(arm="collect", task_id=name), attempt_at(subject))
+    store.add_trajectory(Key(arm=arm, task_id=name), attempt_at(subject))
     for candidate, text in enumerate((GOOD, BAD)):
         advice = Reflection(text=text, prompt=prompt(name), author=AUTHOR)
-        rated = Key(arm="collect", task_id=name, trial=1, candidate=candidate)
+        rated = Key(arm=arm, task_id=name, trial=1, candidate=candidate)
         store.add_reflection(rated, 0, advice)
         store.add_trajectory(rated, attempt_at(subject, (rate(text),)))
         store.add_reflection(Key(arm="written", task_id=name, trial=1, candidate=candidate), 0, advice)
