@@ -190,9 +190,7 @@ def check_prompts(experiment: Experiment) -> None:
     alfworld.check_grammar(games, examples)
 
 
-def conditions(
-    experiment: Experiment, adapter_sha256: str | None, actor_sha256: str | None = None
-) -> dict[str, Any]:
+def conditions(experiment: Experiment, adapter_sha256: str | None, actor_sha256: str | None = None) -> dict[str, Any]:
     """What the facts of an arm depend on; a store refuses to mix facts of different conditions.
 
     The hashes are those of the adapters behind the reflector and the actor, where they are known.
