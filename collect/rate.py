@@ -27,7 +27,8 @@ async def rate_reflections(page: Page) -> str:
     try:
         async with parts(page, asks_reflector=True) as made:
             model = experiment.reflector.endpoint.model
-            store.bind(arm, conditions(experiment, made.adapter_sha256.get(model)) | _sampling(page))
+            known = conditions(experiment, made.adapter_sha256.get(model), made.actor_sha256)
+            store.bind(arm, known | _sampling(page))
             with tally("collect", len(tasks)) as counts:
                 experience = Experience(
                     store,

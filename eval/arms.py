@@ -57,6 +57,9 @@ def check_arms(experiment: Experiment) -> None:
             raise ConfigError(
                 f"{here}.actor_temperature: the rule-based actor draws nothing; leave it out, or set actor.kind."
             )
+    for name in experiment.eval.examples or ():
+        if name not in arms:
+            raise ConfigError(f"eval.examples: {name!r} is no arm; name two of {', '.join(arms)}.")
     names = Counter([FIRST_TRIAL, *(one for name, arm in arms.items() for one in _names(name, arm))])
     if twice := [name for name, count in names.items() if count > 1]:
         raise ConfigError(f"eval.arms: two arms would be stored as {twice[0]!r}; give one of them another name.")
@@ -95,19 +98,12 @@ def actor_of(experiment: Experiment, made: Parts, arm: Arm) -> Actor:
 def conditions_of(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, Any]:
     """What the facts of an arm with one model depend on."""
     adapter = made.adapter_sha256.get(arm.model) if arm.kind == "model" and isinstance(arm.model, str) else None
-    known = conditions(_at_temperature(experiment, arm), adapter, actor_adapter(experiment, made))
+    known = conditions(_at_temperature(experiment, arm), adapter, made.actor_sha256)
     known["reflector"] |= {"temperature": experiment.eval.temperature, "endpoint": {}}
     known["arm"] = arm.model_dump(include=_OLDEST_KNOBS) | arm.model_dump(exclude_defaults=True)
     if arm.kind == "placebo" and len(sources := list(spread(arm.of, experiment.eval.arms[arm.of]))) > 1:
         known["sources"] = sources  # With one more training seed other advice would be dealt out.
     return known
-
-
-def actor_adapter(experiment: Experiment, made: Parts) -> str | None:
-    """The hash of the adapter that acts, where the experiment's own server serves it."""
-    page = experiment.actor
-    own = page.kind != "rule" and page.endpoint.base_url is None
-    return made.adapter_sha256.get(page.endpoint.model) if own else None
 
 
 def _at_temperature(experiment: Experiment, arm: Arm) -> Experiment:

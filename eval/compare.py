@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.arms import actor_adapter, actor_of, check_arms, conditions_of, models, reflector_of, spread
+from eval.arms import actor_of, check_arms, conditions_of, models, reflector_of, spread
 from eval.findings import Findings
 from eval.outcome import arm_outcomes
 from eval.report import write_report
@@ -42,7 +42,7 @@ async def compare_arms(page: Page) -> str:
             verify_actor(experiment, made)
             verified = await verify_models(experiment, made, store, asked)
             await _play(experiment, made, store, tasks)
-            return _report(experiment, store, tasks, verified, actor_adapter(experiment, made))
+            return _report(experiment, store, tasks, verified, made.actor_sha256)
     finally:
         store.close()
 

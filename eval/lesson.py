@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
+from eval.outcome import SeedOutcome
 from retroformer.actors.advice import read_advice
 from retroformer.actors.clauses import clauses_of, find_places
 from retroformer.environments.alfworld import compact
@@ -170,3 +171,24 @@ def _invented(text: str, room: Sequence[str]) -> tuple[str, ...]:
 
 def _seen_at(seen: Experience, kinds: Sequence[str]) -> tuple[str, ...]:
     return once(place for thing, place in seen.first_seen.items() if compact.type_of(thing) in kinds)
+
+
+def lessons_of(seed: SeedOutcome) -> list[Lesson]:
+    """All that this arm wrote, about which failure, and what came of it."""
+    return [
+        Lesson(
+            seed.attempts[task_id, trial - 1],
+            stored.reflection.text,
+            seed.attempts.get((task_id, trial)),
+            given=tuple(_earlier(seed, task_id, trial)),
+            trial=trial - 1,
+        )
+        for (task_id, trial), stored in seed.reflections.items()
+    ]
+
+
+def _earlier(seed: SeedOutcome, task_id: str, trial: int) -> Iterable[str]:
+    for number in range(1, trial):
+        stored = seed.reflections.get((task_id, number))
+        if stored is not None and stored.reflection.text.strip():
+            yield stored.reflection.text

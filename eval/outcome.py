@@ -53,12 +53,12 @@ class ArmOutcome:
         return len(self.seeds) > 1
 
     @cached_property
-    def solved_NT(self) -> Floats:  # noqa: N802 (the shape is in the name, as in each seed)
+    def solved_NT(self) -> Floats:
         """Share of the seeds that solved task T in trial N or before."""
         return _mean([seed.solved_NT for seed in self.seeds])
 
     @cached_property
-    def return_NT(self) -> Floats:  # noqa: N802
+    def return_NT(self) -> Floats:
         """Mean return of the last attempts made by trial N."""
         return _mean([seed.return_NT for seed in self.seeds])
 

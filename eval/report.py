@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from eval.account import endings, invalid_causes, origin, reward_audit, written_examples
+from eval.examples import pick_examples, render_examples
 from eval.figure import draw_curve
 from eval.findings import Findings
+from eval.lesson import lessons_of
 from eval.page import to_html
 from eval.rates import (
     difference_after_last,
@@ -18,6 +20,8 @@ from eval.rates import (
 )
 from eval.setting import actor_sentence, arms_table, is_yardstick, served_table
 from eval.statistics import DRAWS
+from eval.telemetry import habits, measure, render_habits, render_telemetry
+from retroformer.config import Alfworld
 from retroformer.records import Task
 
 
@@ -57,8 +61,28 @@ def _sections(findings: Findings) -> Iterable[str]:
         yield f"## Why attempts were invalid\n\n{causes}"
     if audit := reward_audit(experiment):
         yield f"## The reward model\n\n{audit}"
-    yield f"## What the arms wrote\n\n{written_examples(outcomes)}"
+    if isinstance(experiment.environment, Alfworld):
+        yield from _about_advice(findings)
+    else:
+        yield f"## What the arms wrote\n\n{written_examples(outcomes)}"
     yield f"## Where this comes from\n\n{origin(experiment)}"
+
+
+def _about_advice(findings: Findings) -> Iterable[str]:
+    """What was advised, held against what the failures had shown; and examples of it."""
+    written = {arm.name: [one for seed in arm.seeds for one in lessons_of(seed)] for arm in findings.outcomes}
+    attempts = {id(one): one for arm in findings.outcomes for seed in arm.seeds for one in seed.attempts.values()}
+    measured = render_telemetry([measure(name, lessons) for name, lessons in written.items()])
+    yield f"## What the advice was like\n\n{measured}"
+    if usual := render_habits(habits(written, attempts.values())):
+        yield f"## Where the arms send to, and where things were found\n\n{usual}"
+    if findings.experiment.eval.examples is None:
+        yield f"## What the arms wrote\n\n{written_examples(findings.outcomes)}"
+        return
+    before, after = findings.experiment.eval.examples
+    first_seeds = {arm.name: lessons_of(arm.seeds[0]) for arm in findings.outcomes}
+    picked = pick_examples(first_seeds[before], first_seeds[after])
+    yield f"## The same failures, two advisers\n\n{render_examples(picked, before, after)}"
 
 
 def _verdict(findings: Findings) -> str:

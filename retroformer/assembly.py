@@ -79,6 +79,13 @@ class Parts:
     """By model name, as the own server proves it; empty where no own server runs."""
     experiment: Experiment
 
+    @property
+    def actor_sha256(self) -> str | None:
+        """Of the adapter that acts, where the own server serves one."""
+        page = self.experiment.actor
+        own = page.kind != "rule" and page.endpoint.base_url is None
+        return self.adapter_sha256.get(page.endpoint.model) if own else None
+
     def reflector(self, model: str, temperature: float) -> ModelReflector:
         """The reflector of this name at the experiment's endpoint."""
         page = self.experiment.reflector

@@ -246,6 +246,8 @@ class Eval(Section):
     """Ways to retry, compared on the same tasks and seeds; trial 0 is shared."""
     reference: str = "no reflection"
     """The arm that the others are compared with, as well as with each other."""
+    examples: tuple[str, str] | None = None
+    """Two arms whose advice the report shows side by side, such as before and after training (ALFWorld only)."""
 
 
 class Experiment(Section):

@@ -34,6 +34,7 @@ class Writer(Protocol):
         temperature: float,
         max_new_tokens: int,
         stop: Sequence[str] = ...,
+        seed: int | None = ...,
         choices: Sequence[str] | None = ...,
     ) -> Completion:
         """What comes next, up to a stop string; one of the choices where they are given. Raises EndpointFailure."""
@@ -63,6 +64,7 @@ class HouseholdActor:
             temperature=self.temperature,
             max_new_tokens=ACTION_TOKENS,
             stop=["\n"],
+            seed=scene.seed if self.temperature else None,
             choices=[f" {command}\n" for command in offered(scene)] if self.choice == "admissible" else None,
         )
         grammar = compact.heard_grammar(scene.choices, self.grammar)

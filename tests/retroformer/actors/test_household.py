@@ -33,6 +33,7 @@ class Scribe:
         self.prompt = ""
         self.stop: tuple[str, ...] = ()
         self.choices: Sequence[str] | None = None
+        self.sampled_with: list[tuple[float, int | None]] = []
 
     async def complete(
         self,
@@ -41,16 +42,27 @@ class Scribe:
         temperature: float,
         max_new_tokens: int,
         stop: Sequence[str] = (),
+        seed: int | None = None,
         choices: Sequence[str] | None = None,
     ) -> Completion:
         self.prompt, self.stop, self.choices = prompt, tuple(stop), choices
-        assert (temperature, max_new_tokens) == (0.0, 20)
+        assert max_new_tokens == 20
+        self.sampled_with.append((temperature, seed))
         return Completion(text=self.line, usage=Usage(calls=1, prompt_tokens=90, completion_tokens=7))
 
 
 def scene(**changes: object) -> Scene:
     base = Scene(task=TASK, opening=OPENING, steps=STEPS, memory=Memory())
     return base.model_copy(update=changes)
+
+
+@pytest.mark.parametrize(("temperature", "seed"), [(0.0, None), (0.7, 71)])
+def test_a_sampled_action_is_drawn_with_its_seed_and_a_greedy_one_needs_none(
+    temperature: float, seed: int | None
+) -> None:
+    scribe = Scribe(" go to desk 1")
+    asyncio.run(HouseholdActor(scribe, temperature).act(scene(seed=71)))
+    assert scribe.sampled_with == [(temperature, seed)]
 
 
 def test_the_prompt_is_the_text_the_model_was_taught_on() -> None:
