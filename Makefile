@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo test test-slow check clean
+.PHONY: install demo evidence evidence-1 evidence-2 evidence-3 test test-slow check clean
 
 install: $(VENV)/.installed
 
@@ -40,6 +40,19 @@ demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores
 	$(RUN) -m train reward $(DEMO)
 	$(RUN) -m train ppo $(DEMO)
 	$(RUN) -m eval $(DEMO)
+
+# Hours on two cores; each step goes on where it was. `make -j2 evidence` trains two seeds side by side.
+evidence: evidence-1 evidence-2 evidence-3  ## does a trained reflector help a frozen language model? needs ALFWORLD_DATA
+	$(RUN) -m eval configs/evidence/report.yaml
+
+evidence-1 evidence-2 evidence-3: evidence-%: $(VENV)/.installed
+	@test -n "$(ALFWORLD_DATA)" || { echo "Name the folder of the ALFWorld games: run alfworld-download, then make evidence ALFWORLD_DATA=FOLDER."; exit 1; }
+	$(RUN) -m collect warm configs/evidence/seed.yaml run=$@ seed=$*
+	$(RUN) -m train warm configs/evidence/seed.yaml run=$@ seed=$*
+	$(RUN) -m collect configs/evidence/seed.yaml run=$@ seed=$*
+	$(RUN) -m train sft configs/evidence/seed.yaml run=$@ seed=$*
+	$(RUN) -m train reward configs/evidence/seed.yaml run=$@ seed=$*
+	$(RUN) -m train ppo configs/evidence/seed.yaml run=$@ seed=$*
 
 test: $(VENV)/.developing  ## the whole suite: real parts, no GPU, no network
 	$(RUN) -m pytest

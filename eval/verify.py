@@ -6,6 +6,7 @@ from retroformer.arms import COLLECT, WRITTEN
 from retroformer.assembly import Parts
 from retroformer.config import Experiment
 from retroformer.errors import ProvenanceError
+from retroformer.packaged import adapter_folder
 from retroformer.provenance import folder_sha256
 from retroformer.records import Message
 from retroformer.store import Store
@@ -66,7 +67,7 @@ def verify_actor(experiment: Experiment, made: Parts) -> None:
 def _check(experiment: Experiment, made: Parts, model: str) -> str | None:
     served = made.adapter_sha256[model]
     name = model.partition("@")[0]
-    folder = experiment.serve.adapters.get(name, experiment.folder / name)
+    folder = adapter_folder(experiment.serve.adapters.get(name, experiment.folder / name))
     if served is None:
         return None
     if name != "reflector" and served != (trained := folder_sha256(folder)):

@@ -205,7 +205,7 @@ class Serve(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Of the OpenAI API; 0 takes a free one. The controller and the worker take free ports."""
     adapters: dict[str, Path] = {}
-    """More LoRA adapters on the same base, by the name to serve them under."""
+    """More LoRA adapters on the same base, by the name to serve them under: folders, or one in retroformer/adapters."""
     dtype: Literal["bfloat16", "float32"] = "float32"
     """float32 repeats exactly at temperature 0, alone and in a batch."""
     max_batch: Positive = 16

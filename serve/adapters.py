@@ -5,6 +5,7 @@ from pathlib import Path
 
 from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.packaged import adapter_folder
 
 STAGES = ("warm", "sft", "ppo")
 """Stages whose adapters write advice, the later ones the better trained. The reward model's is not served."""
@@ -35,7 +36,8 @@ def names(experiment: Experiment, page: Path) -> Names:
     adapters = {name: experiment.folder / name for name in (ACTOR, *advisers)}
     adapters = {name: folder for name, folder in adapters.items() if (folder / WEIGHTS).is_file()}
     aliases = {REFLECTOR: advisers[-1]} if advisers else {}
-    for name, folder in experiment.serve.adapters.items():
+    for name, named in experiment.serve.adapters.items():
+        folder = adapter_folder(named)
         if name == "base" or not name or set(name) & set("@= "):
             raise ConfigError(f"serve.adapters.{name}: {name!r} cannot name an adapter; take another word.")
         if not (folder / WEIGHTS).is_file():
