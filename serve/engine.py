@@ -1,14 +1,14 @@
 """Continuous batching: one thread that admits, computes and finishes requests.
 
-Each turn of its loop takes waiting requests into a group of arrivals, advances their prompts by one chunk, and
-decodes one token of every running row. So a request joins between two tokens of the others, and leaves alone.
+Each turn of its loop gives waiting requests a row, and makes one forward pass for all rows: the next chunk of a
+prompt, or the next token. So a request joins between two tokens of the others, and leaves alone.
 """
 
 import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 
@@ -18,34 +18,12 @@ from serve.model import Model
 from serve.prefixes import BLOCK_TOKENS, PrefixStore
 from serve.slots import KeyValueSlots
 
-GROUP_TOKENS = 512
-"""Of a group's prompts together, padding included: more would gain nothing and make its first member wait."""
-GROUP_ROWS = 8
-"""Prompts in a group at most: while they are computed, their keys and values take memory of their own."""
 CHUNK_TOKENS = 256
-"""Of prompts, between two tokens of the running rows."""
+"""Of prompts, in a pass that running rows wait for."""
 LONE_CHUNK_TOKENS = 2048
 """Of prompts, where no row is running."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class Arrivals:
-    """Requests whose prompts are computed together. Twins have the same prompt and adapter as their leader."""
-
-    leaders: list[Generation] = field(default_factory=list)
-    twins: dict[int, list[Generation]] = field(default_factory=dict)
-    """By the leader's place."""
-    remaining: list[int] = field(default_factory=list)
-    """Of each leader's prompt, how many tokens are still to be computed."""
-
-    def __len__(self) -> int:
-        return len(self.leaders) + sum(len(twins) for twins in self.twins.values())
-
-    @property
-    def members(self) -> list[Generation]:
-        return self.leaders + [twin for twins in self.twins.values() for twin in twins]
 
 
 class Engine:
@@ -56,10 +34,10 @@ class Engine:
         self._model = model
         self._max_batch = max_batch
         self._budget_tokens = max(budget.running, model.context_tokens)
-        self._running: list[Generation] = []
+        self._rows: list[Generation] = []
         self._slots = KeyValueSlots(model.geometry, self._budget_tokens)
-        self._arrivals = Arrivals()
-        self._arrival_slots = KeyValueSlots(model.geometry, self._budget_tokens)
+        self._twins: dict[Generation, list[Generation]] = {}
+        """Requests with the prompt and adapter of one whose prompt is being computed, by that one."""
         self._prefixes = PrefixStore(budget.prefixes)
         self._waiting: deque[Generation] = deque()
         self._changed = threading.Condition()
@@ -69,153 +47,156 @@ class Engine:
     def load(self) -> int:
         """Requests that are in the engine, running or waiting."""
         with self._changed:
-            return len(self._waiting) + len(self._arrivals) + len(self._running)
+            return len(self._waiting) + len(self._members)
 
     def submit(self, generation: Generation) -> None:
         with self._changed:
             self._waiting.append(generation)
             self._changed.notify()
 
+    @property
+    def _members(self) -> list[Generation]:
+        """Those that have a row, or will have one without waiting."""
+        return [*self._rows, *chain.from_iterable(self._twins.values())]
+
     def _run(self) -> None:
         while True:
             try:
                 self._gather()
-                self._advance_arrivals()
+                self._advance()
             except Exception as error:  # An error of any kind may only cost the requests that are concerned.
-                self._fail(self._arrivals.members, error)
-                self._arrivals = Arrivals()
-                self._arrival_slots.clear()
-            try:
-                self._decode()
-            except Exception as error:
-                self._fail(self._running, error)
-                self._running = []
-                self._slots.clear()
+                self._fail(error)
 
-    def _fail(self, generations: Sequence[Generation], error: Exception) -> None:
-        logger.exception("%d requests failed", len(generations), exc_info=error)
-        for generation in generations:
+    def _fail(self, error: Exception) -> None:
+        """A pass that fails leaves the rows as they were: without those whose prompts came in, others may go on."""
+        every = range(len(self._rows))
+        rows = [row for row in every if self._remaining(row) > 0 or not self._pending(row)] or every
+        failed = [self._rows[row] for row in rows]
+        failed += [twin for generation in failed for twin in self._twins.pop(generation, ())]
+        logger.exception("%d requests failed", len(failed), exc_info=error)
+        for row in reversed(rows):
+            self._drop(row)
+        for generation in failed:
             generation.fail(f"{type(error).__name__}: {error}")
 
     def _gather(self) -> None:
-        """Take waiting requests into the arrivals; sleep while there is nothing to do."""
+        """Free the rows that nobody waits for, and give rows to waiting requests; sleep while there is neither."""
+        for row in reversed(range(len(self._rows))):
+            generation = self._rows[row]
+            if generation.cancelled and all(twin.cancelled for twin in self._twins.get(generation, ())):
+                self._twins.pop(generation, None)
+                self._leave(row)
+        before = len(self._rows)
         with self._changed:
-            while not (self._waiting or self._running or self._arrivals.leaders):
+            while not (self._waiting or self._rows):
                 self._changed.wait()
-            if self._arrivals.leaders:
-                return
             skipped: deque[Generation] = deque()
             full = False
             while self._waiting and not full:
                 generation = self._waiting.popleft()
                 if generation.cancelled:
                     continue
-                if not self._fits(generation):
-                    full = True
+                full = not self._fits(generation)
                 if full or not self._join(generation):
                     skipped.append(generation)
             self._waiting.extendleft(reversed(skipped))
-        self._begin_arrivals()
+        for row in range(before, len(self._rows)):
+            self._begin(row)
 
     def _fits(self, generation: Generation) -> bool:
         """Whether there is a row for it, and memory for all that the rows may yet write."""
-        together = [*self._running, *self._arrivals.members, generation]
+        together = [*self._members, generation]
         longest = max(member.reserved for member in together)
         return len(together) == 1 or (
             len(together) <= self._max_batch and len(together) * longest <= self._budget_tokens
         )
 
     def _join(self, generation: Generation) -> bool:
-        """Put it with the arrivals if that costs nobody; a request that comes first always joins."""
+        """Give it a row, unless another is just computing most of its prompt; one that comes first always joins."""
         cached = self._prefixes.count(generation.adapter, generation.prompt[:-1])
-        for place, leader in enumerate(self._arrivals.leaders):
-            if leader.adapter != generation.adapter:
+        for row, leader in enumerate(self._rows):
+            if leader.adapter != generation.adapter or self._remaining(row) <= 0:
                 continue
             if leader.prompt == generation.prompt:
-                self._arrivals.twins.setdefault(place, []).append(generation)
+                self._twins.setdefault(leader, []).append(generation)
                 return True
             if _common_length(leader.prompt, generation.prompt[:-1]) >= cached + 2 * BLOCK_TOKENS:
-                return False  # After the leader's prompt is computed, most of this one will be there already.
-        remaining = len(generation.prompt) - cached
-        rows = len(self._arrivals.leaders) + 1
-        padded = rows * max([remaining, *self._arrivals.remaining])
-        if rows > 1 and (rows > GROUP_ROWS or padded > GROUP_TOKENS):
-            return False
-        self._arrivals.leaders.append(generation)
-        self._arrivals.remaining.append(remaining)
+                return False
+        self._slots.write(len(self._rows), None)
+        self._rows.append(generation)
         return True
 
-    def _begin_arrivals(self) -> None:
-        arrivals, slots = self._arrivals, self._arrival_slots
-        if not arrivals.leaders:
-            return
-        slots.reserve(len(arrivals.leaders), max(len(leader.prompt) for leader in arrivals.leaders))
-        for place, leader in enumerate(arrivals.leaders):
-            # At least the last token is computed: its logits choose the first new one.
-            slots.write(place, self._prefixes.longest(leader.adapter, leader.prompt[:-1]))
-            leader.cached_tokens = slots.lengths[place]
-            arrivals.remaining[place] = len(leader.prompt) - leader.cached_tokens
-            for twin in arrivals.twins.get(place, ()):
-                twin.cached_tokens = len(twin.prompt)
+    def _begin(self, row: int) -> None:
+        """Fill a new row with what is known of its prompt."""
+        generation = self._rows[row]
+        self._slots.reserve(len(self._rows), len(generation.prompt) + 1)
+        # At least the last token is computed: its logits choose the first new one.
+        self._slots.write(row, self._prefixes.longest(generation.adapter, generation.prompt[:-1]))
+        generation.cached_tokens = self._slots.lengths[row]
 
-    def _advance_arrivals(self) -> None:
-        """Compute the next chunk of the arrivals' prompts; after the last one they run."""
-        arrivals, slots = self._arrivals, self._arrival_slots
-        if all(member.cancelled for member in arrivals.members):
-            slots.clear()
-            self._arrivals = Arrivals()
+    def _advance(self) -> None:
+        """One pass: what each row's prompt still needs, as far as the chunk goes, or its next token."""
+        columns = self._columns()
+        if not columns:
             return
-        chunk = (CHUNK_TOKENS if self._running else LONE_CHUNK_TOKENS) // len(arrivals.leaders)
-        after = max(0, max(arrivals.remaining) - chunk)
-        # Prompts are aligned at their ends: those with less to compute come in with the later chunks.
-        columns = [
-            leader.prompt[len(leader.prompt) - remaining : len(leader.prompt) - after]
-            for leader, remaining in zip(arrivals.leaders, arrivals.remaining, strict=True)
-        ]
-        logits_BV = self._model.forward(columns, slots, [leader.adapter for leader in arrivals.leaders])
-        arrivals.remaining = [min(remaining, after) for remaining in arrivals.remaining]
-        if after == 0:
-            self._start(logits_BV)
-
-    def _start(self, logits_BV: torch.Tensor) -> None:
-        """The arrivals' prompts are computed: choose their first tokens and let them run."""
-        arrivals, slots = self._arrivals, self._arrival_slots
-        for place, leader in enumerate(arrivals.leaders):
-            self._remember(leader.adapter, leader.prompt, slots, place)
-            for generation in [leader, *arrivals.twins.get(place, ())]:
-                if not generation.cancelled and generation.accept(logits_BV[place]):
-                    self._slots.reserve(len(self._running) + 1, len(generation.prompt) + 1)
-                    self._slots.copy_row(slots, place, len(self._running))
-                    self._running.append(generation)
-        slots.clear()
-        self._arrivals = Arrivals()
-
-    def _decode(self) -> None:
-        """The next token of every running row; rows that are finished or whose client has left are freed."""
-        for row in reversed(range(len(self._running))):
-            if self._running[row].cancelled:
-                self._leave(row)
-        if not self._running:
-            return
-        columns = [generation.pending for generation in self._running]
         held = zip(self._slots.lengths, columns, strict=True)
-        self._slots.reserve(len(self._running), max(length + len(tokens) for length, tokens in held))
-        adapters = [generation.adapter for generation in self._running]
-        logits_BV = self._model.forward(columns, self._slots, adapters)
-        for row in reversed(range(len(self._running))):
-            if not self._running[row].accept(logits_BV[row]):
+        self._slots.reserve(len(columns), max(length + len(tokens) for length, tokens in held))
+        arriving = [self._remaining(row) > 0 for row in range(len(columns))]
+        logits_BV = self._model.forward(columns, self._slots, [generation.adapter for generation in self._rows])
+        for row in reversed(range(len(columns))):
+            if self._remaining(row) > 0:
+                continue
+            if arriving[row]:
+                self._start_twins(row, logits_BV[row])
+            if not self._rows[row].accept(logits_BV[row]):
                 self._leave(row)
+
+    def _columns(self) -> list[list[int]]:
+        """The tokens that each row adds to the next pass."""
+        remaining = [self._remaining(row) for row in range(len(self._rows))]
+        budget = CHUNK_TOKENS if min(remaining, default=0) <= 0 else LONE_CHUNK_TOKENS
+        columns = []
+        for row, rest in enumerate(remaining):
+            tokens = self._pending(row)
+            if rest > 0:
+                tokens = tokens[: max(1, budget)]
+                budget -= len(tokens)
+            columns.append(tokens)
+        return columns
+
+    def _pending(self, row: int) -> list[int]:
+        """Its tokens that are still to be computed before the next one can be chosen."""
+        return self._rows[row].sequence[self._slots.lengths[row] :]
+
+    def _remaining(self, row: int) -> int:
+        """How many tokens of its prompt are still to be computed; none or less than none after the prompt."""
+        return len(self._rows[row].prompt) - self._slots.lengths[row]
+
+    def _start_twins(self, row: int, logits_V: torch.Tensor) -> None:
+        """The row's prompt is computed: keep it for later ones, and let those that have the same one run."""
+        self._remember(row)
+        for twin in self._twins.pop(self._rows[row], ()):
+            twin.cached_tokens = len(twin.prompt)
+            if not twin.cancelled and twin.accept(logits_V):
+                self._slots.reserve(len(self._rows) + 1, len(twin.prompt) + 1)
+                self._slots.copy_row(row, len(self._rows))
+                self._rows.append(twin)
 
     def _leave(self, row: int) -> None:
         """Free the row, and keep what it has computed: the next turn of a conversation begins with it."""
-        generation = self._running[row]
-        self._remember(generation.adapter, generation.computed, self._slots, row)
-        self._slots.drop(row)
-        self._running[row] = self._running[-1]
-        self._running.pop()
+        self._remember(row)
+        self._drop(row)
 
-    def _remember(self, adapter: str, tokens: Sequence[int], slots: KeyValueSlots, row: int) -> None:
-        self._prefixes.remember(adapter, tokens, lambda start, stop: slots.read(row, start, stop))
+    def _drop(self, row: int) -> None:
+        self._slots.drop(row)
+        self._rows[row] = self._rows[-1]
+        self._rows.pop()
+
+    def _remember(self, row: int) -> None:
+        generation, length = self._rows[row], self._slots.lengths[row]
+        self._prefixes.remember(
+            generation.adapter, generation.sequence[:length], lambda start, stop: self._slots.read(row, start, stop)
+        )
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:

@@ -94,8 +94,6 @@ class Generation:
     cached_tokens: int = 0
     cancelled: bool = False
     tokens: list[int] = field(default_factory=list)
-    fed: int = 0
-    """Of the written tokens, those that have been fed back to the model."""
 
     @property
     def reserved(self) -> int:
@@ -103,21 +101,15 @@ class Generation:
         return len(self.prompt) + self.limit
 
     @property
-    def computed(self) -> list[int]:
-        """Tokens whose keys and values exist."""
-        return self.prompt + self.tokens[: self.fed]
-
-    @property
-    def pending(self) -> list[int]:
-        """Tokens to feed back before the next one can be chosen: the last one, or several that left no choice."""
-        return self.tokens[self.fed :]
+    def sequence(self) -> list[int]:
+        """Its prompt and what it has written."""
+        return self.prompt + self.tokens
 
     def accept(self, logits_V: torch.Tensor) -> bool:
         """Choose the token that follows all the others, add those that can only come next, and deliver what they add.
 
         True while the request goes on.
         """
-        self.fed = len(self.tokens)
         allowed = None if self.choices is None else self.choices.allowed
         reason = self._write(choose(logits_V, self.sampling, self.tokens, self.generator, allowed))
         while reason is None and self.choices is not None and len(self.choices.allowed) == 1:

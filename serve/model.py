@@ -1,9 +1,11 @@
 """The base model with its LoRA adapters, and one forward pass for rows of different adapters.
 
-Shapes: B rows, T columns of new tokens, V vocabulary, N tokens held and new.
+Shapes: B rows, T new tokens of all rows in a line, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import torch
 from retroformer.chat_template import chat_template
 from retroformer.embedded_model import model_config
 from retroformer.errors import MissingInput
+from serve import attention
 from serve.adapters import STAGES
 from serve.geometry import Geometry
+from serve.linear import Spans, adopt_adapters, refuse_what_is_not_plain_lora
 from serve.slots import KeyValueSlots
 
 BASE = "__base__"
-"""peft's word for a row without an adapter."""
+"""A row without an adapter."""
 REASON_CHARACTERS = 200
 """Of what peft says about an adapter: it lists every layer that does not fit."""
 
@@ -30,15 +34,16 @@ class Model:
     """
 
     def __init__(self, folder: Path, adapters: Mapping[str, Path], dtype: str) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
 
+        AttentionInterface.register(attention.NAME, attention.attend)
         logging.disable_progress_bar()
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self._tokenizer.chat_template = chat_template(folder)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, config=model_config(folder), dtype=dtype, attn_implementation="sdpa"
+            folder, config=model_config(folder), dtype=dtype, attn_implementation=attention.NAME
         )
         model.to(device)
         config = model.config
@@ -52,8 +57,9 @@ class Model:
         self.context_tokens = int(config.max_position_embeddings)
         ends = model.generation_config.eos_token_id
         self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
-        self._model = _with_adapters(model, adapters).eval()
-        self._mixed = bool(adapters)
+        self._spans = Spans()
+        self._adapters = frozenset(adapters)
+        self._model = _with_adapters(model, adapters, self._spans).eval()
 
     def encode(self, text: str) -> list[int]:
         """Tokens of `text` as it is, without a token that begins a text."""
@@ -73,34 +79,42 @@ class Model:
     def forward(self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]) -> torch.Tensor:
         """Add columns[i] to row i of `slots`; the logits after the last token of each row, (B, V) float32 on the CPU.
 
-        Rows may add different numbers of tokens (none, too): shorter ones are padded on the left.
+        Rows may add different numbers of tokens, each at least one.
+
+        Raises:
+            KeyError: no adapter of that name is loaded.
         """
-        counts = [len(tokens) for tokens in columns]
-        width = max(counts)
-        tokens_BT = torch.tensor([[0] * (width - len(tokens)) + list(tokens) for tokens in columns])
-        first_B = torch.tensor([held + count - width for held, count in zip(slots.lengths, counts, strict=True)])
-        positions_BT = (first_B[:, None] + torch.arange(width)).clamp(min=0)
-        top = max(held + count for held, count in zip(slots.lengths, counts, strict=True))
-        mask_B1TN = (torch.arange(top) <= positions_BT[:, :, None])[:, None]
-        device = self.geometry.device
-        slots.expect(counts)
+        order = sorted(range(len(columns)), key=adapters.__getitem__)
+        line = slots.expect([len(tokens) for tokens in columns], order)
+        self._spans.now = self._spans_of([(adapters[row], len(columns[row])) for row in order])
+        tokens = torch.tensor([token for row in order for token in columns[row]], device=self.geometry.device)
         with torch.inference_mode():
-            logits_B1V = self._model(
-                input_ids=tokens_BT.to(device),
-                position_ids=positions_BT.to(device),
-                attention_mask=mask_B1TN.to(device),
+            logits_1BV = self._model(
+                input_ids=tokens[None],
+                position_ids=line.positions[None],
                 past_key_values=slots,
                 use_cache=True,
-                logits_to_keep=1,
-                **({"adapter_names": list(adapters)} if self._mixed else {}),
+                logits_to_keep=line.last,
+                line=line,
             ).logits
             slots.advance()
-            logits_BV: torch.Tensor = logits_B1V[:, -1].float().cpu()
+            logits_BV: torch.Tensor = logits_1BV[0].float().cpu()
         return logits_BV
 
+    def _spans_of(self, rows: Sequence[tuple[str, int]]) -> tuple[tuple[str, slice], ...]:
+        """From each row's adapter and number of tokens, those of one adapter side by side."""
+        spans, start = [], 0
+        for name, group in groupby(rows, key=itemgetter(0)):
+            if name != BASE and name not in self._adapters:
+                raise KeyError(name)
+            stop = start + sum(count for _, count in group)
+            spans.append((name, slice(start, stop)))
+            start = stop
+        return tuple(spans)
 
-def _with_adapters(model: Any, adapters: Mapping[str, Path]) -> Any:
-    """`model` as it is without adapters; else a peft model with each under its name.
+
+def _with_adapters(model: Any, adapters: Mapping[str, Path], spans: Spans) -> Any:
+    """`model` with each adapter under its name, as peft reads it.
 
     Raises:
         MissingInput: a folder holds no adapter of this model that can be read.
@@ -115,12 +129,13 @@ def _with_adapters(model: Any, adapters: Mapping[str, Path]) -> Any:
                 peft_model = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
             else:
                 peft_model.load_adapter(str(folder), adapter_name=name)
+            refuse_what_is_not_plain_lora(peft_model)
         except torch.OutOfMemoryError:
             raise
         # Damaged weights; a configuration that is damaged, absent or of another kind; shapes of another base.
         except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
             raise MissingInput(_unreadable(folder, error)) from error
-    return model if peft_model is None else peft_model
+    return model if peft_model is None else adopt_adapters(peft_model, spans)
 
 
 def _unreadable(folder: Path, error: Exception) -> str:

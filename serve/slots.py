@@ -1,12 +1,13 @@
 """Key and value memory of sequences that are computed together.
 
-Shapes: L layers, B rows (sequences), H key-value heads, T new tokens of a row, N tokens, D head size.
+Shapes: L layers, B rows (sequences), H key-value heads, T new tokens of all rows in a line, N tokens, D head size.
 """
 
 from collections.abc import Sequence
 
 import torch
 
+from serve.attention import Line, line
 from serve.geometry import Geometry
 
 GROWTH_TOKENS = 256
@@ -14,7 +15,7 @@ GROWTH_TOKENS = 256
 
 class KeyValueSlots:
     """Row i holds `lengths[i]` tokens. Stands in for a transformers cache: attention layers call `update`, which
-    writes in place and hands back views, where a DynamicCache would copy everything for every token.
+    writes in place and hands back what is there, where a DynamicCache would copy everything for every token.
     """
 
     def __init__(self, geometry: Geometry, budget_tokens: int) -> None:
@@ -52,47 +53,39 @@ class KeyValueSlots:
         """A copy of the keys and values of tokens start..stop of `row`, as one tensor (L, 2, H, N, D)."""
         return torch.stack([layer[:, row, :, start:stop] for layer in self._layers])
 
-    def copy_row(self, source: "KeyValueSlots", source_row: int, row: int) -> None:
-        """Make `row` equal to a row of `source`, which may be this memory."""
-        length = source.lengths[source_row]
-        for ours, theirs in zip(self._layers, source._layers, strict=True):
-            ours[:, row, :, :length] = theirs[:, source_row, :, :length]
+    def copy_row(self, source: int, row: int) -> None:
+        """Make `row`, the next one or one in use, equal to the row `source`."""
+        length = self.lengths[source]
+        for layer in self._layers:
+            layer[:, row, :, :length] = layer[:, source, :, :length]
         self.lengths[row : row + 1] = [length]
 
     def drop(self, row: int) -> None:
         """Free `row`; the last row takes its place, so that rows in use are always the first ones."""
         last = len(self.lengths) - 1
         if row != last:
-            self.copy_row(self, last, row)
+            self.copy_row(last, row)
         self.lengths.pop()
 
-    def clear(self) -> None:
-        self.lengths.clear()
-
-    def expect(self, counts: Sequence[int]) -> None:
-        """Announce a forward pass that adds counts[i] tokens to row i. See `advance`."""
+    def expect(self, counts: Sequence[int], order: Sequence[int]) -> Line:
+        """Announce a forward pass that adds counts[i] > 0 tokens to row i, in a line by `order`. See `advance`."""
         self._counts = list(counts)
-        self._starts = torch.tensor(self.lengths, device=self._geometry.device)
-        self._row_numbers = torch.arange(len(self.lengths), device=self._geometry.device)
-        self._top = max(length + count for length, count in zip(self.lengths, counts, strict=True))
+        self._line = line(self.lengths, counts, order, like=self._layers[0])
+        return self._line
 
     def advance(self) -> None:
         """The announced forward pass has succeeded: its tokens count."""
         self.lengths = [length + count for length, count in zip(self.lengths, self._counts, strict=True)]
 
     def update(
-        self, keys_BHTD: torch.Tensor, values_BHTD: torch.Tensor, layer_index: int, *_: object, **__: object
+        self, keys_1HTD: torch.Tensor, values_1HTD: torch.Tensor, layer_index: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Called by each attention layer. Of T columns only the last counts[i] of row i are tokens."""
-        layer = self._layers[layer_index]
-        rows, columns = keys_BHTD.shape[0], keys_BHTD.shape[2]
-        for memory, new in ((layer[0], keys_BHTD), (layer[1], values_BHTD)):
-            if columns == 1 and all(self._counts):
-                memory[self._row_numbers, :, self._starts] = new[:, :, 0]
-                continue
-            for row, (start, count) in enumerate(zip(self.lengths, self._counts, strict=True)):
-                memory[row, :, start : start + count] = new[row, :, columns - count :]
-        return layer[0, :rows, :, : self._top], layer[1, :rows, :, : self._top]
+        """Called by each attention layer with the tokens of all rows in a line; its whole memory, (B, H, N, D) each."""
+        keys_BHND, values_BHND = self._layers[layer_index]
+        rows_T, positions_T = self._line.rows, self._line.positions
+        keys_BHND[rows_T, :, positions_T] = keys_1HTD[0].transpose(0, 1)
+        values_BHND[rows_T, :, positions_T] = values_1HTD[0].transpose(0, 1)
+        return keys_BHND, values_BHND
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Asked for by transformers, which uses it only where it is given no positions."""

@@ -30,28 +30,24 @@ def test_a_token_takes_two_numbers_a_layer_and_head() -> None:
     assert token_budget(SMALL).running == 1024**3 // 16
 
 
-def test_one_new_token_a_row_is_written_behind_what_the_row_holds() -> None:
+def test_new_tokens_are_written_behind_what_their_rows_hold_in_whatever_order_they_stand() -> None:
     slots = filled([1, 2, 3], [4])
-    slots.expect([1, 1])
-    new = torch.cat([column(7), column(8)])
-    held, values = slots.update(new, 10 * new, layer_index=0)
-    slots.update(new, 10 * new, layer_index=1)
-    slots.advance()
-    assert slots.lengths == [4, 2]
-    assert held[0].flatten().tolist() == [1, 2, 3, 7]
-    assert held[1].flatten().tolist()[:2] == [4, 8]
-    assert values[1].flatten().tolist()[:2] == [40, 80]
-
-
-def test_of_left_padded_columns_only_the_tokens_are_written() -> None:
-    slots = filled([1], [4, 5])
-    slots.expect([2, 0])
+    slots.expect([1, 2], order=[1, 0])
     for layer in range(2):
-        new = torch.cat([column(0, 2, 3), column(9, 9, 9)])
-        slots.update(new, new, layer)
+        new = column(5, 6, 7)
+        memory, values = slots.update(new, 10 * new, layer)
     slots.advance()
-    assert keys(slots, 0) == [1, 2, 3]
-    assert keys(slots, 1) == [4, 5]
+    assert keys(slots, 0) == [1, 2, 3, 7]
+    assert keys(slots, 1) == [4, 5, 6]
+    assert memory[0].flatten().tolist()[:4] == [1, 2, 3, 7]
+    assert values[1].flatten().tolist()[:3] == [40, 50, 60]
+
+
+def test_a_pass_that_fails_leaves_the_rows_as_they_were() -> None:
+    slots = filled([1, 2], [4])
+    slots.expect([1, 1], order=[0, 1])
+    slots.update(column(8, 9), column(8, 9), layer_index=0)
+    assert [keys(slots, row) for row in range(2)] == [[1, 2], [4]]
 
 
 def test_the_last_row_takes_the_place_of_one_that_leaves() -> None:

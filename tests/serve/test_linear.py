@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from serve.linear import AdaptedLinear, Spans
+
+
+def test_each_token_gets_the_adapter_of_its_span_and_the_others_none() -> None:
+    spans = Spans()
+    base = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.ones_(base.weight)
+    down, up = torch.tensor([[1.0], [0.0]]), torch.tensor([[10.0]])
+    layer = AdaptedLinear(base, {"tens": (down, up), "hundreds": (down, 10 * up)}, spans)
+    inputs = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]])
+    spans.now = (("hundreds", slice(0, 1)), ("none", slice(1, 2)), ("tens", slice(2, 4)))
+    with torch.inference_mode():
+        assert layer(inputs).flatten().tolist() == [103.0, 7.0, 61.0, 85.0]
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*(tie_word_embeddings|save_embedding_layers):UserWarning")
+@pytest.mark.parametrize("option", [{"use_dora": True}, {"target_modules": ["lm_head"]}, {"modules_to_save": ["norm"]}])
+def test_an_adapter_that_is_more_than_plain_lora_is_refused(
+    base: Path, tmp_path: Path, option: dict[str, object]
+) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from retroformer.errors import MissingInput
+    from serve.model import Model
+
+    plain: dict[str, object] = {"r": 2, "target_modules": ["q_proj"]}
+    model = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+    get_peft_model(model, LoraConfig(**{**plain, **option})).save_pretrained(str(tmp_path))  # type: ignore[arg-type]
+    with pytest.raises(MissingInput, match="only plain LoRA"):
+        Model(base, {"other": tmp_path}, "float32")
