@@ -17,7 +17,7 @@ from retroformer.errors import MissingInput
 from serve import attention
 from serve.adapters import STAGES
 from serve.geometry import Geometry
-from serve.linear import Spans, adopt_adapters, refuse_what_is_not_plain_lora
+from serve.linear import Spans, adopt_adapters, pack, refuse_what_is_not_plain_lora
 from serve.slots import KeyValueSlots
 
 BASE = "__base__"
@@ -60,6 +60,7 @@ class Model:
         self._spans = Spans()
         self._adapters = frozenset(adapters)
         self._model = _with_adapters(model, adapters, self._spans).eval()
+        pack(self._model)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of `text` as it is, without a token that begins a text."""

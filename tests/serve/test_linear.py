@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from serve.linear import AdaptedLinear, Spans
+from serve.linear import AdaptedLinear, PackedLinear, Spans, pack
 
 
 def test_each_token_gets_the_adapter_of_its_span_and_the_others_none() -> None:
@@ -16,6 +16,25 @@ def test_each_token_gets_the_adapter_of_its_span_and_the_others_none() -> None:
     spans.now = (("hundreds", slice(0, 1)), ("none", slice(1, 2)), ("tens", slice(2, 4)))
     with torch.inference_mode():
         assert layer(inputs).flatten().tolist() == [103.0, 7.0, 61.0, 85.0]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("tokens", [1, 16, 300])
+def test_a_packed_layer_computes_in_full_precision(bias: bool, tokens: int) -> None:
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(576, 192, bias=bias)
+    inputs = torch.randn(1, tokens, 576)
+    with torch.inference_mode():
+        exact = torch.nn.functional.linear(
+            inputs.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double()
+        )
+        torch.testing.assert_close(PackedLinear(linear)(inputs).double(), exact, rtol=0, atol=5e-6)
+
+
+def test_weights_of_other_types_stay_with_torchs_own_layer() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8, dtype=torch.bfloat16))
+    pack(model)
+    assert [type(layer) for layer in model] == [PackedLinear, torch.nn.Linear]
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
