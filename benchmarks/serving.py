@@ -1,11 +1,15 @@
-"""Tokens per CPU-second of our worker and of FastChat's own, at 1, 4 and 16 clients.
+"""Tokens per CPU-second of our worker and of FastChat's own, at 1, 4 and 16 clients; and what an agent's turns cost.
 
     python benchmarks/serving.py [--clients 1 4 16] [--new-tokens 64] [--dtype float32] [--ours-only]
+    python benchmarks/serving.py --turns                           16 players with an adapter, against plain generation
 
 Both serve the embedded model behind FastChat's controller and API server, one torch thread each. The prompts have
 about 900 tokens, most of them shared, as those of rollouts of one agent have. What counts is the CPU time of all
 server processes (/proc/PID/stat), so other work on the machine disturbs little. FastChat's worker does not run on
 current transformers: it gets an environment of its own in the cache, made on the first run.
+
+A turn asks for one short line; its prompt, of 100 to 400 tokens, is that of the last turn and about 20 tokens more.
+Plain generation is transformers' `generate` with peft's layers, one call at a time, nothing kept between calls.
 """
 
 import argparse
@@ -21,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -30,6 +35,8 @@ from retroformer.embedded_model import base_model_folder
 STOCK_PACKAGES = ("fschat[model_worker]==0.2.36", "transformers==4.57.6", "torch==2.13.0", "peft", "accelerate")
 ROOT = Path(__file__).parents[1]
 START_SECONDS = 300.0
+PLAYERS, TURNS, TURN_TOKENS = 16, 12, 8
+PLAIN_PLAYERS = 2
 TICKS = os.sysconf("SC_CLK_TCK")
 PLACES = ("cabinet", "drawer", "shelf", "countertop", "sideboard", "armchair", "dresser", "safe")
 THINGS = ("a mug", "a book", "two pencils", "a vase and a key", "nothing", "a plate", "a lamp", "an apple")
@@ -74,10 +81,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def ours(folder: Path, dtype: str) -> Iterator[Server]:
-    """`python -m serve`, without adapters."""
+def ours(folder: Path, dtype: str, adapters: str = "{}") -> Iterator[Server]:
+    """`python -m serve`; `adapters` as on the page."""
     page = folder / "page.yaml"
-    page.write_text(f"run: benchmark\nenvironment: {{name: alfworld}}\nserve: {{port: 0, dtype: {dtype}}}\n")
+    serve = f"{{port: 0, dtype: {dtype}, adapters: {adapters}}}"
+    page.write_text(f"run: benchmark\nenvironment: {{name: alfworld}}\nserve: {serve}\n")
     command = [sys.executable, "-m", "serve", str(page), "--until-input-closes"]
     environment = {**_environment(), "PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
@@ -177,6 +185,57 @@ def run(name: str, server: Server, clients: Sequence[int], new_tokens: int) -> l
     return rows
 
 
+def run_turns(dtype: str) -> None:
+    """Print the CPU-seconds of 100 turns, ours and plain, of one adapter with 16 ranks on all linear layers."""
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(1)
+    base = base_model_folder("embedded")
+    with tempfile.TemporaryDirectory() as name:
+        adapter = Path(name) / "adapter"
+        model: PeftModel = get_peft_model(
+            AutoModelForCausalLM.from_pretrained(base, dtype=dtype),
+            LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM"),
+        )
+        model.save_pretrained(str(adapter))
+        with ours(Path(name), dtype, f"{{player: {adapter}}}") as server:
+            before = server.cpu_seconds()
+            asyncio.run(_play(f"{server.url}/completions"))
+            our_cost = 100 * (server.cpu_seconds() - before) / (PLAYERS * TURNS)
+    print(f"ours, {PLAYERS} players at once: {our_cost:.1f} CPU-s for 100 turns", flush=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(base)
+    prompts = [_turn(player, turn) for player in range(PLAIN_PLAYERS) for turn in range(TURNS)]
+    before = time.process_time()
+    for prompt in prompts:
+        model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=TURN_TOKENS, do_sample=False)
+    plain_cost = 100 * (time.process_time() - before) / len(prompts)
+    print(f"transformers and peft, one call at a time: {plain_cost:.1f} CPU-s for 100 turns")
+    print(f"plain / ours: {plain_cost / our_cost:.1f} times")
+
+
+async def _play(url: str) -> None:
+    """All players at once, each turn after the one before."""
+    async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
+
+        async def play(player: int) -> None:
+            for turn in range(TURNS):
+                body = {"model": "player", "prompt": _turn(player, turn), "temperature": 0, "max_tokens": TURN_TOKENS}
+                (await http.post(url, json=body)).raise_for_status()
+
+        await asyncio.gather(*map(play, range(PLAYERS)))
+
+
+def _turn(player: int, turn: int) -> str:
+    """What has happened to this player before its turn."""
+    steps = "".join(
+        f"> go to {PLACES[(player + step) % 8]} {player}\nOn it, you see {THINGS[(player + 3 * step) % 8]}.\n"
+        for step in range(turn + 3)
+    )
+    return f"Player {player} is in a house. The task is to find a mug.\n{steps}>"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
@@ -184,8 +243,12 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--turns", action="store_true", help="an agent's turns alone")
     arguments = parser.parse_args()
     base_model_folder("embedded")
+    if arguments.turns:
+        run_turns(arguments.dtype)
+        return
     tables: dict[str, list[Figures]] = {}
     for name, server in (("ours", ours), ("FastChat's", stock)):
         if server is stock and arguments.ours_only:
