@@ -17,7 +17,7 @@ from retroformer.protocols import Scene
 from retroformer.records import Memory, Step
 from tests.serve.running import Endpoint
 
-TOKENS = 12
+TOKENS = 20
 AT_ONCE = 16
 ADVICE = ("Look in cabinet 1-4.", "You put the mug 1 back where it was. Find the fridge first, then cool it.")
 
