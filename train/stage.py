@@ -108,6 +108,7 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
     unfinished.mkdir(parents=True)
     write(unfinished)
     (unfinished / "README.md").unlink(missing_ok=True)  # An empty form of peft's.
+    _name_base(unfinished / "adapter_config.json", stage.experiment.train.base_model)
     (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.model_dump(mode="json"), sort_keys=False))
     facts = {
         "stage": stage.name,
@@ -124,6 +125,13 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
     unfinished.rename(stage.folder)
     shutil.rmtree(replaced, ignore_errors=True)
     shutil.rmtree(stage.checkpoints, ignore_errors=True)
+
+
+def _name_base(adapter_config: Path, name: str) -> None:
+    """Name the base as the page does: where it lies on this machine would change the adapter's hash on every other."""
+    settings = json.loads(adapter_config.read_text())
+    settings["base_model_name_or_path"] = name
+    adapter_config.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 class Meter:

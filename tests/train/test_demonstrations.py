@@ -1,5 +1,6 @@
 """Demonstrations: real games played by script, told in the text that the actor is served, learnt where it acts."""
 
+import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -101,4 +102,6 @@ def test_the_stage_trains_and_publishes_a_small_adapter(tiny_base: Path, workpla
     assert metrics is not None
     assert (metrics["demonstrations"], metrics["steps"]) == (8, 2)
     weights = load_file(stage.folder / "adapter_model.safetensors")
+    settings = json.loads((stage.folder / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == described.train.base_model
     assert {str(weight.dtype) for weight in weights.values()} == {"torch.bfloat16"}
