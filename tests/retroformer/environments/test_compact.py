@@ -51,7 +51,7 @@ def test_ranges_leave_gaps_out() -> None:
     assert compact.ranges([]) == ()
 
 
-def test_the_header_has_one_line_of_advice_or_none() -> None:
+def test_the_header_has_a_line_for_each_piece_of_advice_that_says_something() -> None:
     plain = compact.header(TASK, OPENING)
     task_line, room_line, end = plain.split("\n")
     assert task_line == "Task: put some mug on desk"
@@ -59,7 +59,7 @@ def test_the_header_has_one_line_of_advice_or_none() -> None:
     assert "shelf 9-10" in room_line
     assert end == ""
     advised = compact.header(TASK, OPENING, ("Look in\ndrawer 2.", " ", "The mug 1 is in shelf 9. "))
-    assert advised == f"{plain}Advice: Look in drawer 2. The mug 1 is in shelf 9.\n"
+    assert advised == f"{plain}Advice: Look in drawer 2.\nAdvice: The mug 1 is in shelf 9.\n"
     assert compact.header(TASK, OPENING, ("", "\n")) == plain
 
 
