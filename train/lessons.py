@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from retroformer.actors.advice import Advice
+from retroformer.actors.clauses import plural
 from retroformer.environments.alfworld.compact import number_of, type_of
 from retroformer.environments.alfworld.reading import Experience, Goal
 from retroformer.environments.alfworld.solution import Solution
@@ -188,13 +189,6 @@ MIXTURE: Mapping[str, float] = MappingProxyType(
 none: no advice. looking back: from a failed attempt. all-knowing: where things are. places, types: hints, some right.
 other: written for another game. phrase: says nothing.
 """
-
-
-def plural(kind: str) -> str:
-    """`shelves` of `shelf`."""
-    if kind.endswith("f"):
-        return f"{kind[:-1]}ves"
-    return f"{kind}es" if kind.endswith(("s", "x", "ch")) else f"{kind}s"
 
 
 def _sightings(things: Sequence[tuple[str, str]], random: Random) -> tuple[list[str], dict[str, tuple[str, ...]]]:

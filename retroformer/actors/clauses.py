@@ -142,7 +142,7 @@ def _room_pattern(room: tuple[str, ...]) -> tuple[dict[str, frozenset[str]], re.
     spellings = {name: frozenset([name]) for name in types}
     for nickname, kinds in _NICKNAMES.items():
         spellings.setdefault(nickname, frozenset(types.intersection(kinds)))
-    surfaces = {form: kinds for name, kinds in spellings.items() for form in _forms(name)}
+    surfaces = {form: kinds for name, kinds in spellings.items() for form in (name, plural(name))}
     names = "|".join(sorted(surfaces, key=len, reverse=True))
     span = r"\d+(?:\s*(?:-|to|through)\s*\d+)?"
     # In "drawer 1 and 2 mugs" the 2 counts mugs.
@@ -151,9 +151,9 @@ def _room_pattern(room: tuple[str, ...]) -> tuple[dict[str, frozenset[str]], re.
     return surfaces, re.compile(rf"\b(?P<name>{names})\b(?:\s*(?:#|no\.|numbers?\b)?\s*{numbers})?")
 
 
-def _forms(name: str) -> tuple[str, ...]:
-    plural = f"{name[:-1]}ves" if name.endswith("f") else f"{name}es" if name.endswith(("s", "x", "ch")) else f"{name}s"
-    return name, plural
+def plural(kind: str) -> str:
+    """`shelves` of `shelf`."""
+    return f"{kind[:-1]}ves" if kind.endswith("f") else f"{kind}es" if kind.endswith(("s", "x", "ch")) else f"{kind}s"
 
 
 def _spans(numbers: str) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from retroformer.environments.alfworld.compact import type_of
 from retroformer.prompts import Render
 from retroformer.records import Memory, Reflection, Trajectory
 from retroformer.reflectors.rule import signed, view_of
-from retroformer.reflectors.wording import DEMONSTRATED, PHRASES, listed, say
+from retroformer.reflectors.wording import PHRASES, PLAIN
 
 KINDS = (2, 4)
 """How many types of places one piece of advice names, at least and at most."""
@@ -44,5 +44,5 @@ def useful_advice(failure: Trajectory, random: Random) -> str:
             for kind in drawn
             for place in [one for one in left if type_of(one) == kind][: random.randint(*OF_A_KIND)]
         ]
-        sentences.append(say(DEMONSTRATED.search, places=listed(places)))
+        sentences.append(PLAIN.search(places, view.goal.thing))
     return " ".join(sentences) or random.choice(PHRASES)

@@ -6,9 +6,10 @@ from random import Random
 import pytest
 
 from retroformer.actors.advice import Advice, read_advice
+from retroformer.actors.clauses import plural
 from retroformer.environments.alfworld.reading import Experience, Goal
 from retroformer.environments.alfworld.solution import Solution
-from train.lessons import MIXTURE, NO_LESSON, Game, Lesson, as_listed, meaning, plural, write_lesson
+from train.lessons import MIXTURE, NO_LESSON, Game, Lesson, as_listed, meaning, write_lesson
 
 ORDER = ("desk 1", "drawer 1", "drawer 2", "drawer 3", "shelf 1", "shelf 2", "sinkbasin 1", "bed 1", "safe 1")
 GOAL = Goal(thing="mug", deed="clean", target="desk")
