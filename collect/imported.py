@@ -6,8 +6,8 @@ from typing import Final, get_args
 
 from collect.recorded import RecordedLogs, Return, recorded
 from retroformer.assembly import Page
-from retroformer.config import Hotpotqa
 from retroformer.environments import hotpotqa
+from retroformer.environments.sections import Hotpotqa
 from retroformer.errors import ConfigError
 from retroformer.prompts import reflection_renderer
 from retroformer.store import Store, open_store

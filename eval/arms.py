@@ -6,7 +6,8 @@ from typing import Any
 
 from retroformer.arms import FIRST_TRIAL, evaluation
 from retroformer.assembly import Parts, conditions, make_actor
-from retroformer.config import Alfworld, Arm, Experiment
+from retroformer.config import Arm, Experiment
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError
 from retroformer.prompts import reflection_renderer
 from retroformer.protocols import Actor, Reflector

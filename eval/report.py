@@ -21,7 +21,7 @@ from eval.rates import (
 from eval.setting import actor_sentence, arms_table, is_yardstick, served_table
 from eval.statistics import DRAWS
 from eval.telemetry import habits, measure, render_habits, render_telemetry
-from retroformer.config import Alfworld
+from retroformer.environments.sections import Alfworld
 from retroformer.records import Task
 
 

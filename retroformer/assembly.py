@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retroformer.config import Alfworld, Endpoint, Experiment
+from retroformer.config import Endpoint, Experiment
 from retroformer.config_file import load
 from retroformer.environments import taskset
 from retroformer.environments.pool import EnvironmentPool
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.llm import LanguageModel
 from retroformer.prompts import load_pack, reflection_renderer

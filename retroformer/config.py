@@ -6,14 +6,11 @@ All stages validate the whole page, so a misspelt key stops the first command in
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
-Positive = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0, le=1)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from retroformer.environments import section_of
+from retroformer.environments.sections import EnvironmentSection
+from retroformer.section import Positive, Rate, Section
 
 
 class Endpoint(Section):
@@ -29,36 +26,6 @@ class Endpoint(Section):
     """How long one call may take before it counts as failed."""
     dollars_per_million: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (0.0, 0.0)
     """Price of a million prompt and of a million completion tokens, for the accounts and the budget."""
-
-
-class Alfworld(Section):
-    name: Literal["alfworld"]
-    data: Path | None = None
-    """A folder as ALFWORLD_DATA names it, or of SPLIT.tar.zst packs; without one $ALFWORLD_DATA."""
-    split: str = "train"
-    """train, valid_seen, valid_unseen; for generated games train or held_out."""
-    source: Literal["released", "generated"] = "released"
-    """The official games, or unlimited games of our own seeded generator."""
-    grammar: Literal["put", "move"] = "move"
-    """`put X in/on Y` of the papers, or `move X to Y` of alfworld >= 0.4."""
-    task_types: tuple[Literal["look", "pick", "clean", "cool", "heat", "two"], ...] = ()
-    """Only games of these types; empty means all six."""
-    receptacles: Annotated[int, Field(ge=6, le=40)] = 12
-    """Places in a room of a generated game; more make search longer."""
-    max_steps: Positive = 50
-    """Actions after which an episode is truncated (50 in the papers)."""
-
-
-class Hotpotqa(Section):
-    name: Literal["hotpotqa"]
-    data: Path | None = None
-    """A folder with questions.jsonl[.xz], docstore.jsonl[.xz] and maybe splits.json; without one, the hub's dataset."""
-    split: str = "validation_100"
-    """A name of splits.json, or `all`."""
-    reward: Literal["f1", "em"] = "f1"
-    """The return of an answer: the paper's F1 without stop words, or exact match."""
-    max_steps: Positive = 6
-    """Actions after which an episode is truncated."""
 
 
 class Loop(Section):
@@ -204,7 +171,7 @@ class Serve(Section):
     """Loopback unless you mean to open it: API keys guard /v1/* and /provenance only."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Of the OpenAI API; 0 takes a free one. The controller and the worker take free ports."""
-    adapters: dict[str, Path] = {}
+    adapters: dict[str, Path] = Field({})
     """More LoRA adapters on the same base, by the name to serve them under: folders, or one in retroformer/adapters."""
     dtype: Literal["bfloat16", "float32"] = "float32"
     """float32 repeats exactly at temperature 0, alone and in a batch."""
@@ -237,12 +204,14 @@ class Eval(Section):
     """How many tasks of it; all without a number."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Of the reflectors."""
-    arms: dict[str, Arm] = {
-        "no reflection": Arm(kind="none"),
-        "frozen reflector": Arm(kind="model", model="base"),
-        "trained reflector": Arm(kind="model", model="ppo"),
-        "placebo": Arm(kind="placebo", of="trained reflector"),
-    }
+    arms: dict[str, Arm] = Field(
+        {
+            "no reflection": Arm(kind="none"),
+            "frozen reflector": Arm(kind="model", model="base"),
+            "trained reflector": Arm(kind="model", model="ppo"),
+            "placebo": Arm(kind="placebo", of="trained reflector"),
+        }
+    )
     """Ways to retry, compared on the same tasks and seeds; trial 0 is shared."""
     reference: str = "no reflection"
     """The arm that the others are compared with, as well as with each other."""
@@ -262,7 +231,8 @@ class Experiment(Section):
     trained, and trains anew on the reflections of all rounds so far."""
     store: str | None = None
     """A SQLAlchemy URL where several machines write; without one runs/RUN/experience.db."""
-    environment: Annotated[Alfworld | Hotpotqa, Field(discriminator="name")]
+    environment: Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
+    """Where the tasks come from; its `name` says which other keys there are."""
     loop: Loop = Loop()
     actor: ActorSection = ActorSection()
     reflector: ReflectorSection = ReflectorSection()

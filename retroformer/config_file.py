@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from retroformer.config import Experiment
+from retroformer.environments import section_class
 from retroformer.errors import ConfigError, MissingInput
 
 
@@ -36,7 +37,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     try:
         return Experiment.model_validate(page)
     except ValidationError as error:
-        faults = "\n".join(f"  {_fault(fault)}" for fault in error.errors())
+        faults = "\n".join(f"  {_fault(fault, page)}" for fault in error.errors())
         raise ConfigError(f"{path} does not describe an experiment:\n{faults}") from None
 
 
@@ -58,20 +59,22 @@ def _override(page: dict[str, Any], override: str) -> None:
         section[last] = value
 
 
-def _fault(fault: Any) -> str:
-    location = [str(part) for part in fault["loc"] if part not in ("alfworld", "hotpotqa")]
+def _fault(fault: Any, page: dict[str, Any]) -> str:
+    location = [str(part) for part in fault["loc"]]
     message = fault["msg"].removesuffix(".") + "."
     if fault["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
+        known = _known_keys(location[:-1], page)
         close = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
         message += f" Did you mean `{close[0]}`?" if close else f" Known here: {', '.join(known)}."
-    elif fault["type"] not in ("missing", "union_tag_not_found", "union_tag_invalid"):
+    elif fault["type"] not in ("missing", "environment"):
         message += f" Found {fault['input']!r}."
     return f"{'.'.join(location)}: {message}"
 
 
-def _known_keys(location: Sequence[str]) -> list[str]:
+def _known_keys(location: Sequence[str], page: dict[str, Any]) -> list[str]:
     """Names of the fields of the section at `location`."""
+    if location == ["environment"]:
+        return sorted(section_class(page["environment"]["name"]).model_fields)
     sections: list[type[BaseModel]] = [Experiment]
     for name in location:
         found: list[type[BaseModel]] = []

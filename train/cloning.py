@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import torch
 
-from retroformer.config import Alfworld, Experiment
+from retroformer.config import Experiment
 from retroformer.environments import alfworld
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError
 from retroformer.progress import line
 from train.base import load_tokenizer

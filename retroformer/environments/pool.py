@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from retroformer.config import Alfworld, Hotpotqa
+from retroformer.environments.sections import EnvironmentSection
 from retroformer.errors import EnvironmentFailure
 from retroformer.records import Task, Transition
 
@@ -23,7 +23,7 @@ _LINE_BYTES = 2**24
 class EnvironmentPool:
     """A few processes that share the episodes in flight; a dead one is replaced at the next episode."""
 
-    def __init__(self, section: Alfworld | Hotpotqa, seed: int, processes: int, timeout_seconds: float) -> None:
+    def __init__(self, section: EnvironmentSection, seed: int, processes: int, timeout_seconds: float) -> None:
         self._section, self._seed, self._timeout = section, seed, timeout_seconds
         self._workers: list[_Worker | None] = [None] * processes
         self._opening = asyncio.Lock()
@@ -91,7 +91,7 @@ class _Worker:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, section: Alfworld | Hotpotqa, seed: int, timeout_seconds: float) -> "_Worker":
+    async def start(cls, section: EnvironmentSection, seed: int, timeout_seconds: float) -> "_Worker":
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "retroformer.environments.worker"),

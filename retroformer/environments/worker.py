@@ -12,10 +12,7 @@ import os
 import sys
 from typing import IO, Any
 
-from pydantic import TypeAdapter
-
-from retroformer.config import Alfworld, Hotpotqa
-from retroformer.environments import taskset
+from retroformer.environments import section_of, taskset
 from retroformer.protocols import Environment, Taskset
 from retroformer.records import Task
 
@@ -43,8 +40,7 @@ class Playing:
 def serve(requests: IO[str], answers: IO[str]) -> None:
     """Answer until the other side closes. The first line is {"section": ..., "seed": ...}."""
     first = json.loads(requests.readline())
-    section = TypeAdapter[Alfworld | Hotpotqa](Alfworld | Hotpotqa).validate_python(first["section"])
-    playing = Playing(taskset(section, first["seed"]))
+    playing = Playing(taskset(section_of(first["section"]), first["seed"]))
     for line in requests:
         request = json.loads(line)
         try:

@@ -8,7 +8,8 @@ import pytest
 from collect.plan import describe_plan
 from collect.rate import rate_reflections
 from retroformer.assembly import Page
-from retroformer.config import Alfworld, Experiment
+from retroformer.config import Experiment
+from retroformer.environments.sections import Alfworld
 from tests.support.endpoint import Endpoint
 from tests.support.runs import facts, open_page, run, write_page
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from retroformer.config import Alfworld, Experiment, Hotpotqa
+from retroformer.config import Experiment
 from retroformer.config_file import load
+from retroformer.environments.sections import Alfworld, Hotpotqa
 from retroformer.errors import ConfigError, MissingInput
 
 SMALLEST = "run: toy\nenvironment: {name: alfworld}\n"
@@ -84,9 +85,17 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_environment_is_answered_with_those_there_are(tmp_path: Path) -> None:
-    message = faults_of(tmp_path, "run: toy\nenvironment: {name: webshop}\n")
-    assert "'webshop'" in message
-    assert "'alfworld'" in message
+    assert "No environment 'chess'. Known are alfworld, " in faults_of(
+        tmp_path, "run: toy\nenvironment: {name: chess}\n"
+    )
+    assert "Did you mean `alfworld`?" in faults_of(tmp_path, "run: toy\nenvironment: {name: alfwrld}\n")
+    assert "environment: Give it a name: known are alfworld, " in faults_of(tmp_path, "run: toy\nenvironment: {}\n")
+
+
+def test_a_misspelt_key_of_the_environment_is_told_the_keys_of_this_one_only(tmp_path: Path) -> None:
+    message = faults_of(tmp_path, "run: toy\nenvironment: {name: hotpotqa, xyzzyx: 1}\n")
+    assert "environment.xyzzyx: " in message
+    assert "Known here: data, max_steps, name, reward, split." in message
 
 
 def test_overrides_are_yaml_and_reach_any_depth(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import Alfworld, Experiment
+from retroformer.config import Experiment
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.parquet import export_run, import_run
 from retroformer.rating import rated_reflections

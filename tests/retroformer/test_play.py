@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import Alfworld
 from retroformer.environments import alfworld, taskset
+from retroformer.environments.sections import Alfworld
 
 SECTION = Alfworld(name="alfworld", source="generated", max_steps=30)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from retroformer.actors.household import household_prompt, offered
-from retroformer.config import Alfworld
 from retroformer.config import Endpoint as EndpointSection
 from retroformer.environments.alfworld import taskset
+from retroformer.environments.sections import Alfworld
 from retroformer.llm import LanguageModel
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from retroformer.actors.household import household_prompt
-from retroformer.config import Alfworld, Train
+from retroformer.config import Train
 from retroformer.environments.alfworld import compact, taskset
+from retroformer.environments.sections import Alfworld
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step
 from tests.train.world import experiment

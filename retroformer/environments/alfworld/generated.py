@@ -14,13 +14,13 @@ from itertools import count, islice
 from pathlib import Path
 from random import Random
 
-from retroformer.config import Alfworld
 from retroformer.environments.alfworld.engine import Game
 from retroformer.environments.alfworld.environment import AlfworldEnvironment
 from retroformer.environments.alfworld.grammar import in_grammar
 from retroformer.environments.alfworld.problems import problem, walkthrough
 from retroformer.environments.alfworld.rooms import KINDS, Kind
 from retroformer.environments.alfworld.worlds import Wish, draw_wish, draw_world
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.records import Task
 

@@ -17,11 +17,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from retroformer.config import Alfworld
 from retroformer.environments.alfworld.engine import Game
 from retroformer.environments.alfworld.environment import AlfworldEnvironment
 from retroformer.environments.alfworld.grammar import in_grammar
 from retroformer.environments.alfworld.packs import Pack
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.records import Task
 

@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from retroformer.config import Alfworld
 from retroformer.environments.alfworld.environment import AlfworldEnvironment
 from retroformer.environments.alfworld.released import ReleasedGames
+from retroformer.environments.sections import Alfworld
 from retroformer.records import Task
 
 

@@ -1,10 +1,10 @@
 """The questions that a section of the experiment page describes."""
 
 from retroformer.cache import cache_folder
-from retroformer.config import Hotpotqa
 from retroformer.environments.hotpotqa.data import Folder, Hub, question_key
 from retroformer.environments.hotpotqa.docstore import Docstore, build_once
 from retroformer.environments.hotpotqa.environment import HotpotqaEnvironment
+from retroformer.environments.sections import Hotpotqa
 from retroformer.records import Task
 
 

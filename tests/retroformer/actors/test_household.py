@@ -7,7 +7,8 @@ import pytest
 
 from retroformer.actors.household import HouseholdActor, household_prompt, offered
 from retroformer.assembly import Connections, make_actor
-from retroformer.config import ActorSection, Alfworld, Endpoint, Experiment
+from retroformer.config import ActorSection, Endpoint, Experiment
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError
 from retroformer.llm import Completion
 from retroformer.protocols import Scene

@@ -7,10 +7,10 @@ import pytest
 
 from retroformer.actors.advice import read_advice
 from retroformer.actors.rule import RuleActor
-from retroformer.config import Alfworld
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.environment import AlfworldEnvironment
 from retroformer.environments.alfworld.reading import read_goal, read_steps
+from retroformer.environments.sections import Alfworld
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step, Task
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from retroformer.config import Alfworld
 from retroformer.environments.alfworld import rooms
 from retroformer.environments.alfworld.engine import Engine, Game
 from retroformer.environments.alfworld.generated import GeneratedGames
 from retroformer.environments.alfworld.grammar import check_grammar
 from retroformer.environments.alfworld.worlds import draw_wish, draw_world, kind_of
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError, UnknownTask
 
 fast_downward = pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from retroformer.config import Alfworld
 from retroformer.environments.alfworld import check_grammar, taskset
 from retroformer.environments.alfworld.engine import Engine
 from retroformer.environments.alfworld.released import ReleasedGames
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.records import Task
 
@@ -281,7 +281,7 @@ def test_the_canary_refuses_prompts_of_the_other_grammar() -> None:
 def test_playing_prints_nothing_and_leaves_the_arguments_alone() -> None:
     program = f"""
 import sys
-from retroformer.config import Alfworld
+from retroformer.environments.sections import Alfworld
 from retroformer.environments.alfworld import taskset
 heavy = {{"textworld", "alfworld", "fast_downward", "torch"}}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import Hotpotqa
 from retroformer.environments import hotpotqa
 from retroformer.environments.hotpotqa.data import Folder, context_pages, question_id
 from retroformer.environments.hotpotqa.docstore import Docstore, Page, build_once, page
@@ -23,6 +22,7 @@ from retroformer.environments.hotpotqa.environment import (
     HotpotqaEnvironment,
 )
 from retroformer.environments.pool import EnvironmentPool
+from retroformer.environments.sections import Hotpotqa
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.records import Task
 
@@ -119,7 +119,7 @@ def test_a_file_of_another_shape_is_named(tmp_path: Path, name: str, content: st
 
 def test_without_a_hub_the_message_says_what_to_set(folder: Path) -> None:
     code = (
-        "from retroformer.config import Hotpotqa\nfrom retroformer.environments import taskset\n"
+        "from retroformer.environments.sections import Hotpotqa\nfrom retroformer.environments import taskset\n"
         "from retroformer.errors import MissingInput\n"
         "try:\n    taskset(Hotpotqa(name='hotpotqa')).tasks()\nexcept MissingInput as error:\n    print(error)\n"
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import Alfworld
 from retroformer.environments import taskset
 from retroformer.environments.pool import EnvironmentPool
+from retroformer.environments.sections import Alfworld
 from retroformer.errors import EnvironmentFailure
 from retroformer.records import Task
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from retroformer.actors.rule import RuleActor
-from retroformer.config import Alfworld
 from retroformer.environments.alfworld import taskset
+from retroformer.environments.sections import Alfworld
 from retroformer.protocols import Scene
 from retroformer.records import Author, Ending, Memory, Message, Outcome, Step, Task, Trajectory
 from retroformer.reflectors.oracle import OracleReflector, advice_from_solution

@@ -9,10 +9,10 @@ import pytest
 
 from retroformer.actors.advice import read_advice
 from retroformer.actors.rule import RuleActor
-from retroformer.config import Alfworld
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.environment import AlfworldEnvironment
 from retroformer.environments.alfworld.reading import read_goal
+from retroformer.environments.sections import Alfworld
 from retroformer.protocols import Scene
 from retroformer.records import Author, Ending, Memory, Message, Outcome, Step, Task, Trajectory
 from retroformer.reflectors.rule import (

@@ -1,0 +1,51 @@
+"""The environment section of an experiment page, one class for each environment; `name` says which."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from retroformer.section import Positive, Section
+
+
+class EnvironmentSection(Section):
+    """What every environment is asked for; an environment from another package adds its own keys in a subclass."""
+
+    name: str
+    """Which environment: one of this project, or of an installed package's entry points."""
+    data: Path | None = None
+    """The folder of its data."""
+    split: str
+    """Which of its tasks."""
+    max_steps: Positive
+    """Actions after which an episode is truncated."""
+
+
+class Alfworld(EnvironmentSection):
+    name: Literal["alfworld"] = "alfworld"
+    data: Path | None = None
+    """A folder as ALFWORLD_DATA names it, or of SPLIT.tar.zst packs; without one $ALFWORLD_DATA."""
+    split: str = "train"
+    """train, valid_seen, valid_unseen; for generated games train or held_out."""
+    source: Literal["released", "generated"] = "released"
+    """The official games, or unlimited games of our own seeded generator."""
+    grammar: Literal["put", "move"] = "move"
+    """`put X in/on Y` of the papers, or `move X to Y` of alfworld >= 0.4."""
+    task_types: tuple[Literal["look", "pick", "clean", "cool", "heat", "two"], ...] = ()
+    """Only games of these types; empty means all six."""
+    receptacles: Annotated[int, Field(ge=6, le=40)] = 12
+    """Places in a room of a generated game; more make search longer."""
+    max_steps: Positive = 50
+    """Actions after which an episode is truncated (50 in the papers)."""
+
+
+class Hotpotqa(EnvironmentSection):
+    name: Literal["hotpotqa"] = "hotpotqa"
+    data: Path | None = None
+    """A folder with questions.jsonl[.xz], docstore.jsonl[.xz] and maybe splits.json; without one, the hub's dataset."""
+    split: str = "validation_100"
+    """A name of splits.json, or `all`."""
+    reward: Literal["f1", "em"] = "f1"
+    """The return of an answer: the paper's F1 without stop words, or exact match."""
+    max_steps: Positive = 6
+    """Actions after which an episode is truncated."""
