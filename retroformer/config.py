@@ -171,7 +171,7 @@ class Serve(Section):
     """Loopback unless you mean to open it: API keys guard /v1/* and /provenance only."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Of the OpenAI API; 0 takes a free one. The controller and the worker take free ports."""
-    adapters: dict[str, Path] = Field({})
+    adapters: dict[str, Path] = Field(default={})
     """More LoRA adapters on the same base, by the name to serve them under: folders, or one in retroformer/adapters."""
     dtype: Literal["bfloat16", "float32"] = "float32"
     """float32 repeats exactly at temperature 0, alone and in a batch."""
@@ -205,7 +205,7 @@ class Eval(Section):
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Of the reflectors."""
     arms: dict[str, Arm] = Field(
-        {
+        default={
             "no reflection": Arm(kind="none"),
             "frozen reflector": Arm(kind="model", model="base"),
             "trained reflector": Arm(kind="model", model="ppo"),
