@@ -1,0 +1,1 @@
+"""Programming tasks (Reflexion, section 4.3): problems, hidden tests, and a sandbox in which candidate code is judged."""

@@ -1,0 +1,68 @@
+"""The process of the judged code: it answers calls with values, and is believed in nothing else."""
+
+import random
+import socket
+import sys
+import types
+from typing import Any
+
+from . import wire
+
+NAME = "solution"
+_FILE = "<solution>"
+_REQUEST_BYTES = 1 << 26
+_MAXIMUM_MESSAGE = 300
+_MUTABLE = (list, dict, set, bytearray)
+
+
+def serve(channel: socket.socket, source: str) -> None:
+    """Load the code, say how that went, and answer calls until the other side closes. Raises EOFError then."""
+    kept: list[object] = []
+
+    def refer(value: object) -> int:
+        kept.append(value)
+        return len(kept) - 1
+
+    module = types.ModuleType(NAME)
+    # Where classes look up their own module, as dataclasses do.
+    sys.modules[NAME] = module
+    random.seed(0)
+    try:
+        exec(compile(source, _FILE, "exec"), module.__dict__)
+    except BaseException as error:
+        wire.send(channel, ("raised", *_described(error)))
+        return
+    wire.send(channel, ("loaded",))
+    while True:
+        target, name, arguments, keywords = wire.receive(channel, _REQUEST_BYTES, kept.__getitem__)
+        try:
+            arguments = [getattr(module, value.name) if isinstance(value, wire.Named) else value for value in arguments]
+            value = _done(module if target is None else target, name, arguments, keywords)
+            changed = [value if isinstance(value, _MUTABLE) else None for value in arguments]
+            answer = wire.encode(("value", value, changed), refer)
+        except BaseException as error:
+            answer = wire.encode(("raised", *_described(error)))
+        channel.sendall(len(answer).to_bytes(4, "big") + answer)
+
+
+def _done(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> object:
+    """The value of a call of something's attribute, or of an operation on an attribute itself."""
+    if name == wire.GET:
+        return getattr(target, *arguments)
+    if name == wire.SET:
+        return setattr(target, *arguments)
+    if name == wire.CALL:
+        return target(*arguments, **keywords)
+    return getattr(target, name)(*arguments, **keywords)
+
+
+def _described(error: BaseException) -> tuple[str, str]:
+    """The exception's type and text, with the last line of the judged code that it passed."""
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == _FILE:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    text = str(error.msg if isinstance(error, SyntaxError) else error)[:_MAXIMUM_MESSAGE]
+    return type(error).__name__, f"{text} (line {line})" if line else text

@@ -1,0 +1,124 @@
+"""Leaving the host behind, and giving up every right and most resources for good."""
+
+import os
+import resource
+from pathlib import Path
+from typing import TypedDict
+
+from . import linux, seccomp
+
+_NOBODY, _INNER_NOBODY = 65534, 1
+_DESCRIPTORS = 64
+
+
+class Limits(TypedDict):
+    """What one piece of judged code may use; `retroformer.environments.programming.limits` explains each."""
+
+    cpu_seconds: int
+    wall_seconds: float
+    memory_bytes: int
+    file_bytes: int
+    files: int
+    threads: int
+    answer_bytes: int
+
+
+class Setting(TypedDict):
+    """What the host tells the porter: how a jail is built. Nothing in it is secret."""
+
+    visible: list[str]
+    hidden: list[str]
+    build_bytes: int
+    limits: Limits
+    compiling: Limits
+
+
+def leave_host() -> None:
+    """Enter new namespaces of every kind. Children, not this process, are in the process namespace. Raises OSError.
+
+    Root becomes two users of the new user namespace: 0, who builds it, and 1, nobody, who runs in it.
+    """
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    if os.geteuid() == 0:
+        _map_root()
+    else:
+        user, group = os.geteuid(), os.getegid()
+        linux.unshare("user")
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    for name in ("mount", "network", "IPC", "host name", "process"):
+        linux.unshare(name)
+    linux.name_host("sandbox")
+
+
+def _map_root() -> None:
+    """A map of two users can only be written from outside the new namespace: by a child that stays there."""
+    parent = os.getpid()
+    wait, go = os.pipe()
+    mapper = os.fork()
+    if mapper == 0:
+        os.close(go)
+        os.read(wait, 1)
+        try:
+            for kind in ("uid", "gid"):
+                Path(f"/proc/{parent}/{kind}_map").write_text(f"0 0 1\n{_INNER_NOBODY} {_NOBODY} 1")
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    os.close(wait)
+    try:
+        linux.unshare("user")
+    finally:
+        os.close(go)
+        _, status = os.waitpid(mapper, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise OSError(code, f"mapping users: {os.strerror(code)}")
+
+
+def renounce(limits: Limits, processes: bool = False, programs: bool = False) -> None:
+    """Become nobody with no right at all, under these limits and the filter of system calls. Raises OSError.
+
+    processes, programs: whether it may start other processes, and execute other programs.
+    """
+    _limit(limits, processes)
+    linux.forbid_new_privileges()
+    linux.drop_bounding_set()
+    try:
+        os.setresgid(_INNER_NOBODY, _INNER_NOBODY, _INNER_NOBODY)
+        os.setgroups([])
+        os.setresuid(_INNER_NOBODY, _INNER_NOBODY, _INNER_NOBODY)
+    except OSError:
+        # Started by an ordinary user, the namespace has one user: that one, without a right.
+        if os.getresuid() != (0, 0, 0) or os.getresgid() != (0, 0, 0):
+            raise
+    linux.drop_capabilities()
+    seccomp.install(processes, programs)
+
+
+def _limit(limits: Limits, processes: bool) -> None:
+    cpu = limits["cpu_seconds"]
+    # The first limit ends the process with a signal of its own, the second surely.
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
+    for kind, most in (
+        (resource.RLIMIT_AS, limits["memory_bytes"]),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, _DESCRIPTORS * (8 if processes else 1)),
+        (resource.RLIMIT_NPROC, limits["threads"]),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def keep_only(*kept: int) -> None:
+    """Close every other file; standard input, output and error lead nowhere unless they are kept."""
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for standard in {0, 1, 2} - set(kept):
+        os.dup2(nowhere, standard)
+    start = 3
+    for descriptor in sorted(descriptor for descriptor in kept if descriptor > 2):
+        os.closerange(start, descriptor)
+        start = descriptor + 1
+    os.closerange(start, os.sysconf("SC_OPEN_MAX"))

@@ -1,0 +1,82 @@
+"""A process that forks jails: it has imported what solutions often import, and learns nothing about any job."""
+
+# Imported once here and not in every jail: most solutions and tests begin with some of these.
+import bisect  # noqa: F401
+import collections  # noqa: F401
+import copy  # noqa: F401
+import functools  # noqa: F401
+import heapq  # noqa: F401
+import itertools  # noqa: F401
+import math  # noqa: F401
+import os
+import random
+import re  # noqa: F401
+import select
+import signal
+import socket
+import string  # noqa: F401
+import typing  # noqa: F401
+from typing import NoReturn
+
+from . import examiner, filesystem, wire
+from .confinement import Setting, leave_host
+
+_ORDER_BYTES = 1 << 16
+
+
+def main(control: socket.socket) -> None:
+    """Build a jail for every message of a setting with three files: job, results and lifeline. Ends with `control`."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.clear()
+    while True:
+        message, files, _, _ = socket.recv_fds(control, _ORDER_BYTES, 3)
+        if not message:
+            return
+        if os.fork() == 0:
+            control.close()
+            _porter(wire.decode(message), *files)
+        for descriptor in files:
+            os.close(descriptor)
+
+
+def _porter(setting: Setting, job: int, results: int, lifeline: int) -> NoReturn:
+    """One job: (\"unavailable\", sentence) or (\"gone\", exit code) on the lifeline, whose end ends everything."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with socket.socket(fileno=lifeline) as line:
+        try:
+            leave_host()
+            filesystem.build(setting["visible"], setting["hidden"], setting["build_bytes"])
+        except OSError as error:
+            wire.send(line, ("unavailable", str(error)))
+            os._exit(1)
+        child = os.fork()
+        if child == 0:
+            line.close()
+            _examine(job, results, setting)
+        os.close(job)
+        os.close(results)
+        wire.send(line, ("gone", _outlive(child, line)))
+    os._exit(0)
+
+
+def _examine(job: int, results: int, setting: Setting) -> NoReturn:
+    random.seed(0)
+    with socket.socket(fileno=results) as channel:
+        try:
+            examiner.run(job, channel, setting)
+        except BaseException as error:
+            wire.send(channel, ("failed", f"{type(error).__name__}: {error}"))
+            os._exit(1)
+    os._exit(0)
+
+
+def _outlive(child: int, line: socket.socket) -> int:
+    """Wait for the jail's first process, and with it for everything in it; end it where the host hangs up."""
+    handle = os.pidfd_open(child)
+    ready, _, _ = select.select([handle, line], [], [])
+    if handle not in ready:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)

@@ -1,0 +1,154 @@
+"""Which system calls judged code may not make (seccomp(2), a filter of classic BPF).
+
+A deny-list on top of namespaces, an empty capability set and limits: it closes what those leave open, such as new
+processes (so that one memory limit holds for all of it), sockets, tracing and little used doors into the kernel.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+
+from .linux import libc
+
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# name: (x86_64, aarch64), None where the architecture does not have it
+_DENIED: dict[str, tuple[int | None, int]] = {
+    "acct": (163, 89),
+    "add_key": (248, 217),
+    "bpf": (321, 280),
+    "chroot": (161, 51),
+    "delete_module": (176, 106),
+    "fanotify_init": (300, 262),
+    "finit_module": (313, 273),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "init_module": (175, 105),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425),
+    "kcmp": (312, 272),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "mknodat": (259, 33),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "move_mount": (429, 429),
+    "mq_open": (240, 180),
+    "msgget": (68, 186),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428),
+    "perf_event_open": (298, 241),
+    "personality": (135, 92),
+    "pidfd_getfd": (438, 438),
+    "pidfd_open": (434, 434),
+    "pidfd_send_signal": (424, 424),
+    "pivot_root": (155, 41),
+    "process_madvise": (440, 440),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "quotactl": (179, 60),
+    "reboot": (169, 142),
+    "request_key": (249, 218),
+    "semget": (64, 190),
+    "setns": (308, 268),
+    "shmget": (29, 194),
+    "socket": (41, 198),
+    "swapoff": (168, 225),
+    "swapon": (167, 224),
+    "syslog": (103, 116),
+    "umount2": (166, 39),
+    "unshare": (272, 97),
+    "userfaultfd": (323, 282),
+}
+_NO_PROCESSES: dict[str, tuple[int | None, int]] = {
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "fork": (57, 0xFFFF),
+    "vfork": (58, 0xFFFF),
+}
+_CLONE, _CLONE3, _PRLIMIT = (56, 220), 435, (302, 261)
+_CLONE_THREAD, _CLONE_NEW_ANYTHING = 0x00010000, 0x7E020000
+_X32 = 0x40000000
+
+_LOAD, _EQUAL, _GREATER_OR_EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL = 0x7FFF0000, 0x80000000
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+
+
+def supported() -> bool:
+    """Whether the filter knows this machine's system calls."""
+    return os.uname().machine in _ARCHITECTURES
+
+
+def install(processes: bool, programs: bool) -> None:
+    """Filter this process and all it starts. `processes`: it may fork; `programs`: it may execute.
+
+    `no_new_privs` must be set. Raises OSError.
+    """
+    instructions = _filter(os.uname().machine, processes, programs)
+    code = ctypes.create_string_buffer(b"".join(instructions))
+    program = struct.pack("HxxxxxxP", len(instructions), ctypes.addressof(code))
+    if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.c_char_p(program), 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"filtering system calls: {os.strerror(number)}")
+
+
+def _filter(machine: str, processes: bool, programs: bool) -> list[bytes]:
+    column = 0 if machine == "x86_64" else 1
+    denied = {numbers[column] for numbers in _DENIED.values()}
+    if not processes:
+        denied |= {_NO_PROCESSES["fork"][column], _NO_PROCESSES["vfork"][column]}
+    if not programs:
+        denied |= {_NO_PROCESSES["execve"][column], _NO_PROCESSES["execveat"][column]}
+    refuse, missing = _refusal(errno.EPERM), _refusal(errno.ENOSYS)
+    lines = [
+        _instruction(_LOAD, _ARCHITECTURE),
+        _instruction(_EQUAL, _ARCHITECTURES[machine], 1, 0),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD, _NUMBER),
+        _instruction(_GREATER_OR_EQUAL, _X32, 0, 1),
+        refuse,
+        # The C library falls back to clone, whose flags a filter can see.
+        _instruction(_EQUAL, _CLONE3, 0, 1),
+        missing,
+    ]
+    for number in sorted(number for number in denied if number is not None):
+        lines += [_instruction(_EQUAL, number, 0, 1), refuse]
+    lines += _clone(_CLONE[column], processes, refuse)
+    lines += [  # limits may be changed (that is, lowered) for the caller alone
+        _instruction(_EQUAL, _PRLIMIT[column], 0, 3),
+        _instruction(_LOAD, _FIRST_ARGUMENT),
+        _instruction(_EQUAL, 0, 1, 0),
+        refuse,
+        _instruction(_RETURN, _ALLOW),
+    ]
+    return lines
+
+
+def _clone(number: int, processes: bool, refuse: bytes) -> list[bytes]:
+    """Threads, and processes where they are allowed; never a new namespace."""
+    kind = [] if processes else [_instruction(_ANY_BIT, _CLONE_THREAD, 1, 0), refuse]
+    body = [
+        _instruction(_LOAD, _FIRST_ARGUMENT),
+        _instruction(_ANY_BIT, _CLONE_NEW_ANYTHING, 0, 1),
+        refuse,
+        *kind,
+        _instruction(_RETURN, _ALLOW),
+    ]
+    return [_instruction(_EQUAL, number, 0, len(body)), *body]
+
+
+def _instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, operand)
+
+
+def _refusal(number: int) -> bytes:
+    return _instruction(_RETURN, 0x00050000 | number)

@@ -1,0 +1,236 @@
+"""Values between processes that do not trust each other: plain data by value, everything else by reference.
+
+A reader gets exact built-in types whatever the writer sent, so no `__eq__` of the other side is ever called; and
+nothing that a writer sends makes the reader import, call or allocate more than a small multiple of the message.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from socket import socket
+from typing import Any
+
+MAXIMUM_DEPTH = 150
+GET, SET, CALL = "<get>", "<set>", "<call>"
+"""In place of a function's name: what else may be done to an object of the solution."""
+
+_LENGTH = struct.Struct(">I")
+_FLOAT = struct.Struct(">d")
+_SEQUENCES: tuple[tuple[bytes, type], ...] = (
+    (b"l", list),
+    (b"t", tuple),
+    (b"S", set),
+    (b"Z", frozenset),
+    (b"q", deque),
+)
+_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+
+
+class Unreadable(Exception):
+    """The other side sent something that is no message."""
+
+
+class Unsendable(Exception):
+    """A value that cannot cross."""
+
+
+class Reference:
+    """An object that stays where it is; equal to itself alone."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __repr__(self) -> str:
+        return "<an object of the solution's own class>"
+
+
+class Named:
+    """A function that is looked up by its name on the other side."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+Refer = Callable[[object], int]
+Resolve = Callable[[int], Any]
+
+
+def _refuse(value: object) -> int:
+    raise Unsendable(f"a value of type {type(value).__name__} cannot be passed to the solution")
+
+
+def encode(value: object, refer: Refer = _refuse) -> bytes:
+    """The bytes of a value; what is not plain data is given a number by `refer`. Raises Unsendable, RecursionError."""
+    parts: list[bytes] = []
+    _write(value, parts.append, refer, 0)
+    return b"".join(parts)
+
+
+def _write(value: Any, put: Callable[[bytes], None], refer: Refer, depth: int) -> None:
+    if depth > MAXIMUM_DEPTH:
+        raise Unsendable(f"a value is nested more than {MAXIMUM_DEPTH} deep")
+    if not _write_atom(value, put) and not _write_collection(value, put, refer, depth + 1):
+        put(b"O" + _LENGTH.pack(refer(value)))
+
+
+def _write_atom(value: Any, put: Callable[[bytes], None]) -> bool:
+    if value is None or value is True or value is False:
+        put({None: b"N", True: b"T", False: b"F"}[value])
+    elif isinstance(value, int):
+        _write_bytes(b"i", format(int(value), "x").encode(), put)
+    elif isinstance(value, float):
+        put(b"f" + _FLOAT.pack(value))
+    elif isinstance(value, complex):
+        put(b"c" + _FLOAT.pack(value.real) + _FLOAT.pack(value.imag))
+    elif isinstance(value, str):
+        _write_bytes(b"s", value.encode("utf-8", "surrogatepass"), put)
+    elif isinstance(value, bytes):
+        _write_bytes(b"b", value, put)
+    elif isinstance(value, bytearray):
+        _write_bytes(b"B", bytes(value), put)
+    elif isinstance(value, Reference):
+        put(b"O" + _LENGTH.pack(value.index))
+    elif isinstance(value, Named):
+        _write_bytes(b"n", value.name.encode(), put)
+    else:
+        return False
+    return True
+
+
+def _write_collection(value: Any, put: Callable[[bytes], None], refer: Refer, depth: int) -> bool:
+    for tag, kind in _SEQUENCES:
+        if isinstance(value, kind):
+            _write_items(tag, list(value), put, refer, depth)
+            return True
+    if isinstance(value, Mapping):
+        _write_items(b"d", [part for pair in value.items() for part in pair], put, refer, depth)
+    elif isinstance(value, range):
+        _write_items(b"r", [value.start, value.stop, value.step], put, refer, depth)
+    elif isinstance(value, Iterator):
+        _write_items(b"I", list(value), put, refer, depth)
+    elif isinstance(value, _VIEWS):
+        _write_items(b"S" if isinstance(value, _VIEWS[0]) else b"I", list(value), put, refer, depth)
+    else:
+        return False
+    return True
+
+
+def _write_bytes(tag: bytes, data: bytes, put: Callable[[bytes], None]) -> None:
+    put(tag + _LENGTH.pack(len(data)))
+    put(data)
+
+
+def _write_items(tag: bytes, items: list[Any], put: Callable[[bytes], None], refer: Refer, depth: int) -> None:
+    put(tag + _LENGTH.pack(len(items)))
+    for item in items:
+        _write(item, put, refer, depth)
+
+
+def decode(data: bytes, resolve: Resolve = Reference) -> Any:
+    """The value of `encode`'s bytes: exact built-in types, Nameds, and what `resolve` makes of a reference's number.
+
+    Raises:
+        Unreadable: these are no such bytes.
+    """
+    reader = _Reader(data, resolve)
+    try:
+        value = reader.value(0)
+    except (ValueError, TypeError, OverflowError, IndexError, RecursionError, struct.error) as error:
+        raise Unreadable(str(error)) from error
+    if reader.rest():
+        raise Unreadable("there is more than one value")
+    return value
+
+
+class _Reader:
+    def __init__(self, data: bytes, resolve: Resolve) -> None:
+        self._data, self._at, self._resolve = data, 0, resolve
+
+    def rest(self) -> int:
+        return len(self._data) - self._at
+
+    def _take(self, count: int) -> bytes:
+        if count > self.rest():
+            raise Unreadable("a message ends too early")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def _number(self) -> int:
+        number: int = _LENGTH.unpack(self._take(4))[0]
+        return number
+
+    def _real(self) -> float:
+        real: float = _FLOAT.unpack(self._take(8))[0]
+        return real
+
+    def value(self, depth: int) -> Any:
+        if depth > MAXIMUM_DEPTH + 2:
+            raise Unreadable("a value is nested too deep")
+        tag = self._take(1)
+        if tag in _CONSTANTS:
+            return _CONSTANTS[tag]
+        if tag == b"f":
+            return self._real()
+        if tag == b"c":
+            return complex(self._real(), self._real())
+        if tag == b"O":
+            return self._resolve(self._number())
+        if tag in _FROM_BYTES:
+            return _FROM_BYTES[tag](self._take(self._number()))
+        if tag in _FROM_ITEMS:
+            return _FROM_ITEMS[tag](self._items(depth + 1))
+        raise Unreadable(f"there is no kind {tag!r}")
+
+    def _items(self, depth: int) -> list[Any]:
+        count = self._number()
+        if count > self.rest():
+            raise Unreadable("a message ends too early")
+        return [self.value(depth) for _ in range(count)]
+
+
+def _pairs(items: list[Any]) -> dict[Any, Any]:
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+_CONSTANTS: dict[bytes, bool | None] = {b"N": None, b"T": True, b"F": False}
+_FROM_BYTES: dict[bytes, Callable[[bytes], Any]] = {
+    b"i": lambda data: int(data, 16),
+    b"s": lambda data: data.decode("utf-8", "surrogatepass"),
+    b"b": bytes,
+    b"B": bytearray,
+    b"n": lambda data: Named(data.decode()),
+}
+_FROM_ITEMS: dict[bytes, Callable[[list[Any]], Any]] = {
+    **dict(_SEQUENCES),
+    b"d": _pairs,
+    b"r": lambda items: range(*items),
+    b"I": iter,
+}
+
+
+def send(channel: socket, value: object, refer: Refer = _refuse) -> None:
+    """One message. Raises OSError where nobody listens, Unsendable."""
+    data = encode(value, refer)
+    channel.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(channel: socket, limit: int, resolve: Resolve = Reference) -> Any:
+    """One message of at most `limit` bytes. Raises EOFError at the end, Unreadable."""
+    length: int = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
+    if length > limit:
+        raise Unreadable(f"a value of {length} bytes is larger than the {limit} allowed")
+    return decode(_exactly(channel, length), resolve)
+
+
+def _exactly(channel: socket, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count:
+        try:
+            part = channel.recv(min(count, 1 << 20))
+        except ConnectionError as error:
+            raise EOFError from error
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,82 @@
+"""Problem and candidate code in, verdict out. Synchronous; any number of processes may judge at once."""
+
+import time
+from collections.abc import Iterator
+
+from retroformer.environments.programming import python_tests, rust, sandbox
+from retroformer.environments.programming.limits import Limits
+from retroformer.environments.programming.problems import Problem
+from retroformer.environments.programming.verdict import CheckedTest, Judgement, Verdict
+
+_OVERHEAD_SECONDS = 30.0
+"""For building a jail, and all that is not a test, on a busy machine."""
+
+
+def judge(problem: Problem, program: str, limits: Limits = Limits()) -> Judgement:
+    """A whole program against the problem's hidden tests, up to the first that does not pass.
+
+    Raises:
+        ServiceError: this machine cannot isolate candidate code; the message says what is missing.
+        MissingInput: the language's compiler is not there.
+        InfrastructureFailure: the sandbox broke down.
+    """
+    return _checked(problem, program, problem.tests, limits, hidden=True)
+
+
+def check(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits = Limits()) -> Judgement:
+    """A whole program against tests that an agent wrote, each on its own, all of them. Raises like `judge`."""
+    return _checked(problem, program, tests, limits, hidden=False)
+
+
+def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool) -> Judgement:
+    start = time.monotonic()
+    one_language = rust.checked if problem.language == "rust" else _python
+    checked = one_language(problem, program, tests, limits, hidden) if tests else ()
+    return Judgement(checked=checked, seconds=time.monotonic() - start)
+
+
+def _python(
+    problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool
+) -> tuple[CheckedTest, ...]:
+    prepared = [python_tests.keeping_value(test) for test in tests]
+    job = {
+        "kind": "python",
+        "source": program,
+        "preamble": problem.preamble,
+        "entry_point": problem.entry_point,
+        "stop": hidden,
+        "tests": [{"code": code, "names": python_tests.called_names(code)} for code in prepared],
+    }
+    seconds = _OVERHEAD_SECONDS + len(tests) * (limits.wall_seconds + 1)
+    outcome = sandbox.run(job, limits, seconds)
+    results = dict(_results(outcome.reports, len(tests)))
+    if outcome.complete:
+        return tuple(_one(tests[index], *results[index]) for index in sorted(results))
+    return _broken_off(tests, results, outcome, hidden)
+
+
+def _results(reports: list[sandbox.Report], count: int) -> Iterator[tuple[int, tuple[str, str]]]:
+    """The well-formed ones: a test of an agent's own runs where the reports are written, and may disturb them."""
+    for report in reports:
+        match report:
+            case ("result", int(index), str(verdict), str(output)) if index < count and verdict in set(Verdict):
+                yield index, (verdict, output)
+
+
+def _one(test: str, verdict: str, output: str) -> CheckedTest:
+    return CheckedTest(test=test, verdict=Verdict(verdict), output=output)
+
+
+def _broken_off(
+    tests: tuple[str, ...], results: dict[int, tuple[str, str]], outcome: sandbox.Outcome, hidden: bool
+) -> tuple[CheckedTest, ...]:
+    """The examiner did not get to the end: a test of an agent's own may do that to it, a hidden one must not."""
+    last = max(results, default=-1) + 1
+    if last == len(tests):
+        return tuple(_one(tests[index], *results[index]) for index in sorted(results))
+    why = "it took too long" if outcome.late else "the test ended the judge: " + outcome.last_words
+    verdict = Verdict.TIMEOUT if outcome.late else Verdict.HARNESS
+    done = [_one(tests[index], *results[index]) for index in sorted(results)]
+    broken = CheckedTest(test=tests[last], verdict=verdict, output=why)
+    left = () if hidden else tests[last + 1 :]
+    return (*done, broken, *(CheckedTest(test=test, verdict=Verdict.HARNESS, output="not run") for test in left))

@@ -1,0 +1,84 @@
+"""Python tests as text: which are tests at all, what they need, and how they keep the value they are about."""
+
+import ast
+import builtins
+from collections.abc import Iterator
+
+from retroformer.environments.programming.inside.examiner import SEEN
+from retroformer.environments.programming.syntax import called, parsed
+
+_BUILTINS = frozenset(dir(builtins))
+
+
+def assertions(text: str, entry_point: str) -> tuple[str, ...]:
+    """The tests in what a model wrote: assert statements that parse and call the function, each once, in order.
+
+    Text around them is passed over. Reflexion (section 4.3) filters by the syntax tree as well; that the function must
+    be called is ours, since `assert True` tells nothing about it.
+    """
+    found = (statement for statement in _statements(text) if entry_point in called(statement))
+    return tuple(dict.fromkeys(ast.unparse(statement) for statement in found))
+
+
+def _statements(text: str) -> Iterator[ast.Assert]:
+    tree = parsed(text)
+    if tree is not None:
+        yield from (node for node in ast.walk(tree) if isinstance(node, ast.Assert))
+        return
+    lines = text.splitlines()
+    for start, line in enumerate(lines):
+        # An assertion in the middle of prose may go on for several lines: the shortest run that parses is it.
+        begins = line.find("assert ")
+        if begins < 0:
+            continue
+        for end in range(start + 1, min(start + 20, len(lines)) + 1):
+            tree = parsed("\n".join([line[begins:], *lines[start + 1 : end]]))
+            if tree is not None:
+                yield from (node for node in tree.body if isinstance(node, ast.Assert))
+                break
+
+
+def keeping_value(test: str) -> str:
+    """The same test, which keeps what its assertion compares under SEEN, so that a failure can show it.
+
+    Only a single assert statement is changed; a comparison with more than two sides is not.
+    """
+    tree = parsed(test)
+    if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.Assert):
+        return test
+    statement = tree.body[0]
+    condition = statement.test
+    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+        seen, condition.operand = condition.operand, _seen()
+    elif isinstance(condition, ast.Compare) and len(condition.comparators) == 1:
+        seen, condition.left = condition.left, _seen()
+    elif isinstance(condition, ast.Compare):
+        return test
+    else:
+        seen, statement.test = condition, _seen()
+    keep = ast.Assign(targets=[ast.Name(SEEN, ast.Store())], value=seen)
+    return ast.unparse(ast.fix_missing_locations(ast.Module([keep, statement], [])))
+
+
+def _seen() -> ast.Name:
+    return ast.Name(SEEN, ast.Load())
+
+
+def called_names(code: str) -> list[str]:
+    """What a test uses and nothing in it defines: functions of the solution, or of what precedes the test."""
+    tree = parsed(code)
+    if tree is None:
+        return []
+    used, bound = set(), set(_BUILTINS)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
+    return sorted(used - bound)

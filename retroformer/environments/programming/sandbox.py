@@ -1,0 +1,208 @@
+"""Runs judged code where it can reach nothing: no network, no other process, no file of the host but libraries.
+
+Needs Linux 5.12 or newer on x86-64 or ARM64, and user namespaces; where something is missing it refuses and says what.
+"""
+
+import atexit
+import os
+import select
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retroformer.environments.programming.inside import wire
+from retroformer.environments.programming.inside.seccomp import supported
+from retroformer.environments.programming.limits import COMPILING, Limits
+from retroformer.errors import InfrastructureFailure, ServiceError
+
+_INSIDE = Path(__file__).with_name("inside")
+_START = """
+import importlib.util, socket, sys
+spec = importlib.util.spec_from_file_location("inside", sys.argv[1], submodule_search_locations=[sys.argv[2]])
+sys.modules["inside"] = importlib.util.module_from_spec(spec)
+from inside import nursery
+sys.argv, sys.orig_argv = [""], [""]
+nursery.main(socket.socket(fileno=0))
+"""
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store")
+_PACKAGES = ("site-packages", "dist-packages")
+_REPORT_BYTES = 1 << 26
+_FIRST_START_SECONDS = 60.0
+_LEAVE_SECONDS = 30.0
+
+Report = tuple[Any, ...]
+
+
+class Outcome(NamedTuple):
+    """What came out of a jail: its reports in order, and whether it was ended because it took too long."""
+
+    reports: list[Report]
+    late: bool
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.reports) and self.reports[-1][0] == "done"
+
+    @property
+    def last_words(self) -> str:
+        """Why it is not complete, as far as the jail could say."""
+        word, *rest = self.reports[-1] if self.reports else ("silent",)
+        return str(rest[0]) if word == "failed" and rest else "it fell silent"
+
+
+def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, ...] = ()) -> Outcome:
+    """Do a job in a new jail; when this returns, nothing that was started in it exists any more.
+
+    seconds: by the clock, for all of it. tools: folders of the host that its programs need, shown read-only.
+
+    Raises:
+        ServiceError: this machine offers no isolation; the message says what is missing.
+        InfrastructureFailure: the jail broke down.
+    """
+    if sys.platform != "linux" or not supported():
+        raise ServiceError("Candidate code runs only on Linux on x86-64 or ARM64, where it can be isolated.")
+    setting = _setting(limits, tools)
+    with _memory_file(wire.encode(job)) as file:
+        line, results = _submit(wire.encode(setting), file.fileno())
+    with line, results:
+        outcome = _collect(results, line, seconds)
+        # Hanging up ends the jail, if it still runs.
+        line.shutdown(socket.SHUT_WR)
+        line.settimeout(_LEAVE_SECONDS)
+        try:
+            word, value = wire.receive(line, _REPORT_BYTES)
+        except (EOFError, TimeoutError, wire.Unreadable) as error:
+            raise InfrastructureFailure(f"The sandbox broke down before it was done: {error!r}.") from error
+    if word == "unavailable":
+        raise ServiceError(
+            f"Candidate code cannot be isolated here ({value}): user namespaces must be allowed, for instance by "
+            "kernel.apparmor_restrict_unprivileged_userns=0, or in a container by --security-opt seccomp=unconfined."
+        )
+    return outcome
+
+
+def _setting(limits: Limits, tools: tuple[str, ...]) -> dict[str, Any]:
+    # A virtual environment has no standard library of its own: what counts is where the interpreter was installed.
+    standard = {sysconfig.get_path("stdlib"), *(str(Path(sys.base_prefix, name)) for name in ("lib", sys.platlibdir))}
+    visible = [*_LIBRARIES, *tools, *sorted(standard)]
+    shown: list[str] = []
+    for path in sorted(set(visible), key=len):
+        if not any(Path(path).is_relative_to(other) for other in shown):
+            shown.append(path)
+    return {
+        "visible": shown,
+        "hidden": _packages(standard),
+        "build_bytes": COMPILING.file_bytes if tools else 0,
+        "limits": limits.model_dump(),
+        "compiling": COMPILING.model_dump(),
+    }
+
+
+def _packages(standard: set[str]) -> list[str]:
+    """Installed packages: the project itself may be among them, and data sets with their hidden tests."""
+    roots = {Path(path) for path in standard} | {Path("/usr/lib/python3"), Path("/usr/local/lib/python3")}
+    return sorted(str(root / name) for root in roots for name in _PACKAGES if (root / name).is_dir())
+
+
+def _memory_file(data: bytes) -> Any:
+    file = os.fdopen(os.memfd_create("job", os.MFD_CLOEXEC), "w+b")
+    file.write(data)
+    file.flush()
+    file.seek(0)
+    return file
+
+
+def _submit(setting: bytes, job: int) -> tuple[socket.socket, socket.socket]:
+    line, porter_line = socket.socketpair()
+    results, examiner_results = socket.socketpair()
+    with porter_line, examiner_results:
+        files = [job, examiner_results.fileno(), porter_line.fileno()]
+        try:
+            socket.send_fds(_nursery.control(), [setting], files)
+        except OSError:
+            # It was killed, for instance with too little memory left on the machine: begin anew, once.
+            _nursery.close()
+            socket.send_fds(_nursery.control(), [setting], files)
+    return line, results
+
+
+def _collect(results: socket.socket, line: socket.socket, seconds: float) -> Outcome:
+    end = time.monotonic() + seconds
+    received = bytearray()
+    reports: list[Report] = []
+    while True:
+        ready, _, _ = select.select([results], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            return Outcome(reports, late=True)
+        part = results.recv(1 << 16)
+        received += part
+        if not part or len(received) > _REPORT_BYTES:
+            return Outcome(reports, late=False)
+        while report := _next(received):
+            reports.append(report)
+            if report[0] == "done":
+                return Outcome(reports, late=False)
+
+
+def _next(received: bytearray) -> Report | None:
+    """Takes one complete report from what was received."""
+    length = int.from_bytes(received[:4], "big")
+    if len(received) < 4 or len(received) < 4 + length:
+        return None
+    try:
+        report = wire.decode(bytes(received[4 : 4 + length]))
+    except wire.Unreadable:
+        report = ()
+    del received[: 4 + length]
+    return report if isinstance(report, tuple) and report else ("unreadable",)
+
+
+class _Nursery:
+    """The process that forks jails, one for each process of ours, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._owner = 0
+
+    def control(self) -> socket.socket:
+        with self._lock:
+            if self._control is None or self._owner != os.getpid():
+                self._start()
+            assert self._control is not None
+            return self._control
+
+    def _start(self) -> None:
+        if self._control is not None:
+            # After a fork: the nursery belongs to the parent.
+            self._control.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-s", "-P", "-X", "utf8", "-c", _START, str(_INSIDE / "__init__.py"), str(_INSIDE)],
+                stdin=theirs,
+                stdout=subprocess.DEVNULL,
+                env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
+                cwd="/",
+                start_new_session=True,
+            )
+        self._control, self._owner = ours, os.getpid()
+
+    def close(self) -> None:
+        """End it; the next job starts another."""
+        with self._lock:
+            if self._control is not None:
+                self._control.close()
+            if self._process is not None and self._owner == os.getpid():
+                self._process.wait()
+            self._control = self._process = None
+
+
+_nursery = _Nursery()
+atexit.register(_nursery.close)
