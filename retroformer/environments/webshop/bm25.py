@@ -1,0 +1,143 @@
+"""Search with Lucene's BM25, to the last bit of its scores, over an index in a SQLite database.
+
+    posting(word, part, data)   for each word and each part of the documents: pairs of document and count, uint32
+    length(code)                of all documents in order, each as the byte that Lucene keeps of it
+    place(data)                 of all documents in order: their place when sorted by name, which decides ties; uint32
+
+Scores are computed as Lucene 9 does it (BM25Similarity.java): every word's in float32, their sum in float64, rounded
+to float32 at the end. k1 and b are Anserini's. A query of more than 1,024 different words, which Lucene refuses, is cut.
+"""
+
+import math
+import sqlite3
+from array import array
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from retroformer.environments.webshop.words import words
+
+Floats = npt.NDArray[np.float32]
+
+_K1, _B, _ONE = np.float32(0.9), np.float32(0.4), np.float32(1)
+_MOST_WORDS = 1024
+_PART = 100_000
+"""Documents whose postings are in memory at once."""
+_TABLES = """
+    CREATE TABLE posting(word TEXT, part INTEGER, data BLOB, PRIMARY KEY(word, part));
+    CREATE TABLE length(code BLOB, average REAL, documents INTEGER);
+    CREATE TABLE place(data BLOB);
+"""
+
+
+class IndexWriter:
+    """Documents are added in order and numbered from 0."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._names: list[str] = []
+        self._lengths = bytearray()
+        self._words_in_all = self._not_empty = 0
+        self._postings: dict[str, array[int]] = {}
+        database.executescript(_TABLES)
+
+    def add(self, name: str, contents: str) -> None:
+        """One document. Names decide the order of equal scores."""
+        counts = Counter(words(contents))
+        for word, count in counts.items():
+            self._postings.setdefault(word, array("I")).extend((len(self._names), count))
+        self._names.append(name)
+        self._lengths.append(length_code(counts.total()))
+        self._words_in_all += counts.total()
+        self._not_empty += bool(counts)
+        if len(self._names) % _PART == 0:
+            self._flush()
+
+    def finish(self) -> None:
+        """Write what is still in memory."""
+        self._flush()
+        order = sorted(range(len(self._names)), key=self._names.__getitem__)
+        places = np.empty(len(order), dtype=np.uint32)
+        places[order] = np.arange(len(order), dtype=np.uint32)
+        average = self._words_in_all / max(1, self._not_empty)
+        self._database.execute("INSERT INTO length VALUES (?, ?, ?)", (bytes(self._lengths), average, self._not_empty))
+        self._database.execute("INSERT INTO place VALUES (?)", (places.tobytes(),))
+
+    def _flush(self) -> None:
+        rows = ((word, len(self._names), data.tobytes()) for word, data in sorted(self._postings.items()))
+        self._database.executemany("INSERT INTO posting VALUES (?, ?, ?)", rows)
+        self._postings = {}
+
+
+class Index:
+    """The documents of a database, ready to be searched."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        codes, average, self._documents = database.execute("SELECT code, average, documents FROM length").fetchone()
+        norms = _norms(np.float32(average))
+        self._norms_D: Floats = norms[np.frombuffer(codes, dtype=np.uint8)]
+        self._places_D = np.frombuffer(database.execute("SELECT data FROM place").fetchone()[0], dtype=np.uint32)
+
+    def search(self, query: str, count: int = 50) -> list[int]:
+        """The best documents, best first, equal ones by name; only those that have a word of the query."""
+        totals_D = np.zeros(len(self._norms_D))
+        for word, times in islice(Counter(words(query)).items(), _MOST_WORDS):
+            documents, frequencies = self._postings(word)
+            if len(documents):
+                weight = np.float32(times) * self._rarity(len(documents))
+                # Not simplified: each operation rounds, and equal scores must come out equal.
+                totals_D[documents] += weight - weight / (_ONE + frequencies * self._norms_D[documents])
+        return self._best(totals_D, count)
+
+    def _postings(self, word: str) -> tuple[npt.NDArray[Any], Floats]:
+        parts = self._database.execute("SELECT data FROM posting WHERE word = ? ORDER BY part", (word,))
+        pairs = np.frombuffer(b"".join(data for (data,) in parts), dtype=np.uint32).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1].astype(np.float32)
+
+    def _rarity(self, documents: int) -> np.float32:
+        """Lucene's idf, which is never negative."""
+        return np.float32(math.log(1 + (self._documents - documents + 0.5) / (documents + 0.5)))
+
+    def _best(self, totals_D: npt.NDArray[np.float64], count: int) -> list[int]:
+        found = np.flatnonzero(totals_D)
+        scores = totals_D[found].astype(np.float32)
+        if len(found) > count:
+            kept = scores >= np.partition(scores, -count)[-count]
+            found, scores = found[kept], scores[kept]
+        order = np.lexsort((self._places_D[found], -scores))[:count]
+        return [int(document) for document in found[order]]
+
+
+def _norms(average: np.float32) -> Floats:
+    """For each code of a length, 1 / (k1 (1 - b + b length / average))."""
+    lengths = np.array([length_of(code) for code in range(256)], dtype=np.float32)
+    norms: Floats = _ONE / (_K1 * ((_ONE - _B) + _B * lengths / average))
+    return norms
+
+
+def length_code(length: int) -> int:
+    """A length in one byte, as Lucene's SmallFloat has it: exact below 40, then with four significant bits."""
+    return length if length < _EXACT else _EXACT + _four_bits(length - _EXACT)
+
+
+def length_of(code: int) -> int:
+    """The length that a byte stands for: the largest that is not above the one that was written."""
+    return code if code < _EXACT else _EXACT + _from_four_bits(code - _EXACT)
+
+
+def _four_bits(number: int) -> int:
+    shift = number.bit_length() - 4
+    return number if shift < 0 else (number >> shift & 7) | (shift + 1) << 3
+
+
+def _from_four_bits(code: int) -> int:
+    shift = (code >> 3) - 1
+    return code & 7 if shift < 0 else (code & 7 | 8) << shift
+
+
+_EXACT = 255 - _four_bits(2**31 - 1)
+"""Lengths below it have a code of their own."""

@@ -1,0 +1,22 @@
+"""Colours as WebShop's reward knows them: an option that contains one of these names stands for that colour."""
+
+COLORS = tuple(
+    """
+    alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
+    caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal
+    dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory
+    ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom
+    mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire
+    seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white
+    wine yellow
+    """.split()
+)
+
+
+def normalized(option: tuple[str, str] | str) -> tuple[str, str] | str:
+    """The first colour in an option's value, the option itself where there is none.
+
+    A pair of name and value stands for a colour only if one of the two is exactly that: WebShop asks with `in`, which
+    looks for parts of a text but for members of a tuple.
+    """
+    return next((color for color in COLORS if color in option), option)

@@ -1,0 +1,148 @@
+"""WebShop's files in a folder, each also as `.xz` and in UTF-8; the first that is there is read.
+
+    items_shuffle*.json or products*_full.jsonl   the products: a JSON array, or an object a line
+    items_ins_v2*.json                            {asin: {"attributes": [...], "instruction": ..., ...}}
+    items_human_ins*.json                         {asin: [{"instruction": ..., ...}, ...]}; optional
+    goals_KIND*.jsonl                             goals in their order, KIND is synthetic or human; optional
+    product_prices*.json                          {asin: price}; optional
+    title_nouns*.json                             {asin: [nouns of its title, ...]}; optional
+
+The two optional files of goals and prices hold what WebShop draws at random each time it starts; without them it is
+drawn from a fixed seed. Arrays and objects are read entry by entry: the file of 1.18 million products has 5 GB.
+"""
+
+import hashlib
+import json
+import lzma
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from retroformer.errors import MissingInput
+
+PRODUCTS = ("items_shuffle*.json", "products*_full.jsonl")
+ATTRIBUTES = ("items_ins_v2*.json",)
+HUMAN_INSTRUCTIONS = ("items_human_ins*.json",)
+PRICES = ("product_prices*.json",)
+TITLE_NOUNS = ("title_nouns*.json",)
+_CHUNK = 1 << 20
+_SMALL = 64 << 20
+_JSON = json.JSONDecoder()
+
+
+def goals_of(kind: str) -> tuple[str, ...]:
+    """The names of a file with goals of this kind."""
+    return (f"goals_{kind}*.jsonl",)
+
+
+def find(folder: Path, patterns: tuple[str, ...]) -> Path | None:
+    """The file that has one of these names, or with `.xz`; the first in alphabetical order where several have."""
+    found = [path for pattern in patterns for end in ("", ".xz") for path in sorted(folder.glob(pattern + end))]
+    return found[0] if found else None
+
+
+def require(folder: Path, patterns: tuple[str, ...]) -> Path:
+    """As `find`. Raises MissingInput where there is none."""
+    path = find(folder, patterns)
+    if path is None:
+        raise MissingInput(
+            f"Neither {' nor '.join(patterns)}, plain or as .xz, in {str(folder)!r}: "
+            "set environment.data to a folder with WebShop's data."
+        )
+    return path
+
+
+def fingerprint(paths: list[Path]) -> str:
+    """Changes whenever one of these files does: by content up to 64 MiB, by size and time of change above."""
+    digest = hashlib.sha256()
+    for path in paths:
+        known = path.stat()
+        large = f"{known.st_size} {known.st_mtime_ns}".encode()
+        digest.update(path.name.encode() + b"\0")
+        digest.update(large if known.st_size > _SMALL else hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def rows(path: Path) -> Iterator[Any]:
+    """The objects of an array or of JSON lines. Raises MissingInput where the file is damaged or of another shape."""
+    with _reading(path) as text:
+        if path.name.removesuffix(".xz").endswith(".jsonl"):
+            yield from (json.loads(line) for line in text if line.strip())
+        else:
+            yield from (value for _, value in _entries(text, "["))
+
+
+def items(path: Path) -> Iterator[tuple[str, Any]]:
+    """Keys and values of an object. Raises MissingInput where the file is damaged or of another shape."""
+    with _reading(path) as text:
+        yield from _entries(text, "{")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[IO[str]]:
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as text:
+            yield text
+    except (lzma.LZMAError, EOFError, ValueError, RecursionError) as error:
+        raise MissingInput(f"{path} is damaged ({error}): get a fresh copy.") from error
+
+
+def _entries(text: IO[str], opening: str) -> Iterator[tuple[str, Any]]:
+    """The entries of the one array (with empty keys) or object in a stream, decoded as they arrive."""
+    waiting = _Waiting(text)
+    if waiting.next_sign() != opening:
+        raise ValueError(f"it does not begin with {opening!r}")
+    while (sign := waiting.peek()) not in "]}":
+        if sign == ",":
+            waiting.next_sign()
+            continue
+        key = ""
+        if opening == "{":
+            key = waiting.value()
+            if waiting.next_sign() != ":":
+                raise ValueError(f"no value for {key!r}")
+        yield key, waiting.value()
+
+
+class _Waiting:
+    """The part of a stream that is read and not yet decoded."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream, self._text, self._place = stream, "", 0
+
+    def peek(self) -> str:
+        """The next character that is not blank, left where it is."""
+        while True:
+            while self._place < len(self._text) and self._text[self._place] in " \t\r\n":
+                self._place += 1
+            if self._place < len(self._text):
+                return self._text[self._place]
+            if not self._more():
+                raise EOFError("it ends too early")
+
+    def next_sign(self) -> str:
+        sign = self.peek()
+        self._place += 1
+        return sign
+
+    def value(self) -> Any:
+        """The next value. An incomplete one is tried again with twice the text, so that reading stays linear."""
+        self.peek()
+        wanted = _CHUNK
+        while True:
+            try:
+                value, end = _JSON.raw_decode(self._text, self._place)
+                if end < len(self._text) or not self._more():
+                    self._place = end
+                    return value
+            except json.JSONDecodeError:
+                if not self._more(wanted):
+                    raise
+                wanted *= 2
+
+    def _more(self, characters: int = _CHUNK) -> bool:
+        """Read on; False at the end of the stream."""
+        read = self._stream.read(characters)
+        self._text, self._place = self._text[self._place :] + read, 0
+        return bool(read)

@@ -1,0 +1,137 @@
+"""What a customer wants: goals with their instruction, made from products as WebShop's get_goals makes them.
+
+    goal(number, asin, instruction, attributes, options, price_upper)   as they were made
+    place(idx, number)                                                  their order, which is WebShop's shuffle
+
+WebShop draws prices and price limits anew each time it starts; here they are drawn once, from a fixed seed.
+"""
+
+import itertools
+import json
+import random
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from retroformer.environments.webshop.products import Product
+
+GoalKind = Literal["synthetic", "human"]
+PRICE_SEED = 0
+"""Of prices within a range, then of price limits."""
+_SHUFFLE_SEED = 233
+_LIMITS = tuple(10.0 * step for step in range(1, 100))
+_NEXT_LIMITS = 4
+_NO_LIMIT = 1_000_000.0
+_TABLES = """
+    CREATE TABLE goal(
+        number INTEGER PRIMARY KEY, asin TEXT, instruction TEXT, attributes TEXT, options TEXT, price_upper REAL
+    );
+    CREATE TABLE place(idx INTEGER PRIMARY KEY, number INTEGER);
+"""
+
+
+class Goal(NamedTuple):
+    asin: str
+    instruction: str
+    attributes: tuple[str, ...]
+    options: tuple[tuple[str, str] | str, ...]
+    """Name and value for a synthetic goal, a value alone for a human one."""
+    price_upper: float
+
+
+class Wanted(NamedTuple):
+    """A product that goals are made from, with its part of the data."""
+
+    product: Product
+    price: float
+    texts: Any
+    """{"instruction": ..., "instruction_attributes": [...]}, or a list of those with `instruction_options`, too."""
+
+
+def make_goals(kind: GoalKind, wanted: Iterable[Wanted], generator: random.Random) -> Iterator[Goal]:
+    """All goals of these products, not yet shuffled."""
+    for one in wanted:
+        yield from _synthetic(one, generator) if kind == "synthetic" else _human(one, generator)
+
+
+def recorded_goal(row: Mapping[str, Any]) -> Goal:
+    """A goal of a file."""
+    options = row["goal_options"]
+    return Goal(
+        asin=row["asin"],
+        instruction=row["instruction_text"],
+        attributes=tuple(row["attributes"]),
+        options=tuple(options.items()) if isinstance(options, dict) else tuple(options),
+        price_upper=row["price_upper"],
+    )
+
+
+def _synthetic(wanted: Wanted, generator: random.Random) -> Iterator[Goal]:
+    """One goal for each combination of the product's options; all have the same price limit."""
+    limit, limit_text = _price_limit(wanted.price, generator)
+    named = sorted(wanted.product.options)
+    for values in itertools.product(*(values for _, values in named)):
+        options = tuple((name, value) for (name, _), value in zip(named, values, strict=True))
+        option_text = ", and ".join(f"{name}: {value}" for name, value in options)
+        instruction = wanted.texts["instruction"] + (f" with {option_text}" if options else "") + limit_text
+        attributes = tuple(wanted.texts["instruction_attributes"])
+        yield Goal(wanted.product.asin, instruction, attributes, options, limit)
+
+
+def _human(wanted: Wanted, generator: random.Random) -> Iterator[Goal]:
+    """One goal for each instruction that names attributes."""
+    for text in wanted.texts:
+        if attributes := tuple(text["instruction_attributes"]):
+            limit, limit_text = _price_limit(wanted.price, generator)
+            instruction = text["instruction"].strip(".") + limit_text
+            yield Goal(wanted.product.asin, instruction, attributes, tuple(text["instruction_options"]), limit)
+
+
+def _price_limit(price: float, generator: random.Random) -> tuple[float, str]:
+    """The larger of two of the next four multiples of ten dollars, with its words; beyond 980 dollars no limit."""
+    above = [limit for limit in _LIMITS if limit > price][:_NEXT_LIMITS]
+    if len(above) < 2:
+        return _NO_LIMIT, ""
+    limit = max(generator.sample(above, 2))
+    return limit, f", and price lower than {limit:.2f} dollars"
+
+
+def write_goals(database: sqlite3.Connection, goals: Iterable[Goal], *, shuffle: bool) -> None:
+    """Store goals; a goal's idx is its place after WebShop's shuffle, or in a file that is shuffled already."""
+    database.executescript(_TABLES)
+    rows = (
+        (number, goal.asin, goal.instruction, json.dumps(goal.attributes), json.dumps(goal.options), goal.price_upper)
+        for number, goal in enumerate(goals)
+    )
+    database.executemany("INSERT INTO goal VALUES (?, ?, ?, ?, ?, ?)", rows)
+    (count,) = database.execute("SELECT count(*) FROM goal").fetchone()
+    order = list(range(count))
+    if shuffle:
+        # A shuffle depends on the length alone, so the order of numbers is the order of the goals themselves.
+        random.Random(_SHUFFLE_SEED).shuffle(order)
+    database.executemany("INSERT INTO place VALUES (?, ?)", enumerate(order))
+
+
+class Goals:
+    """The goals of a database."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def goal(self, idx: int) -> Goal | None:
+        """The goal at this place, None where there is none."""
+        found = self._database.execute(
+            "SELECT asin, instruction, attributes, options, price_upper FROM place JOIN goal USING (number) "
+            "WHERE idx = ?",
+            (idx,),
+        ).fetchone()
+        if found is None:
+            return None
+        asin, instruction, attributes, options, price_upper = found
+        pairs = (tuple(option) if isinstance(option, list) else option for option in json.loads(options))
+        return Goal(asin, instruction, tuple(json.loads(attributes)), tuple(pairs), price_upper)
+
+    def asins(self) -> list[str]:
+        """The product of every goal, in order."""
+        rows = self._database.execute("SELECT asin FROM place JOIN goal USING (number) ORDER BY idx")
+        return [asin for (asin,) in rows]

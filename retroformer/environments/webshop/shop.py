@@ -1,0 +1,180 @@
+"""A whole shop in one SQLite file that is built once: its products with prices, and the search index over them.
+
+    product(id, asin, price, record, instruction, human)   record is a Product as JSON; the last two make goals
+    drawn(state)                                           of the generator, once all prices are drawn
+    posting, length, place                                 the index (bm25.py)
+
+Nothing is read before it is needed, so a shop of a thousand products and one of a million open equally fast. The
+file's name is a fingerprint of the data: new data make a new file.
+"""
+
+import json
+import random
+import sqlite3
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from retroformer.cache import cache_folder
+from retroformer.environments.webshop import files
+from retroformer.environments.webshop.bm25 import Index, IndexWriter
+from retroformer.environments.webshop.goals import (
+    PRICE_SEED,
+    Goal,
+    GoalKind,
+    Goals,
+    Wanted,
+    make_goals,
+    recorded_goal,
+    write_goals,
+)
+from retroformer.environments.webshop.nouns import approximate_nouns
+from retroformer.environments.webshop.once import build_once, open_built
+from retroformer.environments.webshop.products import NO_PRICE, Product, is_listed, product
+from retroformer.errors import MissingInput
+
+FORMAT = 1
+"""Part of the files' names; raise it when the tables change."""
+NO_ATTRIBUTES = ("DUMMY_ATTR",)
+_TABLES = """
+    CREATE TABLE product(
+        id INTEGER PRIMARY KEY, asin TEXT UNIQUE, price REAL, record TEXT, instruction TEXT, human TEXT
+    );
+    CREATE TABLE drawn(state TEXT);
+    CREATE TEMP TABLE attribute(asin TEXT PRIMARY KEY, entry TEXT);
+"""
+
+
+class Shop:
+    """The products of a folder, and the goals that are made from them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Build what is not yet there, and open it. Raises MissingInput."""
+        self._folder = folder
+        sources = [files.require(folder, files.PRODUCTS), files.require(folder, files.ATTRIBUTES)]
+        optional = (files.HUMAN_INSTRUCTIONS, files.PRICES)
+        self._sources = sources + [path for names in optional if (path := files.find(folder, names))]
+        self._database = self._open(self._path("shop", self._sources), lambda database: _write_shop(database, folder))
+        self._product = lru_cache(maxsize=10_000)(self._read_product)
+
+    @cached_property
+    def index(self) -> Index:
+        return Index(self._database)
+
+    def search(self, keywords: str) -> tuple[str, ...]:
+        """The ASINs of the first 50 products for these words."""
+        return tuple(self._asin(number) for number in self.index.search(keywords))
+
+    def product(self, asin: str) -> tuple[Product, float] | None:
+        """A product and its price, None where there is none of this ASIN."""
+        return self._product(asin)
+
+    def nouns(self, one: Product) -> tuple[str, ...]:
+        """The nouns of a product's title."""
+        known = self._title_nouns.get(one.asin)
+        return approximate_nouns(one.title) if known is None else tuple(known)
+
+    def goals(self, kind: GoalKind) -> Goals:
+        """The goals of a kind. Raises MissingInput."""
+        recorded = files.find(self._folder, files.goals_of(kind))
+        path = self._path(f"{kind}-goals", self._sources + ([recorded] if recorded else []))
+        return Goals(self._open(path, lambda database: self._write_goals(database, kind, recorded)))
+
+    @cached_property
+    def _title_nouns(self) -> Mapping[str, list[str]]:
+        path = files.find(self._folder, files.TITLE_NOUNS)
+        return dict(files.items(path)) if path else {}
+
+    def _path(self, name: str, sources: list[Path]) -> Path:
+        return cache_folder() / "webshop" / f"{name}-{files.fingerprint(sources)}-{FORMAT}.sqlite"
+
+    def _open(self, path: Path, write: Any) -> sqlite3.Connection:
+        try:
+            database = open_built(build_once(path, write))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise MissingInput(
+                f"The data in {str(self._folder)!r} are JSON of another shape ({type(error).__name__}: {error}): "
+                "environment.data wants WebShop's own files."
+            ) from error
+        weakref.finalize(self, database.close)
+        return database
+
+    def _read_product(self, asin: str) -> tuple[Product, float] | None:
+        found = self._database.execute("SELECT record, price FROM product WHERE asin = ?", (asin,)).fetchone()
+        return (_from_json(found[0]), found[1]) if found else None
+
+    def _asin(self, number: int) -> str:
+        (asin,) = self._database.execute("SELECT asin FROM product WHERE id = ?", (number,)).fetchone()
+        return str(asin)
+
+    def _write_goals(self, database: sqlite3.Connection, kind: GoalKind, recorded: Path | None) -> None:
+        if recorded:
+            write_goals(database, self._known(recorded_goal(row) for row in files.rows(recorded)), shuffle=False)
+            return
+        (state,) = self._database.execute("SELECT state FROM drawn").fetchone()
+        version, internal, gauss = json.loads(state)
+        generator = random.Random()
+        generator.setstate((version, tuple(internal), gauss))
+        write_goals(database, make_goals(kind, self._wanted(kind), generator), shuffle=True)
+
+    def _wanted(self, kind: GoalKind) -> Iterator[Wanted]:
+        column = "instruction" if kind == "synthetic" else "human"
+        rows = self._database.execute(
+            f"SELECT record, price, {column} FROM product WHERE {column} IS NOT NULL ORDER BY id"
+        )
+        return (Wanted(_from_json(record), price, json.loads(texts)) for record, price, texts in rows)
+
+    def _known(self, goals: Iterator[Goal]) -> Iterator[Goal]:
+        for goal in goals:
+            if self.product(goal.asin) is None:
+                raise MissingInput(
+                    f"A goal in {str(self._folder)!r} wants the product {goal.asin!r}, which is not among the "
+                    "products: its file belongs to other data."
+                )
+            yield goal
+
+
+def _write_shop(database: sqlite3.Connection, folder: Path) -> None:
+    database.executescript(_TABLES)
+    entries = files.items(files.require(folder, files.ATTRIBUTES))
+    database.executemany("INSERT OR REPLACE INTO attribute VALUES (?, ?)", ((k, json.dumps(v)) for k, v in entries))
+    human_file, price_file = files.find(folder, files.HUMAN_INSTRUCTIONS), files.find(folder, files.PRICES)
+    human = dict(files.items(human_file)) if human_file else {}
+    prices = dict(files.items(price_file)) if price_file else {}
+    generator, index = random.Random(PRICE_SEED), IndexWriter(database)
+    for number, (row, entry) in enumerate(_listed_rows(database, folder)):
+        one = product(row, tuple(entry.get("attributes", NO_ATTRIBUTES)))
+        price = prices[one.asin] if one.asin in prices else _drawn_price(one, generator)
+        instruction = json.dumps(entry) if entry.get("instruction") is not None else None
+        texts = human.get(one.asin) or row.get("instructions")
+        values = (number, one.asin, price, json.dumps(one), instruction, json.dumps(texts) if texts else None)
+        database.execute("INSERT INTO product VALUES (?, ?, ?, ?, ?, ?)", values)
+        index.add(one.asin, one.contents)
+    index.finish()
+    database.execute("INSERT INTO drawn VALUES (?)", (json.dumps(generator.getstate()),))
+
+
+def _listed_rows(database: sqlite3.Connection, folder: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each product's row with its entry of the attributes; of rows with the same ASIN the first."""
+    seen = set[str]()
+    for row in files.rows(files.require(folder, files.PRODUCTS)):
+        if is_listed(row) and row["asin"] not in seen:
+            seen.add(row["asin"])
+            found = database.execute("SELECT entry FROM attribute WHERE asin = ?", (row["asin"],)).fetchone()
+            yield row, json.loads(found[0]) if found else {}
+
+
+def _drawn_price(one: Product, generator: random.Random) -> float:
+    return generator.uniform(*one.pricing) if len(one.pricing) == 2 else (*one.pricing, NO_PRICE)[0]
+
+
+def _from_json(record: str) -> Product:
+    asin, title, description, bullets, pricing, query, product_category, options, attributes = json.loads(record)
+    return Product(
+        *(asin, title, description, tuple(bullets), tuple(pricing), query, product_category),
+        options=tuple((name, tuple(values)) for name, values in options),
+        attributes=tuple(attributes),
+    )
