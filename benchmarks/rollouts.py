@@ -32,7 +32,7 @@ from retroformer.assembly import Parts, chosen_tasks, make_actor, parts, read_pa
 from retroformer.config import Collect, Endpoint
 from retroformer.experience import Budget, Experience
 from retroformer.llm import LanguageModel
-from retroformer.protocols import Actor
+from retroformer.protocols import Actor, Agent
 from retroformer.records import Key, Memory, Message, Outcome, Task, Usage
 from retroformer.reflectors.baseline import NoReflector
 from retroformer.store import Store
@@ -106,7 +106,7 @@ async def play(made: Parts, actor: Actor, store: Store, tasks: Sequence[Task], c
     arm = f"round {time.time_ns()}"
     loop, budget = made.experiment.loop, Budget(Collect(), Usage())
     slots = asyncio.Semaphore(concurrency)
-    experience = Experience(store, arm, made.pool, actor, NoReflector(), loop, 0, budget, slots=slots)
+    experience = Experience(store, arm, made.pool, Agent(actor, NoReflector()), loop, 0, budget, slots=slots)
 
     def rollout(task: Task) -> Callable[[], Awaitable[object]]:
         async def played() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from collect.tasks import ordered_tasks
 from retroformer.arms import WRITTEN
 from retroformer.assembly import Page, Parts, conditions, gather_all, parts
-from retroformer.config import ActorSection, Experiment
+from retroformer.config import ActorSection, EvaluatorSection, Experiment
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import Tally, tally
@@ -54,9 +54,10 @@ async def write_advice(page: Page) -> str:
 
 
 def _scripted(page: Page) -> Page:
-    """The page with the rule-based actor: the failures of a warm start need no model."""
-    experiment = page.experiment.model_copy(update={"actor": ActorSection(kind="rule")})
-    return replace(page, experiment=experiment)
+    """The page with the rule-based actor, told the truth: the failures of a warm start need no model."""
+    loop = page.experiment.loop.model_copy(update={"last_attempt": False})
+    scripted = {"actor": ActorSection(kind="rule"), "evaluator": EvaluatorSection(), "loop": loop}
+    return replace(page, experiment=page.experiment.model_copy(update=scripted))
 
 
 def _experience(experiment: Experiment, made: Parts, store: Store, counts: Tally) -> Experience:
@@ -69,8 +70,7 @@ def _experience(experiment: Experiment, made: Parts, store: Store, counts: Tally
         store,
         WRITTEN,
         made.pool,
-        made.actor,
-        _LESSONS[experiment.collect.lesson](reflection_renderer(experiment)),
+        made.agent(_LESSONS[experiment.collect.lesson](reflection_renderer(experiment))),
         experiment.loop,
         experiment.seed,
         Budget(experiment.collect, store.usage(WRITTEN)),

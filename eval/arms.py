@@ -19,9 +19,6 @@ from retroformer.store import Store
 Spread = Mapping[str, Arm]
 """Arms with one model each, by their names in the store."""
 
-_OLDEST_KNOBS = {"kind", "model", "of"}
-"""Always among the conditions of an arm; the others where they are set, so that a store from before them goes on."""
-
 
 def spread(name: str, arm: Arm) -> dict[str, Arm]:
     """An arm of the page as it is played: one that pools training seeds once for each of its models."""
@@ -58,6 +55,11 @@ def check_arms(experiment: Experiment) -> None:
             raise ConfigError(
                 f"{here}.actor_temperature: the rule-based actor draws nothing; leave it out, or set actor.kind."
             )
+        if arm.last_attempt and experiment.actor.kind in ("rule", "household"):
+            raise ConfigError(
+                f"{here}.last_attempt: the {experiment.actor.kind} actor reads advice alone; leave it out, or set "
+                "actor.kind."
+            )
     for name in experiment.eval.examples or ():
         if name not in arms:
             raise ConfigError(f"eval.examples: {name!r} is no arm; name two of {', '.join(arms)}.")
@@ -91,27 +93,30 @@ def reflector_of(experiment: Experiment, made: Parts, store: Store, arm: Arm) ->
 
 def actor_of(experiment: Experiment, made: Parts, arm: Arm) -> Actor:
     """Who plays the retries of an arm: the actor of the page, at the arm's own temperature where it has one."""
-    if arm.actor_temperature is None:
+    if arm.actor_temperature is None and arm.last_attempt is None:
         return made.actor
-    return make_actor(_at_temperature(experiment, arm), made.connections)
+    return make_actor(at_arm(experiment, arm), made.connections)
 
 
 def conditions_of(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, Any]:
     """What the facts of an arm with one model depend on."""
     adapter = made.adapter_sha256.get(arm.model) if arm.kind == "model" and isinstance(arm.model, str) else None
-    known = conditions(_at_temperature(experiment, arm), adapter, made.actor_sha256)
+    known = conditions(at_arm(experiment, arm), adapter, made.actor_sha256)
     known["reflector"] |= {"temperature": experiment.eval.temperature, "endpoint": {}}
-    known["arm"] = arm.model_dump(include=_OLDEST_KNOBS) | arm.model_dump(exclude_defaults=True)
+    known["arm"] = arm.model_dump()
     if arm.kind == "placebo" and len(sources := list(spread(arm.of, experiment.eval.arms[arm.of]))) > 1:
         known["sources"] = sources  # With one more training seed other advice would be dealt out.
     return known
 
 
-def _at_temperature(experiment: Experiment, arm: Arm) -> Experiment:
-    if arm.actor_temperature is None:
-        return experiment
-    actor = experiment.actor.model_copy(update={"temperature": arm.actor_temperature})
-    return experiment.model_copy(update={"actor": actor})
+def at_arm(experiment: Experiment, arm: Arm) -> Experiment:
+    """The page with what the arm sets for its retries."""
+    actor, loop = experiment.actor, experiment.loop
+    if arm.actor_temperature is not None:
+        actor = actor.model_copy(update={"temperature": arm.actor_temperature})
+    if arm.last_attempt is not None:
+        loop = loop.model_copy(update={"last_attempt": arm.last_attempt})
+    return experiment.model_copy(update={"actor": actor, "loop": loop})
 
 
 def _names(name: str, arm: Arm) -> list[str]:

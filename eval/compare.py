@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.arms import actor_of, check_arms, conditions_of, models, reflector_of, spread
+from eval.arms import actor_of, at_arm, check_arms, conditions_of, models, reflector_of, spread
 from eval.findings import Findings
 from eval.outcome import arm_outcomes
 from eval.report import write_report
 from eval.verify import Verified, verify_actor, verify_models
 from retroformer.arms import FIRST_TRIAL, is_for_training
 from retroformer.assembly import Page, Parts, check_prompts, chosen_tasks, gather_all, parts
-from retroformer.config import Arm, Collect, Experiment
+from retroformer.config import Arm, Collect, Experiment, Loop
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import Tally, tally
-from retroformer.protocols import Actor, Reflector
+from retroformer.protocols import Agent
 from retroformer.records import Key, Memory, Task, Usage
 from retroformer.reflectors.baseline import NoReflector
 from retroformer.store import Store, open_store
@@ -58,15 +58,14 @@ class _Stage:
     slots: asyncio.Semaphore
     """Shared by the arms: so many units are in flight in all."""
 
-    def experience(self, arm: str, actor: Actor, reflector: Reflector, told: Callable[[str], None]) -> Experience:
+    def experience(self, arm: str, agent: Agent, loop: Loop, told: Callable[[str], None]) -> Experience:
         """Of the arm with this name in the store."""
         return Experience(
             self.store,
             arm,
             self.made.pool,
-            actor,
-            reflector,
-            self.experiment.loop,
+            agent,
+            loop,
             self.experiment.seed,
             Budget(Collect(), Usage()),
             slots=self.slots,
@@ -91,7 +90,7 @@ async def _play(experiment: Experiment, made: Parts, store: Store, tasks: tuple[
 async def _play_first_trial(stage: _Stage) -> None:
     stage.store.bind(FIRST_TRIAL, conditions_of(stage.experiment, stage.made, Arm(kind="none")))
     with tally("trial 0", len(stage.tasks)) as counts:
-        experience = stage.experience(FIRST_TRIAL, stage.made.actor, NoReflector(), counts.told)
+        experience = stage.experience(FIRST_TRIAL, stage.made.agent(NoReflector()), stage.experiment.loop, counts.told)
         await gather_all([asyncio.create_task(_open_task(experience, task, counts)) for task in stage.tasks])
 
 
@@ -110,8 +109,8 @@ async def _retry(stage: _Stage, arms: Mapping[str, Arm]) -> dict[str, Experience
 def _bound(stage: _Stage, stored: str, arm: Arm, counts: Tally) -> Experience:
     experiment, made = stage.experiment, stage.made
     stage.store.bind(stored, conditions_of(experiment, made, arm))
-    reflector = reflector_of(experiment, made, stage.store, arm)
-    return stage.experience(stored, actor_of(experiment, made, arm), reflector, counts.told)
+    agent = made.agent(reflector_of(experiment, made, stage.store, arm), actor_of(experiment, made, arm))
+    return stage.experience(stored, agent, at_arm(experiment, arm).loop, counts.told)
 
 
 async def _open_task(experience: Experience, task: Task, counts: Tally) -> None:

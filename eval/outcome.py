@@ -1,6 +1,6 @@
 """What the store says about the arms: who solved which task by which trial, and what is missing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,7 +22,7 @@ class SeedOutcome:
     stored: str
     """Its name in the store, such as `eval/trained/ppo-1`."""
     solved_NT: Floats
-    """1 where task T was solved in trial N or before, shape (trials, tasks)."""
+    """1 where the last attempt made by trial N solved task T, shape (trials, tasks)."""
     return_NT: Floats
     """Return of the last attempt made by trial N."""
     invalid: int
@@ -54,7 +54,7 @@ class ArmOutcome:
 
     @cached_property
     def solved_NT(self) -> Floats:
-        """Share of the seeds that solved task T in trial N or before."""
+        """Share of the seeds whose last attempt made by trial N solved task T."""
         return _mean([seed.solved_NT for seed in self.seeds])
 
     @cached_property
@@ -97,13 +97,18 @@ def arm_outcomes(
 def _seed_outcome(store: Store, tasks: Sequence[Task], stored: str, attempts: Attempts, trials: int) -> SeedOutcome:
     return SeedOutcome(
         stored=stored,
-        solved_NT=np.array([[_solved(attempts, task.id, n) for task in tasks] for n in range(trials)]),
-        return_NT=np.array([[_last_return(attempts, task.id, n) for task in tasks] for n in range(trials)]),
+        solved_NT=_of_last(attempts, tasks, trials, lambda attempt: float(attempt.outcome is Outcome.SUCCESS)),
+        return_NT=_of_last(attempts, tasks, trials, lambda attempt: attempt.episode_return),
         invalid=len(store.invalid_causes(stored)),
         usage=store.usage(stored),
         reflections={(one.key.task_id, one.key.trial): one for one in store.reflections(stored)},
         attempts=attempts,
     )
+
+
+def _of_last(attempts: Attempts, tasks: Sequence[Task], trials: int, worth: Callable[[Trajectory], float]) -> Floats:
+    """What the last attempt made by each trial was worth, shape (trials, tasks)."""
+    return np.array([[worth(_last(attempts, task.id, trial)) for task in tasks] for trial in range(trials)])
 
 
 def _mean(values: Sequence[Floats]) -> Floats:
@@ -118,21 +123,16 @@ def _attempts(store: Store, first: dict[str, Trajectory], stored: str) -> Attemp
 
 
 def _complete(attempts: Attempts, task_id: str, trials: int) -> bool:
-    """Every trial up to the first success, or up to the last, is there."""
+    """Every trial up to the one with which the agent was content, or up to the last, is there."""
     for trial in range(trials):
         attempt = attempts.get((task_id, trial))
         if attempt is None:
             return False
-        if attempt.outcome is Outcome.SUCCESS:
+        if not attempt.failed:
             return True
     return True
 
 
-def _solved(attempts: Attempts, task_id: str, trial: int) -> float:
-    made = [attempts.get((task_id, index)) for index in range(trial + 1)]
-    return float(any(one is not None and one.outcome is Outcome.SUCCESS for one in made))
-
-
-def _last_return(attempts: Attempts, task_id: str, trial: int) -> float:
-    made = [attempts[task_id, index] for index in range(trial + 1) if (task_id, index) in attempts]
-    return made[-1].episode_return
+def _last(attempts: Attempts, task_id: str, trial: int) -> Trajectory:
+    """The last attempt made by this trial; an agent that is told the truth makes none after a success."""
+    return next(attempts[task_id, index] for index in range(trial, -1, -1) if (task_id, index) in attempts)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eval.account import endings, invalid_causes, origin, reward_audit, written_examples
 from eval.examples import pick_examples, render_examples
+from eval.failures import failure_classes, judgements
 from eval.figure import draw_curve
 from eval.findings import Findings
 from eval.lesson import lessons_of
@@ -56,7 +57,9 @@ def _sections(findings: Findings) -> Iterable[str]:
         yield f"## Of the {failed} tasks failed at trial 0\n\n{solved_of_failed(findings)}"
     yield f"## Differences after the last trial, paired by task\n\n{paired_differences(findings)}"
     yield f"## What was served\n\n{served_table(findings.verified)}"
-    yield f"## How attempts ended\n\n{endings(outcomes)}"
+    yield f"## How attempts ended\n\n{endings(outcomes)}\n\n{failure_classes(outcomes)}"
+    if judged := judgements(outcomes):
+        yield f"## What the agent made of its own attempts\n\n{judged}"
     if causes := invalid_causes(findings):
         yield f"## Why attempts were invalid\n\n{causes}"
     if audit := reward_audit(experiment):

@@ -11,6 +11,13 @@ _HASH_SHOWN = 12
 _PROBE_SHOWN = 200
 """Characters of an answer to the probe."""
 
+_EVALUATORS = {
+    "oracle": "The agent is told the true outcome of its attempts (evaluator `oracle`), as in the papers.",
+    "heuristic": "The agent takes an attempt for failed that ran in circles or for too long (evaluator `heuristic`).",
+    "tests": "The agent judges its programs by tests that it wrote itself (evaluator `tests`).",
+    "model": "A language model judges the attempts (evaluator `model`).",
+}
+
 
 def actor_sentence(findings: Findings) -> str:
     """What played all arms."""
@@ -19,7 +26,7 @@ def actor_sentence(findings: Findings) -> str:
         f"An attempt has at most {experiment.loop.actions} actions (`loop.actions`; the environment itself ends it "
         f"after {experiment.environment.max_steps})."
     )
-    return f"{_actor(experiment.actor, findings.actor_sha256)} {limits}"
+    return f"{_actor(experiment.actor, findings.actor_sha256)} {limits} {_EVALUATORS[experiment.evaluator.kind]}"
 
 
 def arms_table(experiment: Experiment) -> str:
@@ -95,6 +102,7 @@ def _advice(arm: Arm) -> str:
 
 
 def _retries(arm: Arm) -> str:
-    if arm.actor_temperature is None:
-        return "as at trial 0"
-    return f"at temperature {arm.actor_temperature:g}"
+    told = [] if arm.actor_temperature is None else [f"at temperature {arm.actor_temperature:g}"]
+    if arm.last_attempt is not None:
+        told.append("sees its last attempt" if arm.last_attempt else "does not see its last attempt")
+    return ", ".join(told) or "as at trial 0"

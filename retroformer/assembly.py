@@ -15,7 +15,7 @@ from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.llm import LanguageModel
 from retroformer.prompts import load_pack, reflection_renderer
-from retroformer.protocols import Actor
+from retroformer.protocols import Actor, Agent, Evaluator, Reflector
 from retroformer.records import Task
 from retroformer.reflectors.model import ModelReflector
 
@@ -75,6 +75,7 @@ class Parts:
 
     pool: EnvironmentPool
     actor: Actor
+    evaluator: Evaluator | None
     connections: Connections
     adapter_sha256: dict[str, str | None]
     """By model name, as the own server proves it; empty where no own server runs."""
@@ -86,6 +87,10 @@ class Parts:
         page = self.experiment.actor
         own = page.kind != "rule" and page.endpoint.base_url is None
         return self.adapter_sha256.get(page.endpoint.model) if own else None
+
+    def agent(self, reflector: Reflector, actor: Actor | None = None) -> Agent:
+        """The page's actor, or another, with this reflector."""
+        return Agent(actor or self.actor, reflector, self.evaluator)
 
     def reflector(self, model: str, temperature: float) -> ModelReflector:
         """The reflector of this name at the experiment's endpoint."""
@@ -111,6 +116,8 @@ async def parts(page: Page, *, asks_reflector: bool) -> AsyncIterator[Parts]:
     endpoints = [experiment.reflector.endpoint] if asks_reflector else []
     if experiment.actor.kind != "rule":
         endpoints.append(experiment.actor.endpoint)
+    if experiment.evaluator.kind == "model":
+        endpoints.append(experiment.evaluator.endpoint)
     async with AsyncExitStack() as stack:
         base_url, hashes = None, dict[str, str | None]()
         if any(endpoint.base_url is None for endpoint in endpoints):
@@ -125,7 +132,8 @@ async def parts(page: Page, *, asks_reflector: bool) -> AsyncIterator[Parts]:
         await stack.enter_async_context(pool)
         connections = Connections(base_url, frozenset(hashes))
         stack.push_async_callback(connections.close)
-        yield Parts(pool, make_actor(experiment, connections), connections, hashes, experiment)
+        actor, evaluator = make_actor(experiment, connections), make_evaluator(experiment, connections)
+        yield Parts(pool, actor, evaluator, connections, hashes, experiment)
 
 
 def make_actor(experiment: Experiment, connections: Connections) -> Actor:
@@ -135,6 +143,8 @@ def make_actor(experiment: Experiment, connections: Connections) -> Actor:
         ConfigError: this actor cannot play this environment, or its endpoint cannot hold it to admissible actions.
     """
     page, environment = experiment.actor, experiment.environment
+    if experiment.loop.last_attempt and page.kind in ("rule", "household"):
+        raise ConfigError(f"The {page.kind} actor reads advice alone: leave last_attempt out, or set actor.kind=react.")
     if page.kind == "react":
         from retroformer.actors.react import ReactActor
 
@@ -155,6 +165,32 @@ def make_actor(experiment: Experiment, connections: Connections) -> Actor:
     from retroformer.actors.rule import RuleActor
 
     return RuleActor(grammar=environment.grammar)
+
+
+def make_evaluator(experiment: Experiment, connections: Connections) -> Evaluator | None:
+    """Who judges the attempts of this page; nobody where the true outcome is told.
+
+    Raises:
+        ConfigError: there are no tests in this environment.
+    """
+    from retroformer import evaluators
+
+    match experiment.evaluator.kind:
+        case "oracle":
+            return None
+        case "heuristic":
+            return evaluators.HeuristicEvaluator()
+        case "tests":
+            if experiment.environment.name != "programming":
+                raise ConfigError(
+                    f"evaluator.kind=tests is for programs, and {experiment.environment.name} has none: "
+                    "take oracle, heuristic or model."
+                )
+            return evaluators.TestsEvaluator()
+        case "model":
+            pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+            model = connections.model(experiment.evaluator.endpoint)
+            return evaluators.ModelEvaluator(model, pack, experiment.reflector.prompt_characters)
 
 
 def chosen_tasks(experiment: Experiment, count: int | None, splits: Sequence[str] = ()) -> tuple[Task, ...]:
@@ -206,16 +242,17 @@ def conditions(experiment: Experiment, adapter_sha256: str | None, actor_sha256:
     page = experiment.model_dump(mode="json")
     for name in ("data", "split", "task_types"):
         page["environment"].pop(name, None)
-    for section in ("actor", "reflector"):
+    for section in ("actor", "evaluator", "reflector"):
         for name in ("base_url", "api_key_env", "timeout_seconds", "dollars_per_million"):
             page[section]["endpoint"].pop(name)
     if actor_sha256 is not None:
         page["actor"]["adapter_sha256"] = actor_sha256
-    kept_of_loop = ("memory", "repetitions", "actions")
+    kept_of_loop = ("memory", "last_attempt", "repetitions", "actions")
     return {
         "seed": page["seed"],
         "environment": page["environment"],
         "actor": page["actor"] if experiment.actor.kind != "rule" else {"kind": "rule"},
+        "evaluator": page["evaluator"] if experiment.evaluator.kind == "model" else experiment.evaluator.kind,
         "reflector": page["reflector"] | {"adapter_sha256": adapter_sha256},
         "loop": {name: page["loop"][name] for name in kept_of_loop},
     }

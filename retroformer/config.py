@@ -33,6 +33,8 @@ class Loop(Section):
     """Attempts at a task, the first included (N in Retroformer's Algorithm 1)."""
     memory: Annotated[int, Field(ge=1, le=10)] = 3
     """How many of the last reflections the actor carries (1 to 3 in Reflexion)."""
+    last_attempt: bool = False
+    """Whether the actor sees its last attempt, too (episodic memory, EPM in Reflexion)."""
     repetitions: Positive = 3
     """A trial ends when the same action brought the same observation more than this many times (Omega of Reflexion)."""
     actions: Positive = 30
@@ -60,6 +62,14 @@ class ActorSection(Section):
     """Tokens of one thought and action."""
     choice: Literal["free", "admissible"] = "free"
     """What kind household may write: any text, or only actions that are possible now (our own server only)."""
+
+
+class EvaluatorSection(Section):
+    kind: Literal["oracle", "heuristic", "tests", "model"] = "oracle"
+    """Who says whether an attempt failed. oracle: the true outcome is told; heuristic: it ended by repetition or took
+    too long (Reflexion, section 4.1); tests: those that the agent wrote (programming); model: a language model."""
+    endpoint: Endpoint = Endpoint()
+    """Where kind model answers."""
 
 
 class ReflectorSection(Section):
@@ -195,6 +205,8 @@ class Arm(Section):
     """For kinds rule and oracle: the words that the household actor was taught with, or others."""
     actor_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """Of the actor in this arm's retries; the page's own without one."""
+    last_attempt: bool | None = None
+    """Whether the actor sees its last attempt in this arm's retries; as in the loop without a word."""
 
 
 class Eval(Section):
@@ -235,6 +247,7 @@ class Experiment(Section):
     """Where the tasks come from; its `name` says which other keys there are."""
     loop: Loop = Loop()
     actor: ActorSection = ActorSection()
+    evaluator: EvaluatorSection = EvaluatorSection()
     reflector: ReflectorSection = ReflectorSection()
     collect: Collect = Collect()
     train: Train = Train()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from retroformer.config import Collect, Loop
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.errors import BudgetExhausted, EnvironmentFailure, InfrastructureFailure
-from retroformer.protocols import Actor, Reflector
+from retroformer.protocols import Agent
 from retroformer.records import Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
 from retroformer.rollout import improve, rollout
 from retroformer.store import Store
@@ -48,8 +48,7 @@ class Experience:
         store: Store,
         arm: str,
         pool: EnvironmentPool,
-        actor: Actor,
-        reflector: Reflector,
+        agent: Agent,
         loop: Loop,
         seed: int,
         budget: Budget,
@@ -59,8 +58,7 @@ class Experience:
         first_trial_arm: str | None = None,
         told: Callable[[str], None] = lambda outcome: None,
     ) -> None:
-        self._store, self._arm, self._pool = store, arm, pool
-        self._actor, self._reflector, self._loop = actor, reflector, loop
+        self._store, self._arm, self._pool, self._agent, self._loop = store, arm, pool, agent, loop
         self._seed, self._budget, self._slots, self._repeats = seed, budget, slots, repeats
         self._first_trial_arm = first_trial_arm or arm
         self._told = told
@@ -105,7 +103,7 @@ class Experience:
     async def _play(self, task: Task, memory: Memory, key: Key) -> Trajectory:
         try:
             async with self._pool.episode(task) as episode:
-                return await rollout(task, episode, self._actor, memory, self._loop, self._draw(key))
+                return await rollout(task, episode, self._agent, memory, self._loop, self._draw(key))
         except EnvironmentFailure as failure:
             return Trajectory.invalid(task, str(failure))
 
@@ -121,7 +119,7 @@ class Experience:
             try:
                 async with self._slots:
                     self._budget.check()
-                    written = await self._reflector.reflect(failure, memory, self._draw(key))
+                    written = await self._agent.reflector.reflect(failure, memory, self._draw(key))
             except InfrastructureFailure as error:
                 self._store.add_invalid(key, str(error), Usage())
                 self._told(Outcome.INVALID.value)

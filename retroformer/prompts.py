@@ -24,6 +24,8 @@ _CUT = " [shortened]"
 _EXAMPLE_ACTION = re.compile(r"^Action \d+: (.+)$", re.MULTILINE)
 _KEPT_CHARACTERS = 80
 """An observation is never cut below this."""
+_LAST_ATTEMPT_CHARACTERS = 6000
+"""A longer last attempt is shortened before the actor sees it."""
 
 Render = Callable[[Trajectory, Memory], tuple[Message, ...]]
 """What turns a failure into the reflector's prompt."""
@@ -40,10 +42,14 @@ class Pack(Record):
     """Finished attempts in the Thought / Action / Observation format."""
     remember: str
     """The line above the reflections that the actor carries."""
+    last_attempt: str = "Your last attempt at this task, which was not good enough:"
+    """The line above the last attempt, where the actor carries that."""
     reflect: str
     """What the reflector is told."""
     ask: str
     """The line after the trajectory that asks for advice."""
+    judge: str = "You are shown one attempt of an agent at a task. Did it solve the task? Answer yes or no."
+    """What a model that judges attempts is told."""
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -75,6 +81,9 @@ def react_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:
     examples = "\n\n".join(example.strip() for example in pack.examples)
     reflections = "".join(f"\n- {' '.join(text.split())}" for text in scene.memory.reflections)
     advice = f"{pack.remember.strip()}{reflections}\n\n" if reflections else ""
+    if (last := scene.memory.last_trajectory) is not None:
+        steps = shorten(last.steps, _LAST_ATTEMPT_CHARACTERS)
+        advice = f"{pack.last_attempt.strip()}\n{_react_steps(steps)}\n{advice}"
     number = len(scene.steps) + 1
     attempt = f"{scene.opening.strip()}\n{_react_steps(scene.steps)}Thought {number}:"
     return (
@@ -96,10 +105,21 @@ def reflection_prompt(pack: Pack, characters: int, failure: Trajectory, memory: 
     steps = shorten(failure.steps, max(0, characters - len(failure.opening)))
     earlier = "".join(f"\n- {' '.join(text.split())}" for text in memory.reflections)
     tried = f"\nAdvice that this attempt was given:{earlier}\n" if earlier else ""
-    attempt = f"{failure.opening.strip()}\n{_react_steps(steps)}{tried}\nThe attempt failed ({failure.ending.value})."
+    # Who judges its attempts itself is not told by the way how they really ended.
+    how = f" ({failure.ending.value})" if failure.judged is None else ""
+    attempt = f"{failure.opening.strip()}\n{_react_steps(steps)}{tried}\nThe attempt failed{how}."
     return (
         Message(role="system", content=pack.reflect.strip()),
         Message(role="user", content=f"{attempt}\n{pack.ask.strip()}"),
+    )
+
+
+def judge_prompt(pack: Pack, characters: int, attempt: Trajectory) -> tuple[Message, ...]:
+    """The whole attempt, as a reflector sees it but for the verdict, and the question whether it solved the task."""
+    steps = shorten(attempt.steps, max(0, characters - len(attempt.opening)))
+    return (
+        Message(role="system", content=pack.judge.strip()),
+        Message(role="user", content=f"{attempt.opening.strip()}\n{_react_steps(steps)}\nSolved, yes or no?"),
     )
 
 

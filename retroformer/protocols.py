@@ -1,5 +1,6 @@
 """The roles. Each is one or two methods; nobody inherits to be accepted."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from retroformer.records import Memory, Record, Reflection, Step, Task, Trajectory, Transition, Usage
@@ -80,3 +81,28 @@ class Reflector(Protocol):
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Advice for the next trial. `seed` makes candidates differ and repeat. Raises EndpointFailure."""
         ...
+
+
+class Judgement(Record):
+    """What an evaluator makes of an attempt."""
+
+    solved: bool
+    usage: Usage = Usage()
+
+
+class Evaluator(Protocol):
+    """Who judges an attempt without being told the true outcome (Reflexion, section 3)."""
+
+    async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
+        """Whether the attempt, with this last answer of the environment, solved its task. Raises EndpointFailure."""
+        ...
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The three models of Reflexion: one acts, one looks back, one judges."""
+
+    actor: Actor
+    reflector: Reflector
+    evaluator: Evaluator | None = None
+    """None: the agent is told the true outcome."""

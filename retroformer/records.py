@@ -34,6 +34,8 @@ class Transition(Record):
     success: bool = False
     choices: tuple[str, ...] = ()
     """Actions that are possible now, where the environment can tell."""
+    tests_passed: bool | None = None
+    """Whether the program passed the tests that the agent wrote itself; programming only."""
 
     @property
     def over(self) -> bool:
@@ -100,7 +102,16 @@ class Trajectory(Record):
     ending: Ending
     cause: str = ""
     """The failure of the infrastructure in words; empty unless the outcome is invalid."""
+    judged: bool | None = None
+    """Whether the agent itself takes the task for solved; None where it is told the true outcome."""
     usage: Usage = Usage()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the agent tries again: what it makes of the attempt, or else the true outcome."""
+        if self.outcome is Outcome.INVALID:
+            return False
+        return self.outcome is Outcome.FAILURE if self.judged is None else not self.judged
 
     @property
     def episode_return(self) -> float:
@@ -152,11 +163,13 @@ class Memory(Record):
     reflections: tuple[str, ...] = ()
     last_trajectory: Trajectory | None = None
 
-    def remember(self, reflection: str, capacity: int) -> "Memory":
-        """This memory with one more reflection; the oldest beyond `capacity` are dropped, a blank one is not kept."""
-        if not reflection.strip():
-            return self
-        return self.model_copy(update={"reflections": (*self.reflections, reflection)[-capacity:]})
+    def remember(self, reflection: str, capacity: int, last_attempt: Trajectory | None = None) -> "Memory":
+        """This memory with one more reflection, and with this last attempt in place of an earlier one.
+
+        The oldest reflections beyond `capacity` are dropped, a blank one is not kept.
+        """
+        kept = (*self.reflections, reflection)[-capacity:] if reflection.strip() else self.reflections
+        return Memory(reflections=kept, last_trajectory=last_attempt)
 
 
 class Key(Record):

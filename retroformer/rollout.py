@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from retroformer.config import Loop
 from retroformer.errors import InfrastructureFailure
-from retroformer.protocols import Actor, Episode, Scene
+from retroformer.protocols import Agent, Episode, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Step, Task, Trajectory, Transition, Usage
 
 Result = TypeVar("Result")
@@ -40,10 +40,11 @@ async def improve(attempt: Attempt, advise: Advise, loop: Loop, candidates: int)
     memory, accepted = Memory(), 0
     trajectory = await attempt(memory, 0, 0)
     for trial in range(1, loop.trials):
-        if trajectory.outcome is not Outcome.FAILURE:
+        if not trajectory.failed:
             return
         reflections = await _all(advise(trajectory, memory, trial, c, accepted) for c in range(candidates))
-        memories = [memory.remember(reflection.text, loop.memory) for reflection in reflections]
+        last = trajectory if loop.last_attempt else None
+        memories = [memory.remember(reflection.text, loop.memory, last) for reflection in reflections]
         retries = await _all(attempt(memories[c], trial, c) for c in range(candidates))
         if any(retry.outcome is Outcome.INVALID for retry in retries):
             return
@@ -51,8 +52,8 @@ async def improve(attempt: Attempt, advise: Advise, loop: Loop, candidates: int)
         memory, trajectory = memories[accepted], retries[accepted]
 
 
-async def rollout(task: Task, episode: Episode, actor: Actor, memory: Memory, loop: Loop, seed: int = 0) -> Trajectory:
-    """One attempt. Where the infrastructure fails it ends as invalid, with the cause; that is never a return of 0.
+async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, loop: Loop, seed: int = 0) -> Trajectory:
+    """One attempt, judged. Where the infrastructure fails it ends as invalid, with the cause; never a return of 0.
 
     An actor that samples repeats its attempt where `seed` is the same.
     """
@@ -69,19 +70,27 @@ async def rollout(task: Task, episode: Episode, actor: Actor, memory: Memory, lo
                 choices=seen.choices,
                 seed=seed + len(steps),
             )
-            move = await actor.act(scene)
+            move = await agent.actor.act(scene)
             usage += move.usage
             seen = await episode.step(move.action)
             steps.append(
                 Step(thought=move.thought, action=move.action, observation=seen.observation, reward=seen.reward)
             )
+        made = Trajectory(
+            task=task,
+            opening=opening,
+            steps=tuple(steps),
+            outcome=Outcome.SUCCESS if seen.success else Outcome.FAILURE,
+            ending=ending,
+            usage=usage,
+        )
+        if agent.evaluator is None:
+            return made
+        verdict = await agent.evaluator.judge(made, seen)
+        return made.model_copy(update={"judged": verdict.solved, "usage": usage + verdict.usage})
     except InfrastructureFailure as failure:
-        outcome, ending, cause = Outcome.INVALID, Ending.INFRASTRUCTURE, str(failure)
-    else:
-        outcome, cause = (Outcome.SUCCESS if seen.success else Outcome.FAILURE), ""
-    return Trajectory(
-        task=task, opening=opening, steps=tuple(steps), outcome=outcome, ending=ending, cause=cause, usage=usage
-    )
+        so_far = {"opening": opening, "steps": tuple(steps), "usage": usage}
+        return Trajectory.invalid(task, str(failure)).model_copy(update=so_far)
 
 
 def _ending(seen: Transition, steps: Sequence[Step], loop: Loop) -> Ending | None:

@@ -52,6 +52,22 @@ def outcomes(store: Store, *arms: str) -> dict[str, ArmOutcome]:
     return {one.name: one for one in arm_outcomes(store, TASKS, stored(*arms), trials=3)}
 
 
+def test_an_agent_that_judges_itself_is_taken_at_its_last_attempt(store: Store) -> None:
+    """Solved at first and not believed, then spoiled: what counts is what the agent left behind."""
+    tell_all(store)
+    for name in "ab":
+        for trial, (episode_return, judged) in enumerate(((1.0, False), (0.0, True))):
+            outcome = Outcome.SUCCESS if episode_return else Outcome.FAILURE
+            made = attempt_at(task(name), rewards=(episode_return,), outcome=outcome)
+            arm = FIRST_TRIAL if trial == 0 else "eval/harsh"
+            key = Key(arm=arm, task_id=f"{name}-judged", trial=trial)
+            store.add_trajectory(key, made.model_copy(update={"judged": judged}))
+    tasks = [task("a-judged"), task("b-judged")]
+    (made,) = arm_outcomes(store, tasks, stored("harsh"), trials=3)
+    assert made.solved_NT.tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert made.incomplete == 0
+
+
 def test_a_task_counts_as_solved_from_its_first_success_on(store: Store) -> None:
     tell_all(store)
     made = outcomes(store, "x")["x"]

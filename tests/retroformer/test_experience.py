@@ -10,7 +10,7 @@ import pytest
 from retroformer.config import Collect, Loop
 from retroformer.errors import BudgetExhausted
 from retroformer.experience import Budget, Experience
-from retroformer.protocols import Actor, Move, Scene
+from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.rating import rated_reflections
 from retroformer.records import Key, Memory, Outcome, Usage
 from retroformer.store import Store
@@ -42,8 +42,7 @@ def experience(
         store,
         arm,
         school or School(),  # type: ignore[arg-type]
-        actor or ActorThatNeedsAdvice(),
-        teacher or Teacher(),
+        Agent(actor or ActorThatNeedsAdvice(), teacher or Teacher()),
         Loop(retries=retries),
         seed,
         budget or Budget(Collect(), Usage()),

@@ -9,6 +9,7 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.prompts import (
     Pack,
     compact_reflection_prompt,
+    judge_prompt,
     load_pack,
     react_prompt,
     reflection_prompt,
@@ -67,6 +68,31 @@ def test_what_the_memory_holds_is_in_the_actors_prompt_one_line_each() -> None:
 
 def test_without_reflections_there_is_no_word_of_advice() -> None:
     assert "advice" not in react_prompt(PACK, scene())[1].content.lower()
+
+
+def test_a_last_attempt_that_the_memory_holds_is_shown_above_the_advice() -> None:
+    memory = ADVISED.model_copy(update={"last_trajectory": FAILURE})
+    words = react_prompt(PACK, Scene(task=GAME, opening=OPENING, steps=(), memory=memory))[1].content
+    assert words.index(PACK.last_attempt) < words.index("Action 2: open fridge 1") < words.index(PACK.remember)
+    assert words.endswith(f"{OPENING}\nThought 1:")
+
+
+def test_a_last_attempt_is_shortened_where_it_is_long() -> None:
+    wordy = FAILURE.model_copy(update={"steps": (Step(action="look", observation="x" * 9000), *STEPS)})
+    scene = Scene(task=GAME, opening=OPENING, steps=(), memory=Memory(last_trajectory=wordy))
+    assert len(react_prompt(PACK, scene)[1].content) < 7000
+
+
+def test_a_judge_reads_the_attempt_but_not_how_it_ended() -> None:
+    system, user = judge_prompt(PACK, 10_000, FAILURE)
+    assert "yes or no" in system.content
+    assert "Action 2: open fridge 1" in user.content
+    assert FAILURE.ending.value not in user.content
+
+
+def test_a_reflector_of_an_agent_that_judges_itself_is_not_told_how_the_attempt_really_ended() -> None:
+    judged = FAILURE.model_copy(update={"ending": Ending.SOLVED, "judged": False})
+    assert "solved" not in reflection_prompt(PACK, 10_000, judged, Memory())[1].content
 
 
 def test_the_first_prompt_asks_for_the_first_thought() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from retroformer.config import Loop
 from retroformer.errors import EndpointFailure
-from retroformer.protocols import Actor, Episode, Move, Scene
-from retroformer.records import Ending, Memory, Outcome, Reflection, Trajectory
+from retroformer.protocols import Actor, Agent, Episode, Judgement, Move, Scene
+from retroformer.records import Ending, Memory, Outcome, Reflection, Trajectory, Transition
+from retroformer.reflectors.baseline import NoReflector
 from retroformer.rollout import improve, rollout
 from tests.support.characters import (
     CAPITAL,
@@ -54,7 +55,7 @@ def run_course(course: Course, candidates: int = 2, trials: int = 3, memory: int
 
 
 def play(episode: Episode, actor: Actor, loop: Loop | None = None, memory: Memory | None = None) -> Trajectory:
-    return asyncio.run(rollout(CAPITAL, episode, actor, memory or Memory(), loop or Loop()))
+    return asyncio.run(rollout(CAPITAL, episode, Agent(actor, NoReflector()), memory or Memory(), loop or Loop()))
 
 
 def test_every_failure_buys_its_candidates_and_each_is_tried() -> None:
@@ -120,7 +121,7 @@ def test_a_reflection_on_the_first_failure_wins_the_second_trial() -> None:
     outcomes = []
 
     async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
-        made = await rollout(CAPITAL, Riddle(), ActorThatNeedsAdvice(), memory, Loop())
+        made = await rollout(CAPITAL, Riddle(), Agent(ActorThatNeedsAdvice(), NoReflector()), memory, Loop())
         outcomes.append(made.outcome)
         return made
 
@@ -129,6 +130,57 @@ def test_a_reflection_on_the_first_failure_wins_the_second_trial() -> None:
 
     asyncio.run(improve(attempt, advise, Loop(), 1))  # type: ignore[arg-type]
     assert outcomes == [Outcome.FAILURE, Outcome.SUCCESS]
+
+
+class Harsh:
+    """An evaluator that is never content."""
+
+    async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
+        return Judgement(solved=False, usage=PRICE)
+
+
+def test_an_attempt_is_judged_beside_its_true_outcome_and_the_judge_is_paid() -> None:
+    agent = Agent(ActorThatNeedsAdvice(), NoReflector(), Harsh())
+    made = asyncio.run(rollout(CAPITAL, Riddle(), agent, Memory(reflections=("Paris!",)), Loop()))
+    assert (made.outcome, made.judged, made.failed) == (Outcome.SUCCESS, False, True)
+    assert made.usage == PRICE + PRICE
+
+
+def test_an_invalid_attempt_is_not_judged() -> None:
+    agent = Agent(ActorWithABadLine(from_step=1), NoReflector(), Harsh())
+    made = asyncio.run(rollout(CAPITAL, Corridor(), agent, Memory(), Loop()))
+    assert (made.outcome, made.judged, made.failed) == (Outcome.INVALID, None, False)
+
+
+@pytest.mark.parametrize(("judged", "trials"), [(True, [0]), (False, [0, 1, 2]), (None, [0, 1, 2])])
+def test_an_agent_goes_on_until_it_is_content_itself(judged: bool | None, trials: list[int]) -> None:
+    tried = []
+
+    async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
+        tried.append(trial)
+        return attempt_at().model_copy(update={"judged": judged})
+
+    async def advise(*_: object) -> Reflection:
+        return advice("Again.")
+
+    asyncio.run(improve(attempt, advise, Loop(), 1))  # type: ignore[arg-type]
+    assert tried == trials
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_the_last_attempt_is_carried_where_the_page_says_so(carried: bool) -> None:
+    seen = list[Trajectory | None]()
+
+    async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
+        seen.append(memory.last_trajectory)
+        return attempt_at(rewards=(trial / 10,))
+
+    async def advise(*_: object) -> Reflection:
+        return advice("Again.")
+
+    asyncio.run(improve(attempt, advise, Loop(last_attempt=carried), 1))  # type: ignore[arg-type]
+    expected = [attempt_at(rewards=(0.0,)), attempt_at(rewards=(0.1,))] if carried else [None, None]
+    assert seen == [None, *expected]
 
 
 def test_a_solved_episode_is_a_success_with_its_return() -> None:
@@ -175,7 +227,7 @@ def test_every_step_acts_with_another_seed() -> None:
             self.seeds.append(scene.seed)
             return Move(action="walk")
 
-    asyncio.run(rollout(CAPITAL, Corridor(3), Noting(), Memory(), Loop(), seed=70))
+    asyncio.run(rollout(CAPITAL, Corridor(3), Agent(Noting(), NoReflector()), Memory(), Loop(), seed=70))
     assert Noting.seeds == [70, 71, 72]
 
 
