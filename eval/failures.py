@@ -43,7 +43,7 @@ def judgements(outcomes: Sequence[ArmOutcome]) -> str:
     return table([*header, "right"], rows) if rows else ""
 
 
-def _right(counts: Counter[tuple[bool | None, bool]]) -> int:
+def _right(counts: Counter[tuple[bool, bool]]) -> int:
     return counts[True, True] + counts[False, False]
 
 
