@@ -49,3 +49,19 @@ class Hotpotqa(EnvironmentSection):
     """The return of an answer: the paper's F1 without stop words, or exact match."""
     max_steps: Positive = 6
     """Actions after which an episode is truncated."""
+
+
+class Webshop(EnvironmentSection):
+    name: Literal["webshop"] = "webshop"
+    data: Path | None = None
+    """A folder with WebShop's files: items_shuffle*.json, items_ins_v2*.json and what else there is, maybe as .xz."""
+    split: str = "train"
+    """test (the first 500 goals), validation (the next 1,000), train (the others), or `all`."""
+    goals: Literal["synthetic", "human"] = "synthetic"
+    """Instructions made from products' attributes and options, or written by people."""
+    per_product: Positive | None = 5
+    """Goals of one product in the split train, where some have hundreds; with null all of them."""
+    text: Literal["react", "text", "text_rich"] = "react"
+    """What a page looks like: as in ReAct and Reflexion, or one of WebShop's own two formats."""
+    max_steps: Positive = 15
+    """Actions after which an episode is truncated."""

@@ -1,0 +1,5 @@
+"""WebShop in text: search, pages, options and purchases in a shop of any size, without Java or a browser."""
+
+from retroformer.environments.webshop.taskset import WebshopTaskset, taskset
+
+__all__ = ["WebshopTaskset", "taskset"]

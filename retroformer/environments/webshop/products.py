@@ -20,6 +20,8 @@ class Product(NamedTuple):
     """One price, or the two ends of a range."""
     query: str
     """The search under which the product was found when the data were collected, in lower case."""
+    category: str
+    """The department, such as `beauty`."""
     product_category: str
     """Names from wide to narrow, with the sign for `greater` between them."""
     options: tuple[tuple[str, tuple[str, ...]], ...]
@@ -56,6 +58,7 @@ def product(row: Mapping[str, Any], attributes: tuple[str, ...]) -> Product:
         bullets=tuple(bullets) if isinstance(bullets, list) else (bullets or "",),
         pricing=_pricing(row.get("pricing")),
         query=row["query"].lower().strip(),
+        category=row["category"],
         product_category=row["product_category"],
         options=_options(row.get("customization_options") or {}),
         attributes=attributes,

@@ -85,9 +85,7 @@ def reward(bought: Product, price: float, options: Mapping[str, str], goal: Goal
     )
 
 
-def type_match(
-    bought: Product, bought_nouns: Sequence[str], wanted: Product, wanted_nouns: Sequence[str]
-) -> TypeMatch:
+def type_match(bought: Product, bought_nouns: Sequence[str], wanted: Product, wanted_nouns: Sequence[str]) -> TypeMatch:
     """How near two products are. Of the wanted title's nouns, a repeated one counts as often as it is there."""
     common = set(bought_nouns) & set(wanted_nouns)
     return TypeMatch(

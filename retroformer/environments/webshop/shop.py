@@ -172,9 +172,11 @@ def _drawn_price(one: Product, generator: random.Random) -> float:
 
 
 def _from_json(record: str) -> Product:
-    asin, title, description, bullets, pricing, query, product_category, options, attributes = json.loads(record)
+    asin, title, description, bullets, pricing, query, category, product_category, options, attributes = json.loads(
+        record
+    )
     return Product(
-        *(asin, title, description, tuple(bullets), tuple(pricing), query, product_category),
+        *(asin, title, description, tuple(bullets), tuple(pricing), query, category, product_category),
         options=tuple((name, tuple(values)) for name, values in options),
         attributes=tuple(attributes),
     )

@@ -1,0 +1,84 @@
+"""Shopping for what an instruction asks for (WebShop, Yao et al. 2022), in one of three text formats."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from retroformer.environments.webshop.goals import Goal, Goals
+from retroformer.environments.webshop.react_site import ReactSite
+from retroformer.environments.webshop.reward import Reward, reward, type_match
+from retroformer.environments.webshop.shop import Shop
+from retroformer.environments.webshop.site import Answer, Customer, Site
+from retroformer.environments.webshop.text_site import TextSite
+from retroformer.errors import EnvironmentFailure, UnknownTask
+from retroformer.records import Task, Transition
+
+TextFormat = Literal["text", "text_rich", "react"]
+EPISODE_OVER = "The episode is over."
+
+
+class WebshopEnvironment:
+    """One goal after another in the same shop."""
+
+    def __init__(self, shop: Shop, goals: Goals, text: TextFormat, max_steps: int) -> None:
+        self._shop, self._goals = shop, goals
+        self._text, self._max_steps = text, max_steps
+        self._site: Site | None = None
+        self._last = Transition(observation="")
+        self._steps = 0
+
+    def reset(self, task: Task) -> Transition:
+        """Open the search page with this goal's instruction. The task's id is the goal's place, goal_idx.
+
+        Raises:
+            UnknownTask: the data have no such goal.
+        """
+        goal = self._goals.goal(int(task.id)) if task.id.isdecimal() and len(task.id) < 10 else None
+        if goal is None:
+            raise UnknownTask(f"No goal {task.id!r} in this WebShop data: --list prints the ids.")
+        customer = Customer(
+            self._shop, goal.instruction, lambda asin, options: purchase(self._shop, goal, asin, options).total
+        )
+        self._site = (
+            ReactSite(customer) if self._text == "react" else TextSite(customer, rich=self._text == "text_rich")
+        )
+        self._steps = 0
+        self._last = Transition(observation=self._site.show(), choices=self._site.choices())
+        return self._last
+
+    def step(self, action: str) -> Transition:
+        """Do one action; every action costs a step, also a thought and what makes no sense.
+
+        To buy terminates, with the reward of eq. 7, and is a success if that is 1. The last of `max_steps` actions
+        truncates where it does not terminate.
+        """
+        if self._site is None:
+            raise EnvironmentFailure("No goal was set yet: reset comes before the first step.")
+        if self._last.over:
+            return self._last.model_copy(update={"observation": EPISODE_OVER, "reward": 0.0})
+        self._steps += 1
+        self._last = self._transition(self._site, self._site.act(action))
+        return self._last
+
+    def _transition(self, site: Site, answer: Answer) -> Transition:
+        return Transition(
+            observation=answer.observation,
+            reward=answer.reward,
+            terminated=answer.bought,
+            truncated=not answer.bought and self._steps >= self._max_steps,
+            success=answer.reward == 1.0,
+            choices=() if answer.bought else site.choices(),
+        )
+
+
+def purchase(shop: Shop, goal: Goal, asin: str, options: Mapping[str, str]) -> Reward:
+    """What buying the product of an ASIN with these options is worth to who has this goal.
+
+    Raises:
+        EnvironmentFailure: one of the two products is not in the shop.
+    """
+    bought, wanted = shop.product(asin), shop.product(goal.asin)
+    if bought is None or wanted is None:
+        raise EnvironmentFailure(f"No product {asin if bought is None else goal.asin!r} in this shop.")
+    (product, price), (target, _) = bought, wanted
+    match = type_match(product, shop.nouns(product), target, shop.nouns(target))
+    return reward(product, price, options, goal, match)
