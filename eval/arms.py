@@ -86,6 +86,11 @@ def reflector_of(experiment: Experiment, made: Parts, store: Store, arm: Arm) ->
         case "model":
             assert isinstance(arm.model, str), "spread gives each arm one model"
             return made.reflector(arm.model, experiment.eval.temperature)
+        case "retrieved":
+            from retroformer.reflectors.retrieval import RetrievingReflector, experienced
+
+            known = experiment.eval.retrieval
+            return RetrievingReflector(experienced(store, known.days), known.exploration)
         case "placebo":
             sources = spread(arm.of, experiment.eval.arms[arm.of])
             return PlaceboReflector(arm.of, [one for source in sources for one in store.reflections(source)])
@@ -104,6 +109,8 @@ def conditions_of(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, An
     known = conditions(at_arm(experiment, arm), adapter, made.actor_sha256)
     known["reflector"] |= {"temperature": experiment.eval.temperature, "endpoint": {}}
     known["arm"] = arm.model_dump()
+    if arm.kind == "retrieved":
+        known["retrieval"] = experiment.eval.retrieval.model_dump()
     if arm.kind == "placebo" and len(sources := list(spread(arm.of, experiment.eval.arms[arm.of]))) > 1:
         known["sources"] = sources  # With one more training seed other advice would be dealt out.
     return known

@@ -93,6 +93,8 @@ def _advice(arm: Arm) -> str:
             return f"what *{arm.of}* wrote about other tasks"
         case "rule":
             return f"written by rule from the text of the failure{words}"
+        case "retrieved":
+            return "what was written for other tasks while collecting, by likeness and by what it brought"
         case "oracle":
             return f"a yardstick: written by rule from the solution of the task, which no reflector sees{words}"
         case "model":

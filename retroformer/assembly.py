@@ -100,6 +100,7 @@ class Parts:
             reflection_renderer(self.experiment),
             temperature,
             page.max_new_tokens,
+            page.stop,
             self.adapter_sha256.get(model),
         )
 

@@ -75,12 +75,15 @@ class EvaluatorSection(Section):
 class ReflectorSection(Section):
     endpoint: Endpoint = Endpoint()
     """Where the reflector answers."""
-    view: Literal["full", "compact"] = "full"
-    """How the trajectory is written into the prompt; compact is for small models and ALFWorld only."""
+    view: Literal["full", "compact", "actor"] = "full"
+    """How the trajectory is written into the prompt. compact is for small models and ALFWorld only; actor goes on
+    where the actor's own prompt ends, for one model that acts and adapts (SALA)."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.9
     """Of sampled candidates in collect; eval always uses eval.temperature."""
     max_new_tokens: Positive = 128
     """Tokens of one reflection (128 in the paper)."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a reflection, such as a line end where one line is asked for."""
     prompt_characters: Annotated[int, Field(ge=1000)] = 24000
     """A longer trajectory is shortened, longest observations first; the end is kept."""
 
@@ -194,9 +197,10 @@ class Serve(Section):
 
 
 class Arm(Section):
-    kind: Literal["none", "phrase", "placebo", "model", "rule", "oracle"]
+    kind: Literal["none", "phrase", "placebo", "model", "rule", "oracle", "retrieved"]
     """none: retry alone; phrase: a sentence that says nothing; placebo: advice written for another task; model: a
-    reflector; rule: written by rule from the failure; oracle: written by rule from the solution."""
+    reflector; rule: written by rule from the failure; oracle: written by rule from the solution; retrieved: what was
+    written for other tasks while collecting, by likeness and by what it brought."""
     model: str | tuple[str, ...] = "base"
     """For kind model: the name to ask the reflector's endpoint for; several are training seeds of one method."""
     of: str = ""
@@ -207,6 +211,13 @@ class Arm(Section):
     """Of the actor in this arm's retries; the page's own without one."""
     last_attempt: bool | None = None
     """Whether the actor sees its last attempt in this arm's retries; as in the loop without a word."""
+
+
+class Retrieval(Section):
+    exploration: Annotated[float, Field(ge=0)] = 0.3
+    """Weight of what was seldom tried against what has paid (c of UCB1, in units of return)."""
+    days: Positive | None = None
+    """Older advice is forgotten; none is without a number."""
 
 
 class Eval(Section):
@@ -227,6 +238,8 @@ class Eval(Section):
     """Ways to retry, compared on the same tasks and seeds; trial 0 is shared."""
     reference: str = "no reflection"
     """The arm that the others are compared with, as well as with each other."""
+    retrieval: Retrieval = Retrieval()
+    """How arms of kind retrieved choose."""
     examples: tuple[str, str] | None = None
     """Two arms whose advice the report shows side by side, such as before and after training (ALFWorld only)."""
 

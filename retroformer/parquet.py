@@ -69,7 +69,7 @@ def _trajectory_rows(store: Store, arm: str) -> Iterable[dict[str, Any]]:
 
 def _reflection_rows(store: Store, arm: str) -> Iterable[dict[str, Any]]:
     ratings = {one.key: one.rating for one in rated_reflections(store, arm)}
-    for key, previous_candidate, one in store.reflections(arm):
+    for key, previous_candidate, one, _ in store.reflections(arm):
         columns = {"text": one.text, "model": one.author.model, "rating": ratings.get(key)}
         record = one.model_dump_json()
         yield key.model_dump() | columns | {"previous_candidate": previous_candidate, "record": record}

@@ -97,6 +97,10 @@ def reflection_renderer(experiment: Experiment) -> Render:
     if experiment.reflector.view == "compact":
         return compact_reflection_prompt
     pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+    if experiment.reflector.view == "actor":
+        if experiment.actor.kind != "react":
+            raise ConfigError("reflector.view=actor goes on in the prompt of a ReAct actor: set actor.kind=react.")
+        return partial(adaptation_prompt, pack)
     return partial(reflection_prompt, pack, experiment.reflector.prompt_characters)
 
 
@@ -112,6 +116,14 @@ def reflection_prompt(pack: Pack, characters: int, failure: Trajectory, memory: 
         Message(role="system", content=pack.reflect.strip()),
         Message(role="user", content=f"{attempt}\n{pack.ask.strip()}"),
     )
+
+
+def adaptation_prompt(pack: Pack, failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
+    """The actor's own prompt where its attempt ended, and the question what to do instead (SALA: one model)."""
+    scene = Scene(task=failure.task, opening=failure.opening, steps=failure.steps, memory=memory)
+    system, user = react_prompt(pack, scene)
+    so_far = user.content.rpartition("Thought ")[0]
+    return (system, Message(role="user", content=f"{so_far}{pack.ask.strip()}"))
 
 
 def judge_prompt(pack: Pack, characters: int, attempt: Trajectory) -> tuple[Message, ...]:

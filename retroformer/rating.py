@@ -20,7 +20,7 @@ def rated_reflections(store: Store, arm: str) -> list[RatedReflection]:
     for key, trajectory in trajectories.items():
         returns_after[key.model_copy(update={"repeat": 0})].append(trajectory.episode_return)
     rated = []
-    for key, previous_candidate, reflection in store.reflections(arm):
+    for key, previous_candidate, reflection, _ in store.reflections(arm):
         before = trajectories.get(key.model_copy(update={"trial": key.trial - 1, "candidate": previous_candidate}))
         if before is not None and key in returns_after:
             rated.append(

@@ -83,6 +83,8 @@ class StoredReflection(NamedTuple):
     key: Key
     previous_candidate: int
     reflection: Reflection
+    stored_at: datetime | None = None
+    """When it was written, in UTC."""
 
 
 class Store:
@@ -154,7 +156,12 @@ class Store:
     def reflections(self, arm: str) -> list[StoredReflection]:
         """All advice of an arm, in the order of their keys."""
         return [
-            StoredReflection(_key(row), row["previous_candidate"], Reflection.model_validate(row["record"]))
+            StoredReflection(
+                _key(row),
+                row["previous_candidate"],
+                Reflection.model_validate(row["record"]),
+                datetime.fromisoformat(row["stored_at"]),
+            )
             for row in self._all(_REFLECTIONS, arm)
         ]
 

@@ -14,17 +14,22 @@ class ModelReflector:
         render: Render,
         temperature: float,
         max_new_tokens: int,
+        stop: tuple[str, ...] = (),
         adapter_sha256: str | None = None,
     ) -> None:
         self._model, self._render = model, render
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
-        self._adapter_sha256 = adapter_sha256
+        self._stop, self._adapter_sha256 = stop, adapter_sha256
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Advice for the next trial. Raises EndpointFailure."""
         prompt = self._render(trajectory, memory)
         completion = await self._model.complete(
-            prompt, temperature=self._temperature, max_new_tokens=self._max_new_tokens, seed=seed
+            prompt,
+            temperature=self._temperature,
+            max_new_tokens=self._max_new_tokens,
+            stop=self._stop,
+            seed=seed,
         )
         return Reflection(
             text=completion.text.strip(),

@@ -51,7 +51,7 @@ def test_what_was_exported_is_imported_with_its_ratings(collected: Experiment, t
     import_run(page("two"), tmp_path / "out")
     there, here = open_store(page("one")), open_store(page("two"))
     assert here.trajectories("collect") == there.trajectories("collect")
-    assert here.reflections("collect") == there.reflections("collect")
+    assert [one[:3] for one in here.reflections("collect")] == [one[:3] for one in there.reflections("collect")]
     assert [one.rating for one in rated_reflections(here, "collect")] == [1.0]
     there.close()
     here.close()

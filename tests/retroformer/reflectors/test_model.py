@@ -27,7 +27,7 @@ def render(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
 def reflect(server: Endpoint, section: EndpointSection, adapter_sha256: str | None = None) -> Reflection:
     async def once() -> Reflection:
         model = LanguageModel(section, section.base_url or server.url, "ppo")
-        reflector = ModelReflector(model, render, 0.9, 64, adapter_sha256)
+        reflector = ModelReflector(model, render, 0.9, 64, adapter_sha256=adapter_sha256)
         try:
             return await reflector.reflect(attempt_at(), Memory(reflections=("Think.",)), seed=5)
         finally:

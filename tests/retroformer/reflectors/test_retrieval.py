@@ -1,0 +1,86 @@
+"""Advice from other tasks: the like first, what has paid first, the untried now and then, and nothing stale."""
+
+import asyncio
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from retroformer.arms import evaluation
+from retroformer.errors import MissingInput
+from retroformer.records import Key, Memory
+from retroformer.reflectors.retrieval import Experienced, RetrievingReflector, Similarity, experienced
+from retroformer.store import Store
+from tests.support.characters import advice, attempt_at, task
+
+CLEAN, HEAT = "Your task is to: put a clean mug in shelf.", "Your task is to: heat some egg and put it in bin."
+
+
+def used(text: str, rating: float, opening: str = CLEAN, task_id: str = "other") -> Experienced:
+    return Experienced(text=text, opening=opening, source=f"run/{text}", task_id=task_id, rating=rating)
+
+
+def retrieved(experiences: list[Experienced], *, opening: str = CLEAN, held: tuple[str, ...] = (), c: float = 0) -> str:
+    failure = attempt_at(task("mine")).model_copy(update={"opening": opening})
+    reflector = RetrievingReflector(experiences, c)
+    return asyncio.run(reflector.reflect(failure, Memory(reflections=held), 0)).text
+
+
+def test_of_equal_worth_the_advice_of_the_more_similar_task_comes() -> None:
+    both = [used("Rinse it.", 1.0, CLEAN), used("Warm it.", 1.0, HEAT)]
+    assert retrieved(both, opening=CLEAN) == "Rinse it."
+    assert retrieved(both, opening=HEAT) == "Warm it."
+
+
+def test_for_the_same_task_kind_what_has_paid_comes() -> None:
+    assert retrieved([used("Look up.", 0.0), used("Rinse it.", 0.5), used("Rinse  it.", 0.75)]) == "Rinse it."
+
+
+def test_what_the_memory_holds_already_is_not_given_again() -> None:
+    pieces = [used("Rinse it.", 1.0), used("Look left.", 0.5)]
+    assert retrieved(pieces, held=("Rinse it.",)) == "Look left."
+    assert retrieved(pieces, held=("Rinse it.", "Look left.")) == ""
+
+
+def test_advice_for_the_same_task_is_never_given() -> None:
+    assert retrieved([used("Rinse it.", 1.0, task_id="mine"), used("Look left.", 0.1)]) == "Look left."
+
+
+def test_what_was_seldom_tried_is_tried_where_exploration_weighs_enough() -> None:
+    often = [used("Rinse it.", 0.5)] * 8
+    rare = [used("Look left.", 0.0)]
+    assert retrieved(often + rare, c=0.0) == "Rinse it."
+    assert retrieved(often + rare, c=1.0) == "Look left."
+
+
+def test_usefulness_is_the_upper_confidence_bound_worked_by_hand() -> None:
+    reflector = RetrievingReflector([*[used("a", 0.5)] * 3, used("b", -1.0)], 0.3)
+    often, rare = sorted(reflector._pieces, key=lambda piece: -len(piece.uses))
+    assert reflector.usefulness(often) == pytest.approx(0.5 + 0.3 * math.sqrt(2 * math.log(4) / 3))
+    assert reflector.usefulness(rare) == 0.0
+
+
+def test_similarity_is_the_cosine_of_what_is_rare() -> None:
+    alike = Similarity(["put mug", "put egg", "put pan"])
+    assert alike.to("put mug") == pytest.approx([1, 0, 0], abs=1e-6)
+    assert Similarity(["desk 1", "desk 2", "bed 1"]).to("desk 7")[:2] == pytest.approx([1, 1], abs=1e-6)
+
+
+def test_an_empty_memory_is_refused_with_what_to_do() -> None:
+    with pytest.raises(MissingInput, match="collect"):
+        RetrievingReflector([], 0.3)
+
+
+def test_only_rated_advice_of_training_is_remembered_with_where_it_comes_from(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'experience.db'}", "school")
+    for arm, text in (("collect", "Rinse it."), (evaluation("x"), "Leaked.")):
+        for trial, reward in enumerate((0.0, 1.0)):
+            store.add_trajectory(Key(arm=arm, task_id="a", trial=trial), attempt_at(task("a"), rewards=(reward,)))
+        store.add_reflection(Key(arm=arm, task_id="a", trial=1), 0, advice(text))
+    store.add_reflection(Key(arm="collect", task_id="b", trial=1), 0, advice("Not rated."))
+    (one,) = experienced(store, days=None)
+    assert (one.text, one.rating, one.source) == ("Rinse it.", 1.0, "school/collect/a/1.0")
+    assert len(experienced(store, days=1)) == 1
+    assert experienced(store, days=1, now=datetime.now(UTC) + timedelta(days=2)) == []
+    store.close()
