@@ -5,7 +5,7 @@
     place(data)                 of all documents in order: their place when sorted by name, which decides ties; uint32
 
 Scores are computed as Lucene 9 does it (BM25Similarity.java): every word's in float32, their sum in float64, rounded
-to float32 at the end. k1 and b are Anserini's. A query of more than 1,024 different words, which Lucene refuses, is cut.
+to float32 at the end. k1 and b are Anserini's. Of a query's different words the first 1,024 count; Lucene refuses more.
 """
 
 import math
@@ -78,20 +78,19 @@ class Index:
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         codes, average, self._documents = database.execute("SELECT code, average, documents FROM length").fetchone()
-        norms = _norms(np.float32(average))
-        self._norms_D: Floats = norms[np.frombuffer(codes, dtype=np.uint8)]
-        self._places_D = np.frombuffer(database.execute("SELECT data FROM place").fetchone()[0], dtype=np.uint32)
+        self._norms: Floats = _norms(np.float32(average))[np.frombuffer(codes, dtype=np.uint8)]
+        self._places = np.frombuffer(database.execute("SELECT data FROM place").fetchone()[0], dtype=np.uint32)
 
     def search(self, query: str, count: int = 50) -> list[int]:
         """The best documents, best first, equal ones by name; only those that have a word of the query."""
-        totals_D = np.zeros(len(self._norms_D))
+        totals = np.zeros(len(self._norms))
         for word, times in islice(Counter(words(query)).items(), _MOST_WORDS):
             documents, frequencies = self._postings(word)
             if len(documents):
                 weight = np.float32(times) * self._rarity(len(documents))
                 # Not simplified: each operation rounds, and equal scores must come out equal.
-                totals_D[documents] += weight - weight / (_ONE + frequencies * self._norms_D[documents])
-        return self._best(totals_D, count)
+                totals[documents] += weight - weight / (_ONE + frequencies * self._norms[documents])
+        return self._best(totals, count)
 
     def _postings(self, word: str) -> tuple[npt.NDArray[Any], Floats]:
         parts = self._database.execute("SELECT data FROM posting WHERE word = ? ORDER BY part", (word,))
@@ -102,13 +101,13 @@ class Index:
         """Lucene's idf, which is never negative."""
         return np.float32(math.log(1 + (self._documents - documents + 0.5) / (documents + 0.5)))
 
-    def _best(self, totals_D: npt.NDArray[np.float64], count: int) -> list[int]:
-        found = np.flatnonzero(totals_D)
-        scores = totals_D[found].astype(np.float32)
+    def _best(self, totals: npt.NDArray[np.float64], count: int) -> list[int]:
+        found = np.flatnonzero(totals)
+        scores = totals[found].astype(np.float32)
         if len(found) > count:
             kept = scores >= np.partition(scores, -count)[-count]
             found, scores = found[kept], scores[kept]
-        order = np.lexsort((self._places_D[found], -scores))[:count]
+        order = np.lexsort((self._places[found], -scores))[:count]
         return [int(document) for document in found[order]]
 
 

@@ -1,16 +1,15 @@
 """Colours as WebShop's reward knows them: an option that contains one of these names stands for that colour."""
 
-COLORS = tuple(
-    """
+_NAMES = """
     alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
     caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal
     dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory
-    ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom
-    mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire
+    ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor
+    mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire
     seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white
     wine yellow
-    """.split()
-)
+"""
+COLORS = tuple(_NAMES.split())
 
 
 def normalized(option: tuple[str, str] | str) -> tuple[str, str] | str:

@@ -31,6 +31,11 @@ class ReactSite:
 
     def __init__(self, customer: Customer) -> None:
         self._customer = customer
+        self._place: Literal["search", "results", "item", "sub page"]
+        self._page: Page
+        self._links: tuple[str, ...]
+        self._options: dict[str, str]
+        self._option_names: dict[str, str]
         self._open_search()
 
     def show(self) -> str:
@@ -98,12 +103,9 @@ class ReactSite:
         return Answer(f"{pages.SCORE}: {reward}", reward, bought=True)
 
     def _open_search(self) -> None:
-        self._place: Literal["search", "results", "item", "sub page"] = "search"
-        self._page: Page = self._customer.search_page()
-        self._query = self._asin = ""
-        self._links: tuple[str, ...] = ()
-        self._options = dict[str, str]()
-        self._option_names = dict[str, str]()
+        self._place, self._page = "search", self._customer.search_page()
+        self._query, self._links, self._asin = "", (), ""
+        self._options, self._option_names = {}, {}
 
     def _open_results(self, query: str) -> None:
         self._place, self._query = "results", query

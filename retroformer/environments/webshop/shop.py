@@ -13,7 +13,6 @@ import random
 import sqlite3
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any

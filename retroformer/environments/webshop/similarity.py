@@ -24,7 +24,7 @@ def token_set_ratio(first: str, second: str) -> int:
     if not first_words or not second_words:
         return 0
     common = first_words & second_words
-    if common and (common == first_words or common == second_words):
+    if common and common in (first_words, second_words):
         return 100
     first_rest, second_rest = (" ".join(sorted(words - common)) for words in (first_words, second_words))
     shared = len(" ".join(common))

@@ -13,29 +13,9 @@ _AFTER_PLURALS = (
 _AFTER_DOUBLE_SUFFIXES = (
     *(("icate", "ic"), ("ative", ""), ("alize", "al"), ("iciti", "ic"), ("ical", "ic"), ("ful", ""), ("ness", "")),
 )
-_LAST_SUFFIXES = tuple(
-    [
-        "al",
-        "ance",
-        "ence",
-        "er",
-        "ic",
-        "able",
-        "ible",
-        "ant",
-        "ement",
-        "ment",
-        "ent",
-        "ion",
-        "ou",
-        "ism",
-        "ate",
-        "iti",
-        "ous",
-        "ive",
-        "ize",
-    ]  # of two, the longer first
-)
+_LAST = "al ance ence er ic able ible ant ement ment ent ion ou ism ate iti ous ive ize"
+_LAST_SUFFIXES = tuple(_LAST.split())
+"""Where one ends another, the longer comes first."""
 
 
 def stem(word: str) -> str:

@@ -23,6 +23,11 @@ class TextSite:
 
     def __init__(self, customer: Customer, *, rich: bool) -> None:
         self._customer, self._rich = customer, rich
+        self._place: Literal["search", "results", "item", "sub page", "done"]
+        self._page: Page
+        self._found: tuple[str, ...]
+        self._options: dict[str, str]
+        self._visited: set[str]
         self._open_search()
 
     def show(self) -> str:
@@ -76,12 +81,9 @@ class TextSite:
         return Answer(self.show(), reward, bought=True)
 
     def _open_search(self) -> None:
-        self._place: Literal["search", "results", "item", "sub page", "done"] = "search"
-        self._page: Page = self._customer.search_page()
-        self._found: tuple[str, ...] = ()
-        self._keywords, self._number, self._asin = "", 1, ""
-        self._options = dict[str, str]()
-        self._visited = set[str]()
+        self._place, self._page = "search", self._customer.search_page()
+        self._keywords, self._found, self._number, self._asin = "", (), 1, ""
+        self._options, self._visited = {}, set()
 
     def _open_results(self, number: int) -> None:
         self._number, self._asin, self._options = number, "", {}

@@ -1,4 +1,4 @@
-"""Words of a text as Lucene's English analysis has them: segments of Unicode's annex 29, possessives, stop words, stems.
+"""Words of a text as Lucene's English analysis has them: Unicode's annex 29, possessives, stop words, stems.
 
 A text is first written as a string of classes, one letter a character, so that the annex's rules are one expression:
     L letter   N digit   K katakana   H ideograph or hiragana   S script without blanks, such as Thai   P pictograph
@@ -15,43 +15,11 @@ from functools import lru_cache
 
 from retroformer.environments.webshop.stemmer import stem
 
-STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "for",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    ]
-)
+_STOPPED = """
+    a an and are as at be but by for if in into is it no not of on or such that the their then there these they this
+    to was will with
+"""
+STOP_WORDS = frozenset(_STOPPED.split())
 _LONGEST = 255
 _POSSESSIVES = ("'s", "\u2019s", "\uff07s")
 
