@@ -1,9 +1,10 @@
 """The environment section of an experiment page, one class for each environment; `name` says which."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from retroformer.section import Positive, Section
 
@@ -47,8 +48,28 @@ class Hotpotqa(EnvironmentSection):
     """A name of splits.json, or `all`."""
     reward: Literal["f1", "em"] = "f1"
     """The return of an answer: the paper's F1 without stop words, or exact match."""
+    context: bool = False
+    """Whether the gold paragraphs stand before the question (CoT with ground-truth context in Reflexion, section 4.2).
+    Questions of the split whose gold pages are not known, or not in the data, are left out then."""
+    docstore: Literal["data", "wikipedia"] = "data"
+    """Where Search looks: in the pages of the data, or in Wikipedia as it is today, over the network."""
+    wikipedia: Annotated[str, Field(pattern=r"^https?://[^\s?#]+$")] = "https://en.wikipedia.org/w/api.php"
+    """The address of the MediaWiki API, for docstore wikipedia."""
+    contact: Annotated[str, Field(pattern=r"^[!-~]*$")] = ""
+    """Your mail address or web page, which Wikipedia asks of every program; docstore wikipedia needs it."""
+    requests_per_second: Annotated[float, Field(gt=0, le=50)] = 2.0
+    """At most so many are sent to the wiki, by all processes of this machine together."""
     max_steps: Positive = 6
     """Actions after which an episode is truncated."""
+
+    @model_validator(mode="after")
+    def _wikipedia_knows_who_asks(self) -> Self:
+        if self.docstore == "wikipedia" and "@" not in self.contact and "." not in self.contact:
+            raise PydanticCustomError(
+                "environment",
+                "Wikipedia asks every program for a contact: set environment.contact to your mail address or web page",
+            )
+        return self
 
 
 class Webshop(EnvironmentSection):

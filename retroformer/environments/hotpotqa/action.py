@@ -5,10 +5,14 @@ from typing import Literal, NamedTuple
 
 Verb = Literal["search", "lookup", "finish", "think", "invalid"]
 
-_LABEL = re.compile(r"^action\b[ \t]*\d*[ \t]*:[ \t]*", re.IGNORECASE)
-_THOUGHT = re.compile(r"^(think|thought)\b[ \t]*\d*[ \t]*[:\[]", re.IGNORECASE)
+# Possessive: a megabyte of blanks after the word must not be tried at every place.
+_LABEL = re.compile(r"^action\b *+\d*+ *+: *+", re.IGNORECASE)
+_THOUGHT = re.compile(r"^(think|thought)\b *+\d*+ *+[:\[]", re.IGNORECASE)
 _CALL = re.compile(r"^(search|lookup|finish)\s*\[", re.IGNORECASE)
 _QUOTES = "\"'`\u201c\u201d\u2018\u2019"
+_LONGEST = 10_000
+_UNPRINTABLE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ") | dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
+"""Control characters are blanks; half of a surrogate pair is no character, and no database would take it."""
 
 
 class Action(NamedTuple):
@@ -21,9 +25,10 @@ def parse(text: str) -> Action:
 
     Tolerated: any case of the verb, blanks anywhere, quotes or backticks around the whole, an `Action 3:` label, a
     missing last bracket, and anything after the bracket that closes the first call (`Search[A], Search[B]` is A).
-    Brackets inside the argument must be balanced. A call without an argument is invalid.
+    Brackets inside the argument must be balanced. A call without an argument is invalid. Of an action only the first
+    10,000 characters are read, and control characters in it are blanks.
     """
-    text = _LABEL.sub("", text.strip().strip("`*> ").strip())
+    text = _LABEL.sub("", text.strip()[:_LONGEST].translate(_UNPRINTABLE).strip("`*> "))
     if _THOUGHT.match(text):
         return Action("think")
     if text[:1] in _QUOTES:

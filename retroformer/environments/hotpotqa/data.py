@@ -1,12 +1,14 @@
 """HotPotQA's questions and paragraphs, from a folder or from the hub.
 
 A folder holds, each also as `.xz` and in UTF-8, one JSON object a line:
-    questions.jsonl   {"id": str, "question": str, "answer": str, ...}         other keys are not read
+    questions.jsonl   {"id": str, "question": str, "answer": str, "supporting_facts": [[title, number], ...], ...}
+                      facts, in the hub's form as well, are for environment.context; other keys are not read
     docstore.jsonl    {"title": str, "sentences": [str, ...]}                  the page's first paragraph
     splits.json       {NAME: [id, ...], ...}                                   optional; not a list: a note
 """
 
 import hashlib
+import html
 import json
 import lzma
 import re
@@ -137,7 +139,11 @@ def context_pages(context: Mapping[str, Any]) -> Iterator[Page]:
 
 
 def _question(row: Mapping[str, Any]) -> Question:
-    return Question(row["id"], " ".join(row["question"].split()), row["answer"])
+    facts = row.get("supporting_facts") or []
+    titles = facts["title"] if isinstance(facts, Mapping) else [title for title, _ in facts]
+    # As docstore.page does: entities in titles are resolved.
+    gold = tuple(dict.fromkeys(html.unescape(title) for title in titles))
+    return Question(row["id"], " ".join(row["question"].split()), row["answer"], gold)
 
 
 @contextmanager
@@ -145,7 +151,7 @@ def _shape_of(path: Path) -> Iterator[None]:
     """What is read inside has the keys that this module's docstring names. Raises MissingInput where it has not."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise MissingInput(
             f"{path} is JSON of another shape ({type(error).__name__}: {error}): there are `id`, `question` and "
             "`answer` in questions.jsonl, `title` and `sentences` in docstore.jsonl, lists of ids in splits.json."

@@ -24,6 +24,8 @@ from retroformer.environments.hotpotqa.stop_words import ENGLISH
 FORMAT = 1
 """Part of the file's name; raise it when the tables change."""
 _TITLE_WEIGHT, _TEXT_WEIGHT = 3.0, 1.0
+_MOST_WORDS = 64
+"""Of a query; the words after these are not searched."""
 _BUILD_SECONDS = 600.0
 _TABLES = """
     CREATE TABLE page(
@@ -44,10 +46,13 @@ class Page(NamedTuple):
 
     title: str
     sentences: tuple[str, ...]
+    shown: int | None = None
+    """How many of the sentences a search shows; all without a number."""
 
     @property
     def paragraph(self) -> str:
-        return "".join(self.sentences).strip()
+        """What a search shows."""
+        return "".join(self.sentences[: self.shown]).strip()
 
 
 def page(title: str, sentences: Iterable[str]) -> Page:
@@ -75,10 +80,18 @@ class Docstore:
                 return Page(found[0][0], tuple(json.loads(found[0][1])))
         return None
 
+    def titled(self, title: str) -> Page | None:
+        """The page of exactly this title."""
+        rows = self._database.execute("SELECT title, sentences FROM page WHERE title = ?", (title,)).fetchall()
+        return Page(rows[0][0], tuple(json.loads(rows[0][1]))) if rows else None
+
     def similar(self, query: str, count: int = 5) -> list[str]:
-        """Titles of the best pages by BM25, best first; a word in the title counts three times."""
+        """Titles of the best pages by BM25, best first; a word in the title counts three times.
+
+        Of a long query the first 64 words count.
+        """
         words = [word.lower() for word in _WORD.findall(query)]
-        content = [word for word in words if word not in ENGLISH] or words
+        content = ([word for word in words if word not in ENGLISH] or words)[:_MOST_WORDS]
         if not content:
             return []
         rows = self._database.execute(

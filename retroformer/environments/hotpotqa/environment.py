@@ -1,7 +1,12 @@
-"""Questions answered with three actions: Search[entity], Lookup[keyword], Finish[answer] (ReAct, section 3.1)."""
+"""Questions answered with three actions: Search[entity], Lookup[keyword], Finish[answer] (ReAct, section 3.1).
+
+Whether an answer is right is an oracle's word: `Answer is CORRECT` and the transition's `success` say that it is the
+gold answer, once both are normalised (exact match). The papers retry on this signal, and so it is what an agent is told
+unless `evaluator.kind` says otherwise; where the gold answer is not known nobody has it.
+"""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from retroformer.environments.hotpotqa.action import Action, parse, unquoted
 from retroformer.environments.hotpotqa.docstore import Docstore, Page
@@ -13,21 +18,42 @@ INVALID_ACTION = "Invalid Action. Valid Actions are Lookup[<topic>] Search[<topi
 NO_PAGE = "No page has been found yet, so there is nothing to look in. Use Search[<topic>] first."
 NO_MORE_RESULTS = "No more results."
 EPISODE_OVER = "The episode is over."
+_SHOWN_CHARACTERS = 200
+"""A longer entity that was not found is cut where it is quoted back."""
 
 
 class Question(NamedTuple):
     id: str
     text: str
     answer: str
+    gold: tuple[str, ...] = ()
+    """Titles of the pages that hold the supporting facts; empty where they are not known."""
+
+
+class Encyclopedia(Protocol):
+    """Where Search looks."""
+
+    def find(self, entity: str) -> Page | None:
+        """The page that this entity names. Raises EnvironmentFailure where nobody can tell."""
+        ...
+
+    def similar(self, query: str, count: int = 5) -> list[str]:
+        """Titles of pages about these words, best first. Raises EnvironmentFailure where nobody can tell."""
+        ...
 
 
 class HotpotqaEnvironment:
-    """One question after another over the same docstore."""
+    """One question after another over the same encyclopedia; with `contexts`, its gold paragraphs stand before it."""
 
     def __init__(
-        self, questions: Mapping[str, Question], docstore: Docstore, reward: Literal["f1", "em"], max_steps: int
+        self,
+        questions: Mapping[str, Question],
+        encyclopedia: Encyclopedia,
+        reward: Literal["f1", "em"],
+        max_steps: int,
+        contexts: Docstore | None = None,
     ) -> None:
-        self._questions, self._docstore = questions, docstore
+        self._questions, self._encyclopedia, self._contexts = questions, encyclopedia, contexts
         self._reward, self._max_steps = reward, max_steps
         self._question: Question | None = None
         self._last = Transition(observation="")
@@ -43,13 +69,23 @@ class HotpotqaEnvironment:
         """Ask the question of this task.
 
         Raises:
-            UnknownTask: the data have no question of this id.
+            UnknownTask: the data have no question of this id, or not its gold pages where they are to be shown.
         """
         if task.id not in self._questions:
             raise UnknownTask(f"No question {task.id!r} in this HotPotQA data: --list prints the ids.")
-        self._question = self._questions[task.id]
+        question = self._questions[task.id]
+        opening = f"Question: {question.text}"
+        if self._contexts is not None:
+            paragraphs = gold_paragraphs(question, self._contexts)
+            if not paragraphs:
+                raise UnknownTask(
+                    f"The gold pages of question {task.id!r} are not known or not in this HotPotQA data: "
+                    "with environment.context it cannot be asked."
+                )
+            opening = "\n".join((f"Context: {paragraphs[0]}", *paragraphs[1:], opening))
+        self._question = question
         self._forget()
-        self._last = Transition(observation=f"Question: {self._question.text}")
+        self._last = Transition(observation=opening)
         return self._last
 
     def step(self, action: str) -> Transition:
@@ -81,9 +117,11 @@ class HotpotqaEnvironment:
                 return INVALID_ACTION
 
     def _search(self, entity: str) -> str:
-        page = self._docstore.find(entity) or self._docstore.find(unquoted(entity))
+        plain = unquoted(entity)
+        page = self._encyclopedia.find(entity) or (self._encyclopedia.find(plain) if plain != entity else None)
         if page is None:
-            return f"Could not find [{entity}]. Similar: {self._docstore.similar(entity)}"
+            shown = entity if len(entity) <= _SHOWN_CHARACTERS else entity[:_SHOWN_CHARACTERS] + "..."
+            return f"Could not find [{shown}]. Similar: {self._encyclopedia.similar(entity)}"
         self._page, self._keyword, self._results_shown = page, "", 0
         return page.paragraph
 
@@ -105,3 +143,9 @@ class HotpotqaEnvironment:
         reward = float(correct) if self._reward == "em" else f1_without_stop_words(answer, question.answer)
         verdict = "Answer is CORRECT" if correct else "Answer is INCORRECT"
         return Transition(observation=verdict, reward=reward, terminated=True, success=correct)
+
+
+def gold_paragraphs(question: Question, pages: Docstore) -> tuple[str, ...]:
+    """The paragraphs that hold the supporting facts, each once; empty where one is not known or not among the pages."""
+    found = [pages.titled(title) for title in question.gold]
+    return () if None in found else tuple(page.paragraph for page in found if page is not None)

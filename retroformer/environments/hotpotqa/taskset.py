@@ -1,11 +1,17 @@
 """The questions that a section of the experiment page describes."""
 
+import logging
+from functools import cached_property
+
 from retroformer.cache import cache_folder
 from retroformer.environments.hotpotqa.data import Folder, Hub, question_key
 from retroformer.environments.hotpotqa.docstore import Docstore, build_once
-from retroformer.environments.hotpotqa.environment import HotpotqaEnvironment
+from retroformer.environments.hotpotqa.environment import Encyclopedia, HotpotqaEnvironment, gold_paragraphs
 from retroformer.environments.sections import Hotpotqa
+from retroformer.errors import MissingInput
 from retroformer.records import Task
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class HotpotqaTaskset:
@@ -13,17 +19,22 @@ class HotpotqaTaskset:
 
     def __init__(self, section: Hotpotqa, source: Folder | Hub) -> None:
         self._section, self._source = section, source
-        self._docstore: Docstore | None = None
 
     def tasks(self) -> tuple[Task, ...]:
         """All questions of the split, in its order; the task's id is the question's.
 
+        With `environment.context` those alone whose gold pages are in the data: a question without them cannot be asked
+        with its context, and the others are as good as before. How many are left out is logged as a warning.
+
         Raises:
-            MissingInput: the data are not there.
+            MissingInput: the data are not there, or have the gold pages of none of these questions.
             UnknownTask: there is no such split; the message names those that exist.
         """
         split = self._section.split
-        return tuple(Task(id=task_id, environment="hotpotqa", split=split) for task_id in self._source.split(split))
+        asked = self._source.split(split)
+        if self._section.context:
+            asked = self._with_context(asked)
+        return tuple(Task(id=task_id, environment="hotpotqa", split=split) for task_id in asked)
 
     def ids_by_question(self) -> dict[str, str]:
         """The task id of every question of the data, by `question_key`. Raises MissingInput."""
@@ -35,12 +46,36 @@ class HotpotqaTaskset:
         Raises:
             MissingInput: the data are not there.
         """
-        if self._docstore is None:
-            path = cache_folder() / "hotpotqa" / self._source.docstore_name()
-            self._docstore = Docstore(build_once(self._source.pages(), path))
+        section = self._section
+        contexts = self._docstore if section.context else None
         return HotpotqaEnvironment(
-            self._source.questions, self._docstore, self._section.reward, self._section.max_steps
+            self._source.questions, self._encyclopedia, section.reward, section.max_steps, contexts
         )
+
+    def _with_context(self, ids: list[str]) -> list[str]:
+        questions = self._source.questions
+        kept = [task_id for task_id in ids if gold_paragraphs(questions[task_id], self._docstore)]
+        split, missing = self._section.split, len(ids) - len(kept)
+        if missing and not kept:
+            raise MissingInput(
+                f"The gold pages of none of the {missing} questions of split {split!r} are in the data: "
+                "set environment.context=false, or name another split."
+            )
+        if missing:
+            _LOGGER.warning(
+                "%d of the %d questions of split %r are left out: their gold pages are not known or not in the data.",
+                *(missing, len(ids), split),
+            )
+        return kept
+
+    @cached_property
+    def _docstore(self) -> Docstore:
+        path = cache_folder() / "hotpotqa" / self._source.docstore_name()
+        return Docstore(build_once(self._source.pages(), path))
+
+    @cached_property
+    def _encyclopedia(self) -> Encyclopedia:
+        return self._docstore
 
 
 def taskset(section: Hotpotqa, seed: int = 0) -> HotpotqaTaskset:
