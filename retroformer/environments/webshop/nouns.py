@@ -3,7 +3,7 @@
 WebShop asks spaCy's tagger for them. Here they come from a table that was made with it (title_nouns.json); a product
 that the table does not have gets an approximation: all words of its title but function words and units. (The tagger
 takes most adjectives of a title for names.) For the 1,000 products with a table both give the same r_type for 97 of
-100 random pairs of products, and for 95 of 100 pairs of a wanted product and one that a search for it finds.
+100 random pairs of products, and for 94 of 100 pairs of a wanted product and one that a search for it finds.
 """
 
 import re
