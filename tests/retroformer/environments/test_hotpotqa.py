@@ -25,8 +25,8 @@ from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.sections import Hotpotqa
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.records import Task
+from tests.support.hotpotqa import SHARED, index_of_the_data
 
-SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[4] / "shared" / "data") / "hotpotqa"
 PAGES = [
     ("Harrow (film)", ["Harrow is a 1971 film by Ada Lind.", " It was shot in Norway.", " Lind also wrote it."]),
     ("Ada Lind", ["Ada Lind (1931 - 2004) was a director.", " She was born in Bergen.", "She died in Bergen, too."]),
@@ -308,12 +308,7 @@ def test_a_build_that_fails_leaves_nothing_and_can_be_repeated(tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not SHARED.is_dir():
-        pytest.skip("no HotPotQA data: set RETROFORMER_DATA to the folder that holds hotpotqa/")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETROFORMER_CACHE", str(tmp_path_factory.getbasetemp()))
-        make(SHARED).environment()
-    return tmp_path_factory.getbasetemp()
+    return index_of_the_data(tmp_path_factory.getbasetemp())
 
 
 def test_the_released_validation_split_has_its_hundred_questions(real: Path) -> None:
