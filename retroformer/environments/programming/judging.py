@@ -38,14 +38,14 @@ def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Lim
 def _python(
     problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool
 ) -> tuple[CheckedTest, ...]:
-    prepared = [python_tests.keeping_value(test) for test in tests]
+    prepared = [python_tests.prepared(index, test, problem.entry_point) for index, test in enumerate(tests)]
     job = {
         "kind": "python",
         "source": program,
         "preamble": problem.preamble,
         "entry_point": problem.entry_point,
-        "stop": hidden,
-        "tests": [{"code": code, "names": python_tests.called_names(code)} for code in prepared],
+        # Hidden tests share a process, as in the data sets' own harnesses; an agent's own are independent of each other.
+        "groups": [prepared] if hidden else [[one] for one in prepared],
     }
     seconds = _OVERHEAD_SECONDS + len(tests) * (limits.wall_seconds + 1)
     outcome = sandbox.run(job, limits, seconds)

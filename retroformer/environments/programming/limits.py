@@ -11,12 +11,12 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Limits(Record):
-    """Of one test. Beyond them: a timeout for the first two, an error inside the code or its end for the others."""
+    """Of one process of it. Beyond them: a timeout for the first two, an error in the code or its end for the others."""
 
-    cpu_seconds: Positive = 5
-    """Of computing, all threads together."""
-    wall_seconds: Annotated[float, Field(gt=0)] = 20.0
-    """By the clock: generous, since a busy machine makes code wait."""
+    cpu_seconds: Positive = 10
+    """Of computing, all threads together: for all hidden tests, or for one of an agent's own."""
+    wall_seconds: Annotated[float, Field(gt=0)] = 40.0
+    """By the clock for one test: generous, since a busy machine makes code wait."""
     memory_bytes: Positive = 512 * _MEBIBYTE
     """Of address space; the code has one process."""
     file_bytes: Positive = 16 * _MEBIBYTE

@@ -2,7 +2,9 @@
 
 import ast
 import builtins
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 from retroformer.environments.programming.inside.examiner import SEEN
 from retroformer.environments.programming.syntax import called, parsed
@@ -64,15 +66,26 @@ def _seen() -> ast.Name:
     return ast.Name(SEEN, ast.Load())
 
 
-def called_names(code: str) -> list[str]:
-    """What a test uses and nothing in it defines: functions of the solution, or of what precedes the test."""
-    tree = parsed(code)
-    if tree is None:
-        return []
-    used, bound = set(), set(_BUILTINS)
+def prepared(index: int, test: str, entry_point: str) -> dict[str, Any]:
+    """A test as the examiner wants it, with the names that it uses and does not define.
+
+    names: what the preamble gives, and else functions of the solution, even where they are called like a built-in one.
+    modules: of the standard library, where the test relies on the solution to import them.
+    """
+    code = keeping_value(test)
+    tree = parsed(code) or ast.Module([], [])
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    names = (used - _bound(tree) - _BUILTINS) | (used & {entry_point})
+    owners = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    modules = {node.id for node in owners if isinstance(node, ast.Name)} & names & sys.stdlib_module_names
+    return {"index": index, "code": code, "names": sorted(names), "modules": sorted(modules - {entry_point})}
+
+
+def _bound(tree: ast.AST) -> set[str]:
+    bound: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
         elif isinstance(node, ast.arg):
             bound.add(node.arg)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -81,4 +94,4 @@ def called_names(code: str) -> list[str]:
             bound.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.ExceptHandler) and node.name:
             bound.add(node.name)
-    return sorted(used - bound)
+    return bound

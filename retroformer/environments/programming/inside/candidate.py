@@ -1,5 +1,6 @@
 """The process of the judged code: it answers calls with values, and is believed in nothing else."""
 
+import builtins
 import random
 import socket
 import sys
@@ -36,13 +37,17 @@ def serve(channel: socket.socket, source: str) -> None:
     while True:
         target, name, arguments, keywords = wire.receive(channel, _REQUEST_BYTES, kept.__getitem__)
         try:
-            arguments = [getattr(module, value.name) if isinstance(value, wire.Named) else value for value in arguments]
+            arguments = [_found(module, value.name) if isinstance(value, wire.Named) else value for value in arguments]
             value = _done(module if target is None else target, name, arguments, keywords)
             changed = [value if isinstance(value, _MUTABLE) else None for value in arguments]
             answer = wire.encode(("value", value, changed), refer)
         except BaseException as error:
             answer = wire.encode(("raised", *_described(error)))
         channel.sendall(len(answer).to_bytes(4, "big") + answer)
+
+
+def _found(module: types.ModuleType, name: str) -> object:
+    return module.__dict__.get(name) or getattr(builtins, name)
 
 
 def _done(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> object:

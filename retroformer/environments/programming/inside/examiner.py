@@ -5,10 +5,12 @@ exact built-in types here, where the judged code has no memory, no name, no file
 """
 
 import builtins
+import importlib
 import os
 import random
 import signal
 import socket
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from . import linux, warden, wire
@@ -70,51 +72,66 @@ def _commands(steps: list[Any], orders: socket.socket, results: socket.socket) -
 
 
 class Examiner:
-    """Tests of one solution, each against a process of its own."""
+    """Groups of tests of one solution: each group against a process of its own, up to its first failure."""
 
     def __init__(self, work: dict[str, Any], orders: socket.socket, results: socket.socket, limits: Limits) -> None:
         self._work, self._orders, self._results, self._limits = work, orders, results, limits
         self._expired = self._died = False
-        self._unreadable = self._unsendable = ""
+        self._unreadable = self._unsendable = self._raised_text = ""
         self._raised: BaseException | None = None
-        self._raised_text = ""
         self._channel: socket.socket | None = None
 
     def run(self) -> None:
-        """All tests, or those up to the first that does not pass."""
+        """All groups."""
         signal.signal(signal.SIGALRM, self._expire)
-        for index, test in enumerate(self._work["tests"]):
-            verdict, output = self._verdict(test)
-            wire.send(self._results, ("result", index, verdict, output[:_SHOWN]))
-            if self._work["stop"] and verdict != "passed":
-                return
+        for group in self._work["groups"]:
+            for index, verdict, output in self._group(group):
+                wire.send(self._results, ("result", index, verdict, output[:_SHOWN]))
 
     def _expire(self, *_: object) -> NoReturn:
         self._expired = True
         raise _Expired
 
-    def _verdict(self, test: dict[str, Any]) -> tuple[str, str]:
+    def _group(self, tests: list[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
         self._expired = self._died = False
-        self._unreadable = self._unsendable = ""
+        self._unreadable = self._unsendable = self._raised_text = ""
         self._raised = None
         wire.send(self._orders, ("start", self._work["source"]))
         _, (descriptor,), _, _ = socket.recv_fds(self._orders, 1, 1)
-        caught: BaseException | None = None
-        namespace: dict[str, Any] = {"__name__": "tests"}
+        loaded, failed, caught = False, None, None
         with socket.socket(fileno=descriptor) as channel:
             self._channel = channel
-            try:
-                self._in_time(channel, test, namespace)
-            except BaseException as error:
-                caught = error
-        wire.send(self._orders, ("stop",))
-        code, seconds = wire.receive(self._orders, _JOB_BYTES)
-        return self._judged(caught, namespace, code, seconds)
+            for test in tests:
+                namespace: dict[str, Any] = {"__name__": "tests"}
+                caught = self._caught(channel, test, namespace, loaded)
+                loaded = True
+                failed = caught or self._expired or self._died or self._unreadable or self._unsendable
+                if failed:
+                    break
+                yield test["index"], "passed", ""
+        code, seconds = self._stop()
+        if failed:
+            yield test["index"], *self._judged(caught, namespace, code, seconds)
 
-    def _in_time(self, channel: socket.socket, test: dict[str, Any], namespace: dict[str, Any]) -> None:
+    def _stop(self) -> Any:
+        wire.send(self._orders, ("stop",))
+        return wire.receive(self._orders, _JOB_BYTES)
+
+    def _caught(
+        self, channel: socket.socket, test: dict[str, Any], namespace: dict[str, Any], loaded: bool
+    ) -> BaseException | None:
+        """What a test raised, if anything: of the solution, of the test, or of the alarm."""
+        try:
+            self._in_time(channel, test, namespace, loaded)
+        except BaseException as error:
+            return error
+        return None
+
+    def _in_time(self, channel: socket.socket, test: dict[str, Any], namespace: dict[str, Any], loaded: bool) -> None:
         try:
             signal.setitimer(signal.ITIMER_REAL, self._limits["wall_seconds"])
-            self._load(channel)
+            if not loaded:
+                self._load(channel)
             self._try(test, namespace)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -130,6 +147,7 @@ class Examiner:
     def _try(self, test: dict[str, Any], namespace: dict[str, Any]) -> None:
         random.seed(0)
         exec(compile(self._work["preamble"], "<preamble>", "exec"), namespace)
+        namespace |= {name: importlib.import_module(name) for name in test["modules"]}
         for name in test["names"]:
             if name == self._work["entry_point"] or name not in namespace:
                 namespace[name] = StandIn(name, self)
@@ -139,7 +157,7 @@ class Examiner:
         """The value that a function of the solution, or of one of its objects, returns, or its exception."""
         if self._channel is None or self._died or self._expired:
             raise _Died
-        plain = [wire.Named(value.name) if isinstance(value, StandIn) else value for value in arguments]
+        plain = [wire.Named(_name(value)) if isinstance(value, StandIn | type) else value for value in arguments]
         try:
             wire.send(self._channel, (target, name, plain, keywords))
         except wire.Unsendable as error:
@@ -218,6 +236,11 @@ class StandIn:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self._examiner.call(None, self.name, arguments, keywords)
+
+
+def _name(value: "StandIn | type") -> str:
+    """Under which the solution finds the function, or a built-in type that a test passes on, such as `int`."""
+    return value.name if isinstance(value, StandIn) else value.__name__
 
 
 class Remote(wire.Reference):

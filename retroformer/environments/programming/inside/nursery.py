@@ -41,9 +41,11 @@ def main(control: socket.socket) -> None:
 
 
 def _porter(setting: Setting, job: int, results: int, lifeline: int) -> NoReturn:
-    """One job: (\"unavailable\", sentence) or (\"gone\", exit code) on the lifeline, whose end ends everything."""
+    """One job: ("unavailable", sentence) or ("gone", exit code) on the lifeline, whose end ends everything."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A signal to its process group must not reach the nursery, nor another jail.
+    os.setsid()
     with socket.socket(fileno=lifeline) as line:
         try:
             leave_host()

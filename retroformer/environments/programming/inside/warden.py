@@ -24,6 +24,7 @@ def run(orders: socket.socket, setting: Setting) -> None:
     """Do what the examiner orders, until it is gone: ("start", source), ("stop",) or ("command", ...)."""
     linux.die_with_parent(signal.SIGKILL)
     linux.forbid_inspection()
+    os.setsid()
     keep_only(orders.fileno())
     started: tuple[int, float] = (0, 0.0)
     while True:
@@ -78,6 +79,7 @@ def _start(orders: socket.socket, source: str, limits: Limits) -> int:
 
 def _become_candidate(channel: socket.socket, source: str, limits: Limits) -> NoReturn:
     try:
+        os.setsid()
         filesystem.fresh_work(limits["file_bytes"], limits["files"])
         keep_only(channel.fileno())
         renounce(limits)
@@ -144,6 +146,7 @@ def _become_program(
     arguments: list[str], variables: dict[str, str], limits: Limits, compiling: bool, answer: int, errors: int
 ) -> NoReturn:
     try:
+        os.setsid()
         filesystem.fresh_work(limits["file_bytes"], limits["files"])
         if not compiling:
             filesystem.lock(filesystem.BUILD)
