@@ -9,7 +9,7 @@ import yaml
 from eval.findings import Findings
 from eval.outcome import ArmOutcome
 from eval.table import quoted, table
-from retroformer.arms import FIRST_TRIAL
+from retroformer.arms import first_trial
 from retroformer.config import Experiment
 from retroformer.provenance import code_version, package_versions
 from retroformer.records import Outcome
@@ -47,7 +47,7 @@ def endings(outcomes: Sequence[ArmOutcome]) -> str:
 
 def invalid_causes(findings: Findings) -> str:
     """The commonest first; empty where nothing went wrong."""
-    arms = [FIRST_TRIAL, *(seed.stored for arm in findings.outcomes for seed in arm.seeds)]
+    arms = [first_trial(findings.actor), *(seed.stored for arm in findings.outcomes for seed in arm.seeds)]
     causes = Counter(cause for arm in arms for cause in findings.store.invalid_causes(arm))
     return "\n".join(f"- {count} x {cause}" for cause, count in causes.most_common(10))
 

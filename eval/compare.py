@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from eval.actors import with_actor, write_table
 from eval.arms import actor_of, at_arm, check_arms, conditions_of, models, reflector_of, spread
 from eval.findings import Findings
-from eval.outcome import arm_outcomes
+from eval.outcome import ArmOutcome, arm_outcomes
 from eval.report import write_report
 from eval.verify import Verified, verify_actor, verify_models
-from retroformer.arms import FIRST_TRIAL, is_for_training
+from retroformer.arms import first_trial, is_for_training
 from retroformer.assembly import Page, Parts, check_prompts, chosen_tasks, gather_all, parts
 from retroformer.config import Arm, Collect, Experiment, Loop
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
@@ -23,13 +24,25 @@ from retroformer.store import Store, open_store
 
 
 async def compare_arms(page: Page) -> str:
-    """Do what is missing, write the report, and name it.
+    """Do what is missing, write the report, and name it; with each of several actors, and all of them in one table.
 
     Raises:
         RetroformerError: a model is not the one that was asked for, tasks overlap with training, or some are not
             finished (there is a report then, unless none is).
     """
     page = _held_out(page)
+    experiment = page.experiment
+    if not experiment.eval.actors:
+        written, _ = await _with_one_actor(page)
+        return f"report: {written}"
+    played = {}
+    for actor in experiment.eval.actors:
+        _, played[actor] = await _with_one_actor(replace(page, experiment=with_actor(experiment, actor)), actor)
+    return f"report: {write_table(experiment, played)}"
+
+
+async def _with_one_actor(page: Page, actor: str = "") -> tuple[Path, Sequence[ArmOutcome]]:
+    """Play everything with one actor; its report, and what is in it."""
     experiment = page.experiment
     tasks = chosen_tasks(experiment, experiment.eval.tasks, _splits(experiment))
     check_prompts(experiment)
@@ -41,8 +54,9 @@ async def compare_arms(page: Page) -> str:
         async with parts(page, asks_reflector=bool(asked)) as made:
             verify_actor(experiment, made)
             verified = await verify_models(experiment, made, store, asked)
-            await _play(experiment, made, store, tasks)
-            return _report(experiment, store, tasks, verified, made.actor_sha256)
+            stage = _Stage(experiment, made, store, tasks, asyncio.Semaphore(experiment.loop.concurrency), actor)
+            await _play(stage)
+            return _reported(stage, verified)
     finally:
         store.close()
 
@@ -57,6 +71,8 @@ class _Stage:
     tasks: tuple[Task, ...]
     slots: asyncio.Semaphore
     """Shared by the arms: so many units are in flight in all."""
+    actor: str = ""
+    """Its name where the page compares several."""
 
     def experience(self, arm: str, agent: Agent, loop: Loop, told: Callable[[str], None]) -> Experience:
         """Of the arm with this name in the store."""
@@ -69,29 +85,34 @@ class _Stage:
             self.experiment.seed,
             Budget(Collect(), Usage()),
             slots=self.slots,
-            first_trial_arm=FIRST_TRIAL,
+            first_trial_arm=first_trial(self.actor),
             told=told,
         )
 
 
-async def _play(experiment: Experiment, made: Parts, store: Store, tasks: tuple[Task, ...]) -> None:
+async def _play(stage: _Stage) -> None:
     """Trial 0 once; then the arms side by side; then those that deal out what another arm wrote."""
-    stage = _Stage(experiment, made, store, tasks, asyncio.Semaphore(experiment.loop.concurrency))
-    arms = experiment.eval.arms
+    arms = stage.experiment.eval.arms
     placebos = {name: arm for name, arm in arms.items() if arm.kind == "placebo"}
     await _play_first_trial(stage)
     played = await _retry(stage, {name: arm for name, arm in arms.items() if name not in placebos})
     for arm in placebos.values():
         for source in spread(arm.of, arms[arm.of]):
-            _refuse_half_a_source(store, source, played[source])
+            _refuse_half_a_source(stage, source, played[source])
     await _retry(stage, placebos)
 
 
 async def _play_first_trial(stage: _Stage) -> None:
-    stage.store.bind(FIRST_TRIAL, conditions_of(stage.experiment, stage.made, Arm(kind="none")))
+    shared = first_trial(stage.actor)
+    stage.store.bind(shared, conditions_of(stage.experiment, stage.made, Arm(kind="none")))
     with tally("trial 0", len(stage.tasks)) as counts:
-        experience = stage.experience(FIRST_TRIAL, stage.made.agent(NoReflector()), stage.experiment.loop, counts.told)
-        await gather_all([asyncio.create_task(_open_task(experience, task, counts)) for task in stage.tasks])
+        experience = stage.experience(shared, stage.made.agent(NoReflector()), stage.experiment.loop, counts.told)
+
+        async def opened(task: Task) -> None:
+            await experience.trajectory(task, Memory(), Key(arm=shared, task_id=task.id))
+            counts.advance()
+
+        await gather_all([asyncio.create_task(opened(task)) for task in stage.tasks])
 
 
 async def _retry(stage: _Stage, arms: Mapping[str, Arm]) -> dict[str, Experience]:
@@ -113,11 +134,6 @@ def _bound(stage: _Stage, stored: str, arm: Arm, counts: Tally) -> Experience:
     return stage.experience(stored, agent, at_arm(experiment, arm).loop, counts.told)
 
 
-async def _open_task(experience: Experience, task: Task, counts: Tally) -> None:
-    await experience.trajectory(task, Memory(), Key(arm=FIRST_TRIAL, task_id=task.id))
-    counts.advance()
-
-
 async def _improve(experience: Experience, task: Task, counts: Tally) -> None:
     await experience.improve(task, candidates=1)
     counts.advance()
@@ -135,12 +151,12 @@ def _held_out(page: Page) -> Page:
     return Page(page.path, page.overrides, experiment.model_copy(update={"environment": environment}))
 
 
-def _refuse_half_a_source(store: Store, source: str, experience: Experience) -> None:
+def _refuse_half_a_source(stage: _Stage, source: str, experience: Experience) -> None:
     """What a placebo deals out is drawn from all that its source wrote; drawn too early, it would differ."""
-    if left := experience.unfinished & {key.task_id for key in store.trajectories(FIRST_TRIAL)}:
+    if left := experience.unfinished & {key.task_id for key in stage.store.trajectories(first_trial(stage.actor))}:
         raise InfrastructureFailure(
             f"Arm {source.removeprefix('eval/')!r} left {len(left)} tasks unfinished, so its advice cannot be dealt "
-            f"out yet: run the same command again to go on. The last cause: {store.invalid_causes(source)[-1]}"
+            f"out yet: run the same command again to go on. The last cause: {stage.store.invalid_causes(source)[-1]}"
         )
 
 
@@ -154,18 +170,24 @@ def _refuse_overlap(store: Store, tasks: tuple[Task, ...]) -> None:
         )
 
 
-def _report(
-    experiment: Experiment, store: Store, tasks: tuple[Task, ...], verified: Sequence[Verified], actor: str | None
-) -> str:
+def _reported(stage: _Stage, verified: Sequence[Verified]) -> tuple[Path, Sequence[ArmOutcome]]:
+    """Write the report.
+
+    Raises:
+        MissingInput: no task was finished by every arm.
+        InfrastructureFailure: some were left unfinished; the report on the others is written.
+    """
+    experiment, store, tasks = stage.experiment, stage.store, stage.tasks
     arms = {name: list(spread(name, arm)) for name, arm in experiment.eval.arms.items()}
-    outcomes = arm_outcomes(store, tasks, arms, experiment.loop.trials)
+    shared = first_trial(stage.actor)
+    outcomes = arm_outcomes(store, tasks, arms, experiment.loop.trials, shared)
     if not outcomes or not outcomes[0].solved_NT.size:
-        causes = store.invalid_causes(FIRST_TRIAL) or ["no task was finished by every arm"]
+        causes = store.invalid_causes(shared) or ["no task was finished by every arm"]
         raise MissingInput(f"No task was finished by every arm, so nothing can be compared: {causes[-1]}")
-    written: Path = write_report(Findings(experiment, tasks, outcomes, verified, store, actor))
+    written = write_report(Findings(experiment, tasks, outcomes, verified, store, stage.made.actor_sha256, stage.actor))
     if unfinished := max(one.incomplete for one in outcomes):
         raise InfrastructureFailure(
             f"report: {written}\n{unfinished} of {len(tasks)} tasks are left unfinished in an arm and are not in it: "
             "run the same command again to go on."
         )
-    return f"report: {written}"
+    return written, outcomes

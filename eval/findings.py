@@ -1,6 +1,7 @@
 """What a report is made of."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from eval.outcome import ArmOutcome
@@ -20,3 +21,10 @@ class Findings(NamedTuple):
     store: Store
     actor_sha256: str | None = None
     """Of the adapter that acts, where the experiment's own server serves one."""
+    actor: str = ""
+    """Its name where the page compares several."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the report goes."""
+        return self.experiment.folder / "eval" / self.actor

@@ -72,13 +72,14 @@ class ArmOutcome:
 
 
 def arm_outcomes(
-    store: Store, tasks: Sequence[Task], arms: Mapping[str, Sequence[str]], trials: int
+    store: Store, tasks: Sequence[Task], arms: Mapping[str, Sequence[str]], trials: int, shared: str = FIRST_TRIAL
 ) -> list[ArmOutcome]:
     """All arms on the tasks that every arm finished, so that they can be compared task by task.
 
-    `arms` gives for each name on the page the names in the store, one for each training seed.
+    `arms` gives for each name on the page the names in the store, one for each training seed; `shared` is the name of
+    their trial 0.
     """
-    first = {key.task_id: one for key, one in store.trajectories(FIRST_TRIAL).items()}
+    first = {key.task_id: one for key, one in store.trajectories(shared).items()}
     attempts = {stored: _attempts(store, first, stored) for names in arms.values() for stored in names}
     complete = {
         stored: {task.id for task in tasks if _complete(made, task.id, trials)} for stored, made in attempts.items()

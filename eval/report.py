@@ -28,7 +28,7 @@ from retroformer.records import Task
 
 def write_report(findings: Findings) -> Path:
     """Write the picture, report.md and report.html; return the path of the page."""
-    folder = findings.experiment.folder / "eval"
+    folder = findings.folder
     folder.mkdir(parents=True, exist_ok=True)
     tasks = findings.outcomes[0].solved_NT.shape[1]
     picture = folder / "curve.png"

@@ -10,12 +10,17 @@ RECORDED = "recorded"
 """Imported logs; a second log that contradicts the first is `recorded 2`."""
 
 FIRST_TRIAL = "eval/trial 0"
-"""Trial 0 of the evaluation, which its arms share."""
+"""Trial 0 of the evaluation, which its arms share; of several actors each has its own."""
 
 
 def evaluation(arm: str, model: str = "") -> str:
     """The name in the store of an arm of the report, or of one of the models that it pools."""
     return f"eval/{arm}/{model}" if model else f"eval/{arm}"
+
+
+def first_trial(actor: str = "") -> str:
+    """The name in the store of what all arms of an actor share."""
+    return evaluation(actor, "trial 0") if actor else FIRST_TRIAL
 
 
 def collecting(number: int) -> str:

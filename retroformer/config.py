@@ -238,6 +238,8 @@ class Eval(Section):
     """Ways to retry, compared on the same tasks and seeds; trial 0 is shared."""
     reference: str = "no reflection"
     """The arm that the others are compared with, as well as with each other."""
+    actors: dict[str, Endpoint] = Field(default={})
+    """Models to act in place of the page's actor, by the names of the table that compares them."""
     retrieval: Retrieval = Retrieval()
     """How arms of kind retrieved choose."""
     examples: tuple[str, str] | None = None
