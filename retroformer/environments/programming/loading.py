@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from retroformer.environments.programming.own_file import own_problem
 from retroformer.environments.programming.problems import Problem, ProblemSet
+from retroformer.environments.programming.rust_source import split_tests
 from retroformer.environments.programming.syntax import called, functions, parsed
 from retroformer.errors import MissingInput
 
@@ -114,13 +115,9 @@ def _multipl_e(row: Row, language: str) -> Problem:
         language="rust" if rust else "python",
         prompt=row["prompt"],
         entry_point=row["entry_point"],
-        tests=_rust_tests(row["test"]) if rust else (row["test"],),
+        tests=split_tests(row["test"]) if rust else (row["test"],),
         preamble="" if rust else row["prompt"],
     )
-
-
-def _rust_tests(text: str) -> tuple[str, ...]:
-    raise NotImplementedError
 
 
 def _mbpp(row: Row) -> Problem:

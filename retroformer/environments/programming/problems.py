@@ -3,6 +3,7 @@
 import re
 from typing import Literal
 
+from retroformer.environments.programming.rust_source import completed
 from retroformer.environments.programming.syntax import functions
 from retroformer.errors import ConfigError
 from retroformer.records import Record
@@ -29,7 +30,8 @@ class Problem(Record):
     def program(self, answer: str) -> str:
         """The whole program that an answer stands for: the function, or only what continues the prompt."""
         if self.language == "rust":
-            return answer if re.search(rf"\bfn\s+{re.escape(self.entry_point)}\b", answer) else self.prompt + answer
+            whole = re.search(rf"\bfn\s+{re.escape(self.entry_point)}\b", answer)
+            return completed(answer if whole else self.prompt + answer)
         # What the prompt imports and defines stays available; a function of the same name replaces the prompt's.
         return f"{self.prompt}\n\n{answer}\n" if self.entry_point in functions(answer) else self.prompt + answer
 
