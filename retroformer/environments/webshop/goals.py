@@ -10,6 +10,7 @@ import itertools
 import json
 import random
 import sqlite3
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -113,10 +114,11 @@ def write_goals(database: sqlite3.Connection, goals: Iterable[Goal], *, shuffle:
 
 
 class Goals:
-    """The goals of a database."""
+    """The goals of a database, which is closed with them."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
+        weakref.finalize(self, database.close)
 
     def goal(self, idx: int) -> Goal | None:
         """The goal at this place, None where there is none."""

@@ -57,6 +57,7 @@ class Shop:
         optional = (files.HUMAN_INSTRUCTIONS, files.PRICES)
         self._sources = sources + [path for names in optional if (path := files.find(folder, names))]
         self._database = self._open(self._path("shop", self._sources), lambda database: _write_shop(database, folder))
+        weakref.finalize(self, self._database.close)
         self._product = lru_cache(maxsize=10_000)(self._read_product)
 
     @cached_property
@@ -92,14 +93,12 @@ class Shop:
 
     def _open(self, path: Path, write: Any) -> sqlite3.Connection:
         try:
-            database = open_built(build_once(path, write))
+            return open_built(build_once(path, write))
         except (KeyError, TypeError, AttributeError) as error:
             raise MissingInput(
                 f"The data in {str(self._folder)!r} are JSON of another shape ({type(error).__name__}: {error}): "
                 "environment.data wants WebShop's own files."
             ) from error
-        weakref.finalize(self, database.close)
-        return database
 
     def _read_product(self, asin: str) -> tuple[Product, float] | None:
         found = self._database.execute("SELECT record, price FROM product WHERE asin = ?", (asin,)).fetchone()

@@ -1,0 +1,104 @@
+"""A shop of four invented products in WebShop's own files; and the real one of 1,000, where it is."""
+
+import json
+import lzma
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retroformer.environments.sections import Webshop
+from retroformer.environments.webshop import WebshopTaskset, taskset
+from retroformer.environments.webshop.environment import WebshopEnvironment
+from retroformer.records import Task, Transition
+
+SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "shared" / "data") / "webshop"
+
+
+def row(asin: str, name: str, **more: object) -> dict[str, object]:
+    """A product as items_shuffle.json has it."""
+    return {
+        "asin": asin,
+        "name": name,
+        "full_description": "",
+        "small_description": ["Made with care. ", " "],
+        "pricing": "$10.00",
+        "customization_options": "",
+        "category": "garden",
+        "query": "lamps",
+        "product_category": "Home \u203a Lighting \u203a Lamps",
+        "images": ["https://example.org/one.jpg"],
+        "brand": "none of the shop's business",
+    } | more
+
+
+COLORS_AND_SIZES = {
+    "Color": [{"value": " Sky Blue ", "image": None}, {"value": "Red/White"}],
+    "Size": [{"value": '5"'}, {"value": "9 inch"}],
+    "Style": None,
+}
+PRODUCTS = [
+    row("B000000001", "Reading Lamp", customization_options=COLORS_AND_SIZES, full_description="It shines."),
+    row("B000000002", "Desk Lamp with Clamp", pricing="$1,019.50 - $1,200.00 - $9", small_description="A clamp."),
+    row("B000000003", "Oak Table", query=" Tables ", product_category="Home \u203a Furniture", pricing=None),
+    row("B000000004", "Oak Lamp", pricing="$25.00 $30.00", customization_options={"Finish": [{"value": "oil #2"}]}),
+    row("B000000001", "A second product of this ASIN is not listed"),
+    row("nan", "Nor is one without"),
+]
+ATTRIBUTES = {
+    "B000000001": {
+        "attributes": ["easy install", "long lasting"],
+        "instruction": "Find me easy install reading lamps",
+        "instruction_attributes": ["easy install"],
+    },
+    "B000000002": {"attributes": ["heavy duty"]},
+    "B000000004": {
+        "attributes": ["solid wood"],
+        "instruction": "Find me solid wood lamps",
+        "instruction_attributes": ["solid wood"],
+    },
+}
+HUMAN = {
+    "B000000003": [
+        {"instruction": "i want a table.", "instruction_attributes": ["solid wood"], "instruction_options": ["oak"]},
+        {"instruction": "no attributes, no goal", "instruction_attributes": [], "instruction_options": []},
+    ]
+}
+
+
+def write_shop(folder: Path, products: list[dict[str, object]] = PRODUCTS) -> Path:
+    """The invented shop's files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "items_shuffle_4.json").write_text(json.dumps(products, indent=1))
+    (folder / "items_human_ins.json").write_text(json.dumps(HUMAN))
+    with lzma.open(folder / "items_ins_v2_4.json.xz", "wt") as file:
+        json.dump(ATTRIBUTES, file)
+    return folder
+
+
+def make(folder: Path, **knobs: object) -> WebshopTaskset:
+    return taskset(Webshop.model_validate({"data": folder, "split": "all"} | knobs))
+
+
+def visit(environment: WebshopEnvironment, idx: int, *actions: str) -> list[Transition]:
+    """The opening of a goal, then what each action brings."""
+    opening = environment.reset(Task(id=str(idx), environment="webshop", split="all"))
+    return [opening, *map(environment.step, actions)]
+
+
+def index_of_the_data(folders: pytest.TempPathFactory) -> Path:
+    """A folder as RETROFORMER_CACHE with the real shop in it, built by the first test that asks. Skips without data."""
+    if not SHARED.is_dir():
+        pytest.skip("no WebShop data: set RETROFORMER_DATA to the folder that holds webshop/")
+    cache = folders.getbasetemp() / "webshop-cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETROFORMER_CACHE", str(cache))
+        make(SHARED).tasks()
+    return cache
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    """The rows of one of the data's files."""
+    with lzma.open(SHARED / name, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
