@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from retroformer.environments.programming import python_tests, rust, sandbox
-from retroformer.environments.programming.limits import Limits
+from retroformer.environments.programming.limits import DEFAULT, Limits
 from retroformer.environments.programming.problems import Problem
 from retroformer.environments.programming.verdict import CheckedTest, Judgement, Verdict
 
@@ -12,18 +12,18 @@ _OVERHEAD_SECONDS = 30.0
 """For building a jail, and all that is not a test, on a busy machine."""
 
 
-def judge(problem: Problem, program: str, limits: Limits = Limits()) -> Judgement:
+def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> Judgement:
     """A whole program against the problem's hidden tests, up to the first that does not pass.
 
     Raises:
         ServiceError: this machine cannot isolate candidate code; the message says what is missing.
         MissingInput: the language's compiler is not there.
-        InfrastructureFailure: the sandbox broke down.
+        EnvironmentFailure: the sandbox broke down.
     """
     return _checked(problem, program, problem.tests, limits, hidden=True)
 
 
-def check(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits = Limits()) -> Judgement:
+def check(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits = DEFAULT) -> Judgement:
     """A whole program against tests that an agent wrote, each on its own, all of them. Raises like `judge`."""
     return _checked(problem, program, tests, limits, hidden=False)
 
@@ -44,7 +44,7 @@ def _python(
         "source": program,
         "preamble": problem.preamble,
         "entry_point": problem.entry_point,
-        # Hidden tests share a process, as in the data sets' own harnesses; an agent's own are independent of each other.
+        # Hidden tests share a process, as in the data sets' own harnesses; an agent's own do not.
         "groups": [prepared] if hidden else [[one] for one in prepared],
     }
     seconds = _OVERHEAD_SECONDS + len(tests) * (limits.wall_seconds + 1)

@@ -11,7 +11,7 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Limits(Record):
-    """Of one process of it. Beyond them: a timeout for the first two, an error in the code or its end for the others."""
+    """Of one process of it. Beyond them: a timeout for the first two, an error in the code for the others."""
 
     cpu_seconds: Positive = 10
     """Of computing, all threads together: for all hidden tests, or for one of an agent's own."""
@@ -28,6 +28,7 @@ class Limits(Record):
     """Of one returned value, as sent."""
 
 
+DEFAULT = Limits()
 COMPILING = Limits(
     cpu_seconds=60,
     wall_seconds=120.0,

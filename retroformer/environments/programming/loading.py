@@ -1,11 +1,11 @@
 """Problem sets from their files, each also as `.xz` or `.gz`.
 
-    humaneval                HumanEval.jsonl, as OpenAI publishes it (MIT)
-    humaneval-hardest50      humaneval-py_hardest50.jsonl of Reflexion's repository, in the same format (MIT)
-    mbpp, mbpp-sanitized     mbpp.jsonl and sanitized-mbpp.json, as Google publishes them (CC BY 4.0)
-    multipl-e-*              humaneval-py, humaneval-rs, humaneval-rs-hardest50, mbpp-py and mbpp-rs.jsonl of Reflexion's
-                             repository, made with MultiPL-E, whose licence forbids training
-    PATH.jsonl               a user's own file, see `own_file.py`
+- humaneval: HumanEval.jsonl, as OpenAI publishes it (MIT)
+- humaneval-hardest50: humaneval-py_hardest50.jsonl of Reflexion's repository, in the same format (MIT)
+- mbpp, mbpp-sanitized: mbpp.jsonl and sanitized-mbpp.json, as Google publishes them (CC BY 4.0)
+- multipl-e-{humaneval-python, mbpp-python, humaneval-rust, humaneval-rust-hardest50, mbpp-rust}: the jsonl files of
+  Reflexion's repository that were made with MultiPL-E, whose licence forbids training
+- NAME.jsonl: a user's own file, see `own_file.py`
 """
 
 import ast
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from retroformer.environments.programming.own_file import own_problem
 from retroformer.environments.programming.problems import Problem, ProblemSet
@@ -26,7 +26,7 @@ from retroformer.errors import MissingInput
 
 _MULTIPL_E = "MultiPL-E's licence: no training"
 _MULTIPL_E_KEYS = {"doctests", "stop_tokens"}
-_OPENERS = {"": open, ".xz": lzma.open, ".gz": gzip.open}
+_OPENERS: dict[str, Callable[..., IO[str]]] = {"": open, ".xz": lzma.open, ".gz": gzip.open}
 
 Row = dict[str, Any]
 

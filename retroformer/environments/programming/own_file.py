@@ -1,19 +1,17 @@
 """A user's own problems, such as LeetCode's hard ones, which cannot be redistributed.
 
-One JSON object a line:
-    {"id": "two-sum", "prompt": "def two_sum(numbers, target):\\n    ...", "entry_point": "two_sum",
+One JSON object a line, of which `language`, `preamble` and `solution` may be missing:
+    {"id": "two-sum", "prompt": "def two_sum(numbers, target):", "entry_point": "two_sum",
      "tests": ["assert two_sum([2, 7], 9) == [0, 1]"],
-     "language": "python", "preamble": "import math", "solution": "def two_sum ..."}        the last three are optional
+     "language": "python", "preamble": "import math", "solution": "def two_sum(numbers, target): ..."}
 
-A Python test is any code with assertions; it may call functions of the solution, make objects of its classes
-(`Solution().twoSum(...)`), and see lists change in place. A Rust test is one `assert_eq!(CALL, VALUE);` or `assert!(CALL);`.
+A Python test is any code with assertions; it may call functions of the solution, make objects of its classes, as in
+`Solution().twoSum(...)`, and see lists change in place. A Rust test is `assert_eq!(CALL, VALUE);` or `assert!(CALL);`.
 """
 
 from typing import Any
 
 from retroformer.environments.programming.problems import Problem
-
-_KEYS = {"id", "prompt", "entry_point", "tests", "language", "preamble", "solution"}
 
 
 def own_problem(row: dict[str, Any]) -> Problem:

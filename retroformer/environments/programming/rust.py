@@ -1,5 +1,6 @@
 """Judging Rust: one program compiled from the judged code, run once for each test; see `rust_source.py`."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,8 @@ from retroformer.errors import MissingInput
 
 _OVERHEAD_SECONDS = 30.0
 _SHOWN = 500
-_FLAGS = ("--edition", "2021", "--error-format", "short", "-C", "debuginfo=0")
+# The linker that Rust brings along looks for itself in /proc, which a jail does not have.
+_FLAGS = ("--edition", "2021", "--error-format", "short", "-C", "debuginfo=0", "-C", "link-arg=-fuse-ld=bfd")
 
 
 class _Toolchain(NamedTuple):
@@ -45,12 +47,12 @@ class _Ran(NamedTuple):
 def _toolchain() -> _Toolchain:
     found = shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))
     if found is None or shutil.which("cc") is None:
-        raise MissingInput("Rust problems need the Rust compiler and a C linker: install rustc and gcc, or take Python.")
+        raise MissingInput("Rust problems need a Rust compiler and a linker: install rustc and gcc, or take Python.")
     report = subprocess.run([found, "--print", "sysroot"], capture_output=True, text=True, check=False)
     if report.returncode != 0:
         raise MissingInput(f"{found} does not work ({report.stderr.strip()}): install a Rust toolchain.")
     root = Path(report.stdout.strip())
-    return _Toolchain(str(root / "bin" / "rustc"), str(root / "lib"), (str(root), "/usr", "/bin"))
+    return _Toolchain(str(root / "bin" / "rustc"), str(root / "lib"), (str(root), "/usr", "/bin", "/etc/alternatives"))
 
 
 def checked(
@@ -79,31 +81,37 @@ def checked(
 
 
 def compiling_tests(problem: Problem, tests: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of an agent's tests that compile against the prompt's signature (Reflexion, section 4.3).
+    """Those tests that call the function and compile against the prompt's signature (Reflexion, section 4.3).
 
     Raises:
         MissingInput: there is no Rust compiler.
+        ServiceError: this machine cannot isolate it.
     """
+    if _compile(problem, tests):
+        return tests
+    return tuple(test for test in tests if _compile(problem, (test,)))
+
+
+def _compile(problem: Problem, tests: tuple[str, ...]) -> bool:
     kind = rust_source.result_type(problem.prompt, problem.entry_point)
-    stub = rust_source.completed(problem.prompt + " unimplemented!() ")
-    return tuple(test for test in tests if _compiles(test, stub, problem.entry_point, kind))
-
-
-def _compiles(test: str, stub: str, entry_point: str, kind: str) -> bool:
     try:
-        parsed = rust_source.parse_test(test)
+        parsed = tuple(rust_source.parse_test(test) for test in tests)
     except ValueError:
         return False
-    if isinstance(_expected((parsed,), entry_point, kind), str):
+    if not all(rust_source.calls(test.call, problem.entry_point) for test in parsed):
         return False
-    source = rust_source.answering(stub, entry_point, [parsed.call], kind)
-    return _run(source, [], COMPILING, False, "--emit=metadata")[0].code == 0
+    stub = rust_source.completed(problem.prompt + " unimplemented!() ")
+    source = rust_source.answering(stub, problem.entry_point, [test.call for test in parsed], kind)
+    callable_all = not tests or _run(source, [], COMPILING, False, "--emit=metadata")[0].code == 0
+    return callable_all and not isinstance(_expected(parsed, problem.entry_point, kind), str)
 
 
 @lru_cache(maxsize=4096)
 def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple[str, ...] | str:
     """The expected values as text, or why there are none. They are computed where the judged code never is."""
     values = [(test.value, rust_source.type_of(test.call, entry_point, kind)) for test in tests]
+    if not values:
+        return ()
     ran = _run(rust_source.expecting(values), [[]], COMPILING, True)
     if len(ran) == 1:
         return f"the test does not compile: {_errors(ran[0])}"
@@ -153,5 +161,6 @@ def _judged(ran: _Ran, expected: str, limits: Limits) -> tuple[Verdict, str]:
 
 def _errors(ran: _Ran) -> str:
     """The first lines of what went wrong, without where the judge put the program."""
-    text = ran.errors.decode(errors="replace").replace(f"{BUILD}/program.rs:", "line ")
-    return "\n".join(text.strip().splitlines()[:3])[:_SHOWN]
+    text = re.sub(rf"{BUILD}/program\.rs:\d+:\d+:?", "", ran.errors.decode(errors="replace"))
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("note: ")]
+    return "\n".join(lines[:3])[:_SHOWN]

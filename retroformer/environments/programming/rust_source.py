@@ -123,18 +123,23 @@ mod shown_value {
     macro_rules! as_float { ($($kind:ty),*) => { $(impl Shown for $kind {
         fn shown(&self) -> String { format!("{:?}", self + 0.0) } })* } }
     as_float!(f32, f64);
-    fn joined<'a, T: Shown + 'a>(items: impl Iterator<Item = &'a T>) -> Vec<String> { items.map(|item| item.shown()).collect() }
+    fn joined<'a, T: Shown + 'a>(items: impl Iterator<Item = &'a T>) -> Vec<String> {
+        items.map(|item| item.shown()).collect() }
+    fn listed<'a, T: Shown + 'a>(items: impl Iterator<Item = &'a T>) -> String {
+        format!("[{}]", joined(items).join(", ")) }
     fn sorted(mut items: Vec<String>) -> String { items.sort(); format!("{{{}}}", items.join(", ")) }
-    impl<T: Shown> Shown for [T] { fn shown(&self) -> String { format!("[{}]", joined(self.iter()).join(", ")) } }
+    impl<T: Shown> Shown for [T] { fn shown(&self) -> String { listed(self.iter()) } }
     impl<T: Shown> Shown for Vec<T> { fn shown(&self) -> String { self.as_slice().shown() } }
     impl<T: Shown, const N: usize> Shown for [T; N] { fn shown(&self) -> String { self.as_slice().shown() } }
-    impl<T: Shown> Shown for VecDeque<T> { fn shown(&self) -> String { format!("[{}]", joined(self.iter()).join(", ")) } }
+    impl<T: Shown> Shown for VecDeque<T> { fn shown(&self) -> String { listed(self.iter()) } }
     impl<T: Shown + ?Sized> Shown for &T { fn shown(&self) -> String { (**self).shown() } }
     impl<T: Shown + ?Sized> Shown for Box<T> { fn shown(&self) -> String { (**self).shown() } }
     impl<T: Shown> Shown for Option<T> { fn shown(&self) -> String {
         match self { Some(value) => format!("Some({})", value.shown()), None => "None".to_string() } } }
     impl<T: Shown, E: Shown> Shown for Result<T, E> { fn shown(&self) -> String {
-        match self { Ok(value) => format!("Ok({})", value.shown()), Err(value) => format!("Err({})", value.shown()) } } }
+        match self {
+            Ok(value) => format!("Ok({})", value.shown()),
+            Err(value) => format!("Err({})", value.shown()) } } }
     impl<K: Shown, V: Shown> Shown for HashMap<K, V> { fn shown(&self) -> String {
         sorted(self.iter().map(|(key, value)| format!("{}: {}", key.shown(), value.shown())).collect()) } }
     impl<K: Shown, V: Shown> Shown for BTreeMap<K, V> { fn shown(&self) -> String {
@@ -188,7 +193,8 @@ fn main() {{ solution::answer(std::env::args().nth(1).unwrap().parse().unwrap())
 def expecting(values: list[tuple[str, str]]) -> str:
     """A program that tells all expected values, given with their types, a line each."""
     lines = "\n".join(
-        f"    told.push({{ let value: {kind} = {value}; shown_value::Shown::shown(&value) }});" for value, kind in values
+        f"    told.push({{ let value: {kind} = {value}; shown_value::Shown::shown(&value) }});"
+        for value, kind in values
     )
     return f"""{_QUIET}{_SHOW}
 {_IMPORTS}
@@ -198,6 +204,11 @@ fn main() {{
     shown_value::tell(told.join("\\n"));
 }}
 """
+
+
+def calls(call: str, entry_point: str) -> bool:
+    """Whether the function is called in it: a test that does not call it tells nothing."""
+    return re.search(rf"\b(?:candidate|{re.escape(entry_point)})\s*\(", call) is not None
 
 
 def type_of(call: str, entry_point: str, kind: str) -> str:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from retroformer.environments.programming.inside import wire
 from retroformer.environments.programming.inside.seccomp import supported
-from retroformer.environments.programming.limits import COMPILING, Limits
-from retroformer.errors import InfrastructureFailure, ServiceError
+from retroformer.environments.programming.limits import COMPILING, DEFAULT, Limits
+from retroformer.errors import EnvironmentFailure, ServiceError
 
 _INSIDE = Path(__file__).with_name("inside")
 _START = """
@@ -62,7 +62,7 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
 
     Raises:
         ServiceError: this machine offers no isolation; the message says what is missing.
-        InfrastructureFailure: the jail broke down.
+        EnvironmentFailure: the jail broke down.
     """
     if sys.platform != "linux" or not supported():
         raise ServiceError("Candidate code runs only on Linux on x86-64 or ARM64, where it can be isolated.")
@@ -77,13 +77,18 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
         try:
             word, value = wire.receive(line, _REPORT_BYTES)
         except (EOFError, TimeoutError, wire.Unreadable) as error:
-            raise InfrastructureFailure(f"The sandbox broke down before it was done: {error!r}.") from error
+            raise EnvironmentFailure(f"The sandbox broke down before it was done: {error!r}.") from error
     if word == "unavailable":
         raise ServiceError(
             f"Candidate code cannot be isolated here ({value}): user namespaces must be allowed, for instance by "
             "kernel.apparmor_restrict_unprivileged_userns=0, or in a container by --security-opt seccomp=unconfined."
         )
     return outcome
+
+
+def require(limits: Limits = DEFAULT) -> None:
+    """Build an empty jail, so that a machine without isolation is told before any work. Raises like `run`."""
+    run({"kind": "commands", "steps": []}, limits, _FIRST_START_SECONDS)
 
 
 def _setting(limits: Limits, tools: tuple[str, ...]) -> dict[str, Any]:
@@ -184,9 +189,10 @@ class _Nursery:
             self._control.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
+            bare = [sys.executable, "-S", "-s", "-P", "-X", "utf8", "-c", _START]
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-s", "-P", "-X", "utf8", "-c", _START, str(_INSIDE / "__init__.py"), str(_INSIDE)],
-                stdin=theirs,
+                [*bare, str(_INSIDE / "__init__.py"), str(_INSIDE)],
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
                 cwd="/",

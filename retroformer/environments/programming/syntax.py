@@ -23,6 +23,4 @@ def functions(code: str) -> dict[str, ast.FunctionDef]:
 
 def called(node: ast.AST) -> set[str]:
     """Names of the functions that are called somewhere in this, by name alone."""
-    return {
-        call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-    }
+    return {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}

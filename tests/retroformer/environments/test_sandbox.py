@@ -1,16 +1,13 @@
 """Attempts to escape from the sandbox, or to be judged better than the code is. None runs outside of it."""
 
-import os
 import socket
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from retroformer.environments.programming import sandbox
-from retroformer.environments.programming.judging import check, judge
+from retroformer.environments.programming.judging import judge
 from retroformer.environments.programming.limits import Limits
 from retroformer.environments.programming.problems import Problem
 from retroformer.environments.programming.verdict import Verdict
@@ -78,15 +75,14 @@ EXHAUSTING = {
         Verdict.CRASH,
     ),
     "many files": Attempt(
-        "def double(x):\n    for i in range(10**6):\n        open(str(i), 'w').close()\n", Verdict.CRASH, "No space left"
+        "def double(x):\n    for i in range(10**6):\n        open(str(i), 'w').close()\n",
+        Verdict.CRASH,
+        "No space left",
     ),
     "many open files": Attempt(
         "def double(x):\n    return len([open('/dev/null') for _ in range(1000)])\n", Verdict.CRASH, "Too many open"
     ),
     "deep recursion": Attempt("def double(x):\n    return double(x)\n", Verdict.CRASH, "RecursionError"),
-    "recursion without a limit": Attempt(
-        "import sys\nsys.setrecursionlimit(10**9)\ndef double(x):\n    return double([x])\n", Verdict.CRASH
-    ),
     "recursion in C": Attempt(
         "import sys\nsys.setrecursionlimit(10**9)\nclass A:\n    def __repr__(self):\n        return repr([self])\n"
         "def double(x):\n    return repr(A())\n",
@@ -146,7 +142,7 @@ REACHING = {
         "def double(x):\n    open('/written', 'w').write('x')\n", Verdict.CRASH, "Read-only file system"
     ),
     "writing to the standard library": Attempt(
-        "import os\ndef double(x):\n    open(os.__file__, 'a').write('x')\n", Verdict.CRASH, "Read-only file system"
+        "import os\ndef double(x):\n    open(os.__file__, 'a').write('x')\n", Verdict.CRASH, "Error"
     ),
     "a symbolic link out": Attempt(
         "import os\nos.symlink('HOST_FILE', 'link')\ndef double(x):\n    return open('link').read()\n", Verdict.CRASH
@@ -175,7 +171,7 @@ REACHING = {
 KILLING = {
     "killing the parent": Attempt(
         "import os, signal\nfor number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP):\n"
-        "    os.kill(os.getppid(), number)\n" + WRONG,
+        "    try:\n        os.kill(os.getppid(), number)\n    except PermissionError:\n        pass\n" + WRONG,
         Verdict.WRONG,
     ),
     "killing its group": Attempt(
@@ -191,7 +187,9 @@ KILLING = {
         Verdict.PASSED,
     ),
     "limiting the parent": Attempt(
-        "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))\n", Verdict.CRASH, "Permission"
+        "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))\n",
+        Verdict.CRASH,
+        "Permission",
     ),
     "leaving a daemon": Attempt(
         "import os, time, ctypes\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
@@ -208,6 +206,18 @@ KILLING = {
     "segmentation fault": Attempt("import ctypes\ndef double(x):\n    ctypes.string_at(0)\n", Verdict.CRASH, "SIGSEGV"),
     "abort": Attempt("import os\ndef double(x):\n    os.abort()\n", Verdict.CRASH, "SIGABRT"),
 }
+
+SEND = """
+import gc, socket, sys
+def double(x):
+    for channel in [o for o in gc.get_objects() if isinstance(o, socket.socket)]:
+        try:
+            for _ in range(9):
+                sys.modules['inside.wire'].send(channel, {message})
+        except OSError:
+            pass
+"""
+"""Takes the judge's own channel and speaks in its place."""
 
 FORGING = {
     "os._exit(0)": Attempt("import os\ndef double(x):\n    os._exit(0)\n", Verdict.CRASH, "exit status 0"),
@@ -279,30 +289,18 @@ FORGING = {
     "closing all files": Attempt("import os\nos.closerange(0, 4096)\n" + RIGHT, Verdict.CRASH),
     "closing standard output": Attempt("import sys\nsys.stdout.close()\nsys.stderr.close()\n" + RIGHT, Verdict.PASSED),
     "new standard output": Attempt("import sys, io\nsys.stdout = io.StringIO()\n" + WRONG, Verdict.WRONG),
-    "forged reply": Attempt(
-        "import gc, socket\ndef double(x):\n"
-        "    channel = [o for o in gc.get_objects() if isinstance(o, socket.socket) and o.fileno() > 2][0]\n"
-        "    import sys\n    wire = sys.modules['inside.wire']\n"
-        "    wire.send(channel, ('result', 0, 'passed', ''))\n    wire.send(channel, ('done',))\n",
-        Verdict.CRASH,
-        "cannot be read",
-    ),
-    "replies in advance": Attempt(
-        "import gc, socket, sys\ndef double(x):\n"
-        "    channel = [o for o in gc.get_objects() if isinstance(o, socket.socket) and o.fileno() > 2][0]\n"
-        "    for _ in range(9):\n        sys.modules['inside.wire'].send(channel, ('value', True, [None]))\n",
-        Verdict.WRONG,
-        "True",
-    ),
+    "forged reply": Attempt(SEND.format(message="('result', 0, 'passed', '')"), Verdict.CRASH, "cannot be read"),
+    "forged end": Attempt(SEND.format(message="('done',)"), Verdict.CRASH, "cannot be read"),
+    "replies in advance": Attempt(SEND.format(message="('value', True, [None])"), Verdict.WRONG, "True"),
     "looking for the expected value in frames": Attempt(
         "import sys\ndef double(x):\n    frame, seen = sys._getframe(), []\n    while frame:\n"
         "        seen.append(repr(frame.f_locals) + repr(frame.f_code.co_consts))\n        frame = frame.f_back\n"
-        "    return 42 if 'assert double' in ''.join(seen) else 'unknown'\n",
+        "    return 42 if ' '.join(['assert', 'double']) in ''.join(seen) else 'unknown'\n",
         Verdict.WRONG,
         "unknown",
     ),
     "looking for the tests among all objects": Attempt(
-        "import gc\ndef double(x):\n    mine = 'assert ' + 'double'\n"
+        "import gc\ndef double(x):\n    mine = ' '.join(['assert', 'double'])\n"
         "    texts = [t for o in gc.get_objects() if isinstance(o, (dict, list, tuple)) for t in (o.values() if isinstance(o, dict) else o)"
         " if isinstance(t, str)]\n    return 42 if any(mine in t and t is not mine for t in texts) else 'unknown'\n",
         Verdict.WRONG,
@@ -332,7 +330,8 @@ FORGING = {
         "import sys, os\nsys.settrace(lambda *_: os._exit(0))\n" + WRONG, Verdict.CRASH, "exit status 0"
     ),
     "an exception that cannot be described": Attempt(
-        "class Bad(Exception):\n    def __str__(self):\n        raise self\ndef double(x):\n    raise Bad\n", Verdict.CRASH
+        "class Bad(Exception):\n    def __str__(self):\n        raise self\ndef double(x):\n    raise Bad\n",
+        Verdict.CRASH,
     ),
     "right all the same": Attempt(RIGHT, Verdict.PASSED),
 }
@@ -393,3 +392,59 @@ def test_no_other_process_is_reached_or_left_behind(attempt: Attempt, host: Path
 @pytest.mark.parametrize("attempt", FORGING.values(), ids=FORGING)
 def test_no_verdict_is_forged(attempt: Attempt, host: Path) -> None:
     _attempt(attempt, host, TIGHT)
+
+
+def test_recursion_without_a_limit_ends_by_memory_or_by_time(host: Path) -> None:
+    source = "import sys\nsys.setrecursionlimit(10**9)\ndef double(x):\n    return double(x)\n"
+
+    judgement = judge(DOUBLE, source, TIGHT)
+
+    assert judgement.verdict in {Verdict.CRASH, Verdict.TIMEOUT}
+
+
+def _programs(*commands: str) -> list[sandbox.Report]:
+    """What shell commands come to where processes may be started, as a compiler may."""
+    steps = [
+        {
+            "arguments": ["/usr/bin/env", "-i", "/bin/sh", "-c", command],
+            "files": {},
+            "variables": {},
+            "compiling": True,
+            "needed": False,
+        }
+        for command in commands
+    ]
+    outcome = sandbox.run({"kind": "commands", "steps": steps}, TIGHT, 60.0, ("/usr", "/bin"))
+    return [report[2:] for report in outcome.reports if report[0] == "command"]
+
+
+def test_a_daemon_does_not_survive_even_where_processes_may_be_started() -> None:
+    daemon = "(setsid sh -c 'sleep 6543 & sleep 6543' >/dev/null 2>&1 3>&- &) ; sleep 0.3; echo begun >&3"
+
+    ((code, _, late, _, answer, _),) = _programs(daemon)
+
+    assert (code, late, answer) == (0, False, b"begun\n")
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"6543" in _read(path)]
+
+
+def test_a_compiler_too_sees_no_network_no_host_and_no_other_process(host: Path) -> None:
+    looks = (f"cat {host}/secret", "ls /proc/1", "touch /usr/written", "kill -9 1", "cat </dev/tcp/127.0.0.1/80")
+
+    reports = _programs(*looks)
+
+    assert len(reports) == len(looks)
+    assert all(code != 0 and SECRET.encode() not in answer + errors for code, _, _, _, answer, errors in reports)
+
+
+def test_endless_output_of_a_program_is_cut_off() -> None:
+    ((_, _, _, much, answer, errors),) = _programs("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy >&2; done")
+
+    assert much
+    assert len(answer) + len(errors) < 1 << 20
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -55,7 +55,8 @@ def _done(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]
     if name == wire.GET:
         return getattr(target, *arguments)
     if name == wire.SET:
-        return setattr(target, *arguments)
+        setattr(target, *arguments)
+        return None
     if name == wire.CALL:
         return target(*arguments, **keywords)
     return getattr(target, name)(*arguments, **keywords)

@@ -77,7 +77,7 @@ def _examine(job: int, results: int, setting: Setting) -> NoReturn:
 def _outlive(child: int, line: socket.socket) -> int:
     """Wait for the jail's first process, and with it for everything in it; end it where the host hangs up."""
     handle = os.pidfd_open(child)
-    ready, _, _ = select.select([handle, line], [], [])
+    ready, _, _ = select.select([handle, line.fileno()], [], [])
     if handle not in ready:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)

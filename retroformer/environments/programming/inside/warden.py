@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from . import candidate, filesystem, linux, wire
 from .confinement import Limits, Setting, keep_only, renounce
@@ -38,7 +38,7 @@ def run(orders: socket.socket, setting: Setting) -> None:
             status = _end_all(started[0])
             wire.send(orders, (status, _children_seconds() - started[1]))
         else:
-            wire.send(orders, _command(*rest, setting=setting))
+            wire.send(orders, _command(setting, *rest))
 
 
 def _children_seconds() -> float:
@@ -95,8 +95,8 @@ def _become_candidate(channel: socket.socket, source: str, limits: Limits) -> No
 
 
 def _command(
-    files: dict[str, str], arguments: list[str], variables: dict[str, str], compiling: bool, setting: Setting
-) -> Any:
+    setting: Setting, files: dict[str, str], arguments: list[str], variables: dict[str, str], compiling: bool
+) -> tuple[int, float, bool, bool, bytes, bytes]:
     """Run a program and report (exit code, CPU seconds, out of time, too much output, answer, errors)."""
     for name, text in files.items():
         Path(filesystem.BUILD, name).write_text(text, encoding="utf-8", errors="surrogatepass")

@@ -6,7 +6,7 @@ nothing that a writer sends makes the reader import, call or allocate more than 
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from socket import socket
 from typing import Any
 
@@ -16,14 +16,14 @@ GET, SET, CALL = "<get>", "<set>", "<call>"
 
 _LENGTH = struct.Struct(">I")
 _FLOAT = struct.Struct(">d")
-_SEQUENCES: tuple[tuple[bytes, type], ...] = (
+_PASSING: tuple[type[Iterable[Any]], ...] = (Iterator, ItemsView, ValuesView)
+_SEQUENCES: tuple[tuple[bytes, Any], ...] = (
     (b"l", list),
     (b"t", tuple),
     (b"S", set),
     (b"Z", frozenset),
     (b"q", deque),
 )
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 
 
 class Unreadable(Exception):
@@ -106,10 +106,10 @@ def _write_collection(value: Any, put: Callable[[bytes], None], refer: Refer, de
         _write_items(b"d", [part for pair in value.items() for part in pair], put, refer, depth)
     elif isinstance(value, range):
         _write_items(b"r", [value.start, value.stop, value.step], put, refer, depth)
-    elif isinstance(value, Iterator):
+    elif isinstance(value, KeysView):
+        _write_items(b"S", list(value), put, refer, depth)
+    elif isinstance(value, _PASSING):
         _write_items(b"I", list(value), put, refer, depth)
-    elif isinstance(value, _VIEWS):
-        _write_items(b"S" if isinstance(value, _VIEWS[0]) else b"I", list(value), put, refer, depth)
     else:
         return False
     return True
