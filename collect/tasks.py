@@ -26,7 +26,12 @@ def tasks_of_round(experiment: Experiment) -> tuple[Task, ...]:
 
 
 def ordered_tasks(experiment: Experiment) -> tuple[Task, ...]:
-    """All tasks of the split, in the order that the page asks for."""
+    """All tasks of the split, in the order that the page asks for.
+
+    Raises:
+        ConfigError: the licence of these tasks forbids to train on them.
+    """
+    experiment.environment.refuse_training()
     tasks = chosen_tasks(experiment, None)
     if experiment.collect.order == "shuffled":
         return tuple(random.Random(f"tasks {experiment.seed}").sample(tasks, len(tasks)))

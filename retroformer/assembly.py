@@ -11,7 +11,7 @@ from retroformer.config import Endpoint, Experiment
 from retroformer.config_file import load
 from retroformer.environments import taskset
 from retroformer.environments.pool import EnvironmentPool
-from retroformer.environments.sections import Alfworld
+from retroformer.environments.sections import Alfworld, Programming
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.llm import LanguageModel
 from retroformer.prompts import load_pack, reflection_renderer
@@ -146,6 +146,18 @@ def make_actor(experiment: Experiment, connections: Connections) -> Actor:
     page, environment = experiment.actor, experiment.environment
     if experiment.loop.last_attempt and page.kind in ("rule", "household"):
         raise ConfigError(f"The {page.kind} actor reads advice alone: leave last_attempt out, or set actor.kind=react.")
+    if (page.kind == "programmer") is not (environment.name == "programming"):
+        raise ConfigError(f"The {page.kind} actor does not play {environment.name}: set actor.kind to another.")
+    if isinstance(environment, Programming):
+        from retroformer.actors.programmer import ProgrammingActor
+
+        return ProgrammingActor(
+            connections.model(page.endpoint),
+            load_pack(page.prompts, environment.name),
+            page.temperature,
+            page.max_new_tokens,
+            writes_tests=environment.own_tests > 0,
+        )
     if page.kind == "react":
         from retroformer.actors.react import ReactActor
 

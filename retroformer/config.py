@@ -50,8 +50,9 @@ class Loop(Section):
 
 
 class ActorSection(Section):
-    kind: Literal["rule", "react", "household"] = "rule"
-    """rule: a program for ALFWorld; react: few-shot ReAct; household: a model taught ALFWorld's compact text."""
+    kind: Literal["rule", "react", "household", "programmer"] = "rule"
+    """rule: a program for ALFWorld; react: few-shot ReAct; household: a model taught ALFWorld's compact text;
+    programmer: writes tests and a program."""
     endpoint: Endpoint = Endpoint()
     """Where its model answers; the rule-based actor has none."""
     prompts: str = "default"

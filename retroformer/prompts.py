@@ -48,6 +48,8 @@ class Pack(Record):
     """What the reflector is told."""
     ask: str
     """The line after the trajectory that asks for advice."""
+    tests: str = ""
+    """Programming only: what the actor is told when it is to write tests of its own."""
     judge: str = "You are shown one attempt of an agent at a task. Did it solve the task? Answer yes or no."
     """What a model that judges attempts is told."""
 
@@ -90,6 +92,26 @@ def react_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:
         Message(role="system", content=f"{pack.act.strip()}\n\n{examples}"),
         Message(role="user", content=f"{advice}{attempt}"),
     )
+
+
+def program_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:
+    """The prompt for a program: instruction and examples, then the last attempt and advice, then the problem."""
+    examples = "\n\n".join(example.strip() for example in pack.examples)
+    last, reflections = scene.memory.last_trajectory, scene.memory.reflections
+    parts = []
+    if last is not None and last.steps:
+        parts.append(f"{pack.last_attempt.strip()}\n{last.steps[-1].action}\n\n{last.steps[-1].observation}")
+    if reflections:
+        parts.append("\n".join((pack.remember.strip(), *(f"- {' '.join(text.split())}" for text in reflections))))
+    return (
+        Message(role="system", content=f"{pack.act.strip()}\n\n{examples}"),
+        Message(role="user", content="\n\n".join((*parts, scene.opening.strip()))),
+    )
+
+
+def tests_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:
+    """The prompt for tests of a program that is yet to be written; nothing but the problem is known then."""
+    return (Message(role="system", content=pack.tests.strip()), Message(role="user", content=scene.opening.strip()))
 
 
 def reflection_renderer(experiment: Experiment) -> Render:

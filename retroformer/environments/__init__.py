@@ -7,13 +7,18 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from retroformer.environments.sections import Alfworld, EnvironmentSection, Hotpotqa, Webshop
+from retroformer.environments.sections import Alfworld, EnvironmentSection, Hotpotqa, Programming, Webshop
 from retroformer.protocols import Taskset
 
 ENTRY_POINTS = "retroformer.environments"
 """Where an installed package names its environments: NAME = "module", which has `Section` and `taskset`."""
 
-_OWN: dict[str, type[EnvironmentSection]] = {"alfworld": Alfworld, "hotpotqa": Hotpotqa, "webshop": Webshop}
+_OWN: dict[str, type[EnvironmentSection]] = {
+    "alfworld": Alfworld,
+    "hotpotqa": Hotpotqa,
+    "programming": Programming,
+    "webshop": Webshop,
+}
 
 
 def taskset(section: EnvironmentSection, seed: int = 0) -> Taskset:

@@ -21,6 +21,9 @@ class EnvironmentSection(Section):
     max_steps: Positive
     """Actions after which an episode is truncated."""
 
+    def refuse_training(self) -> None:
+        """Raises ConfigError where a licence keeps these tasks from being trained on; none does by default."""
+
 
 class Alfworld(EnvironmentSection):
     name: Literal["alfworld"] = "alfworld"
@@ -86,3 +89,23 @@ class Webshop(EnvironmentSection):
     """What a page looks like: as in ReAct and Reflexion, or one of WebShop's own two formats."""
     max_steps: Positive = 15
     """Actions after which an episode is truncated."""
+
+
+class Programming(EnvironmentSection):
+    name: Literal["programming"] = "programming"
+    data: Path | None = None
+    """The folder with the files of the problem sets, as published."""
+    split: str = "humaneval"
+    """A problem set: humaneval, mbpp, multipl-e-humaneval-rust and others, or a file of your own, NAME.jsonl."""
+    own_tests: Annotated[int, Field(ge=0, le=32)] = 6
+    """Tests that the agent may write for itself; 0 is the ablation without them."""
+    cpu_seconds: Annotated[int, Field(ge=1, le=60)] = 5
+    """Of computing for one test of the agent's own, and for all hidden ones together."""
+    max_steps: Positive = 2
+    """Actions after which an episode is truncated: tests, then the program."""
+
+    def refuse_training(self) -> None:
+        """MultiPL-E's licence forbids it. Raises ConfigError, MissingInput."""
+        from retroformer.environments.programming.taskset import taskset
+
+        taskset(self).problem_set.for_training()

@@ -1,0 +1,127 @@
+"""`make evidence` in small: the same pages with the packaged actor on generated games, killed on the way and not."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from retroformer.store import Store
+from tests.support.runs import ROOT, Facts, facts_of, stored
+
+SEED_PAGE, REPORT_PAGE = (ROOT / "configs" / "evidence" / name for name in ("seed.yaml", "report.yaml"))
+SMALLER = (
+    *("environment.source=generated", "environment.receptacles=8", "loop.trials=2"),
+    *("collect.tasks=16", "collect.written=160", "collect.candidates=3"),
+    *("train.sft.batch_size=2", "train.reward.batch_size=2", "train.checkpoint_steps=1"),
+    *("train.ppo.batch_size=4", "train.ppo.micro_batch_size=2", "train.ppo.updates=3"),
+)
+STAGES = ("collect warm", "train warm", "collect", "train sft", "train reward", "train ppo")
+PATIENCE_SECONDS = 900
+
+Moment = Callable[[Path], bool]
+
+
+def run_stages(folder: Path, killed_at: Mapping[str, Moment]) -> None:
+    """All stages of one seed and the report; a stage in `killed_at` is killed at its moment, then run again."""
+    for stage in STAGES:
+        command = [*stage.split(), str(SEED_PAGE), *SMALLER]
+        if stage in killed_at:
+            kill(folder, command, killed_at[stage])
+        finish(folder, command)
+    command = ["eval", str(report_page(folder))]
+    if "eval" in killed_at:
+        kill(folder, command, killed_at["eval"])
+    finish(folder, command)
+
+
+def report_page(folder: Path) -> Path:
+    """The evidence's report with one training seed, on a few generated games."""
+    page: dict[str, Any] = yaml.safe_load(REPORT_PAGE.read_text())
+    page["environment"] = {"name": "alfworld", "source": "generated", "split": "held_out", "receptacles": 8}
+    page["loop"]["trials"] = 2
+    page["eval"]["tasks"] = 12
+    page["serve"]["adapters"] = {
+        name: path for name, path in page["serve"]["adapters"].items() if not name.endswith(("-2", "-3"))
+    }
+    for arm in page["eval"]["arms"].values():
+        if isinstance(arm.get("model"), list):
+            arm["model"] = arm["model"][:1]
+    path = folder / "report.yaml"
+    path.write_text(yaml.safe_dump(page, sort_keys=False))
+    return path
+
+
+def start(folder: Path, command: list[str]) -> "subprocess.Popen[bytes]":
+    log = (folder / "log").open("ab")
+    with log:
+        return subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+            stdout=log,
+            stderr=log,
+        )
+
+
+def finish(folder: Path, command: list[str]) -> None:
+    assert start(folder, command).wait(PATIENCE_SECONDS) == 0, (folder / "log").read_text()
+
+
+def kill(folder: Path, command: list[str], moment: Moment) -> None:
+    process, deadline = start(folder, command), time.monotonic() + PATIENCE_SECONDS
+    while not moment(folder):
+        assert process.poll() is None, (folder / "log").read_text()
+        assert time.monotonic() < deadline, (folder / "log").read_text()
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+
+
+def all_facts(folder: Path, run: str) -> dict[str, Facts]:
+    store = Store(f"sqlite:///{folder / 'runs' / run / 'experience.db'}", run)
+    try:
+        return {arm: facts_of(store, arm) for arm in store.arms()}
+    finally:
+        store.close()
+
+
+def adapters(folder: Path) -> dict[str, str]:
+    stages = [stage.split()[1] for stage in STAGES if stage.startswith("train")]
+    files = {stage: folder / "runs" / "evidence-1" / stage / "metrics.json" for stage in stages}
+    return {stage: json.loads(file.read_text())["adapter_sha256"] for stage, file in files.items()}
+
+
+def tables(folder: Path) -> list[str]:
+    """What the report says, but for the sentences that name times and versions."""
+    text = (folder / "runs" / "evidence" / "eval" / "report.md").read_text()
+    return [line for line in text.partition("## Where this comes from")[0].splitlines() if line.startswith("|")]
+
+
+@pytest.mark.slow
+def test_killed_twice_on_the_way_the_evidence_is_that_of_an_unbroken_run(tmp_path: Path) -> None:
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    for folder in (unbroken, broken):
+        folder.mkdir()
+    run_stages(unbroken, {})
+    run_stages(
+        broken,
+        {
+            "collect": lambda folder: stored(folder / "runs" / "evidence-1" / "experience.db") >= 200,
+            "train ppo": lambda folder: bool(list(folder.glob("runs/*/checkpoints/*/update-000001.pt"))),
+            "eval": lambda folder: stored(folder / "runs" / "evidence" / "experience.db") >= 20,
+        },
+    )
+    for run in ("evidence-1", "evidence"):
+        facts = [all_facts(folder, run) for folder in (unbroken, broken)]
+        assert facts[0].keys() == facts[1].keys()
+        assert all(facts[0][arm].same_as(facts[1][arm]) for arm in facts[0])
+    assert adapters(broken) == adapters(unbroken)
+    assert tables(broken) == tables(unbroken)
+    assert len(tables(broken)) > 30
