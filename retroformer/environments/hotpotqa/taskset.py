@@ -75,7 +75,14 @@ class HotpotqaTaskset:
 
     @cached_property
     def _encyclopedia(self) -> Encyclopedia:
-        return self._docstore
+        section = self._section
+        if section.docstore == "data":
+            return self._docstore
+        from retroformer.environments.hotpotqa.mediawiki import MediaWiki
+        from retroformer.environments.hotpotqa.wikipedia import Wikipedia
+
+        folder = cache_folder() / "hotpotqa"
+        return Wikipedia(MediaWiki(section.wikipedia, section.contact, section.requests_per_second, folder))
 
 
 def taskset(section: Hotpotqa, seed: int = 0) -> HotpotqaTaskset:
