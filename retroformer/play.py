@@ -29,15 +29,24 @@ def play(
 ) -> None:
     """Play one task with the given actions, by default those of standard input, until they end or the episode does.
 
+    The task may be of any split that the environment's data hold.
+
     As JSON every line has step, action (null at the reset), observation, reward, terminated, truncated and return.
 
     Raises:
-        UnknownTask: the split has no such task.
+        UnknownTask: there is no such task.
     """
     source = taskset(experiment.environment, experiment.seed)
-    task = _find(source.tasks(), task_id)
     environment: Environment = source.environment()
-    seen, total = environment.reset(task), 0.0
+    known = {task.id: task for task in source.tasks()}
+    section = experiment.environment
+    task = known.get(task_id) or Task(id=task_id, environment=section.name, split=section.split)
+    try:
+        seen, total = environment.reset(task), 0.0
+    except UnknownTask:
+        close = difflib.get_close_matches(task_id, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "--list prints those there are."
+        raise UnknownTask(f"No task {task_id!r} in this split: {hint}") from None
     _show(0, None, seen, total, as_json, out)
     for step, line in enumerate(sys.stdin if actions is None else actions, start=1):
         if seen.over:
@@ -46,15 +55,6 @@ def play(
         seen = environment.step(action)
         total += seen.reward
         _show(step, action, seen, total, as_json, out)
-
-
-def _find(tasks: tuple[Task, ...], task_id: str) -> Task:
-    known = {task.id: task for task in tasks}
-    if task_id not in known:
-        close = difflib.get_close_matches(task_id, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "--list prints those there are."
-        raise UnknownTask(f"No task {task_id!r} in this split: {hint}")
-    return known[task_id]
 
 
 def _show(step: int, action: str | None, seen: Transition, total: float, as_json: bool, out: IO[str] | None) -> None:

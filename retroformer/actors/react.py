@@ -10,7 +10,7 @@ _STOP = ("\nObservation",)
 _ACTION = re.compile(r"^\s*\**action\b[^:\n]*:\**[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _NEXT_STEP = re.compile(r"^\s*\**(observation|thought|question)\b[^:\n]*:", re.IGNORECASE | re.MULTILINE)
 _LABEL = re.compile(r"^\s*\**thought\b[^:\n]*:\**", re.IGNORECASE)
-_CALL = re.compile(r"\b(search|lookup|finish)\s*\[", re.IGNORECASE)
+_CALL = re.compile(r"\b(search|lookup|finish|click|think)\s*\[", re.IGNORECASE)
 
 
 class ReactActor:
