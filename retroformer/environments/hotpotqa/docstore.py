@@ -24,8 +24,8 @@ from retroformer.environments.hotpotqa.stop_words import ENGLISH
 FORMAT = 1
 """Part of the file's name; raise it when the tables change."""
 _TITLE_WEIGHT, _TEXT_WEIGHT = 3.0, 1.0
-_MOST_WORDS = 64
-"""Of a query; the words after these are not searched."""
+_MOST_WORDS, _MOST_STOP_WORDS = 64, 8
+"""Of a query; the words after these are not searched. Stop words, where there are no others, are on every page."""
 _BUILD_SECONDS = 600.0
 _TABLES = """
     CREATE TABLE page(
@@ -88,10 +88,10 @@ class Docstore:
     def similar(self, query: str, count: int = 5) -> list[str]:
         """Titles of the best pages by BM25, best first; a word in the title counts three times.
 
-        Of a long query the first 64 words count.
+        Of a long query the first 64 words count, of one that has nothing but stop words the first 8.
         """
         words = [word.lower() for word in _WORD.findall(query)]
-        content = ([word for word in words if word not in ENGLISH] or words)[:_MOST_WORDS]
+        content = [word for word in words if word not in ENGLISH][:_MOST_WORDS] or words[:_MOST_STOP_WORDS]
         if not content:
             return []
         rows = self._database.execute(
