@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from collect.rate import rate_reflections
 from eval.compare import compare_arms
 from retroformer.arms import FIRST_TRIAL
 from retroformer.assembly import Page
 from retroformer.environments.alfworld.packs import Pack
-from retroformer.errors import ConfigError
+from retroformer.errors import ConfigError, MissingInput
 from retroformer.records import Key, Outcome, Trajectory
 from retroformer.reflectors.wording import PHRASES
 from tests.support.endpoint import Endpoint, prompt_of
@@ -82,6 +83,29 @@ def test_arms_without_a_model_say_what_they_are_called(tmp_path: Path) -> None:
 
 def solved(attempt: Trajectory) -> bool:
     return attempt.outcome is Outcome.SUCCESS
+
+
+def test_advice_of_training_tasks_can_be_retrieved_and_says_where_it_comes_from(tmp_path: Path) -> None:
+    arms: Arms = {"nothing": {"kind": "none"}, "remembered": {"kind": "retrieved"}}
+    with Endpoint() as server:
+        page = page_with(tmp_path, server.url, arms, "collect.tasks=8", "eval.tasks=12")
+        asyncio.run(rate_reflections(page))
+        asked = len(server.requests)
+        report = compare(page)
+        assert len(server.requests) == asked, "nothing is written anew"
+    written = {one.reflection.text for one in facts(page, "collect").reflections}
+    given = facts(page, "eval/remembered").reflections
+    assert given
+    assert {one.reflection.text for one in given} <= written
+    assert all(one.reflection.author.endpoint == "memory" for one in given)
+    assert all(one.reflection.author.model.startswith("toy/collect/") for one in given)
+    assert "what was written for other tasks while collecting" in report
+
+
+def test_without_experience_there_is_nothing_to_retrieve(tmp_path: Path) -> None:
+    page = page_with(tmp_path, NOWHERE, {"nothing": {"kind": "none"}, "remembered": {"kind": "retrieved"}})
+    with pytest.raises(MissingInput, match="python -m collect"):
+        compare(page)
 
 
 POOLED: Arms = {
