@@ -1,6 +1,5 @@
 """What lies behind the numbers: how attempts ended, what went wrong, what was written, and where it all comes from."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -18,15 +17,6 @@ _EXAMPLES = 3
 """Failed tasks whose advice is shown, arm by arm."""
 _ADVICE_SHOWN = 200
 """Characters of one piece of advice that are shown; the store has all."""
-_AUDITED = (
-    "pairs",
-    "train_accuracy",
-    "held_out_pairs",
-    "held_out_accuracy",
-    "held_out_reflections",
-    "held_out_correlation",
-)
-"""Of the reward model: correlation is Pearson's, of its scores with the realised ratings."""
 
 
 def endings(outcomes: Sequence[ArmOutcome]) -> str:
@@ -50,15 +40,6 @@ def invalid_causes(findings: Findings) -> str:
     arms = [first_trial(findings.actor), *(seed.stored for arm in findings.outcomes for seed in arm.seeds)]
     causes = Counter(cause for arm in arms for cause in findings.store.invalid_causes(arm))
     return "\n".join(f"- {count} x {cause}" for cause, count in causes.most_common(10))
-
-
-def reward_audit(experiment: Experiment) -> str:
-    """What the training of the reward model measured on tasks it had not seen; empty where none was trained."""
-    path = experiment.stage_folder("reward") / "metrics.json"
-    if not path.is_file():
-        return ""
-    measured = json.loads(path.read_text(encoding="utf-8"))
-    return table(["measure", "value"], [[name, f"{measured[name]:.3g}"] for name in _AUDITED if name in measured])
 
 
 def written_examples(outcomes: Sequence[ArmOutcome]) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from eval.account import endings, invalid_causes, origin, reward_audit, written_examples
+from eval.account import endings, invalid_causes, origin, written_examples
 from eval.examples import pick_examples, render_examples
 from eval.failures import failure_classes, judgements
 from eval.figure import draw_curve
@@ -22,6 +22,7 @@ from eval.rates import (
 from eval.setting import actor_sentence, arms_table, is_yardstick, served_table
 from eval.statistics import DRAWS
 from eval.telemetry import habits, measure, render_habits, render_telemetry
+from eval.training import draw_training, reward_audit, trained_adapters, training_table
 from retroformer.environments.sections import Alfworld
 from retroformer.records import Task
 
@@ -31,15 +32,14 @@ def write_report(findings: Findings) -> Path:
     folder = findings.folder
     folder.mkdir(parents=True, exist_ok=True)
     tasks = findings.outcomes[0].solved_NT.shape[1]
-    picture = folder / "curve.png"
     title = f"{findings.experiment.environment.name}, {tasks} held-out tasks, trial 0 shared"
-    draw_curve(findings.outcomes, title, findings.experiment.seed, picture)
+    draw_curve(findings.outcomes, title, findings.experiment.seed, folder / "curve.png")
     text = "\n\n".join(_sections(findings)) + "\n"
     (folder / "report.md").write_text(text, encoding="utf-8")
-    encoded = base64.b64encode(picture.read_bytes()).decode()
-    page = to_html(text, f"Retroformer: {findings.experiment.run}").replace(
-        "curve.png", f"data:image/png;base64,{encoded}"
-    )
+    page = to_html(text, f"Retroformer: {findings.experiment.run}")
+    for picture in folder.glob("*.png"):
+        encoded = base64.b64encode(picture.read_bytes()).decode()
+        page = page.replace(f'src="{picture.name}"', f'src="data:image/png;base64,{encoded}"')
     (folder / "report.html").write_text(page, encoding="utf-8")
     return folder / "report.html"
 
@@ -62,8 +62,12 @@ def _sections(findings: Findings) -> Iterable[str]:
         yield f"## What the agent made of its own attempts\n\n{judged}"
     if causes := invalid_causes(findings):
         yield f"## Why attempts were invalid\n\n{causes}"
-    if audit := reward_audit(experiment):
-        yield f"## The reward model\n\n{audit}"
+    if trained := trained_adapters(experiment, [one.model for one in findings.verified]):
+        draw_training(trained, findings.folder / "training.png")
+        yield (
+            f"## How the models were trained\n\n![Losses, score and divergence](training.png)\n\n"
+            f"{training_table(trained)}\n\n{reward_audit(trained)}"
+        )
     if isinstance(experiment.environment, Alfworld):
         yield from _about_advice(findings)
     else:

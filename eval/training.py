@@ -1,0 +1,105 @@
+"""How the models of a report were trained: what each stage measured of itself, seed by seed, and the curves."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from eval.table import table
+from retroformer.config import Experiment
+from retroformer.packaged import adapter_folder
+
+_STAGES = {"warm": "warm start", "sft": "SFT", "reward": "reward model", "ppo": "PPO"}
+_SAMPLES = {"samples": "texts", "pairs": "pairs", "prompts": "prompts"}
+_KNOWN_AS = "train_accuracy", "held_out_pairs", "held_out_accuracy", "held_out_correlation"
+
+_PANELS = (
+    "Imitation: loss by step",
+    "Reward model: loss by step",
+    "PPO: reward model's score by update",
+    "PPO: divergence from SFT by update",
+)
+
+
+class Trained(NamedTuple):
+    """A trained adapter, by what its stage wrote down."""
+
+    folder: Path
+    metrics: dict[str, Any]
+
+    @property
+    def stage(self) -> str:
+        return str(self.metrics["stage"])
+
+
+def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[Trained]:
+    """Those behind the models of a report, and the reward models that PPO had; stage by stage."""
+    folders = [adapter_folder(experiment.serve.adapters.get(name, experiment.folder / name)) for name in models]
+    rewards = [folder.with_name(folder.name.replace("ppo", "reward")) for folder in folders if "ppo" in folder.name]
+    found = []
+    for folder in dict.fromkeys((*folders, *rewards)):
+        path = folder / "metrics.json"
+        if path.is_file():
+            metrics = json.loads(path.read_text(encoding="utf-8"))
+            if metrics.get("stage") in _STAGES:
+                found.append(Trained(folder, metrics))
+    return sorted(found, key=lambda one: (list(_STAGES).index(one.stage), str(one.folder)))
+
+
+def training_table(trained: Sequence[Trained]) -> str:
+    """Data, length and cost of every stage."""
+    rows = [
+        [
+            _STAGES[one.stage],
+            f"`{one.folder}`",
+            next(f"{one.metrics[name]} {word}" for name, word in _SAMPLES.items() if name in one.metrics),
+            f"{one.metrics['updates']} updates" if "updates" in one.metrics else f"{one.metrics['steps']} steps",
+            f"{one.metrics['tokens']:,}",
+            f"{one.metrics['cpu_seconds']:,.0f}",
+            f"{one.metrics['peak_memory_bytes'] / 2**30:.1f}",
+        ]
+        for one in trained
+    ]
+    return table(["stage", "adapter", "data", "length", "tokens", "CPU-s", "peak GiB"], rows)
+
+
+def reward_audit(trained: Sequence[Trained]) -> str:
+    """What each reward model is worth on pairs of tasks that it had not seen; empty where none was trained.
+
+    The correlation is Pearson's, of its scores with the realised ratings.
+    """
+    rows = [
+        [f"`{one.folder}`", *(f"{one.metrics[name]:.3g}" if name in one.metrics else "-" for name in _KNOWN_AS)]
+        for one in trained
+        if one.stage == "reward"
+    ]
+    header = ["reward model", "accuracy in training", "held-out pairs", "held-out accuracy", "held-out correlation"]
+    return table(header, rows) if rows else ""
+
+
+def draw_training(trained: Sequence[Trained], path: Path) -> None:
+    """Write the curves as PNG: the losses of imitation and of the reward model, PPO's score and its divergence."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 5.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, 2)
+    for axes, title in zip(panels.flat, _PANELS, strict=True):
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    for one in trained:
+        style = {"linewidth": 1.2, "label": str(one.folder)}
+        match one.stage:
+            case "warm" | "sft":
+                panels[0, 0].plot(one.metrics["losses"], linestyle="--" if one.stage == "warm" else "-", **style)
+            case "reward":
+                panels[0, 1].plot(one.metrics["losses"], **style)
+            case "ppo":
+                for axes, name in ((panels[1, 0], "score"), (panels[1, 1], "kl")):
+                    axes.plot([update[name] for update in one.metrics["history"]], **style)
+    for axes in panels.flat:
+        if axes.lines:
+            axes.legend(frameon=False, fontsize=7)
+    figure.savefig(path)

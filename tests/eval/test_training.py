@@ -1,0 +1,70 @@
+"""How the models were trained, from what their stages wrote down, with numbers made up here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.training import draw_training, reward_audit, trained_adapters, training_table
+from retroformer.config import Experiment
+
+COST = {"tokens": 12345, "cpu_seconds": 67.8, "peak_memory_bytes": 2**30}
+WRITTEN: dict[str, dict[str, Any]] = {
+    "one/warm": {"stage": "warm", "samples": 20, "steps": 3, "losses": [3.0, 2.0, 1.0]},
+    "one/sft": {"stage": "sft", "samples": 12, "steps": 2, "losses": [1.0, 0.5]},
+    "one/reward": {
+        "stage": "reward",
+        "pairs": 9,
+        "steps": 2,
+        "losses": [0.7, 0.6],
+        "train_accuracy": 0.9,
+        "held_out_pairs": 4,
+        "held_out_accuracy": 0.75,
+    },
+    "one/ppo": {"stage": "ppo", "prompts": 7, "updates": 2, "history": [{"score": 0, "kl": 0}, {"score": 1, "kl": 2}]},
+    "two/ppo": {"stage": "ppo", "prompts": 8, "updates": 1, "history": [{"score": 0, "kl": 0}]},
+}
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    for name, metrics in WRITTEN.items():
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        (folder / "metrics.json").write_text(json.dumps(metrics | COST))
+    adapters = {f"{name.partition('/')[2]}-{name.partition('/')[0]}": tmp_path / name for name in WRITTEN}
+    return Experiment.model_validate(
+        {"run": "toy", "environment": {"name": "alfworld"}, "serve": {"adapters": adapters}}
+    )
+
+
+def test_the_stages_stand_in_their_order_with_the_reward_model_that_ppo_had(experiment: Experiment) -> None:
+    found = trained_adapters(experiment, ["ppo-two", "ppo-one", "warm-one", "base"])
+    assert [(one.stage, one.folder.parent.name) for one in found] == [
+        ("warm", "one"),
+        ("reward", "one"),
+        ("ppo", "one"),
+        ("ppo", "two"),
+    ]
+
+
+def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> None:
+    rows = training_table(trained_adapters(experiment, ["sft-one", "ppo-one"])).splitlines()[2:]
+    assert [row.split(" | ")[2:] for row in rows] == [
+        ["12 texts", "2 steps", "12,345", "68", "1.0 |"],
+        ["9 pairs", "2 steps", "12,345", "68", "1.0 |"],
+        ["7 prompts", "2 updates", "12,345", "68", "1.0 |"],
+    ]
+
+
+def test_the_audit_of_the_reward_model_says_what_it_does_not_know(experiment: Experiment) -> None:
+    audit = reward_audit(trained_adapters(experiment, ["ppo-one"])).splitlines()
+    assert len(audit) == 3
+    assert audit[2].endswith("| 0.9 | 4 | 0.75 | - |")
+    assert reward_audit(trained_adapters(experiment, ["sft-one"])) == ""
+
+
+def test_the_curves_are_drawn(experiment: Experiment, tmp_path: Path) -> None:
+    draw_training(trained_adapters(experiment, ["warm-one", "ppo-one", "ppo-two"]), tmp_path / "training.png")
+    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
