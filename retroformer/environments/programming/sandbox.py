@@ -66,24 +66,39 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
     """
     if sys.platform != "linux" or not supported():
         raise ServiceError("Candidate code runs only on Linux on x86-64 or ARM64, where it can be isolated.")
-    setting = _setting(limits, tools)
-    with _memory_file(wire.encode(job)) as file:
-        line, results = _submit(wire.encode(setting), file.fileno())
-    with line, results:
-        outcome = _collect(results, line, seconds)
-        # Hanging up ends the jail, if it still runs.
-        line.shutdown(socket.SHUT_WR)
-        line.settimeout(_LEAVE_SECONDS)
+    setting = wire.encode(_setting(limits, tools))
+    try:
+        outcome, word, value = _attempt(setting, wire.encode(job), seconds)
+    except (OSError, EOFError):
+        # The nursery was killed, for instance where memory is short on the machine: once more, with another.
+        _nursery.close()
         try:
-            word, value = wire.receive(line, _REPORT_BYTES)
-        except (EOFError, TimeoutError, wire.Unreadable) as error:
+            outcome, word, value = _attempt(setting, wire.encode(job), seconds)
+        except (OSError, EOFError, wire.Unreadable) as error:
             raise EnvironmentFailure(f"The sandbox broke down before it was done: {error!r}.") from error
     if word == "unavailable":
         raise ServiceError(
-            f"Candidate code cannot be isolated here ({value}): user namespaces must be allowed, for instance by "
-            "kernel.apparmor_restrict_unprivileged_userns=0, or in a container by --security-opt seccomp=unconfined."
+            f"Candidate code cannot be isolated here: {value}. It needs Linux 5.12 or newer and user namespaces: allow "
+            "them with `sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or start the container with "
+            "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`."
         )
     return outcome
+
+
+def _attempt(setting: bytes, job: bytes, seconds: float) -> tuple[Outcome, str, object]:
+    """One job, with the porter's last word. Raises OSError and EOFError where the nursery or the porter is gone."""
+    line, porter_line = socket.socketpair()
+    results, examiner_results = socket.socketpair()
+    with line, results:
+        with _memory_file(job) as file, porter_line, examiner_results:
+            files = [file.fileno(), examiner_results.fileno(), porter_line.fileno()]
+            socket.send_fds(_nursery.control(), [setting], files)
+        outcome = _collect(results, seconds)
+        # Hanging up ends the jail, if it still runs.
+        line.shutdown(socket.SHUT_WR)
+        line.settimeout(_LEAVE_SECONDS)
+        word, value = wire.receive(line, _REPORT_BYTES)
+    return outcome, word, value
 
 
 def require(limits: Limits = DEFAULT) -> None:
@@ -122,21 +137,7 @@ def _memory_file(data: bytes) -> Any:
     return file
 
 
-def _submit(setting: bytes, job: int) -> tuple[socket.socket, socket.socket]:
-    line, porter_line = socket.socketpair()
-    results, examiner_results = socket.socketpair()
-    with porter_line, examiner_results:
-        files = [job, examiner_results.fileno(), porter_line.fileno()]
-        try:
-            socket.send_fds(_nursery.control(), [setting], files)
-        except OSError:
-            # It was killed, for instance with too little memory left on the machine: begin anew, once.
-            _nursery.close()
-            socket.send_fds(_nursery.control(), [setting], files)
-    return line, results
-
-
-def _collect(results: socket.socket, line: socket.socket, seconds: float) -> Outcome:
+def _collect(results: socket.socket, seconds: float) -> Outcome:
     end = time.monotonic() + seconds
     received = bytearray()
     reports: list[Report] = []

@@ -39,7 +39,7 @@ def leave_host() -> None:
     Root becomes two users of the new user namespace: 0, who builds it, and 1, nobody, who runs in it.
     """
     Path("/proc/self/oom_score_adj").write_text("1000")
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and _nobody_exists():
         _map_root()
     else:
         user, group = os.geteuid(), os.getegid()
@@ -50,6 +50,12 @@ def leave_host() -> None:
     for name in ("mount", "network", "IPC", "host name", "process"):
         linux.unshare(name)
     linux.name_host("sandbox")
+
+
+def _nobody_exists() -> bool:
+    """Not so for a root that is only called so, in a user namespace of a single user."""
+    lines = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return any(int(start) <= _NOBODY < int(start) + int(count) for start, _, count in lines)
 
 
 def _map_root() -> None:

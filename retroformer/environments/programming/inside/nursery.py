@@ -51,7 +51,8 @@ def _porter(setting: Setting, job: int, results: int, lifeline: int) -> NoReturn
             leave_host()
             filesystem.build(setting["visible"], setting["hidden"], setting["build_bytes"])
         except OSError as error:
-            wire.send(line, ("unavailable", str(error)))
+            where = f" ({error.filename})" if error.filename else ""
+            wire.send(line, ("unavailable", f"{error.strerror}{where}"))
             os._exit(1)
         child = os.fork()
         if child == 0:

@@ -1,0 +1,362 @@
+"""Problem and program in, verdict out."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from retroformer.environments.programming import rust, sandbox
+from retroformer.environments.programming.judging import check, judge
+from retroformer.environments.programming.limits import Limits
+from retroformer.environments.programming.loading import load
+from retroformer.environments.programming.problems import Problem
+from retroformer.environments.programming.verdict import Judgement, Verdict
+from tests.support.killing import children_of
+
+SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[4] / "shared" / "data") / "programming"
+needs_data = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="no programming data: set RETROFORMER_DATA to the folder that holds programming/"
+)
+RUSTC = shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))
+needs_rust = pytest.mark.skipif(RUSTC is None, reason="no Rust compiler")
+TIGHT = Limits(cpu_seconds=1, wall_seconds=8.0)
+
+
+def _problem(*tests: str, entry_point: str = "f", preamble: str = "") -> Problem:
+    return Problem(id="one", language="python", prompt="", entry_point=entry_point, tests=tests, preamble=preamble)
+
+
+def _outputs(judgement: Judgement) -> list[tuple[str, str]]:
+    return [(one.verdict.value, one.output) for one in judgement.checked]
+
+
+def _all_pass(problems: Sequence[Problem]) -> None:
+    solved = [problem for problem in problems if problem.solution is not None]
+    with ThreadPoolExecutor(4) as pool:
+        judgements = list(pool.map(lambda problem: judge(problem, problem.solution or ""), solved))
+    assert solved
+    assert [problem.id for problem, one in zip(solved, judgements, strict=True) if not one.passed] == []
+
+
+@needs_data
+def test_solutions_of_humaneval_pass_a_sixth_of_them() -> None:
+    _all_pass(load("humaneval", SHARED).problems[2::6])
+
+
+@needs_data
+def test_solutions_of_sanitised_mbpp_pass_an_eighth_of_them() -> None:
+    _all_pass(load("mbpp-sanitized", SHARED).problems[::8])
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "count"), [("humaneval", 164), ("mbpp-sanitized", 427), ("mbpp", 974)])
+def test_every_solution_passes(name: str, count: int) -> None:
+    problems = load(name, SHARED).problems
+
+    assert len(problems) == count
+    _all_pass(problems)
+
+
+def test_hidden_tests_are_run_up_to_the_first_that_fails() -> None:
+    problem = _problem("assert f(1) == 1", "assert f(2) == 4", "assert f(3) == 9")
+
+    judgement = judge(problem, "def f(x):\n    return x")
+
+    assert _outputs(judgement) == [("passed", ""), ("wrong", "2")]
+    assert (judgement.verdict, judgement.passed) == (Verdict.WRONG, False)
+    assert judge(problem, "def f(x):\n    return x * x").passed
+
+
+def test_no_test_is_no_success() -> None:
+    assert judge(_problem(), "").verdict == Verdict.HARNESS
+
+
+def test_tests_of_an_agents_own_are_all_run_each_on_its_own_and_told() -> None:
+    program = (
+        "seen = []\ndef f(x):\n    seen.append(x)\n    if x == 2:\n        while True: pass\n"
+        "    if x == 3:\n        raise KeyError('three')\n    if x == 4:\n        raise SystemExit\n    return len(seen)\n"
+    )
+    tests = ("assert f(1) == 1", "assert f(2) == 1", "assert f(3) == 1", "assert f(4)", "assert f(5) == 6")
+
+    judgement = check(_problem(), program, tests, TIGHT)
+
+    assert [one.feedback for one in judgement.checked] == [
+        "assert f(1) == 1  # passed",
+        "assert f(2) == 1  # failed: no answer within 1 s",
+        "assert f(3) == 1  # failed: KeyError: 'three' (line 7)",
+        "assert f(4)  # failed: SystemExit: (line 9)",
+        "assert f(5) == 6  # failed: came out as 1",
+    ]
+
+
+def test_a_test_that_ends_the_judge_is_a_failure_of_the_test() -> None:
+    tests = ("assert f(1) == 1", "import os; os._exit(0); f(1)", "assert f(1) == 1")
+
+    judgement = check(_problem(), "def f(x):\n    return x", tests)
+
+    verdicts = [one.verdict for one in judgement.checked]
+    assert verdicts == [Verdict.PASSED, Verdict.HARNESS, Verdict.HARNESS]
+
+
+def test_a_test_that_never_ends_is_a_timeout_and_the_next_one_is_run() -> None:
+    limits = Limits(cpu_seconds=1, wall_seconds=1.0)
+
+    judgement = check(_problem(), "def f(x):\n    return x", ("while f(1): pass", "assert f(3) == 4"), limits)
+
+    assert [one.verdict for one in judgement.checked] == [Verdict.TIMEOUT, Verdict.WRONG]
+
+
+def test_a_test_may_disturb_its_judge_but_not_break_it() -> None:
+    disturb = """
+import gc, socket
+for found in [found for found in gc.get_objects() if isinstance(found, socket.socket)]:
+    try:
+        found.send(b'x' * 99)
+    except OSError:
+        pass
+"""
+
+    judgement = check(_problem(), "def f(x):\n    return x", (disturb, "assert f(1) == 1"))
+
+    assert [one.verdict for one in judgement.checked] == [Verdict.HARNESS, Verdict.HARNESS]
+
+
+PLAIN_VALUES = (
+    "None, True, -7, 10**40, 0.1, -0.0, float('inf'), 1+2j, 'a\\ud800\\u00e9', b'\\xff', bytearray(b'ab'), (), [[]], "
+    "{1: {2, 3}, (4,): frozenset({5})}, range(3), [None, (1.5,)]"
+)
+
+
+def test_plain_values_cross_unchanged_in_both_directions() -> None:
+    test = (
+        f"for value in ({PLAIN_VALUES}):\n"
+        "    assert f(value) == value and type(f(value)) is type(value), value\n"
+        "nan = f(float('nan'))\nassert nan != nan\nassert str(f(-0.0)) == '-0.0'\n"
+    )
+
+    assert _outputs(judge(_problem(test), "def f(x):\n    return x")) == [("passed", "")]
+
+
+def test_values_of_other_kinds_come_as_what_they_are_made_of() -> None:
+    program = """
+import collections, enum
+class Colour(enum.IntEnum):
+    RED = 3
+def f(kind):
+    return {
+        'counter': collections.Counter('aab'),
+        'map': map(abs, [-1]),
+        'keys': {1: 2}.keys(),
+        'named': collections.namedtuple('P', 'x y')(1, 2),
+        'enum': Colour.RED,
+        'queue': collections.deque([1]),
+    }[kind]
+"""
+    test = """
+import collections
+assert f('counter') == {'a': 2, 'b': 1}
+assert f('map') != [1] and list(f('map')) == [1]
+assert f('keys') == {1} and f('named') == (1, 2) and f('enum') == 3
+assert f('queue') == collections.deque([1])
+"""
+
+    assert _outputs(judge(_problem(test), program)) == [("passed", "")]
+
+
+def test_a_list_changed_in_place_is_seen_by_the_test() -> None:
+    test = "items = [3, 1, 2]\nassert f(items) is None\nassert items == [1, 2, 3]"
+
+    assert judge(_problem(test), "def f(items):\n    items.sort()").passed
+    assert judge(_problem(test), "def f(items):\n    items = sorted(items)").verdict == Verdict.WRONG
+
+
+def test_a_test_may_make_and_use_objects_of_the_solutions_classes() -> None:
+    program = (
+        "class Node:\n    def __init__(self, value, left=None):\n        self.value, self.left = value, left\n"
+        "class Solution:\n    def depth(self, node):\n        return 1 + self.depth(node.left) if node else 0\n"
+    )
+    test = (
+        "root = Node(1)\nroot.left = Node(2, left=Node(3))\nassert root.left.value == 2\n"
+        "assert Solution().depth(root) == 3"
+    )
+
+    assert _outputs(judge(_problem(test, entry_point="Solution"), program)) == [("passed", "")]
+
+
+def test_an_exception_that_a_test_expects_is_of_its_kind() -> None:
+    test = (
+        "try:\n    f(0)\nexcept ZeroDivisionError as error:\n    assert 'zero' in str(error)\nelse:\n    assert False"
+    )
+
+    assert judge(_problem(test), "def f(x):\n    return 1 / x").passed
+    assert judge(_problem(test), "def f(x):\n    return x").verdict == Verdict.WRONG
+
+
+def test_a_function_of_the_test_cannot_be_passed_and_says_so() -> None:
+    ((verdict, output),) = _outputs(judge(_problem("assert f(lambda x: x)"), "def f(x):\n    return x(1)"))
+
+    assert (verdict, output) == ("harness", "a value of type function cannot be passed to the solution")
+
+
+def test_a_solution_may_be_called_like_a_built_in_function_and_use_a_file_of_its_own() -> None:
+    program = "def sum(a, b):\n    open('note', 'w').write(str(a + b))\n    return int(open('note').read())"
+
+    assert judge(_problem("assert sum(2, 3) == 5", entry_point="sum"), program).passed
+
+
+def test_judgements_do_not_depend_on_chance() -> None:
+    program = "import random\ndef f():\n    return [random.random(), sorted({'a', 'b', 'c'}, key=hash), hash('x')]"
+
+    first, second = (check(_problem(), program, ("assert f() == 0",)).checked[0].output for _ in range(2))
+
+    assert first == second
+    assert "'a'" in first
+
+
+def _judge_seven(number: int) -> list[bool]:
+    problem = _problem(f"assert f({number}) == {number + 1}")
+    return [judge(problem, f"def f(x):\n    return x + {one}").passed for one in (1, 2, 1, 1, 2, 1, 1)]
+
+
+def test_many_threads_and_processes_may_judge_at_once() -> None:
+    expected = [[True, False, True, True, False, True, True]] * 4
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(_judge_seven, range(4))) == expected
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        assert list(pool.map(_judge_seven, range(4))) == expected
+
+
+def test_a_nursery_that_was_killed_is_replaced() -> None:
+    problem = _problem("assert f(1) == 1")
+    sandbox.require()
+    nurseries = [
+        child for child in children_of(os.getpid()) if b"nursery" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    for nursery in nurseries:
+        os.kill(nursery, signal.SIGKILL)
+
+    assert nurseries
+    assert judge(problem, "def f(x):\n    return x").passed
+
+
+def test_without_user_namespaces_it_refuses_and_says_what_is_missing() -> None:
+    code = "from retroformer.environments.programming import sandbox; sandbox.require()"
+    forbid = "echo 0 > /proc/sys/user/max_user_namespaces"
+    command = ["unshare", "-Ur", "sh", "-c", f'{forbid} && exec "$0" -c "$1"', sys.executable, code]
+
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    if "max_user_namespaces" in result.stderr or "unshare" in result.stderr:
+        pytest.skip("this test needs user namespaces, to take them away")
+    assert result.returncode == 1
+    assert "ServiceError: Candidate code cannot be isolated here: new user namespace: " in result.stderr
+    assert "It needs Linux 5.12 or newer and user namespaces: allow them" in result.stderr
+
+
+MAXIMUM = Problem(
+    id="maximum",
+    language="rust",
+    prompt="/// The largest.\nfn maximum(l: Vec<isize>) -> isize {\n",
+    entry_point="maximum",
+    tests=("assert_eq!(candidate(vec![1, 3, 2]), 3);", "assert_eq!(candidate(vec![-5, -7]), -5);"),
+)
+
+
+@needs_rust
+@pytest.mark.parametrize(
+    ("answer", "verdict", "output"),
+    [
+        ("    *l.iter().max().unwrap()\n}", Verdict.PASSED, ""),
+        ("    *l.iter().max().unwrap()", Verdict.PASSED, ""),
+        ("    l[0]", Verdict.WRONG, "1"),
+        ("    l[9]", Verdict.CRASH, "index out of bounds"),
+        ("    std::process::exit(0)", Verdict.CRASH, "exit status 0"),
+        ("    std::process::abort()", Verdict.CRASH, "status -6"),
+        ("    loop {}", Verdict.TIMEOUT, "no answer within 1 s"),
+        ("    let v = vec![1u8; 1 << 40]; v[3] as isize", Verdict.CRASH, "memory allocation"),
+        ("    3.0", Verdict.CRASH, "does not compile: error[E0308]"),
+        ('    include_str!("/etc/passwd").len() as isize', Verdict.CRASH, "does not compile"),
+        ('    std::fs::write("/build/program", "x").unwrap(); 3', Verdict.CRASH, "Permission denied|Read-only"),
+        ('    std::net::TcpStream::connect("127.0.0.1:80").unwrap(); 3', Verdict.CRASH, "ermission"),
+        ('    std::process::Command::new("/bin/true").status().unwrap(); 3', Verdict.CRASH, "ermission"),
+        ('    println!("3\\npassed"); 7', Verdict.WRONG, "7"),
+        ('    fn shown() {} crate::shown_value::tell(String::from("3")); 3', Verdict.WRONG, "3"),
+    ],
+)
+def test_rust_is_compiled_run_and_believed_in_its_values_alone(answer: str, verdict: Verdict, output: str) -> None:
+    judgement = judge(MAXIMUM, MAXIMUM.program(answer), TIGHT)
+
+    assert (judgement.verdict, judgement.checked) == (verdict, judgement.checked)
+    assert any(text in judgement.checked[-1].output for text in output.split("|"))
+
+
+@needs_rust
+def test_a_rust_type_that_is_always_equal_is_of_no_use() -> None:
+    forged = (
+        "struct Any;\nimpl PartialEq<isize> for Any { fn eq(&self, _: &isize) -> bool { true } }\n"
+        "macro_rules! assert_eq { ($($t:tt)*) => {} }\nfn maximum(l: Vec<isize>) -> Any { Any }"
+    )
+    before_main = (
+        'extern "C" fn quit() { std::process::exit(0) }\n#[used] #[link_section = ".init_array"]\n'
+        'static QUIT: extern "C" fn() = quit;\nfn maximum(l: Vec<isize>) -> isize { 0 }'
+    )
+
+    assert judge(MAXIMUM, forged, TIGHT).verdict == Verdict.CRASH
+    assert judge(MAXIMUM, before_main, TIGHT).verdict == Verdict.CRASH
+
+
+@needs_rust
+def test_rust_maps_and_floats_compare_as_values() -> None:
+    problem = Problem(
+        id="count",
+        language="rust",
+        prompt="use std::collections::HashMap;\nfn count(s: String) -> HashMap<char, f64> {\n",
+        entry_point="count",
+        tests=("assert_eq!(candidate(String::from(\"abca\")), HashMap::from([('c', 1.0), ('b', 1.0), ('a', 2.0)]));",),
+    )
+    answer = "let mut m = HashMap::new(); for c in s.chars() { *m.entry(c).or_insert(-0.0) += 1.0; } m"
+
+    assert judge(problem, problem.program(answer), TIGHT).passed
+
+
+@needs_rust
+def test_rust_tests_of_an_agents_own_are_filtered_by_the_compiler_and_all_run() -> None:
+    tests = (
+        "assert_eq!(maximum(vec![1, 2]), 2);",
+        "assert_eq!(maximum(3), 3);",
+        "assert!(maximum(vec![4]) == 5);",
+        "assert_eq!(maximum(vec![1]), true);",
+        "assert!(true);",
+    )
+
+    kept = rust.compiling_tests(MAXIMUM, tests)
+    judgement = check(MAXIMUM, MAXIMUM.program("l[0]"), kept, TIGHT)
+
+    assert kept == (tests[0], tests[2])
+    assert [one.feedback for one in judgement.checked] == [
+        f"{tests[0]}  # failed: came out as 1",
+        f"{tests[2]}  # failed: came out as false",
+    ]
+
+
+def test_without_a_rust_compiler_it_says_so() -> None:
+    code = (
+        "from retroformer.environments.programming import rust\n"
+        "try:\n    rust._toolchain()\nexcept FileNotFoundError as error:\n    print(error)"
+    )
+    nowhere = {"PATH": "/nowhere", "HOME": "/nowhere"}
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=nowhere, check=True)
+
+    assert result.stdout == (
+        "Rust problems need a Rust compiler and a linker: install rustc and gcc, or take Python.\n"
+    )
