@@ -90,7 +90,7 @@ def draw_training(trained: Sequence[Trained], path: Path) -> None:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     for one in trained:
-        style = {"linewidth": 1.2, "label": str(one.folder)}
+        style = {"linewidth": 1.2, "label": f"{one.folder.parent.name}/{one.folder.name}"}
         match one.stage:
             case "warm" | "sft":
                 panels[0, 0].plot(one.metrics["losses"], linestyle="--" if one.stage == "warm" else "-", **style)
