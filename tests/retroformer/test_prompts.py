@@ -8,6 +8,7 @@ from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.prompts import (
     Pack,
+    adaptation_prompt,
     compact_reflection_prompt,
     judge_prompt,
     load_pack,
@@ -93,6 +94,19 @@ def test_a_judge_reads_the_attempt_but_not_how_it_ended() -> None:
 def test_a_reflector_of_an_agent_that_judges_itself_is_not_told_how_the_attempt_really_ended() -> None:
     judged = FAILURE.model_copy(update={"ending": Ending.SOLVED, "judged": False})
     assert "solved" not in reflection_prompt(PACK, 10_000, judged, Memory())[1].content
+
+
+def test_one_model_that_acts_and_adapts_goes_on_where_its_own_prompt_ended() -> None:
+    acted = react_prompt(PACK, Scene(task=GAME, opening=OPENING, steps=STEPS, memory=ADVISED))
+    adapts = adaptation_prompt(PACK, FAILURE, ADVISED)
+    assert adapts[0] == acted[0]
+    assert adapts[1].content == acted[1].content.removesuffix("Thought 3:") + PACK.ask
+
+
+def test_the_pack_of_one_model_shows_both_how_an_attempt_is_won_and_what_follows_on_one_that_is_lost() -> None:
+    endings = [example.strip().splitlines()[-2:] for example in load_pack("sala", "alfworld").examples]
+    assert [lines[-1].partition(":")[0] for lines in endings] == ["New plan", "New plan", "STATUS", "STATUS"]
+    assert [lines[0] for lines in endings[:2]] == ["STATUS: FAIL"] * 2
 
 
 def test_the_first_prompt_asks_for_the_first_thought() -> None:
