@@ -1,0 +1,120 @@
+"""ALFWorld's own engine beside ours, and the released games, where they are."""
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from retroformer.environments.alfworld.engine import Engine, Game
+
+SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "shared" / "data") / "alfworld"
+
+HELP, HELP_TEXTS = "(:action help", "\naction help {"
+"""Where the action begins that alfworld 0.4 has added, in the domain and in the grammar."""
+
+_DETOURS = 3
+_HARMLESS = ("go to ", "open ", "close ", "examine ", "inventory", "look", "help")
+
+
+class Answer(NamedTuple):
+    """What an engine makes of one command; None is the start of a game."""
+
+    command: str | None
+    feedback: str
+    possible: tuple[str, ...]
+    won: bool
+
+
+class Compared(NamedTuple):
+    """What came of one game on both engines."""
+
+    answers: int
+    won: bool
+    different: list[tuple[Answer, Answer]]
+    """Their answer and ours, where they are not the same."""
+
+
+class StockEngine:
+    """ALFWorld's own engine, unchanged."""
+
+    def __init__(self, game: Game) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import textworld
+            from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+            from textworld.envs import PddlEnv
+        self._environment = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
+        page = {"pddl_domain": game.domain, "grammar": game.grammar, "pddl_problem": game.problem}
+        self._environment.load(page)
+        self._state = self._environment.reset()
+
+    def do(self, action: str) -> None:
+        self._state, _, _ = self._environment.step(action)
+
+    @property
+    def feedback(self) -> str:
+        return str(self._state.feedback)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return tuple(self._state["admissible_commands"])
+
+    @property
+    def won(self) -> bool:
+        return bool(self._state["won"])
+
+
+@contextmanager
+def alfworld_at_home(folder: Path) -> Iterator[None]:
+    """Let ALFWorld make its folders here, and give back the arguments that its planner rewrites."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETROFORMER_CACHE", str(folder / "cache"))
+        patch.setenv("ALFWORLD_DATA", str(folder))
+        patch.setattr("sys.argv", ["pytest"])
+        yield
+
+
+def without_help(domain: str) -> str:
+    """The domain as alfworld 0.3 has it: without the action that 0.4 has added at its end."""
+    actions, found, _ = domain.partition(HELP)
+    return f"{actions.rstrip()}\n)\n" if found else domain
+
+
+def play(game: Game, seed: str) -> Iterator[Answer]:
+    """Our answers to a seeded play: looking around, a command that is not possible, a win, and what comes to mind."""
+    engine, chance = Engine(), random.Random(seed)
+
+    def one_of(*beginnings: str) -> str:
+        return chance.choice([command for command in engine.commands if command.startswith(beginnings)])
+
+    def answered(command: str) -> Answer:
+        return Answer(command, engine.do(command), engine.commands, engine.won)
+
+    yield Answer(None, engine.start(game), engine.commands, engine.won)
+    # Nothing is taken before the walkthrough, so that it wins from wherever it begins.
+    for _ in range(_DETOURS):
+        yield answered(one_of(*_HARMLESS))
+    for command in ("fly to the moon 1", *game.walkthrough):
+        yield answered(command)
+    for _ in range(_DETOURS):
+        yield answered(one_of(""))
+
+
+def compare(game: Game, seed: str) -> Compared:
+    """Play a game on both engines, in the grammar that it is told in."""
+    speaks_put = HELP_TEXTS not in game.grammar
+    stock = StockEngine(game._replace(domain=without_help(game.domain)) if speaks_put else game)
+    answers, won, different = 0, False, list[tuple[Answer, Answer]]()
+    for ours in play(game, seed):
+        if ours.command is not None:
+            stock.do(ours.command)
+        theirs = Answer(ours.command, stock.feedback, stock.commands, stock.won)
+        answers, won = answers + 1, won or theirs.won
+        if theirs != ours:
+            different.append((theirs, ours))
+    return Compared(answers, won, different)
