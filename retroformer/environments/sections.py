@@ -55,7 +55,8 @@ class Hotpotqa(EnvironmentSection):
     """Whether the gold paragraphs stand before the question (CoT with ground-truth context in Reflexion, section 4.2).
     Questions of the split whose gold pages are not known, or not in the data, are left out then."""
     docstore: Literal["data", "wikipedia"] = "data"
-    """Where Search looks: in the pages of the data, or in Wikipedia as it is today, over the network."""
+    """Where Search looks: in the pages of the data, or in Wikipedia as it is today, over the network, with a cache on
+    disk. An attempt for which it cannot be asked, or wants a rest of more than 20 s, is invalid."""
     wikipedia: Annotated[str, Field(pattern=r"^https?://[^\s?#]+$")] = "https://en.wikipedia.org/w/api.php"
     """The address of the MediaWiki API, for docstore wikipedia."""
     contact: Annotated[str, Field(pattern=r"^[!-~]*$")] = ""

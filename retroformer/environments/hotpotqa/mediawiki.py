@@ -133,7 +133,7 @@ class MediaWiki:
         """Raises EnvironmentFailure where the files cannot be used."""
         try:
             yield
-        except (sqlite3.Error, zlib.error) as error:
+        except (OSError, sqlite3.Error, zlib.error) as error:
             raise EnvironmentFailure(
                 f"The wiki's files in {self._folder} cannot be used ({error}): delete those that begin with "
                 "`wikipedia`, or make room."

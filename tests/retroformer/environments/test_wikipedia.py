@@ -265,6 +265,12 @@ def test_a_damaged_cache_is_named(folder: Path, wiki: Wiki) -> None:
         ask(folder, wiki)
 
 
+def test_a_cache_that_cannot_be_written_is_named(folder: Path, wiki: Wiki) -> None:
+    (folder / "kept").write_text("a file where the folder should be")
+    with pytest.raises(EnvironmentFailure, match=r"kept cannot be used .*File exists"):
+        client(folder, wiki)
+
+
 def test_a_clock_that_was_set_back_costs_nobody_years(tmp_path: Path) -> None:
     path = tmp_path / "turns.sqlite"
     turns = Turns(path, "wiki", 10)
