@@ -75,7 +75,6 @@ EXHAUSTING = {
     ),
     "endless loop": Attempt("def double(x):\n    while True:\n        pass\n", Verdict.TIMEOUT),
     "endless loop on import": Attempt("while True:\n    pass\n", Verdict.TIMEOUT),
-    "endless loop in C": Attempt("def double(x):\n    return sum(iter(int, 1))\n", Verdict.TIMEOUT),
     "regular expression": Attempt(
         "import re\ndef double(x):\n    return re.match('(a+)+$', 'a' * 40 + 'b')\n", Verdict.TIMEOUT
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from retroformer.environments.programming import python_tests, rust, sandbox
 from retroformer.environments.programming.limits import DEFAULT, Limits
 from retroformer.environments.programming.problems import Problem
-from retroformer.environments.programming.verdict import CheckedTest, Judgement, Verdict
+from retroformer.environments.programming.verdict import CheckedTest, Judgement, Verdict, printable
 
 _OVERHEAD_SECONDS = 30.0
 """For building a jail, and all that is not a test, on a busy machine."""
@@ -64,7 +64,7 @@ def _results(reports: list[sandbox.Report], count: int) -> Iterator[tuple[int, t
 
 
 def _one(test: str, verdict: str, output: str) -> CheckedTest:
-    return CheckedTest(test=test, verdict=Verdict(verdict), output=output)
+    return CheckedTest(test=test, verdict=Verdict(verdict), output=printable(output))
 
 
 def _broken_off(

@@ -13,7 +13,7 @@ from retroformer.environments.programming.inside.filesystem import BUILD
 from retroformer.environments.programming.limits import COMPILING, Limits
 from retroformer.environments.programming.problems import Problem
 from retroformer.environments.programming.rust_source import RustTest
-from retroformer.environments.programming.verdict import CheckedTest, Verdict
+from retroformer.environments.programming.verdict import CheckedTest, Verdict, printable
 from retroformer.errors import MissingInput
 
 _OVERHEAD_SECONDS = 30.0
@@ -74,7 +74,7 @@ def checked(
     results = []
     for test, value, one in zip(tests, expected, ran[1:], strict=False):
         verdict, output = _judged(one, value, limits)
-        results.append(CheckedTest(test=test, verdict=verdict, output=output[:_SHOWN]))
+        results.append(CheckedTest(test=test, verdict=verdict, output=printable(output[:_SHOWN])))
         if hidden and verdict != Verdict.PASSED:
             break
     return tuple(results)
@@ -151,7 +151,7 @@ def _judged(ran: _Ran, expected: str, limits: Limits) -> tuple[Verdict, str]:
     if ran.much:
         return Verdict.CRASH, "the program told far too much"
     if ran.code != 0:
-        return Verdict.CRASH, _errors(ran) or f"the program ended with status {ran.code}"
+        return Verdict.CRASH, _errors(ran)
     if ran.told == expected:
         return Verdict.PASSED, ""
     if not ran.answer:
@@ -163,4 +163,5 @@ def _errors(ran: _Ran) -> str:
     """The first lines of what went wrong, without where the judge put the program."""
     text = re.sub(rf"{BUILD}/program\.rs:\d+:\d+:?", "", ran.errors.decode(errors="replace"))
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("note: ")]
-    return "\n".join(lines[:3])[:_SHOWN]
+    said = printable("\n".join(lines[:3]))[:_SHOWN]
+    return said or ("it took too long" if ran.late else f"it ended with status {ran.code} and said nothing")

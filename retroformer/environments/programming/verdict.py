@@ -17,6 +17,11 @@ class Verdict(StrEnum):
     """The test or the judge failed, not the code: it says nothing about the code, and is never a return of 0."""
 
 
+def printable(text: str) -> str:
+    """What judged code said, without what no store, page or prompt could hold: control characters, half characters."""
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+
+
 class CheckedTest(Record):
     """One test and what came of it."""
 

@@ -46,8 +46,8 @@ def _all_pass(problems: Sequence[Problem]) -> None:
 
 
 @needs_data
-def test_solutions_of_humaneval_pass_a_sixth_of_them() -> None:
-    _all_pass(load("humaneval", SHARED).problems[2::6])
+def test_all_solutions_of_humaneval_pass() -> None:
+    _all_pass(load("humaneval", SHARED).problems)
 
 
 @needs_data
@@ -57,7 +57,7 @@ def test_solutions_of_sanitised_mbpp_pass_an_eighth_of_them() -> None:
 
 @needs_data
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "count"), [("humaneval", 164), ("mbpp-sanitized", 427), ("mbpp", 974)])
+@pytest.mark.parametrize(("name", "count"), [("mbpp-sanitized", 427), ("mbpp", 974)])
 def test_every_solution_passes(name: str, count: int) -> None:
     problems = load(name, SHARED).problems
 
@@ -81,12 +81,14 @@ def test_no_test_is_no_success() -> None:
 
 def test_tests_of_an_agents_own_are_all_run_each_on_its_own_and_told() -> None:
     program = (
-        "seen = []\ndef f(x):\n    seen.append(x)\n    if x == 2:\n        while True: pass\n"
-        "    if x == 3:\n        raise KeyError('three')\n    if x == 4:\n        raise SystemExit\n    return len(seen)\n"
+        "seen = []\ndef f(x):\n    seen.append(x)\n"
+        "    if x == 2:\n        while True: pass\n"
+        "    if x == 3:\n        raise KeyError('three')\n"
+        "    if x == 4:\n        raise SystemExit\n    return len(seen)\n"
     )
     tests = ("assert f(1) == 1", "assert f(2) == 1", "assert f(3) == 1", "assert f(4)", "assert f(5) == 6")
 
-    judgement = check(_problem(), program, tests, TIGHT)
+    judgement = check(_problem(), program, tests, TIGHT.model_copy(update={"wall_seconds": 2.0}))
 
     assert [one.feedback for one in judgement.checked] == [
         "assert f(1) == 1  # passed",
@@ -171,6 +173,12 @@ assert f('queue') == collections.deque([1])
     assert _outputs(judge(_problem(test), program)) == [("passed", "")]
 
 
+def test_what_code_says_can_be_stored_and_shown() -> None:
+    judgement = judge(_problem("assert f(1) == 2"), "def f(x):\n    raise ValueError('a\\0b\\ud800\\x1b[31m\\u00e9')")
+
+    assert judgement.checked[0].output == "ValueError: a\\x00b\\ud800\\x1b[31m\u00e9 (line 2)"
+
+
 def test_a_list_changed_in_place_is_seen_by_the_test() -> None:
     test = "items = [3, 1, 2]\nassert f(items) is None\nassert items == [1, 2, 3]"
 
@@ -221,18 +229,18 @@ def test_judgements_do_not_depend_on_chance() -> None:
     assert "'a'" in first
 
 
-def _judge_seven(number: int) -> list[bool]:
+def _judge_three(number: int) -> list[bool]:
     problem = _problem(f"assert f({number}) == {number + 1}")
-    return [judge(problem, f"def f(x):\n    return x + {one}").passed for one in (1, 2, 1, 1, 2, 1, 1)]
+    return [judge(problem, f"def f(x):\n    return x + {one}").passed for one in (1, 2, 1)]
 
 
 def test_many_threads_and_processes_may_judge_at_once() -> None:
-    expected = [[True, False, True, True, False, True, True]] * 4
+    expected = [[True, False, True]] * 4
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(_judge_seven, range(4))) == expected
+        assert list(pool.map(_judge_three, range(4))) == expected
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        assert list(pool.map(_judge_seven, range(4))) == expected
+        assert list(pool.map(_judge_three, range(4))) == expected
 
 
 def test_a_nursery_that_was_killed_is_replaced() -> None:
@@ -280,7 +288,7 @@ MAXIMUM = Problem(
         ("    l[0]", Verdict.WRONG, "1"),
         ("    l[9]", Verdict.CRASH, "index out of bounds"),
         ("    std::process::exit(0)", Verdict.CRASH, "exit status 0"),
-        ("    std::process::abort()", Verdict.CRASH, "status -6"),
+        ("    std::process::abort()", Verdict.CRASH, "status -6|SIGABRT"),
         ("    loop {}", Verdict.TIMEOUT, "no answer within 1 s"),
         ("    let v = vec![1u8; 1 << 40]; v[3] as isize", Verdict.CRASH, "memory allocation"),
         ("    3.0", Verdict.CRASH, "does not compile: error[E0308]"),
@@ -293,7 +301,8 @@ MAXIMUM = Problem(
     ],
 )
 def test_rust_is_compiled_run_and_believed_in_its_values_alone(answer: str, verdict: Verdict, output: str) -> None:
-    judgement = judge(MAXIMUM, MAXIMUM.program(answer), TIGHT)
+    wall_seconds = 2.0 if verdict == Verdict.TIMEOUT else 20.0
+    judgement = judge(MAXIMUM, MAXIMUM.program(answer), Limits(cpu_seconds=1, wall_seconds=wall_seconds))
 
     assert (judgement.verdict, judgement.checked) == (verdict, judgement.checked)
     assert any(text in judgement.checked[-1].output for text in output.split("|"))

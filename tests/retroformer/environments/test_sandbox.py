@@ -13,6 +13,7 @@ from retroformer.environments.programming.verdict import Verdict
 from tests.support.attempts import DAEMON, EXHAUSTING, FORGING, KILLING, REACHING, SLEEPING, Attempt
 
 TIGHT = Limits(cpu_seconds=1, wall_seconds=8.0, memory_bytes=192 << 20, file_bytes=1 << 20, files=20, threads=8)
+BRIEF = TIGHT.model_copy(update={"wall_seconds": 1.2})
 SECRET = "hunter2-of-the-host"
 
 DOUBLE = Problem(
@@ -55,12 +56,18 @@ def _process_names() -> set[str]:
 
 @pytest.mark.parametrize("attempt", EXHAUSTING.values(), ids=EXHAUSTING)
 def test_what_exhausts_a_resource_is_stopped(attempt: Attempt, host: Path) -> None:
-    _attempt(attempt, host, TIGHT)
+    _attempt(attempt, host, BRIEF if attempt.verdict == Verdict.TIMEOUT else TIGHT)
+
+
+def test_computing_ends_by_its_own_limit_long_before_the_clocks(host: Path) -> None:
+    endless = Attempt("def double(x):\n    while True:\n        pass\n", Verdict.TIMEOUT, "no answer within 1 s")
+
+    _attempt(endless, host, TIGHT.model_copy(update={"wall_seconds": 3600.0}))
 
 
 @pytest.mark.parametrize("attempt", SLEEPING.values(), ids=SLEEPING)
 def test_what_never_answers_is_a_timeout(attempt: Attempt, host: Path) -> None:
-    _attempt(attempt, host, TIGHT.model_copy(update={"wall_seconds": 1.0}))
+    _attempt(attempt, host, BRIEF)
 
 
 @pytest.mark.parametrize("attempt", REACHING.values(), ids=REACHING)
@@ -84,7 +91,7 @@ def test_no_verdict_is_forged(attempt: Attempt, host: Path) -> None:
 def test_recursion_without_a_limit_ends_by_memory_or_by_time(host: Path) -> None:
     source = "import sys\nsys.setrecursionlimit(10**9)\ndef double(x):\n    return double(x)\n"
 
-    judgement = judge(DOUBLE, source, TIGHT)
+    judgement = judge(DOUBLE, source, BRIEF)
 
     assert judgement.verdict in {Verdict.CRASH, Verdict.TIMEOUT}
 

@@ -6,7 +6,7 @@ nothing that a writer sends makes the reader import, call or allocate more than 
 
 import struct
 from collections import deque
-from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from socket import socket
 from typing import Any
 
@@ -16,7 +16,7 @@ GET, SET, CALL = "<get>", "<set>", "<call>"
 
 _LENGTH = struct.Struct(">I")
 _FLOAT = struct.Struct(">d")
-_PASSING: tuple[type[Iterable[Any]], ...] = (Iterator, ItemsView, ValuesView)
+_PASSING: tuple[Any, ...] = (Iterator, ItemsView, ValuesView)
 _SEQUENCES: tuple[tuple[bytes, Any], ...] = (
     (b"l", list),
     (b"t", tuple),
