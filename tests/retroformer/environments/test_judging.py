@@ -1,7 +1,6 @@
 """Problem and program in, verdict out."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments.programming import rust, sandbox
+from retroformer.environments.programming import sandbox
 from retroformer.environments.programming.judging import check, judge
 from retroformer.environments.programming.limits import Limits
 from retroformer.environments.programming.loading import load
@@ -24,8 +23,6 @@ SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[4] / 
 needs_data = pytest.mark.skipif(
     not SHARED.is_dir(), reason="no programming data: set RETROFORMER_DATA to the folder that holds programming/"
 )
-RUSTC = shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))
-needs_rust = pytest.mark.skipif(RUSTC is None, reason="no Rust compiler")
 TIGHT = Limits(cpu_seconds=1, wall_seconds=8.0)
 
 
@@ -268,104 +265,3 @@ def test_without_user_namespaces_it_refuses_and_says_what_is_missing() -> None:
     assert result.returncode == 1
     assert "ServiceError: Candidate code cannot be isolated here: new user namespace: " in result.stderr
     assert "It needs Linux 5.12 or newer and user namespaces: allow them" in result.stderr
-
-
-MAXIMUM = Problem(
-    id="maximum",
-    language="rust",
-    prompt="/// The largest.\nfn maximum(l: Vec<isize>) -> isize {\n",
-    entry_point="maximum",
-    tests=("assert_eq!(candidate(vec![1, 3, 2]), 3);", "assert_eq!(candidate(vec![-5, -7]), -5);"),
-)
-
-
-@needs_rust
-@pytest.mark.parametrize(
-    ("answer", "verdict", "output"),
-    [
-        ("    *l.iter().max().unwrap()\n}", Verdict.PASSED, ""),
-        ("    *l.iter().max().unwrap()", Verdict.PASSED, ""),
-        ("    l[0]", Verdict.WRONG, "1"),
-        ("    l[9]", Verdict.CRASH, "index out of bounds"),
-        ("    std::process::exit(0)", Verdict.CRASH, "exit status 0"),
-        ("    std::process::abort()", Verdict.CRASH, "status -6|SIGABRT"),
-        ("    loop {}", Verdict.TIMEOUT, "no answer within 1 s"),
-        ("    let v = vec![1u8; 1 << 40]; v[3] as isize", Verdict.CRASH, "memory allocation"),
-        ("    3.0", Verdict.CRASH, "does not compile: error[E0308]"),
-        ('    include_str!("/etc/passwd").len() as isize', Verdict.CRASH, "does not compile"),
-        ('    std::fs::write("/build/program", "x").unwrap(); 3', Verdict.CRASH, "Permission denied|Read-only"),
-        ('    std::net::TcpStream::connect("127.0.0.1:80").unwrap(); 3', Verdict.CRASH, "ermission"),
-        ('    std::process::Command::new("/bin/true").status().unwrap(); 3', Verdict.CRASH, "ermission"),
-        ('    println!("3\\npassed"); 7', Verdict.WRONG, "7"),
-        ('    fn shown() {} crate::shown_value::tell(String::from("3")); 3', Verdict.WRONG, "3"),
-    ],
-)
-def test_rust_is_compiled_run_and_believed_in_its_values_alone(answer: str, verdict: Verdict, output: str) -> None:
-    wall_seconds = 2.0 if verdict == Verdict.TIMEOUT else 20.0
-    judgement = judge(MAXIMUM, MAXIMUM.program(answer), Limits(cpu_seconds=1, wall_seconds=wall_seconds))
-
-    assert (judgement.verdict, judgement.checked) == (verdict, judgement.checked)
-    assert any(text in judgement.checked[-1].output for text in output.split("|"))
-
-
-@needs_rust
-def test_a_rust_type_that_is_always_equal_is_of_no_use() -> None:
-    forged = (
-        "struct Any;\nimpl PartialEq<isize> for Any { fn eq(&self, _: &isize) -> bool { true } }\n"
-        "macro_rules! assert_eq { ($($t:tt)*) => {} }\nfn maximum(l: Vec<isize>) -> Any { Any }"
-    )
-    before_main = (
-        'extern "C" fn quit() { std::process::exit(0) }\n#[used] #[link_section = ".init_array"]\n'
-        'static QUIT: extern "C" fn() = quit;\nfn maximum(l: Vec<isize>) -> isize { 0 }'
-    )
-
-    assert judge(MAXIMUM, forged, TIGHT).verdict == Verdict.CRASH
-    assert judge(MAXIMUM, before_main, TIGHT).verdict == Verdict.CRASH
-
-
-@needs_rust
-def test_rust_maps_and_floats_compare_as_values() -> None:
-    problem = Problem(
-        id="count",
-        language="rust",
-        prompt="use std::collections::HashMap;\nfn count(s: String) -> HashMap<char, f64> {\n",
-        entry_point="count",
-        tests=("assert_eq!(candidate(String::from(\"abca\")), HashMap::from([('c', 1.0), ('b', 1.0), ('a', 2.0)]));",),
-    )
-    answer = "let mut m = HashMap::new(); for c in s.chars() { *m.entry(c).or_insert(-0.0) += 1.0; } m"
-
-    assert judge(problem, problem.program(answer), TIGHT).passed
-
-
-@needs_rust
-def test_rust_tests_of_an_agents_own_are_filtered_by_the_compiler_and_all_run() -> None:
-    tests = (
-        "assert_eq!(maximum(vec![1, 2]), 2);",
-        "assert_eq!(maximum(3), 3);",
-        "assert!(maximum(vec![4]) == 5);",
-        "assert_eq!(maximum(vec![1]), true);",
-        "assert!(true);",
-    )
-
-    kept = rust.compiling_tests(MAXIMUM, tests)
-    judgement = check(MAXIMUM, MAXIMUM.program("l[0]"), kept, TIGHT)
-
-    assert kept == (tests[0], tests[2])
-    assert [one.feedback for one in judgement.checked] == [
-        f"{tests[0]}  # failed: came out as 1",
-        f"{tests[2]}  # failed: came out as false",
-    ]
-
-
-def test_without_a_rust_compiler_it_says_so() -> None:
-    code = (
-        "from retroformer.environments.programming import rust\n"
-        "try:\n    rust._toolchain()\nexcept FileNotFoundError as error:\n    print(error)"
-    )
-    nowhere = {"PATH": "/nowhere", "HOME": "/nowhere"}
-
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=nowhere, check=True)
-
-    assert result.stdout == (
-        "Rust problems need a Rust compiler and a linker: install rustc and gcc, or take Python.\n"
-    )
