@@ -187,7 +187,7 @@ def test_a_wiki_that_never_answers_costs_no_more_than_the_patience(folder: Path,
     started = time.monotonic()
     with pytest.raises(EnvironmentFailure, match=r"could not be asked \(TimeoutError|may not be asked"):
         Wikipedia(client(folder, wiki, patience_seconds=0.3)).find("Bergen")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8
 
 
 def test_a_wiki_that_is_not_there_is_a_failure(folder: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_busy_wiki_is_asked_again_when_it_said_so(folder: Path, wiki: Wiki, be
 def test_a_wiki_that_wants_a_long_rest_gets_it_from_everybody(folder: Path, wiki: Wiki) -> None:
     wiki.retry_after = "1000"
     wiki.script.append(Behaviour.TOO_MANY)
-    with pytest.raises(EnvironmentFailure, match=r"may not be asked for another 1000 s: it answered 429"):
+    with pytest.raises(EnvironmentFailure, match=r"may not be asked for another (1000|9\d\d) s: it answered 429"):
         ask(folder, wiki).step("Search[Ada Lind]")
     with pytest.raises(EnvironmentFailure, match=r"may not be asked for another \d+ s\."):
         ask(folder, wiki).step("Search[Bergen]")
