@@ -8,10 +8,12 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from retroformer.environments.sections import Alfworld, EnvironmentSection, Hotpotqa, Programming, Webshop
+from retroformer.errors import ConfigError
 from retroformer.protocols import Taskset
 
 ENTRY_POINTS = "retroformer.environments"
-"""Where an installed package names its environments: NAME = "module", which has `Section` and `taskset`."""
+"""Where an installed package names its environments: NAME = "module", which has `Section` and `taskset`. Names of our
+own come first."""
 
 _OWN: dict[str, type[EnvironmentSection]] = {
     "alfworld": Alfworld,
@@ -22,7 +24,7 @@ _OWN: dict[str, type[EnvironmentSection]] = {
 
 
 def taskset(section: EnvironmentSection, seed: int = 0) -> Taskset:
-    """The tasks that a section describes. Imports only what that environment needs."""
+    """The tasks that a section describes, importing only what they need. Raises ConfigError, MissingInput."""
     made: Taskset = _module(section.name).taskset(section, seed)
     return made
 
@@ -49,7 +51,10 @@ def section_class(name: str) -> type[EnvironmentSection]:
         close = difflib.get_close_matches(name, _known(), n=1)
         hint = f"Did you mean `{close[0]}`?" if close else f"Known are {', '.join(_known())}."
         raise PydanticCustomError("environment", "No environment {name}. {hint}", {"name": repr(name), "hint": hint})
-    found: type[EnvironmentSection] = _module(name).Section
+    try:
+        found: type[EnvironmentSection] = _module(name).Section
+    except ConfigError as error:
+        raise PydanticCustomError("environment", "{fault}", {"fault": str(error)}) from error
     return found
 
 
@@ -58,7 +63,20 @@ def _known() -> list[str]:
 
 
 def _module(name: str) -> Any:
+    """The module of an environment, ours or an installed package's. Raises ConfigError where a package is at fault."""
     if name in _OWN:
         return importlib.import_module(f"retroformer.environments.{name}")
-    (point,) = entry_points(group=ENTRY_POINTS, name=name)
-    return point.load()
+    points = tuple(entry_points(group=ENTRY_POINTS, name=name))
+    packages = " and ".join(sorted(point.dist.name if point.dist else point.value for point in points))
+    if len(points) > 1:
+        raise ConfigError(f"The packages {packages} both have an environment {name!r}: uninstall one of them.")
+    try:
+        module = points[0].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"The environment {name!r} of the package {packages} cannot be imported: {error}.") from error
+    section = getattr(module, "Section", None)
+    if not (isinstance(section, type) and issubclass(section, EnvironmentSection)):
+        raise ConfigError(f"The environment {name!r} of the package {packages} has no `Section(EnvironmentSection)`.")
+    if not callable(getattr(module, "taskset", None)):
+        raise ConfigError(f"The environment {name!r} of the package {packages} has no `taskset(section, seed)`.")
+    return module
