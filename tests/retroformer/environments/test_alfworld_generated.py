@@ -1,7 +1,6 @@
 """Generated games: solvable, repeatable, disjoint, learnable, and told as the stock engine tells them."""
 
 import random
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -9,23 +8,20 @@ from typing import Any
 import pytest
 
 from retroformer.environments.alfworld import rooms
-from retroformer.environments.alfworld.engine import Engine, Game
+from retroformer.environments.alfworld.engine import Engine
 from retroformer.environments.alfworld.generated import GeneratedGames
 from retroformer.environments.alfworld.grammar import check_grammar
 from retroformer.environments.alfworld.worlds import draw_wish, draw_world, kind_of
 from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError, UnknownTask
+from tests.support.alfworld import StockEngine, alfworld_at_home
 
 fast_downward = pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETROFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("sys.argv", ["pytest"])  # The planner, called directly here, rewrites it.
-        # ALFWorld makes this folder when it is imported.
-        patch.setenv("ALFWORLD_DATA", str(tmp_path_factory.mktemp("alfworld")))
+    with alfworld_at_home(tmp_path_factory.mktemp("alfworld")):
         yield
 
 
@@ -170,33 +166,3 @@ def test_the_stock_engine_gives_the_same_answers() -> None:
             stock.do(action)
             assert (engine.do(action), engine.commands) == (stock.feedback, stock.commands)
             assert engine.won == stock.won
-
-
-class StockEngine:
-    """ALFWorld's own engine, unchanged."""
-
-    def __init__(self, game: Game) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import textworld
-            from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-            from textworld.envs import PddlEnv
-        self._environment = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
-        page = {"pddl_domain": game.domain, "grammar": game.grammar, "pddl_problem": game.problem}
-        self._environment.load(page)
-        self._state = self._environment.reset()
-
-    def do(self, action: str) -> None:
-        self._state, _, _ = self._environment.step(action)
-
-    @property
-    def feedback(self) -> str:
-        return str(self._state.feedback)
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        return tuple(self._state["admissible_commands"])
-
-    @property
-    def won(self) -> bool:
-        return bool(self._state["won"])

@@ -26,8 +26,8 @@ from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.sections import Hotpotqa
 from retroformer.records import Task
 from tests.support.hotpotqa import SHARED, index_of_the_data
+from tests.support.malformed import malformed
 from tests.support.mediawiki import Article, Wiki
-from tests.support.odd_actions import odd_actions
 
 TASK = Task(id="a", environment="hotpotqa", split="all")
 PAGES = {"Bergen": "Bergen is a city in Norway.", "A": "A b c.", "Search": "Or and not near title text."}
@@ -57,7 +57,7 @@ def kinds_of_answers(encyclopedia: Encyclopedia, count: int, seed: int) -> Count
     """Send so many odd actions, every answer being one of those that are documented; how many there were of each."""
     environment = HotpotqaEnvironment({"a": Question("a", "Where?", "Bergen")}, encyclopedia, "f1", 25)
     over, episodes, kinds = True, 0, Counter[str]()
-    for action in odd_actions(count, seed):
+    for action in malformed(count, seed, ("Search", "Lookup", "Finish")):
         if over:
             environment.reset(TASK)
             if episodes := (episodes + 1) % 2:

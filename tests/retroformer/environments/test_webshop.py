@@ -14,6 +14,7 @@ from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.text_site import parse
 from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.records import Task, Transition
+from tests.support.malformed import malformed
 from tests.support.webshop import make, visit, write_shop
 
 LAMP = "B000000001"
@@ -256,37 +257,10 @@ def test_worker_processes_share_one_built_shop(folder: Path, tmp_path: Path) -> 
     assert len(list((tmp_path / "cache" / "webshop").glob("shop-*.sqlite"))) == 1
 
 
-ODD = [
-    *(
-        "search[",
-        "click[",
-        "think[",
-        "reset",
-        "[",
-        "]",
-        "[[",
-        "]]",
-        "Buy Now",
-        "< Prev",
-        "Next >",
-        "Back to Search",
-        "",
-    ),
-    *(
-        "Description",
-        "Attributes",
-        "\x00",
-        "\x1b[2J",
-        "\n",
-        "\r",
-        "\u2028",
-        "\U0001f1fa",
-        "\ud800",
-        "\u0130",
-        "\u0301" * 9,
-    ),
-    *("#", "?", "/", "%20", "\\", '"', "'", "<r>", "{}", "-1", LAMP, '5"', "sky blue", "lamp oak", "search[lamp]"),
-]
+BUTTONS = (
+    *("Buy Now", "< Prev", "Next >", "Back to Search", "Description", "Attributes", "reset", LAMP, '5"', "sky blue"),
+    *("lamp oak", "search[lamp]", f"click[{LAMP}]", "click[Buy Now]", "think[lamp]", '"', "'", "?", "/", "\u0301" * 9),
+)
 
 
 @pytest.mark.parametrize("text", ["react", "text", "text_rich"])
@@ -295,12 +269,11 @@ def test_no_action_breaks_the_shop(folder: Path, text: str) -> None:
     generator = random.Random(text)
     idx = lamp_goal(folder)
     (seen,) = visit(environment, idx)
-    for _ in range(1000):
+    for odd in malformed(1000, generator.randrange(100), ("search", "click", "think"), BUTTONS):
         if seen.over:
             (seen,) = visit(environment, idx)
-        random_action = "".join(generator.choices(ODD, k=generator.randint(0, 5)))
         seen = environment.step(
-            generator.choice((*seen.choices, random_action, f"search[{random_action}]", "search[oak]"))
+            generator.choice((*seen.choices, odd, f"search[{odd}]", f"click[{odd}]", "search[oak]"))
         )
         assert 0 <= seen.reward <= 1
 
