@@ -253,7 +253,7 @@ def conditions(experiment: Experiment, adapter_sha256: str | None, actor_sha256:
     The hashes are those of the adapters behind the reflector and the actor, where they are known.
     """
     page = experiment.model_dump(mode="json")
-    for name in ("data", "split", "task_types"):
+    for name in ("data", "split", "task_types", "contact", "requests_per_second"):
         page["environment"].pop(name, None)
     for section in ("actor", "evaluator", "reflector"):
         for name in ("base_url", "api_key_env", "timeout_seconds", "dollars_per_million"):

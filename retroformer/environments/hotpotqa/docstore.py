@@ -8,17 +8,14 @@ and its name is a hash of what it was made from, so new data make a new file and
 
 import html
 import json
-import os
 import re
 import sqlite3
-import tempfile
-import urllib.parse
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from retroformer.built_once import build_once, open_built
 from retroformer.environments.hotpotqa.stop_words import ENGLISH
 
 FORMAT = 1
@@ -26,7 +23,6 @@ FORMAT = 1
 _TITLE_WEIGHT, _TEXT_WEIGHT = 3.0, 1.0
 _MOST_WORDS, _MOST_STOP_WORDS = 64, 8
 """Of a query; the words after these are not searched. Stop words, where there are no others, are on every page."""
-_BUILD_SECONDS = 600.0
 _TABLES = """
     CREATE TABLE page(
         id INTEGER PRIMARY KEY, title TEXT UNIQUE NOT NULL, title_key TEXT NOT NULL, bare_key TEXT,
@@ -66,8 +62,7 @@ class Docstore:
     """The pages of one file, read only; cheap to open."""
 
     def __init__(self, path: Path) -> None:
-        address = f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1"
-        self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
+        self._database = open_built(path)
         weakref.finalize(self, self._database.close)
 
     def find(self, entity: str) -> Page | None:
@@ -102,49 +97,26 @@ class Docstore:
         return [title for (title,) in rows]
 
 
-def build_once(pages: Iterable[Page], path: Path) -> Path:
+def build_docstore(pages: Iterable[Page], path: Path) -> Path:
     """Write the file of these pages unless it is there. Safe for several processes: one builds, the others wait."""
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _building(path):
-        if not path.exists():
-            handle, scratch = tempfile.mkstemp(prefix=path.name, suffix=".partial", dir=path.parent)
-            os.close(handle)
-            try:
-                _write(pages, Path(scratch))
-                Path(scratch).replace(path)
-            finally:
-                Path(scratch).unlink(missing_ok=True)
-    return path
+    return build_once(path, lambda database: _write(pages, database))
 
 
-@contextmanager
-def _building(path: Path) -> Iterator[None]:
-    """Held by one process at a time. A transaction is the lock: it ends with the process, however that ends."""
-    lock = path.with_name(path.name + ".lock")
-    with closing(sqlite3.connect(lock, timeout=_BUILD_SECONDS, isolation_level=None)) as database:
-        database.execute("BEGIN EXCLUSIVE")
-        yield
-
-
-def _write(pages: Iterable[Page], path: Path) -> None:
+def _write(pages: Iterable[Page], database: sqlite3.Connection) -> None:
     """A title that comes twice keeps its first page."""
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {_TABLES}")
-        known = set[str]()
-        for one in pages:
-            if one.title in known:
-                continue
-            known.add(one.title)
-            bare = _QUALIFIER.fullmatch(one.title)
-            row = (len(known), one.title, _key(one.title), bare and _key(bare["bare"]), json.dumps(one.sentences))
-            database.execute("INSERT INTO page VALUES (?, ?, ?, ?, ?)", row)
-            database.execute(
-                "INSERT INTO word(rowid, title, text) VALUES (?, ?, ?)", (len(known), one.title, one.paragraph)
-            )
-        database.executescript(_INDEXES)
-        database.commit()
+    database.executescript(_TABLES)
+    known = set[str]()
+    for one in pages:
+        if one.title in known:
+            continue
+        known.add(one.title)
+        bare = _QUALIFIER.fullmatch(one.title)
+        row = (len(known), one.title, _key(one.title), bare and _key(bare["bare"]), json.dumps(one.sentences))
+        database.execute("INSERT INTO page VALUES (?, ?, ?, ?, ?)", row)
+        database.execute(
+            "INSERT INTO word(rowid, title, text) VALUES (?, ?, ?)", (len(known), one.title, one.paragraph)
+        )
+    database.executescript(_INDEXES)
 
 
 def _key(title: str) -> str:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from retroformer.cache import cache_folder
 from retroformer.environments.hotpotqa.data import Folder, Hub, question_key
-from retroformer.environments.hotpotqa.docstore import Docstore, build_once
+from retroformer.environments.hotpotqa.docstore import Docstore, build_docstore
 from retroformer.environments.hotpotqa.environment import Encyclopedia, HotpotqaEnvironment, gold_paragraphs
 from retroformer.environments.sections import Hotpotqa
 from retroformer.errors import MissingInput
@@ -71,7 +71,7 @@ class HotpotqaTaskset:
     @cached_property
     def _docstore(self) -> Docstore:
         path = cache_folder() / "hotpotqa" / self._source.docstore_name()
-        return Docstore(build_once(self._source.pages(), path))
+        return Docstore(build_docstore(self._source.pages(), path))
 
     @cached_property
     def _encyclopedia(self) -> Encyclopedia:

@@ -1,4 +1,4 @@
-"""Programming tasks (Reflexion, section 4.3): problems, hidden tests, and a sandbox in which candidate code is judged."""
+"""Programming tasks (Reflexion, section 4.3): problems, hidden tests, and a sandbox for candidate code."""
 
 from retroformer.environments.programming.taskset import ProgrammingTaskset, taskset
 

@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from retroformer.built_once import build_once, open_built
 from retroformer.cache import cache_folder
 from retroformer.environments.webshop import files
 from retroformer.environments.webshop.bm25 import Index, IndexWriter
@@ -31,7 +32,6 @@ from retroformer.environments.webshop.goals import (
     write_goals,
 )
 from retroformer.environments.webshop.nouns import approximate_nouns
-from retroformer.environments.webshop.once import build_once, open_built
 from retroformer.environments.webshop.products import NO_PRICE, Product, is_listed, product
 from retroformer.errors import MissingInput
 

@@ -13,7 +13,7 @@ import pytest
 
 from retroformer.environments import hotpotqa
 from retroformer.environments.hotpotqa.data import Folder, context_pages, question_id
-from retroformer.environments.hotpotqa.docstore import Docstore, Page, build_once, page
+from retroformer.environments.hotpotqa.docstore import Docstore, Page, build_docstore, page
 from retroformer.environments.hotpotqa.environment import (
     EPISODE_OVER,
     INVALID_ACTION,
@@ -178,14 +178,14 @@ def test_a_search_that_finds_nothing_lists_what_is_similar_best_first(folder: Pa
 
 def test_a_word_in_the_title_counts_more_than_one_in_the_text(tmp_path: Path) -> None:
     pages = [page("Stone", ["Iron iron."]), page("Iron", ["A stone."]), page("Filler", ["Nothing here."])]
-    docstore = Docstore(build_once(pages, tmp_path / "small.sqlite"))
+    docstore = Docstore(build_docstore(pages, tmp_path / "small.sqlite"))
     assert docstore.similar("iron") == ["Iron", "Stone"]
     assert docstore.similar("iron", count=1) == ["Iron"]
 
 
 def test_an_ambiguous_bare_title_is_not_guessed(tmp_path: Path) -> None:
     pages = [page("Lark (ship)", ["A ship."]), page("Lark (poem)", ["A poem."]), page("lark (Poem)", ["Another."])]
-    docstore = Docstore(build_once(pages, tmp_path / "small.sqlite"))
+    docstore = Docstore(build_docstore(pages, tmp_path / "small.sqlite"))
     assert docstore.find("Lark") is None
     assert docstore.find("LARK (POEM)") is None
     found = docstore.find("lark (Poem)")
@@ -279,11 +279,11 @@ def test_processes_that_build_at_once_leave_one_whole_file(tmp_path: Path) -> No
     path = tmp_path / "shared" / "docstore.sqlite"
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from retroformer.environments.hotpotqa.docstore import Docstore, Page, build_once, page\n"
+        "from retroformer.environments.hotpotqa.docstore import Docstore, Page, build_docstore, page\n"
         "path = Path(sys.argv[1])\n"
         "def pages():\n    print('built')\n"
         "    yield from (page(f'Page {n}', [f'It has the number {n}.']) for n in range(3000))\n"
-        "print(Docstore(build_once(pages(), path)).find('Page 2999').paragraph)\n"
+        "print(Docstore(build_docstore(pages(), path)).find('Page 2999').paragraph)\n"
     )
     command = [sys.executable, "-c", code, str(path)]
     builders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -301,9 +301,9 @@ def test_a_build_that_fails_leaves_nothing_and_can_be_repeated(tmp_path: Path) -
         raise MissingInput("The second page is damaged.")
 
     with pytest.raises(MissingInput):
-        build_once(pages(), path)
+        build_docstore(pages(), path)
     assert [file.suffix for file in tmp_path.iterdir()] == [".lock"]
-    assert Docstore(build_once([page("A", ["A."])], path)).find("A") is not None
+    assert Docstore(build_docstore([page("A", ["A."])], path)).find("A") is not None
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.hotpotqa import taskset
-from retroformer.environments.hotpotqa.docstore import Docstore, build_once, page
+from retroformer.environments.hotpotqa.docstore import Docstore, build_docstore, page
 from retroformer.environments.hotpotqa.environment import (
     INVALID_ACTION,
     NO_MORE_RESULTS,
@@ -44,7 +44,7 @@ ANSWERS = {
 
 @pytest.fixture
 def small(tmp_path: Path) -> Docstore:
-    return Docstore(build_once((page(title, [text]) for title, text in PAGES.items()), tmp_path / "small.sqlite"))
+    return Docstore(build_docstore((page(title, [text]) for title, text in PAGES.items()), tmp_path / "small.sqlite"))
 
 
 @pytest.fixture

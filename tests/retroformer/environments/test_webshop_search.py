@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.built_once import build_once, open_built
 from retroformer.environments.webshop.bm25 import Index, IndexWriter, length_code, length_of
-from retroformer.environments.webshop.once import build_once, open_built
 from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.words import words
 from tests.support.webshop import SHARED, index_of_the_data, recorded

@@ -1,4 +1,4 @@
-"""Files that are written once on a machine and read by every process."""
+"""Files, databases all, that are written once on a machine and read by every process."""
 
 import os
 import sqlite3
