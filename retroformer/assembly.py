@@ -110,9 +110,10 @@ async def parts(page: Page, *, asks_reflector: bool) -> AsyncIterator[Parts]:
     """Start what the experiment needs, and stop it at the end.
 
     Raises:
-        ServiceError: the experiment's own server cannot be started.
+        ServiceError: the experiment's own server cannot be started, or this machine cannot play these tasks.
     """
     experiment = page.experiment
+    experiment.environment.require_machine()
     loop = experiment.loop
     endpoints = [experiment.reflector.endpoint] if asks_reflector else []
     if experiment.actor.kind != "rule":

@@ -21,8 +21,11 @@ class EnvironmentSection(Section):
     max_steps: Positive
     """Actions after which an episode is truncated."""
 
+    def require_machine(self) -> None:
+        """Raises ServiceError where this machine cannot play these tasks; by default every one can."""
+
     def refuse_training(self) -> None:
-        """Raises ConfigError where a licence keeps these tasks from being trained on; none does by default."""
+        """Raises ConfigError where a licence keeps these tasks from being trained on; by default none does."""
 
 
 class Alfworld(EnvironmentSection):
@@ -100,10 +103,16 @@ class Programming(EnvironmentSection):
     """A problem set: humaneval, mbpp, multipl-e-humaneval-rust and others, or a file of your own, NAME.jsonl."""
     own_tests: Annotated[int, Field(ge=0, le=32)] = 6
     """Tests that the agent may write for itself; 0 is the ablation without them."""
-    cpu_seconds: Annotated[int, Field(ge=1, le=60)] = 5
+    cpu_seconds: Annotated[int, Field(ge=1, le=60)] = 10
     """Of computing for one test of the agent's own, and for all hidden ones together."""
     max_steps: Positive = 2
     """Actions after which an episode is truncated: tests, then the program."""
+
+    def require_machine(self) -> None:
+        """Candidate code is isolated, or not run. Raises ServiceError."""
+        from retroformer.environments.programming.sandbox import require
+
+        require()
 
     def refuse_training(self) -> None:
         """MultiPL-E's licence forbids it. Raises ConfigError, MissingInput."""

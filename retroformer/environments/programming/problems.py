@@ -4,7 +4,7 @@ import re
 from typing import Literal
 
 from retroformer.environments.programming.rust_source import completed
-from retroformer.environments.programming.syntax import functions
+from retroformer.environments.programming.syntax import functions, parsed
 from retroformer.errors import ConfigError
 from retroformer.records import Record
 
@@ -33,7 +33,11 @@ class Problem(Record):
             whole = re.search(rf"\bfn\s+{re.escape(self.entry_point)}\b", answer)
             return completed(answer if whole else self.prompt + answer)
         # What the prompt imports and defines stays available; a function of the same name replaces the prompt's.
-        return f"{self.prompt}\n\n{answer}\n" if self.entry_point in functions(answer) else self.prompt + answer
+        if self.entry_point not in functions(answer):
+            return self.prompt + answer
+        # A prompt that is a bare signature is no program by itself.
+        start = self.prompt if parsed(self.prompt) else f"{self.prompt.rstrip()}\n    ..."
+        return f"{start}\n\n{answer}\n" if parsed(start) else answer
 
 
 class ProblemSet(Record):

@@ -120,9 +120,11 @@ def test_a_damaged_file_of_problems_is_one_sentence(tmp_path: Path, text: str) -
         load("mine.jsonl", tmp_path)
 
 
-def test_an_answer_is_the_function_or_what_continues_the_prompt() -> None:
-    prompt = 'import math\n\ndef half(x):\n    """Half of x."""\n'
-    problem = Problem(id="half", language="python", prompt=prompt, entry_point="half", tests=())
+@pytest.mark.parametrize("said", ['    """Half of x."""\n', ""])
+def test_an_answer_is_the_function_or_what_continues_the_prompt(said: str) -> None:
+    problem = Problem(
+        id="half", language="python", prompt=f"import math\n\ndef half(x):\n{said}", entry_point="half", tests=()
+    )
 
     continued = problem.program("    return math.floor(x / 2)")
     whole = problem.program("def half(x):\n    return math.floor(x / 2)")
