@@ -115,8 +115,7 @@ def test_the_report_says_that_advice_helps(project: Path, models: Endpoint) -> N
     compared = run(project, "eval", "guessing.yaml", "run=compared", "eval.tasks=3", arms, *addresses(models))
     assert compared.returncode == 0, compared.stderr
     report = (project / "runs" / "compared" / "eval" / "report.md").read_text()
-    assert "guessing, 3 held-out tasks" in report
-    assert re.search(r"^\| advice \|.*100", report, re.MULTILINE), report[:2000]
+    assert "**advice** solves more tasks than *no reflection*: 1.000" in report
 
 
 def test_its_own_test_passes(project: Path) -> None:
