@@ -16,6 +16,7 @@ from train.dataset import Prompt, samples
 from train.stage import Stage, finished, make_stage
 
 USAGE = """
+  python -m train plan EXPERIMENT.yaml [key=value ...]     say what training takes, before anything is loaded
   python -m train actor EXPERIMENT.yaml [key=value ...]    teach a household actor by scripted play
   python -m train warm EXPERIMENT.yaml [key=value ...]     imitate advice written by rule
   python -m train sft EXPERIMENT.yaml [key=value ...]      imitate positively rated reflections
@@ -26,11 +27,23 @@ USAGE = """
 def main(arguments: list[str]) -> None:
     """Run one stage of training, unless it is done."""
     stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo}
+    if arguments[:1] == ["plan"]:
+        print_plan(arguments[1:])
+        return
     if not arguments or arguments[0] not in stages:
         raise ConfigError(f"Name a stage: {', '.join(stages)}. Usage:{USAGE}")
     experiment = read_page(arguments[1:], USAGE).experiment
     silence_libraries()
     print(stages[arguments[0]](experiment))
+
+
+def print_plan(arguments: Sequence[str]) -> None:
+    """Say what the stages will take, a paragraph at a time, since measuring it takes a while."""
+    from train.plan import plan
+
+    silence_libraries()
+    for paragraph in plan(arguments):
+        print(paragraph, end="\n\n", flush=True)
 
 
 def actor(experiment: Experiment) -> str:
