@@ -9,13 +9,13 @@ from eval.table import table
 from retroformer.config import Experiment
 from retroformer.packaged import adapter_folder
 
-_STAGES = {"warm": "warm start", "sft": "SFT", "reward": "reward model", "ppo": "PPO"}
+_STAGES = {"warm": "warm start", "sft": "SFT", "reward": "reward model", "dpo": "DPO", "ppo": "PPO"}
 _SAMPLES = {"samples": "texts", "pairs": "pairs", "prompts": "prompts"}
 _KNOWN_AS = "train_accuracy", "held_out_pairs", "held_out_accuracy", "held_out_correlation"
 
 _PANELS = (
     "Imitation: loss by step",
-    "Reward model: loss by step",
+    "Reward model, DPO (dashed): loss by step",
     "PPO: reward model's score by update",
     "PPO: divergence from SFT by update",
 )
@@ -66,19 +66,22 @@ def training_table(trained: Sequence[Trained]) -> str:
 def reward_audit(trained: Sequence[Trained]) -> str:
     """What each reward model is worth on pairs of tasks that it had not seen; empty where none was trained.
 
-    The correlation is Pearson's, of its scores with the realised ratings.
+    A policy of DPO is one, too: by its implicit reward. The correlation is Pearson's, of scores with realised ratings.
     """
     rows = [
-        [f"`{one.folder}`", *(f"{one.metrics[name]:.3g}" if name in one.metrics else "-" for name in _KNOWN_AS)]
+        [
+            f"`{one.folder}`" + " (implicit)" * (one.stage == "dpo"),
+            *(f"{one.metrics[name]:.3g}" if name in one.metrics else "-" for name in _KNOWN_AS),
+        ]
         for one in trained
-        if one.stage == "reward"
+        if one.stage in ("reward", "dpo")
     ]
     header = ["reward model", "accuracy in training", "held-out pairs", "held-out accuracy", "held-out correlation"]
     return table(header, rows) if rows else ""
 
 
 def draw_training(trained: Sequence[Trained], path: Path) -> None:
-    """Write the curves as PNG: the losses of imitation and of the reward model, PPO's score and its divergence."""
+    """Write the curves as PNG: losses of imitation and on pairs, PPO's score and its divergence."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -94,8 +97,8 @@ def draw_training(trained: Sequence[Trained], path: Path) -> None:
         match one.stage:
             case "warm" | "sft":
                 panels[0, 0].plot(one.metrics["losses"], linestyle="--" if one.stage == "warm" else "-", **style)
-            case "reward":
-                panels[0, 1].plot(one.metrics["losses"], **style)
+            case "reward" | "dpo":
+                panels[0, 1].plot(one.metrics["losses"], linestyle="--" if one.stage == "dpo" else "-", **style)
             case "ppo":
                 for axes, name in ((panels[1, 0], "score"), (panels[1, 1], "kl")):
                     axes.plot([update[name] for update in one.metrics["history"]], **style)

@@ -17,7 +17,7 @@ class Endpoint(Section):
     base_url: str | None = None
     """An OpenAI-compatible `/v1` address; without one, the experiment's own server is started for the stage."""
     model: str = "base"
-    """The name to ask for: `base`, an adapter of this run (`warm`, `sft`, `ppo`), or the remote model's name."""
+    """The name to ask for: `base`, an adapter of this run (`warm`, `sft`, `ppo`, `dpo`), or the remote model's name."""
     api: Literal["chat", "completions"] = "chat"
     """Which of the two OpenAI calls to make."""
     api_key_env: str = "OPENAI_API_KEY"
@@ -147,6 +147,11 @@ class Ppo(Optimizer):
     """Weight of the value loss."""
 
 
+class Dpo(Optimizer):
+    beta: Annotated[float, Field(gt=0)] = 0.1
+    """Weight of the divergence from the SFT policy: the smaller, the further the policy may go for a pair."""
+
+
 class Demonstrations(Optimizer):
     demonstrations: Positive = 3200
     """Scripted attempts on games of the environment's split, with and without advice."""
@@ -176,6 +181,8 @@ class Train(Section):
     """The pairwise reward model."""
     ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
     """Proximal policy optimisation against the reward model."""
+    dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32, micro_batch_size=4)
+    """Direct preference optimisation on the reward model's pairs, in place of reward model and PPO."""
     actor: Demonstrations = Demonstrations(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
     """Behaviour cloning of a household actor; not part of the method, and done once before it."""
 

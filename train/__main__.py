@@ -1,4 +1,4 @@
-"""python -m train actor|warm|sft|reward|ppo EXPERIMENT.yaml [key=value ...]."""
+"""python -m train actor|warm|sft|reward|ppo|dpo EXPERIMENT.yaml [key=value ...]."""
 
 import logging
 import os
@@ -21,12 +21,13 @@ USAGE = """
   python -m train warm EXPERIMENT.yaml [key=value ...]     imitate advice written by rule
   python -m train sft EXPERIMENT.yaml [key=value ...]      imitate positively rated reflections
   python -m train reward EXPERIMENT.yaml [key=value ...]   learn which of two reflections is better
-  python -m train ppo EXPERIMENT.yaml [key=value ...]      write what the reward model prefers"""
+  python -m train ppo EXPERIMENT.yaml [key=value ...]      write what the reward model prefers
+  python -m train dpo EXPERIMENT.yaml [key=value ...]      write what is better of two, without a reward model"""
 
 
 def main(arguments: list[str]) -> None:
     """Run one stage of training, unless it is done."""
-    stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo}
+    stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo, "dpo": dpo}
     if arguments[:1] == ["plan"]:
         print_plan(arguments[1:])
         return
@@ -89,6 +90,16 @@ def ppo(experiment: Experiment) -> str:
     data = [[message.model_dump() for message in prompt] for prompt in prompts]
     stage = make_stage("ppo", experiment, experiment.train.ppo, data, adapters)
     return run(stage, lambda: improve_policy(stage, prompts, adapters["sft"], adapters["reward"]))
+
+
+def dpo(experiment: Experiment) -> str:
+    """Improve the SFT policy on the reward model's pairs themselves."""
+    from train.dpo import prefer
+
+    optimizer, pairs = experiment.train.dpo, inputs.pairs(experiment)
+    start = require_adapter(experiment.stage_folder("sft"))
+    stage = make_stage("dpo", experiment, optimizer, [pair.model_dump() for pair in pairs], {"start": start})
+    return run(stage, lambda: prefer(stage, optimizer, pairs, start))
 
 
 def run(stage: Stage, train: Callable[[], None]) -> str:

@@ -3,6 +3,7 @@
 GAE: Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation (2016).
 PPO: Schulman et al., Proximal Policy Optimization Algorithms (2017).
 IPPO: Ouyang et al., Training language models to follow instructions with human feedback (2022).
+DPO: Rafailov et al., Direct Preference Optimization: Your Language Model is Secretly a Reward Model (2023).
 Retroformer: Yao et al. (2024), section 4.3 and appendix C.
 
 `mask_BT` is 1 at the tokens of a response, its end-of-turn token included, and 0 at the padding after it.
@@ -73,9 +74,24 @@ def clipped_value_loss(values_BT: Tensor, old_values_BT: Tensor, returns_BT: Ten
 def preference_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
     """-log sigmoid of the difference of two scores, the Bradley-Terry model (IPPO eq. 1, Retroformer eq. 4), (B,).
 
-    trl's trainer computes it in training; this one states it, and measures it on held-out pairs.
+    For the reward model trl's trainer computes it in training; this one states it, and measures it on held-out pairs.
+    Of implicit rewards it is the loss of DPO (eq. 7).
     """
     return -logsigmoid(chosen_B - rejected_B)
+
+
+def implicit_rewards(log_probs_B: Tensor, reference_log_probs_B: Tensor, beta: float) -> Tensor:
+    """Scaled log ratios, beta * log(pi / pi_SFT), of whole responses (DPO, below eq. 7), (B,).
+
+    The reward for which the policy would be the best answer at this weight of divergence, up to a term of the prompt
+    that cancels within a pair.
+    """
+    return beta * (log_probs_B - reference_log_probs_B)
+
+
+def divergence(log_probs_NV: Tensor, reference_log_probs_NV: Tensor) -> Tensor:
+    """KL(pi || pi_SFT) at each of N tokens, exact over the vocabulary V, (N,)."""
+    return (log_probs_NV.exp() * (log_probs_NV - reference_log_probs_NV)).sum(dim=-1)
 
 
 def masked_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -22,6 +22,15 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "held_out_pairs": 4,
         "held_out_accuracy": 0.75,
     },
+    "one/dpo": {
+        "stage": "dpo",
+        "pairs": 9,
+        "steps": 3,
+        "losses": [0.693, 0.5],
+        "train_accuracy": 0.8,
+        "held_out_pairs": 4,
+        "held_out_accuracy": 0.5,
+    },
     "one/ppo": {"stage": "ppo", "prompts": 7, "updates": 2, "history": [{"score": 0, "kl": 0}, {"score": 1, "kl": 2}]},
     "two/ppo": {"stage": "ppo", "prompts": 8, "updates": 1, "history": [{"score": 0, "kl": 0}]},
 }
@@ -65,6 +74,19 @@ def test_the_audit_of_the_reward_model_says_what_it_does_not_know(experiment: Ex
     assert reward_audit(trained_adapters(experiment, ["sft-one"])) == ""
 
 
+def test_dpo_has_a_row_of_its_own_before_ppo_and_is_audited_by_its_implicit_reward(experiment: Experiment) -> None:
+    found = trained_adapters(experiment, ["ppo-one", "dpo-one"])
+    assert [one.stage for one in found] == ["reward", "dpo", "ppo"]
+    rows = training_table(found).splitlines()[2:]
+    assert rows[1].startswith("| DPO | ")
+    assert rows[1].split(" | ")[2:] == ["9 pairs", "3 steps", "12,345", "68", "1.0 |"]
+    audit = reward_audit(found).splitlines()
+    assert len(audit) == 4
+    assert audit[3].endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - |")
+
+
 def test_the_curves_are_drawn(experiment: Experiment, tmp_path: Path) -> None:
-    draw_training(trained_adapters(experiment, ["warm-one", "ppo-one", "ppo-two"]), tmp_path / "training.png")
+    draw_training(
+        trained_adapters(experiment, ["warm-one", "dpo-one", "ppo-one", "ppo-two"]), tmp_path / "training.png"
+    )
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,9 @@ import torch
 from train.losses import (
     clipped_policy_loss,
     clipped_value_loss,
+    divergence,
     generalized_advantages,
+    implicit_rewards,
     masked_mean,
     preference_loss,
     token_rewards,
@@ -95,3 +97,28 @@ def test_equal_scores_cost_log_two_and_perfect_ones_nothing() -> None:
 
 def test_a_mean_leaves_padding_out() -> None:
     assert masked_mean(torch.tensor([[2.0, 4.0, 9.0]]), torch.tensor([[1.0, 1.0, 0.0]])).item() == 3.0
+
+
+def test_direct_preference_optimisation_is_bradley_terry_on_log_ratios() -> None:
+    # The policy says the chosen one e times as often as SFT and the other half as often: beta * (1 + log 2).
+    chosen_B = implicit_rewards(torch.tensor([-4.0]), torch.tensor([-5.0]), beta=0.5)
+    rejected_B = implicit_rewards(torch.tensor([-3.0 - math.log(2)]), torch.tensor([-3.0]), beta=0.5)
+    torch.testing.assert_close(chosen_B - rejected_B, torch.tensor([0.5 * (1 + math.log(2))]))
+    loss = math.log1p(math.exp(-0.5 * (1 + math.log(2))))
+    torch.testing.assert_close(preference_loss(chosen_B, rejected_B), torch.tensor([loss]))
+    # The wrong way round it costs the difference more: -log sigmoid(-x) = x - log sigmoid(x).
+    torch.testing.assert_close(preference_loss(rejected_B, chosen_B), torch.tensor([loss + 0.5 * (1 + math.log(2))]))
+
+
+def test_a_policy_that_is_its_reference_earns_nothing_and_pays_log_two() -> None:
+    rewards_B = implicit_rewards(torch.tensor([-7.0, -1.0]), torch.tensor([-7.0, -1.0]), beta=0.1)
+    assert rewards_B.tolist() == [0.0, 0.0]
+    assert preference_loss(rewards_B[:1], rewards_B[1:]).item() == pytest.approx(math.log(2))
+
+
+def test_divergence_is_summed_over_the_vocabulary() -> None:
+    # 1/2 log(1/2 : 1/4) + 1/2 log(1/2 : 3/4), and nothing where both agree.
+    log_probs_NV = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()
+    reference_NV = torch.tensor([[0.25, 0.75], [0.9, 0.1]]).log()
+    expected = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
+    torch.testing.assert_close(divergence(log_probs_NV, reference_NV), torch.tensor([expected, 0.0]))

@@ -1,0 +1,256 @@
+"""DPO on a tiny model: against trl's value, from a kill, and what it leaves; at rates that a few steps can show."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from trl.trainer.dpo_trainer import DataCollatorForPreference
+
+from retroformer.config import Dpo, Experiment
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.records import PreferencePair
+from tests.train.test_stages import kill_at, metrics
+from tests.train.world import BAD, GOOD, collect, experiment, page, prompt
+from train.__main__ import main
+from train.base import load_adapter, load_base, load_tokenizer, lora_config
+from train.dataset import SamplePair, prompt_ids, response_ids, sample_pairs
+from train.dpo import (
+    PairTrainer,
+    as_row,
+    policy_and_reference,
+    prefer,
+    response_sums,
+    speaking_as_reference,
+    token_log_probs,
+)
+from train.losses import implicit_rewards, preference_loss
+from train.reward import held_out_tasks
+from train.stage import Stage, finished, make_stage
+from train.supervised import trainer_settings
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+PAIRS = [
+    PreferencePair(task_id=f"task {n}", prompt=prompt(f"task {n}"), chosen=GOOD, rejected=BAD, margin=1.0)
+    for n in range(20)
+]
+QUICK = Dpo(learning_rate=1e-2, batch_size=4, micro_batch_size=2, epochs=2)
+
+
+def sft_adapter(folder: Path, page: Experiment) -> Path:
+    """An adapter that has learnt something: a fresh one is the base."""
+    from peft import get_peft_model
+
+    torch.manual_seed(0)
+    model: Any = get_peft_model(load_base(page.train), lora_config(page.train.lora))
+    disturb(model, ".default.")
+    model.save_pretrained(folder / "sft")
+    return folder / "sft"
+
+
+def disturb(model: Any, name: str) -> None:
+    for parameter_name, parameter in model.named_parameters():
+        if "lora_B" in parameter_name and name in parameter_name:
+            parameter.data += 0.05 * torch.randn_like(parameter)
+
+
+def stage_of(page: Experiment, settings: Dpo, sft: Path) -> Stage:
+    return make_stage("dpo", page, settings, [pair.model_dump() for pair in PAIRS], {"start": sft})
+
+
+def two_pairs(page: Experiment) -> list[SamplePair]:
+    """Of different lengths, so that there is padding."""
+    longer = PAIRS[1].model_copy(update={"prompt": prompt("a much longer task"), "chosen": GOOD * 2})
+    return sample_pairs(load_tokenizer(page.train), [PAIRS[0], longer])
+
+
+def padded(pairs: list[SamplePair]) -> dict[str, Tensor]:
+    batch: dict[str, Tensor] = DataCollatorForPreference(pad_token_id=0)([as_row(pair) for pair in pairs])
+    return batch
+
+
+def trainer_of(page: Experiment, settings: Dpo, sft: Path) -> Any:
+    from transformers import TrainingArguments
+
+    arguments = trainer_settings(stage_of(page, settings, sft), settings)
+    del arguments["max_length"]
+    model = policy_and_reference(load_base(page.train), sft, stage_of(page, settings, sft))
+    return PairTrainer(settings.beta, model=model, args=TrainingArguments(**arguments))
+
+
+def first_loss(trainer: Any, batch: dict[str, Tensor]) -> Any:
+    trainer.model.train()
+    with trainer.compute_loss_context_manager():
+        return trainer.compute_loss(trainer.model, batch)
+
+
+def test_the_model_reads_the_served_prompt_and_is_asked_for_the_whole_response(
+    tiny_base: Path, workplace: Path
+) -> None:
+    page = experiment(workplace, tiny_base)
+    tokenizer, pairs = load_tokenizer(page.train), two_pairs(page)
+    batch = padded(pairs)
+    for row, text in ((0, GOOD), (1, GOOD * 2), (2, BAD), (3, BAD)):
+        asked = (PAIRS[0].prompt, prompt("a much longer task"))[row % 2]
+        seen = batch["input_ids"][row][batch["attention_mask"][row].bool()].tolist()
+        said = batch["input_ids"][row][batch["completion_mask"][row].bool()].tolist()
+        assert seen == prompt_ids(tokenizer, asked) + response_ids(tokenizer, text)
+        assert said == response_ids(tokenizer, text)
+        assert said[-1] == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize(("quantization", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("nf4", "bfloat16")])
+def test_the_policy_starts_as_its_reference_so_the_first_loss_is_log_two(
+    tiny_base: Path, workplace: Path, quantization: str, dtype: str
+) -> None:
+    page = experiment(workplace, tiny_base, quantization=quantization, dtype=dtype, lora={"dropout": 0.5})
+    trainer = trainer_of(page, QUICK, sft_adapter(workplace, page))
+    loss = first_loss(trainer, padded(two_pairs(page)))
+    torch.testing.assert_close(loss, torch.tensor(math.log(2)), rtol=0, atol=1e-7)
+    loss.backward()
+    learns = {name for name, parameter in trainer.model.named_parameters() if parameter.grad is not None}
+    assert learns
+    assert all(".default." in name for name in learns)
+    assert {parameter.dtype for name, parameter in trainer.model.named_parameters() if "lora" in name} == {
+        torch.float32
+    }
+
+
+def test_the_loss_is_the_one_that_trl_computes(tiny_base: Path, workplace: Path) -> None:
+    from datasets import Dataset
+    from trl.trainer.dpo_config import DPOConfig
+    from trl.trainer.dpo_trainer import DPOTrainer
+
+    page = experiment(workplace, tiny_base)
+    sft, settings = sft_adapter(workplace, page), Dpo(learning_rate=1e-2, batch_size=4, micro_batch_size=2, beta=0.3)
+    mine = trainer_of(page, settings, sft)
+    disturb(mine.model, ".default.")
+    tokenizer = load_tokenizer(page.train)
+    # Our tokens are bytes, so trl finds the same ones in text; with other tokenizers it need not.
+    texts = [tokenizer.decode(pair.chosen.prompt_ids) for pair in two_pairs(page)]
+    rows = [{"prompt": text, "chosen": GOOD * (n + 1), "rejected": BAD} for n, text in enumerate(texts)]
+    theirs: Any = DPOTrainer(
+        model=load_adapter(load_base(page.train), sft, page.train.lora),
+        args=DPOConfig(
+            output_dir=str(workplace / "trl"), beta=0.3, max_length=None, use_cpu=True, bf16=False, report_to=[]
+        ),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+    )
+    weights = {name: value for name, value in mine.model.named_parameters() if ".default." in name}
+    for name, value in theirs.model.named_parameters():
+        if name in weights:
+            value.data.copy_(weights[name])
+    batch = padded(two_pairs(page))
+    prepared = theirs.data_collator(list(theirs.train_dataset))
+    assert torch.equal(prepared["input_ids"], batch["input_ids"])
+    expected = first_loss(theirs, prepared)
+    assert abs(expected.item() - math.log(2)) > 0.01
+    torch.testing.assert_close(first_loss(mine, batch), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_log_probabilities_are_those_of_the_plain_model_whatever_the_padding(tiny_base: Path, workplace: Path) -> None:
+    page = experiment(workplace, tiny_base)
+    sft, pairs = sft_adapter(workplace, page), two_pairs(page)
+    plain = load_adapter(load_base(page.train), sft, page.train.lora).eval()
+    expected = []
+    for sample in (pairs[0].chosen, pairs[1].chosen, pairs[0].rejected, pairs[1].rejected):
+        log_probs_LV = plain(input_ids=torch.tensor([sample.ids])).logits[0].log_softmax(dim=-1)
+        start = len(sample.prompt_ids)
+        expected.append(sum(log_probs_LV[start + n - 1, token].item() for n, token in enumerate(sample.response_ids)))
+    model = policy_and_reference(load_base(page.train), sft, stage_of(page, QUICK, sft)).eval()
+    disturb(model, ".default.")
+    batch = padded(pairs)
+    with torch.no_grad(), speaking_as_reference(model):
+        found_R = response_sums(token_log_probs(model, batch), batch)
+    torch.testing.assert_close(found_R, torch.tensor(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_pairs_are_put_in_order_on_unseen_tasks_and_the_adapter_loads_alone(tiny_base: Path, workplace: Path) -> None:
+    page = experiment(workplace, tiny_base, checkpoint_steps=50)
+    sft = sft_adapter(workplace, page)
+    stage = stage_of(page, QUICK, sft)
+    prefer(stage, QUICK, PAIRS, sft)
+    found = finished(stage)
+    assert found
+    assert (found["pairs"], found["held_out_pairs"], found["steps"]) == (18, 2, 9)
+    assert found["held_out_tasks"] == sorted(held_out_tasks([pair.task_id for pair in PAIRS], page.seed))
+    assert found["losses"][0] == pytest.approx(math.log(2), abs=1e-3)
+    assert found["losses"][-1] < 0.3
+    assert (found["train_accuracy"], found["held_out_accuracy"]) == (1.0, 1.0)
+    assert found["held_out_margin"] == pytest.approx(
+        found["held_out_chosen_reward"] - found["held_out_rejected_reward"], abs=1e-5
+    )
+    assert found["train_kl_per_token"] > 0
+    assert {path.name for path in stage.folder.iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "config.yaml",
+        "metrics.json",
+    }
+    batch = padded(two_pairs(page)[:1])
+    sums = [
+        response_sums(token_log_probs(load_adapter(load_base(page.train), one, page.train.lora).eval(), batch), batch)
+        for one in (stage.folder, sft)
+    ]
+    chosen, rejected = implicit_rewards(sums[0], sums[1], QUICK.beta)
+    assert preference_loss(chosen, rejected).item() == pytest.approx(found["train_loss"], abs=0.05)
+
+
+def test_a_batch_is_the_same_whatever_fits_into_memory(tiny_base: Path, workplace: Path) -> None:
+    from safetensors.torch import load_file
+
+    page = experiment(workplace, tiny_base, checkpoint_steps=50)
+    sft, weights = sft_adapter(workplace, page), []
+    for size in (1, 3):
+        settings = Dpo(learning_rate=1e-3, batch_size=6, micro_batch_size=size)
+        stage = stage_of(page, settings, sft)
+        prefer(stage, settings, PAIRS, sft)
+        weights.append(load_file(stage.folder / "adapter_model.safetensors"))
+    for name, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][name], rtol=0, atol=1e-4)
+
+
+def test_a_killed_run_goes_on_and_ends_like_an_unbroken_one(
+    tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4, "epochs": 10}
+    made = page(workplace, tiny_base, dpo=many)
+    collect(made)
+    main(["sft", str(made)])
+    whole = workplace / "whole"
+    shutil.copytree(workplace / "runs", whole / "runs")
+    kill_at(workplace, "checkpoint-7/complete", "dpo", str(made))
+    assert not (workplace / "runs/tiny/dpo").exists(), "a half-trained adapter looks finished"
+    main(["dpo", str(made)])
+    assert "trained dpo: runs/tiny/dpo (10 pairs, 25 steps, loss 0.693" in capsys.readouterr().out
+    with monkeypatch.context() as elsewhere:
+        elsewhere.chdir(whole)
+        main(["dpo", str(made)])
+    broken, unbroken = metrics(workplace, "dpo"), metrics(whole, "dpo")
+    assert 3 <= broken["resumed_from_step"] < broken["steps"]
+    assert broken["adapter_sha256"] == unbroken["adapter_sha256"]
+    assert broken["losses"] == unbroken["losses"]
+    main(["dpo", str(made)])
+    assert "dpo is already done with these inputs" in capsys.readouterr().out
+
+
+def test_each_round_starts_from_its_own_sft_policy(tiny_base: Path, workplace: Path) -> None:
+    made = page(workplace, tiny_base, checkpoint_steps=50)
+    collect(made, tasks=3)
+    main(["sft", str(made)])
+    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/sft-2: run `python -m train sft"):
+        main(["dpo", str(made), "round=2"])
+    main(["sft", str(made), "round=2"])
+    main(["dpo", str(made), "round=2"])
+    assert metrics(workplace, "dpo-2")["stage"] == "dpo"
+
+
+def test_a_pair_that_is_too_long_stops_the_stage(tiny_base: Path, workplace: Path) -> None:
+    page = experiment(workplace, tiny_base, max_length=40)
+    sft = sft_adapter(workplace, page)
+    with pytest.raises(ConfigError, match=r"40 of 40 samples of pairs are longer than train.max_length=40 tokens"):
+        prefer(stage_of(page, QUICK, sft), QUICK, PAIRS, sft)
