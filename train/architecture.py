@@ -6,9 +6,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import torch
-from torch import nn
-
 from retroformer.embedded_model import base_model_folder, model_config
 from retroformer.errors import MissingInput
 
@@ -109,8 +106,8 @@ def read_config(name: str) -> FoundConfig:
     except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError):
         if name not in CARDS:
             raise MissingInput(
-                f"No configuration of {name!r}: it is no folder, the hub did not give it, and it is not among the known "
-                f"shapes ({', '.join(CARDS)}). Set train.base_model to one of them, or go online."
+                f"No configuration of {name!r}: it is no folder, the hub did not give it, and it is not among the "
+                f"known shapes ({', '.join(CARDS)}). Set train.base_model to one of them, or go online."
             ) from None
     from transformers import LlamaConfig
 
@@ -132,6 +129,7 @@ def is_here(name: str) -> bool:
 
 def skeleton(config: Any, *, scores: bool = False) -> Any:
     """The model of a configuration without weights, with a language head or one score."""
+    import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config.num_labels = 1
@@ -141,11 +139,9 @@ def skeleton(config: Any, *, scores: bool = False) -> Any:
 
 
 def architecture(config: Any) -> Architecture:
-    """Count the model of a configuration on the meta device.
+    """Count the model of a configuration on the meta device."""
+    from torch import nn
 
-    Raises:
-        ConfigError: it is no dense decoder with a gated feed-forward part, which is what is counted here.
-    """
     model, text = skeleton(config), config.get_text_config()
     head = model.get_output_embeddings()
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}

@@ -49,8 +49,10 @@ class Setting:
 
     @property
     def copies_adapter_inputs(self) -> bool:
-        """Whether peft casts the input of every adapter for itself; for 4-bit layers under autocast on a GPU it does
-        not, and adapters on one input share it."""
+        """Whether peft casts the input of every adapter for itself.
+
+        For 4-bit layers under autocast on a GPU it does not, and adapters on one input share it.
+        """
         return self.number_bytes < FP32 and not (self.quantized and self.on_gpu)
 
 
@@ -140,10 +142,8 @@ class StageMemory:
         shape, size = self.shape, self.setting.number_bytes
         tokens = self.rows * self.load.tokens
         layer, input_bytes = self.saved_by_layer, size * tokens * shape.hidden
-        if self.setting.checkpointing:
-            layers = shape.layers * input_bytes + layer
-        else:
-            layers = shape.layers * layer
+        recomputed = shape.layers * input_bytes + layer
+        layers = recomputed if self.setting.checkpointing else shape.layers * layer
         # After the layers: the last norm keeps its input in fp32, and whatever head there is reads its output.
         norm = tokens * shape.hidden * (FP32 + size)
         cast_adapters = 0 if size == FP32 else size * adapter_parameters(shape, self.setting.lora)
@@ -237,11 +237,13 @@ class StageMemory:
         feed_forward = 3 * size * shape.intermediate
         if self.setting.copies_adapter_inputs and self.setting.lora.targets == "all-linear":
             feed_forward = (FP32 + 2 * size) * shape.intermediate
-        # Gradients of queries, keys, values and output, and an fp32 sum; or those of the pairs before and after
-        # the softmax, in fp32. What the feed-forward part kept is free by then.
+        # Gradients of queries, keys, values and output, and an fp32 sum. What the feed-forward part kept is free
+        # by then.
         attention = (4 * size + FP32) * queries
         if not self.setting.on_gpu:
-            attention = 4 * size * queries + 2 * FP32 * shape.heads * self.load.tokens
+            # The softmax's gradients in fp32, when the probabilities in the compute's type are free again.
+            pairs = shape.heads * self.load.tokens * (2 * FP32 - (size if size < FP32 else 0))
+            attention = 4 * size * queries + pairs
         attention -= 3 * size * shape.intermediate + FP32 * shape.hidden
         return tokens * (max(feed_forward, attention) + size * shape.hidden) + self._dequantized
 

@@ -84,8 +84,8 @@ def _told(experiment: Experiment, shape: Architecture, source: str) -> str:
     held = "NF4 with double quantisation" if page.quantization == "nf4" else page.dtype
     adapter = adapter_parameters(shape, page.lora)
     lines = [
-        f"{page.base_model}: {shape.parameters / 1e9:.3f} billion parameters (counted on the meta device from {source}), "
-        f"held in {held}; embeddings, norms and heads in {page.dtype}.",
+        f"{page.base_model}: {shape.parameters / 1e9:.3f} billion parameters, by {source}.",
+        f"Held in {held}; embeddings, norms and heads in {page.dtype}.",
         f"LoRA of rank {page.lora.rank} on {page.lora.targets}: {adapter:,} parameters "
         f"({adapter / shape.parameters:.4%}), trained in fp32.",
     ]
@@ -125,8 +125,8 @@ def _by_card(
             cells = [_fit(one, getattr(experiment.train, one.stage).batch_size, card * GIB) for one in stages]
             rows.append([f"{card:g} GiB", str(tokens), *cells])
     title = (
-        f"The largest micro-batch that divides the stage's batch and fits into {USABLE_SHARE:.0%} of a card; in brackets "
-        "the largest that fits. A micro-batch of the reward model is pairs, so twice as many texts."
+        f"The largest micro-batch that divides the stage's batch and fits into {USABLE_SHARE:.0%} of a card; in "
+        "brackets the largest that fits. A micro-batch of the reward model is pairs, so twice as many texts."
     )
     return f"{title}\n\n" + table(["card", "tokens", *STAGES], rows)
 

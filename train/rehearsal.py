@@ -36,14 +36,14 @@ class Lengths(NamedTuple):
     response_tokens: int
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of tensors that are alive, from their making to their end; workspaces inside kernels are not.
 
     Backward passes on a CPU run in the calling thread and are seen, too.
     """
 
     def __init__(self, known: Iterable[Tensor] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
         for tensor in known:

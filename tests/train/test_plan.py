@@ -1,0 +1,216 @@
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from retroformer.config import Lora
+from retroformer.errors import ConfigError, MissingInput
+from tests.train import world
+from train.__main__ import main
+from train.architecture import CARDS, Architecture, Matrix, architecture, read_config, skeleton
+from train.base import CPU, lora_config
+from train.memory import (
+    STAGES,
+    USABLE_SHARE,
+    Load,
+    Setting,
+    StageMemory,
+    StageName,
+    adapter_parameters,
+    largest_micro_batch,
+    nf4_bytes,
+    setting_of,
+)
+from train.plan import GIB, plan, table
+from train.rehearsal import Lengths, LiveBytes, rehearse, tensors_of
+from train.workload import throughput, workload
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+LONGCHAT = "lmsys/longchat-7b-16k"
+RANK_4 = Lora(rank=4, alpha=8, targets="attention")
+
+
+@pytest.fixture(scope="module")
+def longchat() -> Architecture:
+    return architecture(read_config(LONGCHAT).config)
+
+
+def test_the_known_shape_of_longchat_has_the_parameters_of_llama_7b_and_its_condensed_positions(
+    longchat: Architecture,
+) -> None:
+    assert longchat.parameters == 6_738_415_616
+    assert longchat.head_parameters == 32000 * 4096
+    assert len(longchat.matrices) == 7 * 32
+    assert CARDS[LONGCHAT]["rope_parameters"] == {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0}
+
+
+def test_adapters_on_queries_and_values_have_about_the_sizes_that_the_paper_tells(longchat: Architecture) -> None:
+    assert adapter_parameters(longchat, Lora(rank=1, targets="attention")) == 524_288  # 0.53 million in the paper
+    assert adapter_parameters(longchat, RANK_4) == 2_097_152  # 2.25 million in the paper
+
+
+def test_a_model_without_a_folder_a_hub_and_a_card_ends_as_one_sentence() -> None:
+    with pytest.raises(MissingInput, match="known shapes"):
+        read_config("nobody/unknown-7b")
+
+
+@pytest.mark.parametrize("where", ["attention", "all-linear"])
+def test_adapter_parameters_are_those_that_peft_makes(tiny_base: Path, where: Any) -> None:
+    from peft import get_peft_model
+
+    config = read_config(str(tiny_base)).config
+    lora = Lora(rank=3, targets=where)
+    adapted = get_peft_model(skeleton(config), lora_config(lora))
+    assert adapted.get_nb_trainable_parameters()[0] == adapter_parameters(architecture(config), lora)
+
+
+def test_a_4_bit_matrix_takes_what_bitsandbytes_makes_of_it() -> None:
+    from bitsandbytes.nn import Linear4bit
+
+    layer = Linear4bit(256, 512, bias=False, compress_statistics=True, quant_type="nf4")
+    layer.to("cpu")
+    layer.weight = layer.weight.to("cpu")
+    if layer.weight.quant_state is None:
+        layer.weight = layer.weight._quantize(CPU)
+    taken = sum(tensor.untyped_storage().nbytes() for tensor in tensors_of(layer))
+    assert nf4_bytes(Matrix("q_proj", 256, 512)) == pytest.approx(taken, rel=0.01)
+
+
+def test_a_4_bit_matrix_of_4096_squared_takes_half_a_byte_a_weight_and_a_64th_for_the_scales() -> None:
+    # 8 MiB of weights, 262,144 scales of a byte, 1,024 scales of theirs of 4 bytes, 1,092 bytes of tables.
+    assert nf4_bytes(Matrix("q_proj", 4096, 4096)) == 8_388_608 + 262_144 + 4_096 + 1_092
+
+
+def test_longchat_in_4_bits_weighs_3_6_gib_once_and_its_cache_half_a_mebibyte_a_token(longchat: Architecture) -> None:
+    memory = StageMemory("ppo", longchat, Setting(True, 2, RANK_4, True, True), Load(1, 2048, 128))
+    assert memory.weights / GIB == pytest.approx(3.60, abs=0.01)
+    assert memory.cache == 2048 * 2**19
+    # Adapter, value head of 4096; policy, SFT policy and reward model; gradient and two moments for the policy's.
+    assert memory.held - memory.weights == (2_097_152 + 4096) * 4 * (3 + 1 + 2)
+
+
+def test_without_checkpointing_a_token_of_longchat_keeps_4_3_mebibytes_and_with_it_a_sixteenth(
+    longchat: Architecture,
+) -> None:
+    kept = {
+        checkpointing: StageMemory("sft", longchat, Setting(True, 2, RANK_4, True, checkpointing), Load(1, 8192, 128))
+        for checkpointing in (False, True)
+    }
+    # In a layer: norms 2 x 16 KiB, the adapters' input 8, queries, keys, values and output 4 x 8, silu 3 x 21.5.
+    assert kept[False].activations / 8192 / 2**20 == pytest.approx(32 * 136.5 / 1024, rel=0.02)
+    assert kept[True].activations < kept[False].activations / 10
+
+
+def test_the_largest_micro_batch_fits_and_the_next_does_not(longchat: Architecture) -> None:
+    memory = StageMemory("reward", longchat, Setting(True, 2, RANK_4, True, True), Load(1, 4096, 128))
+    fits = largest_micro_batch(memory, 40 * GIB)
+    assert fits > 1
+    assert memory.with_micro_batch(fits).peak <= USABLE_SHARE * 40 * GIB < memory.with_micro_batch(fits + 1).peak
+    assert largest_micro_batch(memory, 4 * GIB) == 0
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_pass_through_the_trunk_takes_what_the_arithmetic_says(fused: bool) -> None:
+    """Also with the fused attention and the checkpoints of a GPU, which the CPU can compute, too."""
+    from peft import get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=500,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+    )
+    lora = Lora(rank=2, targets="all-linear")
+    model: Any = LlamaForCausalLM(config).bfloat16()
+    model.set_attn_implementation("sdpa" if fused else "eager")
+    if fused:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+    adapted: Any = get_peft_model(model, lora_config(lora)).train()
+    ids_BL = torch.randint(3, 500, (2, 256))
+    attention_BL = torch.ones_like(ids_BL)
+    attention_BL[1, -1] = 0
+    with LiveBytes(tensors_of(adapted)) as live:
+        before = live.now
+        with torch.autocast("cpu", torch.bfloat16):
+            read = adapted.get_base_model().model(input_ids=ids_BL, attention_mask=attention_BL, use_cache=False)
+        read.last_hidden_state.float().sum().backward()
+    memory = StageMemory("ppo", architecture(config), Setting(False, 2, lora, fused, fused), Load(2, 256, 32))
+    assert memory.activations + memory.backward_workspace == pytest.approx(live.peak - before, rel=0.1)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_real_steps_of_a_stage_take_what_the_plan_says(workplace: Path, tiny_base: Path, stage: StageName) -> None:
+    experiment = world.experiment(workplace, tiny_base)
+    shape = architecture(read_config(str(tiny_base)).config)
+    load = Load(micro_batch=2, tokens=192, response_tokens=16)
+    found = rehearse(experiment, stage, Lengths(2, 192, 16))
+    memory = StageMemory(stage, shape, setting_of(experiment.train, on_gpu=False), load)
+    assert memory.peak == pytest.approx(found, rel=0.2)
+
+
+def test_live_bytes_count_storages_once_until_they_end() -> None:
+    known = torch.zeros(10)
+    with nullcontext(), LiveBytes([known]) as live:
+        assert live.now == 40
+        made = torch.zeros(100)
+        view = made[:50]
+        assert live.now == 440
+        del made
+        assert live.now == 440
+        del view
+    assert (live.now, live.peak) == (40, 440)
+
+
+def test_the_tokens_of_a_plan_are_those_that_training_counts_and_its_throughput_gives_the_time(
+    workplace: Path, tiny_base: Path
+) -> None:
+    page = world.page(workplace, tiny_base)
+    world.collect(page)
+    experiment = world.experiment(workplace, tiny_base)
+    told = "\n".join(plan([str(page)]))
+    assert "not known: no measured throughput" in told
+    main(["sft", str(page)])
+    metrics = json.loads((workplace / "runs/tiny/sft/metrics.json").read_text())
+    work = workload(experiment, "sft")
+    assert (work.tokens, work.samples, work.steps) == (metrics["tokens"], metrics["samples"], metrics["steps"])
+    speed = throughput(experiment, "sft", None)
+    assert speed is not None
+    assert speed.tokens_per_second == pytest.approx(metrics["tokens"] / metrics["seconds"])
+    assert throughput(experiment, "sft", "tiny") == speed
+    assert f"at {speed.tokens_per_second:.0f} tokens/s" in "\n".join(plan([str(page), "--like", "tiny"]))
+    with pytest.raises(MissingInput, match="--like"):
+        throughput(experiment, "sft", "nobody")
+
+
+def test_a_plan_of_longchat_says_by_card_and_length_what_fits(
+    workplace: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = world.page(workplace, tiny_base, quantization="nf4", dtype="bfloat16")
+    main(["plan", str(page), f"train.base_model={LONGCHAT}", "--card", "12", "--card", "80", "--tokens", "2048,65536"])
+    told = capsys.readouterr().out
+    assert "6.738 billion parameters" in told
+    assert "not known before the tokenizer is here" in told
+    lines = [line for line in told.splitlines() if line.startswith(("| 12 GiB", "| 80 GiB"))]
+    assert [line.split()[1:5:3] for line in lines] == [["12", "2048"], ["12", "65536"], ["80", "2048"], ["80", "65536"]]
+    assert "does not fit" not in lines[0]
+    assert lines[1].count("does not fit") == 3
+
+
+def test_a_length_without_room_for_a_prompt_is_refused(workplace: Path, tiny_base: Path) -> None:
+    with pytest.raises(ConfigError, match="no room for a prompt"):
+        list(plan([str(world.page(workplace, tiny_base)), "--tokens", "8"]))
+
+
+def test_a_table_is_aligned() -> None:
+    assert table(["a", "long"], [["word", "1"]]) == "| a    | long |\n| ---- | ---- |\n| word | 1    |"
