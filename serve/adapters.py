@@ -7,7 +7,7 @@ from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.packaged import adapter_folder
 
-STAGES = ("warm", "sft", "ppo")
+STAGES = ("warm", "sft", "dpo", "ppo")
 """Stages whose adapters write advice, the later ones the better trained. The reward model's is not served."""
 ACTOR = "actor"
 """What `python -m train actor` leaves: it plays, so it is never the reflector."""

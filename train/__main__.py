@@ -140,6 +140,7 @@ def silence_libraries() -> None:
     """Keep known, harmless noise of libraries off the terminal: what is left there is meant for the user."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # trl reports its use otherwise.
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=UserWarning, module=r"(peft|trl|torch|transformers)\b")
     for name in ("transformers", "bitsandbytes", "peft", "trl", "accelerate", "datasets", "torch"):
