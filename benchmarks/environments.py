@@ -2,19 +2,18 @@
 
     python benchmarks/environments.py [--data FOLDER] [--only alfworld hotpotqa] [--rounds 3] [--steps 40]
 
-FOLDER (or $RETROFORMER_DATA) holds `alfworld`, `hotpotqa`, `webshop` and `programming`, each as its page wants it; a
-part whose data are missing is skipped. All figures are CPU time (user and system, with ended child processes), so that
-other work on the machine disturbs little; the same work takes at least that long on the clock.
+FOLDER (else $RETROFORMER_DATA, else ../shared/data) holds `alfworld`, `hotpotqa`, `webshop` and `programming`; a part
+whose data are missing is skipped. All figures are CPU time (user and system, with ended child processes), so that other
+work on the machine disturbs little.
 
 ready       a fresh process, from its start to the first observation: interpreter, imports, list of tasks, game. First
-            with an empty cache, then once what can be cached is
+            with an empty cache, then once what can be cached is, and the part of that after the imports
 next task   the next task's first observation in a process that plays already, every task for the first time
 steps/s     steps of a seeded play, without the resets; for `programming` a step is one program judged by hidden tests
 
-Only ALFWorld's own implementation can be installed beside ours (`pip install 'retroformer[alfworld]'` does it):
-WebShop's wants Java, a search engine and spaCy, HotPotQA's is live Wikipedia, and the programming tasks' runs candidates
-unconfined. Both play the same games of one unpacked folder with the same actions, the one right after the other, and
-every text is compared.
+Only ALFWorld's own implementation installs beside ours (extra `alfworld`): WebShop's wants Java and spaCy, HotPotQA's
+is live Wikipedia, that of the programming tasks runs candidates unconfined. Both play the same games of one unpacked
+folder with the same actions, one right after the other, and every text is compared.
 """
 
 import argparse
@@ -31,12 +30,12 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import zstandard
 
 from retroformer.environments import section_of, taskset
-from retroformer.errors import MissingInput, RetroformerError
+from retroformer.errors import EnvironmentFailure, MissingInput, RetroformerError
 from retroformer.protocols import Environment
 from retroformer.records import Task, Transition
 
@@ -45,11 +44,38 @@ SPURIOUS = "fly to the moon"
 STOCK_GAMES = 4
 """Games that the stock implementation plays in a round."""
 
+T = TypeVar("T")
+
 Answer = tuple[str, tuple[str, ...], bool]
 """An observation, the admissible commands, and whether the game is won."""
 
 Choose = Callable[[Transition, Transition, random.Random], str]
 """The next action, from the opening and the last answer."""
+
+
+# What is ready is told by as little as possible: neither process imports anything of the other, or of this file.
+CLOCK = """
+import json, resource, sys
+def cpu():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used) * 1000
+"""
+OURS = """
+from retroformer.environments import section_of, taskset
+imported = cpu()
+source = taskset(section_of(json.loads(sys.argv[1])))
+tasks = source.tasks()
+task = next((one for one in tasks if one.id == sys.argv[2]), tasks[0])
+source.environment().reset(task)
+print(cpu(), cpu() - imported, task.id)
+"""
+STOCK = """
+from alfworld.agents.environment import get_environment
+wrapper = get_environment("AlfredTWEnv")
+imported = cpu()
+_, infos = wrapper(json.loads(sys.argv[1]), "eval_out_of_distribution").init_env(batch_size=1).reset()
+print(cpu(), cpu() - imported, "/".join(infos["extra.gamefile"][0].split("/")[-3:-1]))
+"""
 
 
 class World(NamedTuple):
@@ -63,20 +89,11 @@ class World(NamedTuple):
     tasks: int = 12
 
 
-class Ready(NamedTuple):
-    """What a fresh process needed, in CPU ms."""
-
-    first: float
-    cached: float
-
-
 class Speed(NamedTuple):
-    """Of one round."""
+    """CPU ms to the next task, and steps a CPU second."""
 
     next_task: float
-    """CPU ms."""
     steps: float
-    """A CPU second."""
 
 
 def admissible(_: Transition, seen: Transition, chance: random.Random) -> str:
@@ -113,65 +130,49 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def once(section: dict[str, Any], task_id: str) -> None:
-    """Be ready to play in this fresh process, and print the CPU ms since its start."""
-    made = section_of(section)
-    source = taskset(made)
-    tasks = source.tasks()
-    task = next((one for one in tasks if one.id == task_id), tasks[0])
-    source.environment().reset(task)
-    print(cpu_seconds() * 1000)
-
-
-def once_stock(folder: str) -> None:
-    """The same for ALFWorld's own wrapper; prints its first game, too."""
-    environment = stock_environment(folder)
-    _, infos = environment.reset()
-    print(cpu_seconds() * 1000, game_of(infos))
+def timed(call: Callable[..., T], *arguments: Any) -> tuple[T, float]:
+    """What the call returns, and the CPU seconds that it took."""
+    started = cpu_seconds()
+    returned = call(*arguments)
+    return returned, cpu_seconds() - started
 
 
 def stock_environment(folder: str) -> Any:
     """`alfworld.agents.environment.AlfredTWEnv` as its own scripts make it: every game of a split, one at a time."""
-    os.environ["ALFWORLD_DATA"] = folder
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         from alfworld.agents.environment import get_environment
 
-        config = {
-            "dataset": {"eval_ood_data_path": folder, "num_eval_games": -1},
-            "env": {
-                "goal_desc_human_anns_prob": 0,
-                "task_types": [1, 2, 3, 4, 5, 6],
-                "domain_randomization": False,
-                "expert_type": "handcoded",
-            },
-            "general": {"training_method": "dagger"},
-            "dagger": {"training": {"max_nb_steps_per_episode": 1000}},
-        }
-        return get_environment("AlfredTWEnv")(config, "eval_out_of_distribution").init_env(batch_size=1)
+        return get_environment("AlfredTWEnv")(stock_config(folder), "eval_out_of_distribution").init_env(batch_size=1)
 
 
-def game_of(infos: dict[str, Any]) -> str:
-    """Our id of the game that the stock environment plays."""
-    *_, task, trial, _ = Path(infos["extra.gamefile"][0]).parts
-    return f"{task}/{trial}"
+def stock_config(folder: str) -> dict[str, Any]:
+    games = {"goal_desc_human_anns_prob": 0, "task_types": [1, 2, 3, 4, 5, 6]}
+    return {
+        "dataset": {"eval_ood_data_path": folder, "num_eval_games": -1},
+        "env": games | {"domain_randomization": False, "expert_type": "handcoded"},
+        "general": {"training_method": "dagger"},
+        "dagger": {"training": {"max_nb_steps_per_episode": 1000}},
+    }
 
 
-def in_fresh_process(cache: Path, *words: str) -> list[str]:
-    """What this program prints there with the cache in that folder."""
-    environment = os.environ | {"RETROFORMER_CACHE": str(cache)}
-    done = subprocess.run(
-        [sys.executable, __file__, *words], env=environment, capture_output=True, text=True, check=False
-    )
+def in_fresh_process(program: str, cache: Path, *words: str) -> tuple[float, float, str]:
+    """The CPU ms of a process from its start, and since its imports, to the first observation; and the task's id."""
+    environment = os.environ | {"RETROFORMER_CACHE": str(cache), "ALFWORLD_DATA": str(cache)}
+    # Byte code is kept as pip keeps it for what it installs, also for a checkout.
+    environment |= {"PYTHONPYCACHEPREFIX": os.environ["RETROFORMER_CACHE"], "PYTHONDONTWRITEBYTECODE": ""}
+    command = [sys.executable, "-c", CLOCK + program, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"A fresh process failed, so nothing was measured:\n{done.stderr[-2000:]}")
-    return done.stdout.split()
+        raise EnvironmentFailure(f"A fresh process failed: {done.stderr[-1000:]}")
+    whole, imported, task_id = done.stdout.rstrip().rpartition("\n")[2].split(" ")
+    return float(whole), float(imported), task_id
 
 
-def ready(section: dict[str, Any], cache: Path, task_id: str = "") -> Ready:
-    """In two fresh processes with the same cache, which is empty at first."""
-    words = ("--once", json.dumps(section), task_id)
-    first, cached = (float(in_fresh_process(cache, *words)[0]) for _ in range(2))
-    return Ready(first, cached)
+def ready(section: dict[str, Any], cache: Path, task_id: str = "") -> tuple[float, float, float]:
+    """CPU ms of a fresh process, then of one that finds in the cache what can be there, whole and since its imports."""
+    words = (OURS, cache, json.dumps(section), task_id)
+    first, (cached, imported, _) = in_fresh_process(*words)[0], in_fresh_process(*words)
+    return first, cached, imported
 
 
 def play(world: World, section: dict[str, Any], steps: int, seed: int) -> Speed:
@@ -182,16 +183,13 @@ def play(world: World, section: dict[str, Any], steps: int, seed: int) -> Speed:
     environment.reset(tasks[-1])
     resets, stepping, count = list[float](), 0.0, 0
     for task in chance.sample(tasks, min(world.tasks, len(tasks))):
-        started = cpu_seconds()
-        opening = seen = environment.reset(task)
-        resets.append(cpu_seconds() - started)
+        opening, seconds = timed(environment.reset, task)
+        resets.append(seconds)
+        seen = opening
         for _ in range(steps):
-            if seen.over:
-                break
-            action = world.choose(opening, seen, chance)
-            started = cpu_seconds()
-            seen = environment.step(action)
-            stepping, count = stepping + cpu_seconds() - started, count + 1
+            if not seen.over:
+                seen, seconds = timed(environment.step, world.choose(opening, seen, chance))
+                stepping, count = stepping + seconds, count + 1
     return Speed(statistics.median(resets) * 1000, count / max(stepping, 0.01))
 
 
@@ -229,16 +227,14 @@ def compare(environment: Any, section: dict[str, Any], steps: int, seed: int) ->
 
 def play_stock(environment: Any, chance: random.Random, steps: int) -> tuple[str, list[Answer], list[str], list[float]]:
     """The stock wrapper's next game: id, answers, actions, and the CPU seconds of the reset and of each step."""
-    started = cpu_seconds()
-    told, infos = environment.reset()
-    taken, actions, game = [cpu_seconds() - started], list[str](), game_of(infos)
+    (told, infos), seconds = timed(environment.reset)
+    taken, actions, game = [seconds], list[str](), "/".join(infos["extra.gamefile"][0].split("/")[-3:-1])
     # Ours leaves the banner out, and offers nothing once a game is won.
     answers: list[Answer] = [(told[0].partition("\n\n")[2], tuple(infos["admissible_commands"][0]), False)]
     while len(actions) < steps and not answers[-1][2]:
         actions.append(chance.choice((*infos["admissible_commands"][0], SPURIOUS)))
-        started = cpu_seconds()
-        told, _, _, infos = environment.step([actions[-1]])
-        taken.append(cpu_seconds() - started)
+        (told, _, _, infos), seconds = timed(environment.step, [actions[-1]])
+        taken.append(seconds)
         won = bool(infos["won"][0])
         answers.append((told[0], () if won else tuple(infos["admissible_commands"][0]), won))
     return game, answers, actions, taken
@@ -248,9 +244,8 @@ def replay(environment: Environment, task: Task, actions: Sequence[str]) -> tupl
     """Our answers to a reset and these actions, and the CPU seconds of each."""
     answers, taken = list[Answer](), list[float]()
     for action in (None, *actions):
-        started = cpu_seconds()
-        seen = environment.reset(task) if action is None else environment.step(action)
-        taken.append(cpu_seconds() - started)
+        seen, seconds = timed(environment.reset, task) if action is None else timed(environment.step, action)
+        taken.append(seconds)
         answers.append((seen.observation, seen.choices, seen.success))
     return answers, taken
 
@@ -282,20 +277,24 @@ def against_stock(data: Path, rounds: int, steps: int, cache: Path) -> None:
     with unpacked(data) as split:
         section = {"name": "alfworld", "split": SPLIT, "data": str(split.parent), "max_steps": steps + 1}
         environment = stock_environment(str(split))
-        starts, played = list[tuple[float, float]](), list[Comparison]()
+        starts, played = list[tuple[float, ...]](), list[Comparison]()
+        theirs = json.dumps(stock_config(str(split)))
+        in_fresh_process(STOCK, cache, theirs)
         for number in range(rounds):
-            milliseconds, game = in_fresh_process(cache, "--once-stock", str(split))
-            starts.append((float(milliseconds), ready(section, cache, game).cached))
+            whole, imported, game = in_fresh_process(STOCK, cache, theirs)
+            starts.append((whole, imported, *ready(section, cache, game)[1:]))
             played.append(compare(environment, section, steps, number))
             one = played[-1]
             print(
-                f"round {number}, stock | ours: ready {starts[-1][0]:.0f} | {starts[-1][1]:.0f} ms, "
+                f"round {number}, stock | ours: ready {starts[-1][0]:.0f} | {starts[-1][2]:.0f} ms, once imported "
+                f"{starts[-1][1]:.0f} | {starts[-1][3]:.0f} ms, "
                 f"next game {one.stock.next_task:.0f} | {one.ours.next_task:.1f} ms, cached {one.ours_cached:.1f} ms, "
                 f"{one.stock.steps:.1f} | {one.ours.steps:.0f} steps/s",
                 flush=True,
             )
     print(f"answers that differ       {sum(one.different for one in played)} of {sum(one.compared for one in played)}")
-    ratio("ready, once cached", [theirs for theirs, _ in starts], [mine for _, mine in starts])
+    ratio("process ready, cached", [one[0] for one in starts], [one[2] for one in starts])
+    ratio("ready, imported, cached", [one[1] for one in starts], [one[3] for one in starts])
     ratio("next game, never seen", [one.stock.next_task for one in played], [one.ours.next_task for one in played])
     ratio("next game, once cached", [one.stock.next_task for one in played], [one.ours_cached for one in played])
     ratio("steps/s", [one.ours.steps for one in played], [one.stock.steps for one in played])
@@ -306,52 +305,45 @@ def ratio(what: str, more: Sequence[float], less: Sequence[float]) -> None:
     print(f"{what:25} {statistics.median(more) / statistics.median(less):7.1f} times the stock wrapper ({each})")
 
 
-def table(worlds: Sequence[World], data: Path | None, rounds: int, steps: int, cache: Path) -> None:
+def table(worlds: Sequence[World], data: Path, rounds: int, steps: int, cache: Path) -> None:
     """Print one line for each environment; rounds go from one to the next, so all see the same machine."""
-    starts, speeds, skipped = dict[str, list[Ready]](), dict[str, list[Speed]](), dict[str, str]()
+    starts, speeds, skipped = dict[str, list[tuple[float, float, float]]](), dict[str, list[Speed]](), dict[str, str]()
     for number in range(rounds):
         for world in worlds:
-            folder = {"data": str(data / world.folder)} if world.folder and data else {}
+            folder = {"data": str(data / world.folder)} if world.folder else {}
             try:
                 taskset(section_of(world.section | folder)).tasks()
+                if number == 0:  # Makes the byte code.
+                    ready(world.section | folder, cache)
                 with tempfile.TemporaryDirectory(dir=cache) as empty:
                     starts.setdefault(world.name, []).append(ready(world.section | folder, Path(empty)))
                 speeds.setdefault(world.name, []).append(play(world, world.section | folder, steps, number))
             except RetroformerError as error:
                 skipped[world.name] = str(error)
-    print(f"{'':20} {'ready first':>11} {'cached':>8} {'next task':>10} {'steps/s':>9}   (CPU ms, medians of {rounds})")
+    print(f"{'CPU ms':20} {'ready first':>11} {'cached':>8} {'imported':>9} {'next task':>10} {'steps/s':>9}")
     for name, found in starts.items():
-        first, cached = (statistics.median(one) for one in zip(*found, strict=True))
+        first, cached, imported = (statistics.median(one) for one in zip(*found, strict=True))
         next_task, rate = (statistics.median(one) for one in zip(*speeds[name], strict=True))
-        print(f"{name:20} {first:11.0f} {cached:8.0f} {next_task:10.1f} {rate:9.1f}")
-    for name, why in skipped.items():
-        print(f"{name:20} skipped: {why}")
+        print(f"{name:20} {first:11.0f} {cached:8.0f} {imported:9.0f} {next_task:10.1f} {rate:9.1f}")
+    print(*(f"{name:20} skipped: {why}\n" for name, why in skipped.items()), sep="", end="")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("RETROFORMER_DATA"))
+    parser.add_argument("--data", type=Path, default=os.environ.get("RETROFORMER_DATA", "../shared/data"))
     parser.add_argument("--only", nargs="+", choices=(*(world.name for world in WORLDS), "stock"), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40, help="of each game, at most")
-    parser.add_argument("--once", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--once-stock", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.once:
-        once(json.loads(chosen.once[0]), chosen.once[1])
-        return
-    if chosen.once_stock:
-        once_stock(chosen.once_stock)
-        return
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["RETROFORMER_CACHE"] = cache
+        os.environ |= {"RETROFORMER_CACHE": cache, "ALFWORLD_DATA": cache}
         worlds = [world for world in WORLDS if not chosen.only or world.name in chosen.only]
         if worlds:
             table(worlds, chosen.data, chosen.rounds, chosen.steps, Path(cache))
         if not chosen.only or "stock" in chosen.only:
             try:
-                against_stock((chosen.data or Path()) / "alfworld", chosen.rounds, chosen.steps, Path(cache))
+                against_stock(chosen.data / "alfworld", chosen.rounds, chosen.steps, Path(cache))
             except MissingInput as error:
                 print(f"Beside the stock wrapper   skipped: {error}")
 
