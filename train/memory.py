@@ -144,10 +144,14 @@ class StageMemory:
         layer, input_bytes = self.saved_by_layer, size * tokens * shape.hidden
         recomputed = shape.layers * input_bytes + layer
         layers = recomputed if self.setting.checkpointing else shape.layers * layer
-        # After the layers: the last norm keeps its input in fp32, and whatever head there is reads its output.
-        norm = tokens * shape.hidden * (FP32 + size)
         cast_adapters = 0 if size == FP32 else size * adapter_parameters(shape, self.setting.lora)
-        return layers + norm + self.mask + cast_adapters
+        # A layer on a CPU adds its mask and forgets it; the forward pass alone holds it.
+        return layers + (self.mask if self.setting.on_gpu else 0) + cast_adapters
+
+    @property
+    def last_norm(self) -> int:
+        """The norm after the layers keeps its input in fp32, and whatever head there is reads its output."""
+        return self.rows * self.load.tokens * self.shape.hidden * (FP32 + self.setting.number_bytes)
 
     @property
     def saved_by_layer(self) -> int:
@@ -269,7 +273,7 @@ class StageMemory:
     def training_peak(self) -> int:
         """The end of the forward pass with the logits, or the first layer that the backward pass comes to."""
         layer = self.saved_by_layer if self.setting.checkpointing else 0
-        at_head = self.activations - layer + self.logits
+        at_head = self.activations - layer + self.last_norm + self.logits
         return self.held + max(at_head, self.activations + self.backward_workspace)
 
     @property
