@@ -143,8 +143,11 @@ def test_a_pass_through_the_trunk_takes_what_the_arithmetic_says(fused: bool) ->
     with LiveBytes(tensors_of(adapted)) as live:
         before = live.now
         with torch.autocast("cpu", torch.bfloat16):
-            read = adapted.get_base_model().model(input_ids=ids_BL, attention_mask=attention_BL, use_cache=False)
-        read.last_hidden_state.float().sum().backward()
+            trunk = adapted.get_base_model().model
+            hidden_BLH = trunk(input_ids=ids_BL, attention_mask=attention_BL, use_cache=False).last_hidden_state
+        total = hidden_BLH.float().sum()
+        del hidden_BLH
+        total.backward()
     memory = StageMemory("ppo", architecture(config), Setting(False, 2, lora, fused, fused), Load(2, 256, 32))
     assert memory.activations + memory.backward_workspace == pytest.approx(live.peak - before, rel=0.1)
 
