@@ -41,8 +41,7 @@ from retroformer.records import Task, Transition
 
 SPLIT = "valid_unseen"
 SPURIOUS = "fly to the moon"
-STOCK_GAMES = 4
-"""Games that the stock implementation plays in a round."""
+STOCK_GAMES = 4  # Played in a round.
 
 T = TypeVar("T")
 
@@ -177,8 +176,7 @@ def ready(section: dict[str, Any], cache: Path, task_id: str = "") -> tuple[floa
 
 def play(world: World, section: dict[str, Any], steps: int, seed: int) -> Speed:
     """A seeded play of other tasks in every round."""
-    chance = random.Random(seed)
-    source = taskset(section_of(section))
+    chance, source = random.Random(seed), taskset(section_of(section))
     tasks, environment = source.tasks(), source.environment()
     environment.reset(tasks[-1])
     resets, stepping, count = list[float](), 0.0, 0
