@@ -11,7 +11,7 @@ from retroformer.errors import ConfigError, MissingInput
 from tests.train import world
 from train.__main__ import main
 from train.architecture import CARDS, Architecture, Matrix, architecture, read_config, skeleton
-from train.base import CPU, lora_config
+from train.base import lora_config
 from train.memory import (
     STAGES,
     USABLE_SHARE,
@@ -72,13 +72,10 @@ def test_adapter_parameters_are_those_that_peft_makes(tiny_base: Path, where: An
 
 
 def test_a_4_bit_matrix_takes_what_bitsandbytes_makes_of_it() -> None:
-    from bitsandbytes.nn import Linear4bit
+    from bitsandbytes.nn.modules import Linear4bit
 
-    layer = Linear4bit(256, 512, bias=False, compress_statistics=True, quant_type="nf4")
-    layer.to("cpu")
-    layer.weight = layer.weight.to("cpu")
-    if layer.weight.quant_state is None:
-        layer.weight = layer.weight._quantize(CPU)
+    layer: Any = Linear4bit(256, 512, bias=False, compress_statistics=True, quant_type="nf4").to("cpu")
+    assert layer.weight.quant_state.nested
     taken = sum(tensor.untyped_storage().nbytes() for tensor in tensors_of(layer))
     assert nf4_bytes(Matrix("q_proj", 256, 512)) == pytest.approx(taken, rel=0.01)
 
