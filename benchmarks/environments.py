@@ -9,7 +9,8 @@ work on the machine disturbs little.
 ready       a fresh process, from its start to the first observation: interpreter, imports, list of tasks, game. First
             with an empty cache, then once what can be cached is, and the part of that after the imports
 next task   the next task's first observation in a process that plays already, every task for the first time
-steps/s     steps of a seeded play, without the resets; for `programming` a step is one program judged by hidden tests
+steps/s     steps of a seeded play, without the resets; for `programming` programs judged by hidden tests, and on the
+            clock, because sandboxed processes keep their CPU time to themselves: measure it on an idle machine
 
 Only ALFWorld's own implementation installs beside ours (extra `alfworld`): WebShop's wants Java and spaCy, HotPotQA's
 is live Wikipedia, that of the programming tasks runs candidates unconfined. Both play the same games of one unpacked
@@ -18,6 +19,7 @@ folder with the same actions, one right after the other, and every text is compa
 
 import argparse
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -28,6 +30,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -39,42 +42,39 @@ from retroformer.errors import EnvironmentFailure, MissingInput, RetroformerErro
 from retroformer.protocols import Environment
 from retroformer.records import Task, Transition
 
-SPLIT = "valid_unseen"
-SPURIOUS = "fly to the moon"
+SPLIT, SPURIOUS = "valid_unseen", "fly to the moon"
 STOCK_GAMES = 4  # Played in a round.
 
 T = TypeVar("T")
 
-Answer = tuple[str, tuple[str, ...], bool]
-"""An observation, the admissible commands, and whether the game is won."""
+Answer = tuple[str, tuple[str, ...], bool]  # An observation, the admissible commands, and whether the game is won.
 
-Choose = Callable[[Transition, Transition, random.Random], str]
-"""The next action, from the opening and the last answer."""
+Choose = Callable[[Transition, Transition, random.Random], str]  # From the opening and the last answer.
 
 
 # What is ready is told by as little as possible: neither process imports anything of the other, or of this file.
-CLOCK = """
-import json, resource, sys
-def cpu():
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used) * 1000
-"""
 OURS = """
 from retroformer.environments import section_of, taskset
-imported = cpu()
+imported = cpu_seconds()
 source = taskset(section_of(json.loads(sys.argv[1])))
 tasks = source.tasks()
 task = next((one for one in tasks if one.id == sys.argv[2]), tasks[0])
 source.environment().reset(task)
-print(cpu(), cpu() - imported, task.id)
+print(cpu_seconds(), cpu_seconds() - imported, task.id)
 """
 STOCK = """
 from alfworld.agents.environment import get_environment
 wrapper = get_environment("AlfredTWEnv")
-imported = cpu()
+imported = cpu_seconds()
 _, infos = wrapper(json.loads(sys.argv[1]), "eval_out_of_distribution").init_env(batch_size=1).reset()
-print(cpu(), cpu() - imported, "/".join(infos["extra.gamefile"][0].split("/")[-3:-1]))
+print(cpu_seconds(), cpu_seconds() - imported, "/".join(infos["extra.gamefile"][0].split("/")[-3:-1]))
 """
+
+
+def cpu_seconds() -> float:
+    """Of this process so far, and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 class World(NamedTuple):
@@ -86,6 +86,8 @@ class World(NamedTuple):
     folder: str = ""
     """Of its data, inside the data folder; none where it makes its own."""
     tasks: int = 12
+    clock: Callable[[], float] = cpu_seconds
+    """Of steps: CPU time where the environment itself does the work."""
 
 
 class Speed(NamedTuple):
@@ -119,21 +121,22 @@ WORLDS = (
     World("alfworld, generated", {"name": "alfworld", "source": "generated"}, admissible),
     World("hotpotqa", {"name": "hotpotqa", "max_steps": 20}, research, "hotpotqa"),
     World("webshop", {"name": "webshop", "split": "test"}, shopping, "webshop"),
-    World("programming", {"name": "programming", "own_tests": 0, "max_steps": 1}, unfinished, "programming", 8),
+    World(
+        "programming",
+        {"name": "programming", "own_tests": 0, "max_steps": 1},
+        unfinished,
+        "programming",
+        8,
+        time.perf_counter,
+    ),
 )
 
 
-def cpu_seconds() -> float:
-    """Of this process so far, and of its children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
-
-
-def timed(call: Callable[..., T], *arguments: Any) -> tuple[T, float]:
-    """What the call returns, and the CPU seconds that it took."""
-    started = cpu_seconds()
+def timed(call: Callable[..., T], *arguments: Any, clock: Callable[[], float] = cpu_seconds) -> tuple[T, float]:
+    """What the call returns, and the seconds that it took."""
+    started = clock()
     returned = call(*arguments)
-    return returned, cpu_seconds() - started
+    return returned, clock() - started
 
 
 def stock_environment(folder: str) -> Any:
@@ -159,12 +162,12 @@ def in_fresh_process(program: str, cache: Path, *words: str) -> tuple[float, flo
     environment = os.environ | {"RETROFORMER_CACHE": str(cache), "ALFWORLD_DATA": str(cache)}
     # Byte code is kept as pip keeps it for what it installs, also for a checkout.
     environment |= {"PYTHONPYCACHEPREFIX": os.environ["RETROFORMER_CACHE"], "PYTHONDONTWRITEBYTECODE": ""}
-    command = [sys.executable, "-c", CLOCK + program, *words]
+    command = [sys.executable, "-c", f"import json, resource, sys\n{inspect.getsource(cpu_seconds)}{program}", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise EnvironmentFailure(f"A fresh process failed: {done.stderr[-1000:]}")
     whole, imported, task_id = done.stdout.rstrip().rpartition("\n")[2].split(" ")
-    return float(whole), float(imported), task_id
+    return float(whole) * 1000, float(imported) * 1000, task_id
 
 
 def ready(section: dict[str, Any], cache: Path, task_id: str = "") -> tuple[float, float, float]:
@@ -178,7 +181,8 @@ def play(world: World, section: dict[str, Any], steps: int, seed: int) -> Speed:
     """A seeded play of other tasks in every round."""
     chance, source = random.Random(seed), taskset(section_of(section))
     tasks, environment = source.tasks(), source.environment()
-    environment.reset(tasks[-1])
+    opening = environment.reset(tasks[-1])
+    environment.step(world.choose(opening, opening, chance))
     resets, stepping, count = list[float](), 0.0, 0
     for task in chance.sample(tasks, min(world.tasks, len(tasks))):
         opening, seconds = timed(environment.reset, task)
@@ -186,9 +190,9 @@ def play(world: World, section: dict[str, Any], steps: int, seed: int) -> Speed:
         seen = opening
         for _ in range(steps):
             if not seen.over:
-                seen, seconds = timed(environment.step, world.choose(opening, seen, chance))
+                seen, seconds = timed(environment.step, world.choose(opening, seen, chance), clock=world.clock)
                 stepping, count = stepping + seconds, count + 1
-    return Speed(statistics.median(resets) * 1000, count / max(stepping, 0.01))
+    return Speed(statistics.median(resets) * 1000, count / stepping)
 
 
 class Comparison(NamedTuple):
@@ -196,10 +200,8 @@ class Comparison(NamedTuple):
 
     stock: Speed
     ours: Speed
-    ours_cached: float
-    """CPU ms to the next game, where it was played before."""
+    ours_cached: float  # CPU ms to the next game, where it was played before.
     compared: int
-    """Answers: each is an observation, the admissible commands, and whether the game is won."""
     different: int
 
 
@@ -251,9 +253,8 @@ def replay(environment: Environment, task: Task, actions: Sequence[str]) -> tupl
 @contextlib.contextmanager
 def unpacked(data: Path) -> Iterator[Path]:
     """The split as a tree of files, which both read. Raises MissingInput."""
-    trees = sorted(path for path in data.glob(f"json_*/{SPLIT}") if path.is_dir())
     pack = data / f"{SPLIT}.tar.zst"
-    if trees:
+    if trees := sorted(data.glob(f"json_*/{SPLIT}")):
         yield trees[-1]
         return
     if not pack.is_file():
@@ -336,8 +337,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
     with tempfile.TemporaryDirectory() as cache:
         os.environ |= {"RETROFORMER_CACHE": cache, "ALFWORLD_DATA": cache}
-        worlds = [world for world in WORLDS if not chosen.only or world.name in chosen.only]
-        if worlds:
+        if worlds := [world for world in WORLDS if not chosen.only or world.name in chosen.only]:
             table(worlds, chosen.data, chosen.rounds, chosen.steps, Path(cache))
         if not chosen.only or "stock" in chosen.only:
             try:
