@@ -66,7 +66,7 @@ def _module(name: str) -> Any:
     """The module of an environment, ours or an installed package's. Raises ConfigError where a package is at fault."""
     if name in _OWN:
         return importlib.import_module(f"retroformer.environments.{name}")
-    points = tuple(entry_points(group=ENTRY_POINTS, name=name))
+    points = list(entry_points(group=ENTRY_POINTS, name=name))
     packages = " and ".join(sorted(point.dist.name if point.dist else point.value for point in points))
     if len(points) > 1:
         raise ConfigError(f"The packages {packages} both have an environment {name!r}: uninstall one of them.")
