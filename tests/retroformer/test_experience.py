@@ -82,8 +82,8 @@ def test_a_missing_fact_in_the_middle_is_the_only_one_made(store: Store, tmp_pat
     for key, trajectory in store.trajectories("collect").items():
         if (key.trial, key.candidate) != (1, 1):
             short.add_trajectory(key, trajectory)
-    for key, previous, reflection in store.reflections("collect"):
-        short.add_reflection(key, previous, reflection)
+    for one in store.reflections("collect"):
+        short.add_reflection(one.key, one.previous_candidate, one.reflection)
     school, teacher = School(), Teacher()
     improve(experience(short, school, teacher))
     assert (school.opened, teacher.calls) == (1, 0)
