@@ -12,7 +12,7 @@ _PROBE_SHOWN = 200
 """Characters of an answer to the probe."""
 
 _EVALUATORS = {
-    "oracle": "The agent is told the true outcome of its attempts (evaluator `oracle`), as in the papers.",
+    "oracle": "The agent is told the true outcome of its attempts (evaluator `oracle`: {success}), as in the papers.",
     "heuristic": "The agent takes an attempt for failed that ran in circles or for too long (evaluator `heuristic`).",
     "tests": "The agent judges its programs by tests that it wrote itself (evaluator `tests`).",
     "model": "A language model judges the attempts (evaluator `model`).",
@@ -26,7 +26,8 @@ def actor_sentence(findings: Findings) -> str:
         f"An attempt has at most {experiment.loop.actions} actions (`loop.actions`; the environment itself ends it "
         f"after {experiment.environment.max_steps})."
     )
-    return f"{_actor(experiment.actor, findings.actor_sha256)} {limits} {_EVALUATORS[experiment.evaluator.kind]}"
+    told = _EVALUATORS[experiment.evaluator.kind].format(success=experiment.environment.success)
+    return f"{_actor(experiment.actor, findings.actor_sha256)} {limits} {told}"
 
 
 def arms_table(experiment: Experiment) -> str:

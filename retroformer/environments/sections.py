@@ -1,7 +1,7 @@
 """The environment section of an experiment page, one class for each environment; `name` says which."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -12,6 +12,8 @@ from retroformer.section import Positive, Section
 class EnvironmentSection(Section):
     """What every environment is asked for; an environment from another package adds its own keys in a subclass."""
 
+    success: ClassVar[str] = "as the environment says"
+    """When an attempt solves a task: what an oracle evaluator tells, for reports."""
     name: str
     """Which environment: one of this project, or of an installed package's entry points."""
     data: Path | None = None
@@ -29,6 +31,7 @@ class EnvironmentSection(Section):
 
 
 class Alfworld(EnvironmentSection):
+    success: ClassVar[str] = "the game is won"
     name: Literal["alfworld"] = "alfworld"
     data: Path | None = None
     """A folder as ALFWORLD_DATA names it, or of SPLIT.tar.zst packs; without one $ALFWORLD_DATA."""
@@ -47,6 +50,7 @@ class Alfworld(EnvironmentSection):
 
 
 class Hotpotqa(EnvironmentSection):
+    success: ClassVar[str] = "exact match with the gold answer"
     name: Literal["hotpotqa"] = "hotpotqa"
     data: Path | None = None
     """A folder with questions.jsonl[.xz], docstore.jsonl[.xz] and maybe splits.json; without one, the hub's dataset."""
@@ -80,6 +84,7 @@ class Hotpotqa(EnvironmentSection):
 
 
 class Webshop(EnvironmentSection):
+    success: ClassVar[str] = "a reward of 1"
     name: Literal["webshop"] = "webshop"
     data: Path | None = None
     """A folder with WebShop's files: items_shuffle*.json, items_ins_v2*.json and what else there is, maybe as .xz."""
@@ -96,6 +101,7 @@ class Webshop(EnvironmentSection):
 
 
 class Programming(EnvironmentSection):
+    success: ClassVar[str] = "the hidden tests pass"
     name: Literal["programming"] = "programming"
     data: Path | None = None
     """The folder with the files of the problem sets, as published."""

@@ -126,7 +126,8 @@ def test_the_report_says_who_played(folder: Path) -> None:
     assert (
         "The actor is a language model (kind `household`): the adapter `actor`, sha256 `cdcdcdcdcdcd`, served by this "
         "run; it may write any text as an action (choice `free`), at temperature 0. An attempt has at most 15 actions "
-        "(`loop.actions`; the environment itself ends it after 50)."
+        "(`loop.actions`; the environment itself ends it after 50). The agent is told the true outcome of its attempts "
+        "(evaluator `oracle`: the game is won), as in the papers."
     ) in text
     assert "| trained | by the model `ppo` | as at trial 0 |" in text
 

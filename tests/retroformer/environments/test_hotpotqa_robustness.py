@@ -84,6 +84,11 @@ def test_two_thousand_odd_actions_have_documented_answers(small: Docstore) -> No
     assert set(kinds) >= {"thought", "invalid", "no page", "result", "no more", "not found", "judged"}
 
 
+@pytest.mark.slow
+def test_ten_thousand_odd_actions_have_documented_answers(small: Docstore) -> None:
+    assert kinds_of_answers(small, 10_000, seed=7).total() == 10_000
+
+
 def test_odd_actions_do_not_upset_a_wiki(wiki: Wiki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     encyclopedia = Wikipedia(MediaWiki(wiki.address, "me@example.org", 1e6, tmp_path))

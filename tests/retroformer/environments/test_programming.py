@@ -10,6 +10,7 @@ from retroformer.environments.programming.environment import EPISODE_OVER, HANDE
 from retroformer.environments.sections import Programming
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.records import Task
+from tests.support.malformed import malformed
 
 DOUBLE = {
     "id": "double",
@@ -100,6 +101,19 @@ def test_any_text_may_be_handed_in_and_fails_quietly(folder: Path, odd: str) -> 
     environment.reset(TASK)
     seen = environment.step(odd)
     assert (seen.terminated, seen.success, seen.reward) == (True, False, 0.0)
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_whatever_is_handed_in_is_kept_as_a_test_or_judged(folder: Path, count: int) -> None:
+    environment = world(folder)
+    environment.reset(TASK)
+    verbs = ("Tests:\n", "def double", "return", "assert double", "import")
+    for odd in malformed(count, 8, verbs, known=(RIGHT, SQUARE, "Tests:\nassert double(2) == 4", "double(3)")):
+        seen = environment.step(odd)
+        assert seen.reward == float(seen.success), odd[:80]
+        assert seen.terminated == (not odd.lstrip().startswith("Tests:")), odd[:80]
+        if seen.over:
+            environment.reset(TASK)
 
 
 def test_an_unknown_problem_and_a_step_before_the_first_are_named(folder: Path) -> None:

@@ -263,13 +263,14 @@ BUTTONS = (
 )
 
 
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("text", ["react", "text", "text_rich"])
-def test_no_action_breaks_the_shop(folder: Path, text: str) -> None:
+def test_no_action_breaks_the_shop(folder: Path, text: str, count: int) -> None:
     environment = make(folder, text=text).environment()
     generator = random.Random(text)
     idx = lamp_goal(folder)
     (seen,) = visit(environment, idx)
-    for odd in malformed(1000, generator.randrange(100), ("search", "click", "think"), BUTTONS):
+    for odd in malformed(count, generator.randrange(100), ("search", "click", "think"), BUTTONS):
         if seen.over:
             (seen,) = visit(environment, idx)
         seen = environment.step(
