@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,10 @@ from collect.rate import rate_reflections
 from eval.compare import compare_arms
 from retroformer.assembly import Page
 from retroformer.config_file import load
+from tests.support.data import require_data
 from tests.support.endpoint import Endpoint
 from tests.support.runs import ROOT
 
-SHARED = Path(os.environ.get("RETROFORMER_DATA") or ROOT.parent / "shared" / "data")
 PAGES = sorted((ROOT / "configs" / "paper").glob("*.yaml"))
 TASKS = 3
 RUST = shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))
@@ -42,9 +41,7 @@ def data_of(page: Path, folder: Path) -> Path:
     if section["split"].endswith(".jsonl"):
         (folder / section["split"]).write_text("".join(f"{json.dumps(one)}\n" for one in PROBLEMS))
         return folder
-    found = SHARED / str(section["name"])
-    if not found.is_dir():
-        pytest.skip(f"no data for {section['name']}: set RETROFORMER_DATA to the folder that holds {found.name}/")
+    found = require_data(str(section["name"]))
     if section["split"].endswith("rust") and RUST is None:
         pytest.skip("no Rust compiler: install rustc")
     return found

@@ -2,7 +2,6 @@
 
 import json
 import lzma
-import os
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from collect.reflexion_log import attempts
 from retroformer.environments.hotpotqa.data import question_id, question_key
 from retroformer.errors import MissingInput
 from retroformer.records import Ending, Outcome
+from tests.support.data import DATA, needs_data
 
-SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "shared" / "data")
-REAL = SHARED / "recorded" / "reflexion_logs.jsonl.xz"
+REAL = DATA / "recorded" / "reflexion_logs.jsonl.xz"
 EARLIER = (
     "You have attempted to answer following question before and failed. The following reflection(s) give a plan to"
     " avoid failing to answer the question in the same way you did previously.\nReflections:\n"
@@ -188,9 +187,7 @@ def test_a_path_without_logs_is_named(tmp_path: Path, name: str) -> None:
         recorded(tmp_path / name)
 
 
-@pytest.mark.skipif(
-    not REAL.is_file(), reason="no recorded logs: set RETROFORMER_DATA to the folder that holds recorded/"
-)
+@needs_data("recorded/reflexion_logs.jsonl.xz")
 def test_the_real_logs_give_261_rated_reflections() -> None:
     logs = recorded(REAL)
     # As ReAct counts F1. The paper's has no stop words: two gains that came of a shared "of" become ties, and one gain
@@ -204,9 +201,7 @@ def test_the_real_logs_give_261_rated_reflections() -> None:
     assert [sum(trial <= last for trial in solved) for last in range(7)] == [32, 42, 48, 50, 51, 53, 53]
 
 
-@pytest.mark.skipif(
-    not REAL.is_file(), reason="no recorded logs: set RETROFORMER_DATA to the folder that holds recorded/"
-)
+@needs_data("recorded/reflexion_logs.jsonl.xz")
 def test_success_in_the_real_logs_is_what_their_environment_said() -> None:
     for one in recorded(REAL).attempts:
         said = one.trajectory.steps[-1].observation == "Answer is CORRECT"

@@ -1,7 +1,6 @@
 """Ways to retry, played on generated games by real parts: what each arm reads, and what cannot be played is refused."""
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ from retroformer.environments.alfworld.packs import Pack
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.records import Key, Outcome, Trajectory
 from retroformer.reflectors.wording import PHRASES
+from tests.support.data import DATA, needs_data
 from tests.support.endpoint import Endpoint, prompt_of
 from tests.support.runs import HOUSEHOLD, facts, open_page, write_page
 
-PACKS = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "shared" / "data") / "alfworld"
+PACKS = DATA / "alfworld"
 NOWHERE = "http://127.0.0.1:1/v1"
 Arms = dict[str, dict[str, Any]]
 
@@ -226,7 +226,7 @@ def test_advice_about_households_is_refused_elsewhere(tmp_path: Path, kind: str)
         compare(open_page(write_page(tmp_path, NOWHERE, page)))
 
 
-@pytest.mark.skipif(not (PACKS / "valid_seen.tar.zst").exists(), reason="the packs of ALFWorld games are not here")
+@needs_data("alfworld/valid_seen.tar.zst")
 def test_several_splits_are_played_as_one(tmp_path: Path) -> None:
     chosen = {split: unpack(tmp_path / "games", split, 2) for split in ("valid_seen", "valid_unseen")}
     arms: Arms = {"nothing": {"kind": "none"}, "oracle": {"kind": "oracle"}}

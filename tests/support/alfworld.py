@@ -1,6 +1,5 @@
 """ALFWorld's own engine beside ours, and the released games, where they are."""
 
-import os
 import random
 import warnings
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from retroformer.environments.alfworld.engine import Engine, Game
+from tests.support.data import DATA
 
-SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "shared" / "data") / "alfworld"
+SHARED = DATA / "alfworld"
 
 HELP, HELP_TEXTS = "(:action help", "\naction help {"
 """Where the action begins that alfworld 0.4 has added, in the domain and in the grammar."""

@@ -2,7 +2,6 @@
 
 import json
 import lzma
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ from retroformer.environments.sections import Webshop
 from retroformer.environments.webshop import WebshopTaskset, taskset
 from retroformer.environments.webshop.environment import WebshopEnvironment
 from retroformer.records import Task, Transition
+from tests.support.data import DATA, require_data
 
-SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "shared" / "data") / "webshop"
+SHARED = DATA / "webshop"
 
 
 def row(asin: str, name: str, **more: object) -> dict[str, object]:
@@ -89,8 +89,7 @@ def visit(environment: WebshopEnvironment, idx: int, *actions: str) -> list[Tran
 
 def index_of_the_data(folders: pytest.TempPathFactory) -> Path:
     """A folder as RETROFORMER_CACHE with the real shop in it, built by the first test that asks. Skips without data."""
-    if not SHARED.is_dir():
-        pytest.skip("no WebShop data: set RETROFORMER_DATA to the folder that holds webshop/")
+    require_data("webshop")
     cache = folders.getbasetemp() / "webshop-cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETROFORMER_CACHE", str(cache))

@@ -1,7 +1,6 @@
 """The official games: counts, order, texts equal to the stock engine's, episodes as in the papers."""
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -17,16 +16,15 @@ from retroformer.environments.alfworld.released import ReleasedGames
 from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.records import Task
+from tests.support.data import DATA, needs_data
 
 pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
 
-SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[4] / "shared" / "data") / "alfworld"
+SHARED = DATA / "alfworld"
 TRACES = Path(__file__).parent / "data" / "alfworld_traces.jsonl"
 MUG_ON_DESK = "pick_and_place_simple-Mug-None-Desk-308/trial_T20190909_210238_431966"
 
-needs_data = pytest.mark.skipif(
-    not (SHARED / "valid_unseen.tar.zst").exists(), reason="the packs of ALFWorld games are not here"
-)
+needs_games = needs_data("alfworld/valid_unseen.tar.zst")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +45,7 @@ def walkthrough(grammar: str) -> tuple[str, ...]:
     return source.walkthrough(source.task(MUG_ON_DESK))
 
 
-@needs_data
+@needs_games
 @pytest.mark.parametrize(
     ("split", "total", "by_type"),
     [
@@ -62,7 +60,7 @@ def test_each_split_has_the_official_games(split: str, total: int, by_type: dict
         assert len(games(split, task_types=(type_,)).tasks()) == count
 
 
-@needs_data
+@needs_games
 def test_the_order_of_tasks_is_that_of_their_ids() -> None:
     ids = [task.id for task in games().tasks()]
     assert ids == sorted(ids)
@@ -92,7 +90,7 @@ def test_the_games_of_a_folder_are_chosen_as_the_official_environment_does(tmp_p
     assert [task.id for task in games(data=tmp_path).tasks()] == ["pick_and_place_simple-Mug-None-Desk-308/trial_1"]
 
 
-@needs_data
+@needs_games
 def test_a_folder_and_a_pack_hold_the_same_game(tmp_path: Path) -> None:
     packed = games()
     task = packed.tasks()[0]
@@ -120,7 +118,7 @@ def test_without_data_one_sentence_says_how_to_get_them(tmp_path: Path) -> None:
             games(data=data, split=split).tasks()
 
 
-@needs_data
+@needs_games
 def test_an_unknown_split_or_game_is_answered_with_what_is_close() -> None:
     with pytest.raises(UnknownTask, match="Did you mean 'valid_unseen'"):
         games("valid_unsen").tasks()
@@ -144,7 +142,7 @@ def test_a_broken_or_unsolvable_game_is_an_environment_failure(tmp_path: Path) -
         games("train", data=tmp_path).environment().reset(games("train", data=tmp_path).tasks()[0])
 
 
-@needs_data
+@needs_games
 @pytest.mark.parametrize("line", TRACES.read_text().splitlines(), ids=lambda line: json.loads(line)["task"][:24])
 def test_every_answer_is_that_of_the_stock_engine(line: str) -> None:
     trace = json.loads(line)
@@ -164,7 +162,7 @@ def test_the_recorded_traces_cover_all_types_and_both_endings() -> None:
     assert Counter(trace["answers"][-1]["won"] for trace in traces) == {True: 6, False: 1}
 
 
-@needs_data
+@needs_games
 @pytest.mark.parametrize("grammar", ["move", "put"])
 def test_walkthroughs_win_in_both_grammars(grammar: str) -> None:
     source = games(grammar=grammar)
@@ -178,7 +176,7 @@ def test_walkthroughs_win_in_both_grammars(grammar: str) -> None:
         assert (answer.success, answer.terminated, answer.truncated, answer.reward) == (True, True, False, 1.0)
 
 
-@needs_data
+@needs_games
 def test_the_two_grammars_differ_where_the_papers_do() -> None:
     def play(grammar: str, *actions: str) -> list[str]:
         source = games(grammar=grammar)
@@ -198,7 +196,7 @@ def test_the_two_grammars_differ_where_the_papers_do() -> None:
     assert play("move", "help")[0].startswith("Available commands:")
 
 
-@needs_data
+@needs_games
 def test_the_opening_has_no_banner() -> None:
     source = games()
     opening = source.environment().reset(source.task(MUG_ON_DESK))
@@ -208,7 +206,7 @@ def test_the_opening_has_no_banner() -> None:
     assert "go to desk 1" in opening.choices
 
 
-@needs_data
+@needs_games
 def test_thoughts_and_impossible_actions_change_nothing_and_use_up_steps() -> None:
     source = games(max_steps=4)
     environment = source.environment()
@@ -223,7 +221,7 @@ def test_thoughts_and_impossible_actions_change_nothing_and_use_up_steps() -> No
     assert environment.step("go to desk 1") == answers[-1]
 
 
-@needs_data
+@needs_games
 def test_winning_with_the_last_action_is_not_truncated_and_pays_once() -> None:
     actions = walkthrough("move")
     source = games(max_steps=len(actions))
@@ -236,7 +234,7 @@ def test_winning_with_the_last_action_is_not_truncated_and_pays_once() -> None:
     assert after == last.model_copy(update={"reward": 0.0})
 
 
-@needs_data
+@needs_games
 def test_environments_of_one_process_do_not_disturb_each_other() -> None:
     source = games()
     first, second = source.environment(), source.environment()
@@ -252,7 +250,7 @@ def test_environments_of_one_process_do_not_disturb_each_other() -> None:
     assert [answer.success for answer in ends.values()] == [True, True]
 
 
-@needs_data
+@needs_games
 def test_an_episode_can_be_repeated_exactly() -> None:
     source = games()
     environment = source.environment()
@@ -266,7 +264,7 @@ def test_a_step_before_any_game_is_an_environment_failure() -> None:
         games().environment().step("look")
 
 
-@needs_data
+@needs_games
 def test_the_canary_refuses_prompts_of_the_other_grammar() -> None:
     source = games("valid_seen", grammar="put")
     check_grammar(source, ["go to desk 1", "think: hm", "put mug 1 in/on desk 1"])
@@ -277,7 +275,7 @@ def test_the_canary_refuses_prompts_of_the_other_grammar() -> None:
         check_grammar(games("valid_seen", max_steps=1), [])
 
 
-@needs_data
+@needs_games
 def test_playing_prints_nothing_and_leaves_the_arguments_alone() -> None:
     program = f"""
 import sys
@@ -297,7 +295,7 @@ assert sys.argv == ["-c", "mine"], sys.argv
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-@needs_data
+@needs_games
 def test_a_cache_that_cannot_be_used_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = games()
     task = source.tasks()[0]
@@ -317,7 +315,7 @@ def test_the_taskset_follows_the_section() -> None:
     assert isinstance(taskset(section.model_copy(update={"source": "released"})), ReleasedGames)
 
 
-@needs_data
+@needs_games
 def test_a_damaged_copy_of_a_pack_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETROFORMER_CACHE", str(tmp_path))
@@ -328,14 +326,14 @@ def test_a_damaged_copy_of_a_pack_is_made_again(tmp_path: Path, caplog: pytest.L
         assert "are made again" in caplog.text
 
 
-@needs_data
+@needs_games
 def test_a_pack_that_is_no_pack_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.tar.zst").write_bytes(b"not compressed")
     with pytest.raises(MissingInput, match=r"train\.tar\.zst' is broken"):
         games("train", data=tmp_path).tasks()
 
 
-@needs_data
+@needs_games
 def test_a_game_that_cannot_be_read_leaves_the_environment_usable(tmp_path: Path) -> None:
     source = games()
     engine = Engine()

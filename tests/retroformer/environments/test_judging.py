@@ -17,12 +17,11 @@ from retroformer.environments.programming.limits import Limits
 from retroformer.environments.programming.loading import load
 from retroformer.environments.programming.problems import Problem
 from retroformer.environments.programming.verdict import Judgement, Verdict
+from tests.support.data import DATA, needs_data
 from tests.support.killing import children_of
 
-SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[4] / "shared" / "data") / "programming"
-needs_data = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="no programming data: set RETROFORMER_DATA to the folder that holds programming/"
-)
+PROBLEMS = DATA / "programming"
+needs_problems = needs_data("programming")
 TIGHT = Limits(cpu_seconds=1, wall_seconds=8.0)
 
 
@@ -42,21 +41,21 @@ def _all_pass(problems: Sequence[Problem]) -> None:
     assert [problem.id for problem, one in zip(solved, judgements, strict=True) if not one.passed] == []
 
 
-@needs_data
+@needs_problems
 def test_all_solutions_of_humaneval_pass() -> None:
-    _all_pass(load("humaneval", SHARED).problems)
+    _all_pass(load("humaneval", PROBLEMS).problems)
 
 
-@needs_data
+@needs_problems
 def test_solutions_of_sanitised_mbpp_pass_an_eighth_of_them() -> None:
-    _all_pass(load("mbpp-sanitized", SHARED).problems[::8])
+    _all_pass(load("mbpp-sanitized", PROBLEMS).problems[::8])
 
 
-@needs_data
+@needs_problems
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("mbpp-sanitized", 427), ("mbpp", 974)])
 def test_every_solution_passes(name: str, count: int) -> None:
-    problems = load(name, SHARED).problems
+    problems = load(name, PROBLEMS).problems
 
     assert len(problems) == count
     _all_pass(problems)

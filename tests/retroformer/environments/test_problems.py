@@ -3,7 +3,6 @@
 import ast
 import json
 import lzma
-import os
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,9 @@ from retroformer.environments.programming.python_tests import assertions, keepin
 from retroformer.environments.programming.rust_source import completed, parse_test, result_type, split_tests
 from retroformer.environments.programming.syntax import parsed
 from retroformer.errors import ConfigError, MissingInput
+from tests.support.data import DATA, needs_data
 
-SHARED = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[4] / "shared" / "data") / "programming"
+PROBLEMS = DATA / "programming"
 
 SIZES = {
     "humaneval": 164,
@@ -28,33 +28,31 @@ SIZES = {
     "multipl-e-humaneval-rust-hardest50": 50,
     "multipl-e-mbpp-rust": 354,
 }
-needs_data = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="no programming data: set RETROFORMER_DATA to the folder that holds programming/"
-)
+needs_problems = needs_data("programming")
 
 
-@needs_data
+@needs_problems
 @pytest.mark.parametrize("name", SIZES)
 def test_a_set_has_all_its_problems_each_with_tests_and_an_id_of_its_own(name: str) -> None:
-    problems = load(name, SHARED).problems
+    problems = load(name, PROBLEMS).problems
 
     assert len(problems) == SIZES[name]
     assert len({problem.id for problem in problems}) == SIZES[name]
     assert all(problem.tests and problem.entry_point in problem.prompt for problem in problems)
 
 
-@needs_data
+@needs_problems
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "mbpp-sanitized"])
 def test_a_python_prompt_is_the_beginning_of_a_program_and_names_no_hidden_test(name: str) -> None:
-    for problem in load(name, SHARED).problems:
+    for problem in load(name, PROBLEMS).problems:
         assert parsed(problem.prompt) is not None
         assert not any(test in problem.prompt for test in problem.tests)
 
 
-@needs_data
+@needs_problems
 @pytest.mark.parametrize("name", SIZES)
 def test_what_was_made_with_multipl_e_is_refused_for_training(name: str) -> None:
-    problem_set = load(name, SHARED)
+    problem_set = load(name, PROBLEMS)
 
     if name.startswith("multipl-e"):
         with pytest.raises(ConfigError, match=f"{name} is for evaluation only .MultiPL-E's licence"):
@@ -63,7 +61,7 @@ def test_what_was_made_with_multipl_e_is_refused_for_training(name: str) -> None
         assert problem_set.for_training() == problem_set.problems
 
 
-@needs_data
+@needs_problems
 def test_a_file_of_multipl_e_is_recognised_under_another_name(tmp_path: Path) -> None:
     row = {"id": "a", "prompt": "def a():", "entry_point": "a", "tests": ["assert a()"], "stop_tokens": []}
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
@@ -72,9 +70,9 @@ def test_a_file_of_multipl_e_is_recognised_under_another_name(tmp_path: Path) ->
         load("mine.jsonl", tmp_path).for_training()
 
 
-@needs_data
+@needs_problems
 def test_mbpp_rust_completions_stop_before_the_last_bracket_and_are_completed() -> None:
-    problem = load("multipl-e-mbpp-rust", SHARED).problems[3]
+    problem = load("multipl-e-mbpp-rust", PROBLEMS).problems[3]
 
     program = problem.program("    n % 11 == 0")
 

@@ -12,6 +12,7 @@ from retroformer.environments.webshop import files
 from retroformer.environments.webshop.goals import Goal
 from retroformer.environments.webshop.shop import NO_ATTRIBUTES, Shop
 from retroformer.errors import MissingInput, UnknownTask
+from tests.support.data import needs_data
 from tests.support.webshop import ATTRIBUTES, PRODUCTS, SHARED, make, recorded, row, write_shop
 
 
@@ -149,7 +150,7 @@ def _sizes(count: int) -> dict[str, list[dict[str, str]]]:
     return {"size": [{"value": str(number)} for number in range(count)]}
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no WebShop data: set RETROFORMER_DATA")
+@needs_data("webshop")
 def test_the_real_goals_and_prices_are_those_that_webshop_draws_with_seed_0(folder: Path) -> None:
     bare = folder / "bare"
     bare.mkdir()

@@ -1,0 +1,27 @@
+"""Where the real data are, if they are here: tests that want them are skipped where they are not."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+DATA = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "shared" / "data")
+"""The folder that holds alfworld, hotpotqa, webshop, programming and recorded."""
+
+
+def needs_data(name: str) -> pytest.MarkDecorator:
+    """Mark a test that reads the file or folder `name` below DATA."""
+    return pytest.mark.skipif(
+        not (DATA / name).exists(), reason=f"no {name}: set RETROFORMER_DATA to the folder with it"
+    )
+
+
+def require_data(name: str) -> Path:
+    """The file or folder `name` below DATA; skips the test where it is not here."""
+    if not (DATA / name).exists():
+        pytest.skip(_missing(name))
+    return DATA / name
+
+
+def _missing(name: str) -> str:
+    return f"no {name}: set RETROFORMER_DATA to the folder that holds it"
