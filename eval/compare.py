@@ -13,7 +13,7 @@ from eval.report import write_report
 from eval.verify import Verified, verify_actor, verify_models
 from retroformer.arms import first_trial, is_for_training
 from retroformer.assembly import Page, Parts, check_prompts, chosen_tasks, gather_all, parts
-from retroformer.config import Arm, Collect, Experiment, Loop
+from retroformer.config import Arm, Experiment, Loop
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.progress import Tally, tally
@@ -54,7 +54,15 @@ async def _with_one_actor(page: Page, actor: str = "") -> tuple[Path, Sequence[A
         async with parts(page, asks_reflector=bool(asked)) as made:
             verify_actor(experiment, made)
             verified = await verify_models(experiment, made, store, asked)
-            stage = _Stage(experiment, made, store, tasks, asyncio.Semaphore(experiment.loop.concurrency), actor)
+            stage = _Stage(
+                experiment,
+                made,
+                store,
+                tasks,
+                asyncio.Semaphore(experiment.loop.concurrency),
+                _budget(experiment, store),
+                actor,
+            )
             await _play(stage)
             return _reported(stage, verified)
     finally:
@@ -71,6 +79,8 @@ class _Stage:
     tasks: tuple[Task, ...]
     slots: asyncio.Semaphore
     """Shared by the arms: so many units are in flight in all."""
+    budget: Budget
+    """Of all that was ever played for this report."""
     actor: str = ""
     """Its name where the page compares several."""
 
@@ -83,7 +93,7 @@ class _Stage:
             agent,
             loop,
             self.experiment.seed,
-            Budget(Collect(), Usage()),
+            self.budget,
             slots=self.slots,
             first_trial_arm=first_trial(self.actor),
             told=told,
@@ -137,6 +147,11 @@ def _bound(stage: _Stage, stored: str, arm: Arm, counts: Tally) -> Experience:
 async def _improve(experience: Experience, task: Task, counts: Tally) -> None:
     await experience.improve(task, candidates=1)
     counts.advance()
+
+
+def _budget(experiment: Experiment, store: Store) -> Budget:
+    spent = (store.usage(arm) for arm in store.arms() if not is_for_training(arm))
+    return Budget(experiment.eval, sum(spent, Usage()), "eval")
 
 
 def _splits(experiment: Experiment) -> tuple[str, ...]:

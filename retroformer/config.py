@@ -89,7 +89,16 @@ class ReflectorSection(Section):
     """A longer trajectory is shortened, longest observations first; the end is kept."""
 
 
-class Collect(Section):
+class Spending(Section):
+    """What a stage may spend at endpoints that cost something."""
+
+    tokens: Positive | None = None
+    """Budget of prompt and completion tokens; the run stops cleanly when it is spent."""
+    dollars: Annotated[float, Field(gt=0)] | None = None
+    """Budget of money; the run stops cleanly when it is spent."""
+
+
+class Collect(Spending):
     tasks: Positive | None = None
     """How many tasks of the split; all of them without a number (a generated split needs one)."""
     skip: Annotated[int, Field(ge=0)] = 0
@@ -104,10 +113,6 @@ class Collect(Section):
     """Pieces of advice written by rule for the warm start (`python -m collect warm`); 0 means none."""
     lesson: Literal["mixed", "useful"] = "mixed"
     """What they teach. mixed: the form, with advice good and useless; useful: what was seen, or places to try."""
-    tokens: Positive | None = None
-    """Budget of prompt and completion tokens; the run stops cleanly when it is spent."""
-    dollars: Annotated[float, Field(gt=0)] | None = None
-    """Budget of money; the run stops cleanly when it is spent."""
 
 
 class Lora(Section):
@@ -228,7 +233,7 @@ class Retrieval(Section):
     """Older advice is forgotten; none is without a number."""
 
 
-class Eval(Section):
+class Eval(Spending):
     split: str | tuple[str, ...] | None = None
     """Held-out split to play, or several; the environment's own without one."""
     tasks: Positive | None = None

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 
-from retroformer.config import Collect, Loop
+from retroformer.config import Loop, Spending
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.errors import BudgetExhausted, EnvironmentFailure, InfrastructureFailure
 from retroformer.protocols import Agent
@@ -20,8 +20,8 @@ from retroformer.store import Store
 class Budget:
     """What may still be spent. Checked before a unit starts, so a unit in flight is finished and kept."""
 
-    def __init__(self, limits: Collect, spent: Usage) -> None:
-        self._limits, self.spent = limits, spent
+    def __init__(self, limits: Spending, spent: Usage, section: str = "collect") -> None:
+        self._limits, self.spent, self._section = limits, spent, section
 
     def charge(self, usage: Usage) -> None:
         self.spent += usage
@@ -36,7 +36,7 @@ class Budget:
             if limit is not None and spent >= limit:
                 raise BudgetExhausted(
                     f"The budget of {limit:g} {name} is spent ({spent:g}). What was made is stored: "
-                    f"raise collect.{name} and run the same command again to go on."
+                    f"raise {self._section}.{name} and run the same command again to go on."
                 )
 
 

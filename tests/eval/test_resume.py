@@ -7,7 +7,7 @@ from pathlib import Path
 from retroformer.arms import FIRST_TRIAL
 from retroformer.store import Store
 from tests.support.endpoint import Endpoint
-from tests.support.killing import finish, run_and_kill
+from tests.support.killing import finish, refused, run_and_kill
 from tests.support.runs import Facts, facts_of, stored, write_page
 
 ARMS = (FIRST_TRIAL, "eval/no reflection", "eval/remote reflector", "eval/placebo")
@@ -53,3 +53,18 @@ def test_a_killed_eval_goes_on_where_it_was_and_reports_the_same_numbers(tmp_pat
         # Each start asks the probe once more; beyond that, only what was in flight is asked for again.
         assert len(server.requests) <= price + killed * (1 + 8)
     assert numbers_in(tmp_path, "killed") == numbers_in(tmp_path, "unbroken")
+
+
+def test_a_spent_budget_stops_the_evaluation_and_a_larger_one_goes_on(tmp_path: Path) -> None:
+    with Endpoint() as server:
+        page = str(write_page(tmp_path, server.url))
+        finish(tmp_path, "eval", [page, "run=unbroken"])
+        price = len(server.requests)
+        server.requests.clear()
+        said = refused(tmp_path, "eval", [page, "run=frugal", "eval.tokens=40", "loop.concurrency=1"])
+        assert "The budget of 40 tokens is spent (40). " in said
+        assert "raise eval.tokens and run the same command again to go on." in said
+        assert len(server.requests) < price
+        finish(tmp_path, "eval", [page, "run=frugal", "eval.tokens=100000"])
+        assert len(server.requests) <= price + 1  # The second start asks the probe again.
+    assert numbers_in(tmp_path, "frugal") == numbers_in(tmp_path, "unbroken")

@@ -54,11 +54,23 @@ def _await_end_of(pids: set[int]) -> None:
 
 def finish(folder: Path, room: str, arguments: list[str]) -> str:
     """Run the command to its end and return what it said."""
+    status, out, err = _ended(folder, room, arguments)
+    assert status == 0, err
+    return out
+
+
+def refused(folder: Path, room: str, arguments: list[str]) -> str:
+    """Run the command to its end, which is not a good one, and return why."""
+    status, _, err = _ended(folder, room, arguments)
+    assert status != 0
+    return err
+
+
+def _ended(folder: Path, room: str, arguments: list[str]) -> tuple[int, str, str]:
     process = start(folder, room, arguments)
     try:
         out, err = process.communicate(timeout=_PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
-    assert process.returncode == 0, err
-    return out
+    return process.returncode, out, err
