@@ -17,7 +17,7 @@ class Endpoint(Section):
     base_url: str | None = None
     """An OpenAI-compatible `/v1` address; without one, the experiment's own server is started for the stage."""
     model: str = "base"
-    """The name to ask for: `base`, an adapter of this run (`warm`, `sft`, `ppo`, `dpo`), or the remote model's name."""
+    """The name to ask for: `base`, this run's `warm`, `sft`, `ppo`, `dpo` or `grpo`, or the remote model's name."""
     api: Literal["chat", "completions"] = "chat"
     """Which of the two OpenAI calls to make."""
     api_key_env: str = "OPENAI_API_KEY"
@@ -128,13 +128,13 @@ class Lora(Section):
 
 class Optimizer(Section):
     learning_rate: Rate
-    """Peak; constant after warm-up for PPO, falling linearly otherwise."""
+    """Peak; constant after warm-up for PPO and GRPO, falling linearly otherwise."""
     batch_size: Positive
     """Samples per optimiser step."""
     micro_batch_size: Positive
     """Samples that are in memory at once; the batch is accumulated from them."""
     epochs: Positive = 1
-    """Passes over the data (over each batch of rollouts, for PPO)."""
+    """Passes over the data (over each batch of responses, for PPO and GRPO)."""
 
 
 class Ppo(Optimizer):
@@ -157,6 +157,22 @@ class Dpo(Optimizer):
     """Weight of the divergence from the SFT policy: the smaller, the further the policy may go for a pair."""
 
 
+class Grpo(Optimizer):
+    updates: Positive = 100
+    """Batches of fresh responses."""
+    group: Annotated[int, Field(ge=2, le=64)] = 8
+    """Reflections sampled for each failure and compared with one another; a batch holds whole groups."""
+    reward: Literal["model", "live"] = "model"
+    """model: the reward model's score; live: each reflection is rolled out by the actor, and earns its rating."""
+    kl: Annotated[float, Field(ge=0)] = 0.04
+    """Weight of the divergence from the SFT policy in the loss."""
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Range of the probability ratio."""
+    variant: Literal["grpo", "dr_grpo"] = "grpo"
+    """grpo: advantages in standard deviations of their group, and every response weighs the same; dr_grpo: neither is
+    scaled, so easy failures and short responses weigh no more than others."""
+
+
 class Demonstrations(Optimizer):
     demonstrations: Positive = 3200
     """Scripted attempts on games of the environment's split, with and without advice."""
@@ -175,7 +191,7 @@ class Train(Section):
     max_length: Positive = 4096
     """Tokens of prompt and response; a longer sample stops the stage, it is never cut in silence."""
     checkpoint_steps: Positive = 50
-    """Optimiser steps (PPO: updates) between checkpoints; a killed run loses at most these."""
+    """Optimiser steps (PPO, GRPO: updates) between checkpoints; a killed run loses at most these."""
     report_to: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
     """Where the trainers log."""
     warm: Optimizer = Optimizer(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
@@ -184,10 +200,14 @@ class Train(Section):
     """Imitation of positively rated reflections."""
     reward: Optimizer = Optimizer(learning_rate=2.5e-5, batch_size=32, micro_batch_size=4)
     """The pairwise reward model."""
+    weak_reward_model: Literal["refuse", "allow"] = "refuse"
+    """What happens to one that put no more than half of its held-out pairs in order, before it is trained against."""
     ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
     """Proximal policy optimisation against the reward model."""
     dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32, micro_batch_size=4)
     """Direct preference optimisation on the reward model's pairs, in place of reward model and PPO."""
+    grpo: Grpo = Grpo(learning_rate=1e-5, batch_size=64, micro_batch_size=8)
+    """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
     actor: Demonstrations = Demonstrations(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
     """Behaviour cloning of a household actor; not part of the method, and done once before it."""
 
@@ -199,6 +219,9 @@ class Serve(Section):
     """Of the OpenAI API; 0 takes a free one. The controller and the worker take free ports."""
     adapters: dict[str, Path] = Field(default={})
     """More LoRA adapters on the same base, by the name to serve them under: folders, or one in retroformer/adapters."""
+    best_of: tuple[str, ...] = ()
+    """Names such as `sft+best8` to serve besides those that the page asks for: of 8 answers that `sft` draws the one
+    that the reward model scores highest."""
     dtype: Literal["bfloat16", "float32"] = "float32"
     """float32 repeats exactly at temperature 0, alone and in a batch."""
     max_batch: Positive = 16
