@@ -6,6 +6,7 @@ from pathlib import Path
 
 from retroformer.progress import line
 from train import checkpoint
+from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
 from train.ppo import Sampling, make_optimizer, ppo
@@ -18,8 +19,10 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
     """Train the adapter in `sft` against the reward model in `reward` on `prompts`; publish it.
 
     Raises:
-        ConfigError: a prompt and the longest response are longer than train.max_length together.
+        ConfigError: a prompt and the longest response are longer than train.max_length together, or the reward model
+            is no better than chance.
     """
+    require_better_than_chance(reward, stage.experiment.train.weak_reward_model)
     experiment, meter = stage.experiment, Meter()
     page, settings = experiment.train, experiment.train.ppo
     tokenizer = load_tokenizer(page)

@@ -1,7 +1,7 @@
 """The reward model: which of two reflections on one trajectory was better (Retroformer, section 4.3 and eq. 4).
 
 Reads preference pairs; writes a LoRA adapter with a score head to runs/NAME/reward. A tenth of the tasks is held out:
-its accuracy says whether the scores mean anything.
+train/audit.py says on them whether the scores mean anything.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from trl.trainer.reward_trainer import RewardTrainer
 
 from retroformer.config import Optimizer
 from retroformer.records import PreferencePair, RatedReflection
+from train.audit import audit_of_pairs
 from train.base import load_base, load_tokenizer, lora_config
 from train.dataset import Sample, SamplePair, require_length, sample_pairs, samples
 from train.losses import preference_loss
@@ -65,7 +66,9 @@ def train_reward_model(
     )
     told = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
     some = random.Random(stage.experiment.seed).sample(known, min(MEASURED_PAIRS, len(known)))
-    measured = measure(trainer, some, "train") | measure(trainer, unknown, "held_out")
+    chosen, rejected = scores_of_pairs(trainer, unknown)
+    measured: dict[str, Any] = measure(*scores_of_pairs(trainer, some), "train")
+    measured |= measure(chosen, rejected, "held_out") | audit_of_pairs(chosen, rejected, unknown, known)
     measured |= audit(trainer, tokenizer, [one for one in rated if one.key.task_id in apart])
     counts = {"pairs": len(known), "held_out_pairs": len(unknown), "held_out_tasks": sorted(apart)}
     tokens = optimizer.epochs * sum(len(sample.ids) for pair in known for sample in pair)
@@ -76,14 +79,12 @@ def train_reward_model(
     )
 
 
-def measure(trainer: Any, pairs: Sequence[SamplePair], name: str) -> dict[str, float]:
+def measure(chosen: Sequence[float], rejected: Sequence[float], name: str) -> dict[str, float]:
     """How many pairs are put in order, their loss, and where scores lie; nothing where there are no pairs."""
-    if not pairs:
+    if not chosen:
         return {}
-    chosen = scores(trainer, [pair.chosen for pair in pairs])
-    rejected = scores(trainer, [pair.rejected for pair in pairs])
     loss = preference_loss(torch.tensor(chosen), torch.tensor(rejected)).mean()
-    everything = chosen + rejected
+    everything = (*chosen, *rejected)
     return {
         f"{name}_accuracy": fmean(float(better > worse) for better, worse in zip(chosen, rejected, strict=True)),
         f"{name}_loss": float(loss),
@@ -93,16 +94,24 @@ def measure(trainer: Any, pairs: Sequence[SamplePair], name: str) -> dict[str, f
 
 
 def audit(trainer: Any, tokenizer: Any, rated: Sequence[RatedReflection]) -> dict[str, float]:
-    """How the scores of reflections go with their realised ratings, over all of them: Pearson's correlation.
+    """How the scores of reflections go with their realised ratings, and with their lengths: Pearson's correlation.
 
     Pairs leave out ties and compare within a trajectory; this does not, so it is the harder measure.
     """
     ratings = {(one.reflection.prompt, one.reflection.text): one.rating for one in rated}
-    given = scores(trainer, samples(tokenizer, ratings))
-    counts: dict[str, float] = {"held_out_reflections": len(ratings)}
-    if len(set(given)) < 2 or len(set(ratings.values())) < 2:
-        return counts
-    return counts | {"held_out_correlation": correlation(given, list(ratings.values()))}
+    texts = samples(tokenizer, ratings)
+    given, lengths = scores(trainer, texts), [float(len(sample.response_ids)) for sample in texts]
+    found: dict[str, float] = {"held_out_reflections": len(ratings)}
+    compared: dict[str, list[float]] = {"correlation": list(ratings.values()), "length_correlation": lengths}
+    for name, values in compared.items():
+        if len(set(given)) > 1 and len(set(values)) > 1:
+            found[f"held_out_{name}"] = correlation(given, values)
+    return found
+
+
+def scores_of_pairs(trainer: Any, pairs: Sequence[SamplePair]) -> tuple[list[float], list[float]]:
+    """Of the chosen and of the rejected ones."""
+    return scores(trainer, [pair.chosen for pair in pairs]), scores(trainer, [pair.rejected for pair in pairs])
 
 
 @torch.no_grad()

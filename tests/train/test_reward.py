@@ -42,6 +42,9 @@ def test_separable_pairs_are_put_in_order_and_the_saved_model_scores_them_alike(
     assert metrics
     assert metrics["held_out_reflections"] == 4
     assert metrics["held_out_correlation"] > 0.9
+    assert metrics["held_out_length_correlation"] > 0.9, "the good advice is a letter longer"
+    assert (metrics["held_out_longer_wins"], metrics["held_out_majority"]) == (1.0, 1.0)
+    assert metrics["held_out_brier"] < 0.25
     assert (metrics["pairs"], metrics["held_out_pairs"], metrics["steps"]) == (18, 2, 18)
     assert (metrics["train_accuracy"], metrics["held_out_accuracy"]) == (1.0, 1.0)
 
