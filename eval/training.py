@@ -11,7 +11,24 @@ from retroformer.packaged import adapter_folder
 
 _STAGES = {"warm": "warm start", "sft": "SFT", "reward": "reward model", "dpo": "DPO", "ppo": "PPO"}
 _SAMPLES = {"samples": "texts", "pairs": "pairs", "prompts": "prompts"}
-_KNOWN_AS = "train_accuracy", "held_out_pairs", "held_out_accuracy", "held_out_correlation"
+_AUDITED = {
+    "accuracy in training": "train_accuracy",
+    "held-out pairs": "held_out_pairs",
+    "held-out accuracy": "held_out_accuracy",
+    "longer wins": "held_out_longer_wins",
+    "majority": "held_out_majority",
+    "calibration error": "held_out_calibration_error",
+    "Brier": "held_out_brier",
+    "correlation with rating": "held_out_correlation",
+    "with length": "held_out_length_correlation",
+    "with length, in pairs": "held_out_length_correlation_within_pairs",
+}
+_AUDIT_IN_WORDS = (
+    "Of the pairs of held-out tasks, with Wilson's 95 % intervals. *Longer wins* and *majority* are the accuracies of "
+    "rules that never look at the failure: the longer text wins; the text wins that won more often than it lost in "
+    "training. The probabilities behind calibration error and Brier score (.25 for a coin) are Bradley-Terry's. "
+    "Correlations are Pearson's, of the score with the realised rating and with the tokens of the reflection."
+)
 
 _PANELS = (
     "Imitation: loss by step",
@@ -66,18 +83,21 @@ def training_table(trained: Sequence[Trained]) -> str:
 def reward_audit(trained: Sequence[Trained]) -> str:
     """What each reward model is worth on pairs of tasks that it had not seen; empty where none was trained.
 
-    A policy of DPO is one, too: by its implicit reward. The correlation is Pearson's, of scores with realised ratings.
+    A policy of DPO is one, too: by its implicit reward.
     """
     rows = [
-        [
-            f"`{one.folder}`" + " (implicit)" * (one.stage == "dpo"),
-            *(f"{one.metrics[name]:.3g}" if name in one.metrics else "-" for name in _KNOWN_AS),
-        ]
+        [f"`{one.folder}`" + " (implicit)" * (one.stage == "dpo"), *(_shown(one, name) for name in _AUDITED.values())]
         for one in trained
         if one.stage in ("reward", "dpo")
     ]
-    header = ["reward model", "accuracy in training", "held-out pairs", "held-out accuracy", "held-out correlation"]
-    return table(header, rows) if rows else ""
+    return f"{table(['reward model', *_AUDITED], rows)}\n\n{_AUDIT_IN_WORDS}" if rows else ""
+
+
+def _shown(one: Trained, name: str) -> str:
+    """A measure with its interval, where they are known."""
+    interval = one.metrics.get(f"{name}_interval")
+    within = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
+    return f"{one.metrics[name]:.3g}{within}" if name in one.metrics else "-"
 
 
 def draw_training(trained: Sequence[Trained], path: Path) -> None:

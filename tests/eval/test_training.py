@@ -21,6 +21,8 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "train_accuracy": 0.9,
         "held_out_pairs": 4,
         "held_out_accuracy": 0.75,
+        "held_out_accuracy_interval": [0.3006, 0.9544],
+        "held_out_brier": 0.25,
     },
     "one/dpo": {
         "stage": "dpo",
@@ -69,8 +71,8 @@ def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> N
 
 def test_the_audit_of_the_reward_model_says_what_it_does_not_know(experiment: Experiment) -> None:
     audit = reward_audit(trained_adapters(experiment, ["ppo-one"])).splitlines()
-    assert len(audit) == 3
-    assert audit[2].endswith("| 0.9 | 4 | 0.75 | - |")
+    assert len(audit) == 3 + 2
+    assert audit[2].endswith("| 0.9 | 4 | 0.75 [0.30, 0.95] | - | - | - | 0.25 | - | - | - |")
     assert reward_audit(trained_adapters(experiment, ["sft-one"])) == ""
 
 
@@ -81,8 +83,8 @@ def test_dpo_has_a_row_of_its_own_before_ppo_and_is_audited_by_its_implicit_rewa
     assert rows[1].startswith("| DPO | ")
     assert rows[1].split(" | ")[2:] == ["9 pairs", "3 steps", "12,345", "68", "1.0 |"]
     audit = reward_audit(found).splitlines()
-    assert len(audit) == 4
-    assert audit[3].endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - |")
+    assert len(audit) == 4 + 2
+    assert audit[3].endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - | - | - | - | - | - | - |")
 
 
 def test_the_curves_are_drawn(experiment: Experiment, tmp_path: Path) -> None:
