@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
+from retroformer.best_of import BEST_OF
 from retroformer.environments import section_of
 from retroformer.environments.sections import EnvironmentSection
 from retroformer.section import Positive, Rate, Section
@@ -219,7 +220,7 @@ class Serve(Section):
     """Of the OpenAI API; 0 takes a free one. The controller and the worker take free ports."""
     adapters: dict[str, Path] = Field(default={})
     """More LoRA adapters on the same base, by the name to serve them under: folders, or one in retroformer/adapters."""
-    best_of: tuple[str, ...] = ()
+    best_of: tuple[Annotated[str, Field(pattern=f"^{BEST_OF}$")], ...] = ()
     """Names such as `sft+best8` to serve besides those that the page asks for: of 8 answers that `sft` draws the one
     that the reward model scores highest."""
     dtype: Literal["bfloat16", "float32"] = "float32"
