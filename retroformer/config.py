@@ -6,7 +6,7 @@ All stages validate the whole page, so a misspelt key stops the first command in
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 
 from retroformer.best_of import BEST_OF
 from retroformer.environments import section_of
@@ -142,7 +142,21 @@ class Ppo(Optimizer):
     updates: Positive = 100
     """Batches of fresh rollouts."""
     kl: Annotated[float, Field(ge=0)] = 0.05
-    """Weight of the divergence from the SFT policy in the reward."""
+    """Weight of the divergence from the SFT policy in the reward; with a `kl_target` the first one."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k1"
+    """What a token of a response pays for, with r = pi_SFT / pi. k1: -log r, as in the paper, and the only one by
+    which the policy gradient is that of the divergence; k2: (log r)^2 / 2; k3: r - 1 - log r."""
+    kl_target: Annotated[float, Field(gt=0)] | None = None
+    """Divergence of a response, in nats, towards which the weight is steered (Ziegler et al., 2019); without a number
+    the weight is fixed."""
+    kl_horizon: Positive = 10_000
+    """Responses within which a weight that is steered moves by at most about a fifth."""
+    kl_stop: Annotated[float, Field(gt=0)] | None = None
+    """The passes over a batch end where the policy is further than this from the one that wrote it, in nats a token."""
+    whiten_rewards: bool = False
+    """Whether rewards of tokens are scaled to variance 1 over a batch, their mean kept."""
+    whiten_advantages: bool = True
+    """Whether advantages are shifted and scaled to mean 0 and variance 1 over the tokens of a batch."""
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Range of the probability ratio and of the value update."""
     gamma: Rate = 1.0
@@ -151,6 +165,13 @@ class Ppo(Optimizer):
     """Lambda of generalized advantage estimation."""
     value_weight: Annotated[float, Field(ge=0)] = 0.1
     """Weight of the value loss."""
+
+    @field_validator("kl_target")
+    @classmethod
+    def _has_a_weight_to_steer(cls, kl_target: float | None, known: ValidationInfo) -> float | None:
+        if kl_target is not None and known.data.get("kl") == 0:
+            raise ValueError("A weight of 0 (kl) stays 0, whatever its target: set kl above 0")
+        return kl_target
 
 
 class Dpo(Optimizer):
