@@ -6,6 +6,7 @@ from typing import Any
 
 from retroformer.arms import FIRST_TRIAL, evaluation
 from retroformer.assembly import Parts, conditions, make_actor
+from retroformer.best_of import best_of
 from retroformer.config import Arm, Experiment
 from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError
@@ -44,8 +45,7 @@ def check_arms(experiment: Experiment) -> None:
         here = f"eval.arms.{name}"
         if arm.kind == "placebo" and (arm.of not in arms or arms[arm.of].kind == "placebo"):
             raise ConfigError(f"{here}.of: {arm.of!r} is no arm that writes; name one of {', '.join(arms)}.")
-        if not arm.model:
-            raise ConfigError(f"{here}.model: name a model, or several.")
+        _check_models(experiment, arm, here)
         if arm.kind in ("rule", "oracle") and not isinstance(experiment.environment, Alfworld):
             raise ConfigError(
                 f"{here}.kind: {arm.kind} advice is written for ALFWorld only, not for {experiment.environment.name}; "
@@ -85,7 +85,7 @@ def reflector_of(experiment: Experiment, made: Parts, store: Store, arm: Arm) ->
             return OracleReflector(reflection_renderer(experiment), games.walkthrough, arm.wording)
         case "model":
             assert isinstance(arm.model, str), "spread gives each arm one model"
-            return made.reflector(arm.model, experiment.eval.temperature)
+            return made.reflector(arm.model, _temperature(experiment, arm))
         case "retrieved":
             from retroformer.reflectors.retrieval import RetrievingReflector, experienced
 
@@ -107,7 +107,7 @@ def conditions_of(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, An
     """What the facts of an arm with one model depend on."""
     adapter = made.adapter_sha256.get(arm.model) if arm.kind == "model" and isinstance(arm.model, str) else None
     known = conditions(at_arm(experiment, arm), adapter, made.actor_sha256)
-    known["reflector"] |= {"temperature": experiment.eval.temperature, "endpoint": {}}
+    known["reflector"] |= {"temperature": _temperature(experiment, arm), "endpoint": {}}
     known["arm"] = arm.model_dump()
     if arm.kind == "retrieved":
         known["retrieval"] = experiment.eval.retrieval.model_dump()
@@ -124,6 +124,23 @@ def at_arm(experiment: Experiment, arm: Arm) -> Experiment:
     if arm.last_attempt is not None:
         loop = loop.model_copy(update={"last_attempt": arm.last_attempt})
     return experiment.model_copy(update={"actor": actor, "loop": loop})
+
+
+def _temperature(experiment: Experiment, arm: Arm) -> float:
+    """Of an arm's reflector. The best of several answers is one of those that collecting would draw."""
+    drawn = arm.kind == "model" and isinstance(arm.model, str) and best_of(arm.model)
+    return experiment.reflector.temperature if drawn else experiment.eval.temperature
+
+
+def _check_models(experiment: Experiment, arm: Arm, here: str) -> None:
+    if not arm.model:
+        raise ConfigError(f"{here}.model: name a model, or several.")
+    names = (arm.model,) if isinstance(arm.model, str) else arm.model
+    if arm.kind == "model" and any(map(best_of, names)) and not experiment.reflector.temperature:
+        raise ConfigError(
+            f"{here}.model: the best of several answers is drawn at reflector.temperature, and at 0 all are the same "
+            "one; set it above 0."
+        )
 
 
 def _names(name: str, arm: Arm) -> list[str]:

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from retroformer.arms import COLLECT, WRITTEN
 from retroformer.assembly import Parts
+from retroformer.best_of import best_of, model_folder, reward_folder, trained_sha256
 from retroformer.config import Experiment
 from retroformer.errors import ProvenanceError
-from retroformer.packaged import adapter_folder
 from retroformer.provenance import folder_sha256
 from retroformer.records import Message
 from retroformer.store import Store
@@ -19,6 +19,7 @@ class Verified(NamedTuple):
 
     model: str
     adapter_sha256: str | None
+    """Of a best-of-n with its reward model's."""
     verified: bool
     """False at an endpoint that cannot prove what it serves."""
     probe: str
@@ -47,7 +48,9 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
                 raise ProvenanceError(
                     f"{model!r} and its pinned name answer the probe differently: restart the server."
                 )
-            verified.append(Verified(model, served, True, answer, answer != base if served else None))
+            # The greedy answer of the best of the base's answers is the base's own.
+            trained = served is not None and not model.startswith("base+")
+            verified.append(Verified(model, served, True, answer, answer != base if trained else None))
         else:
             verified.append(Verified(model, None, False, answer, None))
     return verified
@@ -65,14 +68,18 @@ def verify_actor(experiment: Experiment, made: Parts) -> None:
 
 
 def _check(experiment: Experiment, made: Parts, model: str) -> str | None:
-    served = made.adapter_sha256[model]
-    name = model.partition("@")[0]
-    folder = adapter_folder(experiment.serve.adapters.get(name, experiment.folder / name))
-    if served is None:
-        return None
-    if name != "reflector" and served != (trained := folder_sha256(folder)):
+    """The hash of what is served by a name, None for the plain base, once it is that of the folders behind the name."""
+    served, chosen = made.adapter_sha256[model], best_of(model)
+    name = model.partition("@")[0] if chosen is None else chosen.model
+    if served is None or name == "reflector":
+        return served
+    folder, judge = model_folder(experiment, name), reward_folder(experiment, name) if chosen else None
+    adapter = None if name == "base" else folder_sha256(folder)
+    trained = trained_sha256(adapter, folder_sha256(judge) if judge else None)
+    if served != trained:
+        where = f"{folder} holds" + (f", or another reward model than {judge}" if judge else "")
         raise ProvenanceError(
-            f"The server answers with another adapter than {folder} holds (sha256 {served[:12]}, not {trained[:12]}): "
+            f"The server answers with another adapter than {where} (sha256 {served[:12]}, not {str(trained)[:12]}): "
             "restart it with `python -m serve`."
         )
     return served

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from retroformer.best_of import best_of
 from retroformer.config import Endpoint, Experiment
 from retroformer.config_file import load
 from retroformer.environments import taskset
@@ -55,9 +56,12 @@ class Connections:
         """
         wanted = name or endpoint.model
         if endpoint.base_url is None and wanted not in self.served:
+            chosen = best_of(wanted)
+            stages = [wanted.partition("@")[0]] if chosen is None else [chosen.model, "reward"]
+            commands = " and ".join(f"`python -m train {stage} EXPERIMENT.yaml`" for stage in stages)
             raise MissingInput(
-                f"No adapter {wanted!r} is served, only {', '.join(sorted(self.served))}: run "
-                f"`python -m train {wanted.partition('@')[0]} EXPERIMENT.yaml` first, or name another model."
+                f"No adapter {wanted!r} is served, only {', '.join(sorted(self.served))}: "
+                f"run {commands} first, or name another model."
             )
         address = endpoint.base_url or self.base_url
         assert address is not None, "a server is started whenever an endpoint has no address"
@@ -78,7 +82,7 @@ class Parts:
     evaluator: Evaluator | None
     connections: Connections
     adapter_sha256: dict[str, str | None]
-    """By model name, as the own server proves it; empty where no own server runs."""
+    """By model name, as the own server proves it, and of a best-of-n with its reward model's; empty without one."""
     experiment: Experiment
 
     @property
@@ -127,7 +131,7 @@ async def parts(page: Page, *, asks_reflector: bool) -> AsyncIterator[Parts]:
 
             base_url = await stack.enter_async_context(served(page.path, page.overrides, experiment))
             proven = await provenance(base_url)
-            hashes = {name: model.adapter_sha256 for name, model in proven.models.items()}
+            hashes = {name: model.trained_sha256 for name, model in proven.models.items()}
         pool = EnvironmentPool(
             experiment.environment, experiment.seed, loop.environment_processes, loop.step_timeout_seconds
         )

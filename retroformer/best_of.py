@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +10,7 @@ from retroformer.packaged import adapter_folder
 if TYPE_CHECKING:
     from retroformer.config import Experiment
 
-BEST_OF = r"(?P<model>[^@+]+)\+best(?P<count>[2-9]|[1-5]\d|6[0-4])"
+BEST_OF = r"(?P<model>[^@+]+)\+best(?P<answers>[2-9]|[1-5]\d|6[0-4])"
 """Of 64 answers at most."""
 
 
@@ -20,14 +19,14 @@ class BestOf(NamedTuple):
 
     model: str
     """That draws the answers: `base` or the name of an adapter."""
-    count: int
-    """Of answers."""
+    answers: int
+    """To choose from."""
 
 
 def best_of(name: str) -> BestOf | None:
     """What `name` means, with or without a hash behind it; None where it is that of a model alone."""
     found = re.fullmatch(BEST_OF, name.partition("@")[0])
-    return BestOf(found["model"], int(found["count"])) if found else None
+    return BestOf(found["model"], int(found["answers"])) if found else None
 
 
 def asked_for(experiment: "Experiment") -> list[str]:
@@ -55,6 +54,6 @@ def reward_folder(experiment: "Experiment", model: str) -> Path:
     return beside if beside.is_dir() else experiment.stage_folder("reward")
 
 
-def joint_sha256(hashes: Iterable[str | None]) -> str:
-    """One hash for an adapter, or None for the base alone, and the reward model that judges for it."""
-    return hashlib.sha256(" ".join(one or "base" for one in hashes).encode()).hexdigest()
+def trained_sha256(adapter: str | None, reward: str | None) -> str | None:
+    """One hash for all that was trained of a model: that of its adapter, or with a judge one of both hashes."""
+    return adapter if reward is None else hashlib.sha256(f"{adapter} {reward}".encode()).hexdigest()

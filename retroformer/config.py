@@ -260,7 +260,8 @@ class Arm(Section):
     reflector; rule: written by rule from the failure; oracle: written by rule from the solution; retrieved: what was
     written for other tasks while collecting, by likeness and by what it brought."""
     model: str | tuple[str, ...] = "base"
-    """For kind model: the name to ask the reflector's endpoint for; several are training seeds of one method."""
+    """For kind model: the name to ask the reflector's endpoint for, also `sft+best8` for the best of 8 answers by the
+    reward model; several names are training seeds of one method."""
     of: str = ""
     """For kind placebo: the arm whose advice is dealt out to other tasks."""
     wording: Literal["demonstrated", "unseen"] = "demonstrated"
@@ -284,7 +285,7 @@ class Eval(Spending):
     tasks: Positive | None = None
     """How many tasks of it; all without a number."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """Of the reflectors."""
+    """Of the reflectors; the best of several answers (`sft+best8`) is drawn at reflector.temperature."""
     arms: dict[str, Arm] = Field(
         default={
             "no reflection": Arm(kind="none"),

@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from retroformer.best_of import trained_sha256
 from retroformer.chat_template import chat_template
 from retroformer.errors import MissingInput
 from retroformer.records import Record
@@ -22,6 +23,13 @@ class ServedModel(Record):
     base_sha256: str
     adapter_sha256: str | None
     chat_template_sha256: str
+    reward_sha256: str | None = None
+    """Of the reward model's adapter, where the answer is the best of several by its scores."""
+
+    @property
+    def trained_sha256(self) -> str | None:
+        """Of all that was trained of it; None where the plain base answers."""
+        return trained_sha256(self.adapter_sha256, self.reward_sha256)
 
 
 class Provenance(Record):

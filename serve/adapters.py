@@ -1,14 +1,18 @@
 """Which adapters a run serves, and by what names."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from retroformer.best_of import asked_for, best_of, reward_folder
 from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.packaged import adapter_folder
 
-STAGES = ("warm", "sft", "dpo", "ppo")
-"""Stages whose adapters write advice, the later ones the better trained. The reward model's is not served."""
+STAGES = ("warm", "sft", "dpo", "grpo", "ppo")
+"""Stages whose adapters write advice, the later ones the better trained."""
+REWARD = "reward"
+"""The stage of the reward model, which is not served: it chooses among what is written for names like `sft+best8`."""
 ACTOR = "actor"
 """What `python -m train actor` leaves: it plays, so it is never the reflector."""
 WEIGHTS = "adapter_model.safetensors"
@@ -21,12 +25,15 @@ class Names:
 
     adapters: dict[str, Path]
     aliases: dict[str, str]
+    best_of: dict[str, Path]
+    """By names such as `sft+best8`, the folder of the reward model."""
 
 
 def names(experiment: Experiment, page: Path) -> Names:
     """What the experiment serves beside `base`: its own finished stages and actor, `serve.adapters`, and `reflector`.
 
-    `page` is where the experiment was read from, for the message. `reflector` is the last finished stage.
+    `page` is where the experiment was read from, for the message. `reflector` is the last finished stage. Of the names
+    such as `sft+best8` that the page has, those whose adapter and reward model are there.
 
     Raises:
         MissingInput: a folder of `serve.adapters` has no adapter.
@@ -38,13 +45,25 @@ def names(experiment: Experiment, page: Path) -> Names:
     aliases = {REFLECTOR: advisers[-1]} if advisers else {}
     for name, named in experiment.serve.adapters.items():
         folder = adapter_folder(named)
-        if name == "base" or not name or set(name) & set("@= "):
+        if name == "base" or not name or set(name) & set("@+= "):
             raise ConfigError(f"serve.adapters.{name}: {name!r} cannot name an adapter; take another word.")
         if not (folder / WEIGHTS).is_file():
             raise MissingInput(_absent(name, folder, experiment, page))
         adapters[name] = folder
         aliases.pop(name, None)
-    return Names(adapters, aliases)
+    return Names(adapters, aliases, _best_of(experiment, adapters, aliases))
+
+
+def _best_of(experiment: Experiment, adapters: Mapping[str, Path], aliases: Mapping[str, str]) -> dict[str, Path]:
+    found = {}
+    for name in asked_for(experiment):
+        chosen = best_of(name)
+        assert chosen is not None, "asked_for returns no other names"
+        model = aliases.get(chosen.model, chosen.model)
+        folder = reward_folder(experiment, model)
+        if (model == "base" or model in adapters) and (folder / WEIGHTS).is_file():
+            found[name] = folder
+    return found
 
 
 def _advisers(experiment: Experiment) -> list[str]:

@@ -110,6 +110,7 @@ def _worker_arguments(experiment: Experiment, names: adapters.Names) -> list[str
         f"--threads={threads}",
         *(f"--adapter={name}={folder}" for name, folder in names.adapters.items()),
         *(f"--alias={alias}={name}" for alias, name in names.aliases.items()),
+        *(f"--judged={name}={folder}" for name, folder in names.best_of.items()),
         f"--secret={secrets.token_hex(8)}",
     ]
 

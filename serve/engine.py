@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
+from typing import TypeAlias
 
 import torch
 
@@ -16,12 +17,15 @@ from serve.generation import Generation
 from serve.geometry import token_budget
 from serve.model import Model
 from serve.prefixes import BLOCK_TOKENS, PrefixStore
+from serve.scoring import Scoring
 from serve.slots import KeyValueSlots
 
 CHUNK_TOKENS = 256
 """Of prompts, in a pass that running rows wait for."""
 LONE_CHUNK_TOKENS = 2048
 """Of prompts, where no row is running."""
+
+Request: TypeAlias = Generation | Scoring
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +38,12 @@ class Engine:
         self._model = model
         self._max_batch = max_batch
         self._budget_tokens = max(budget.running, model.context_tokens)
-        self._rows: list[Generation] = []
+        self._rows: list[Request] = []
         self._slots = KeyValueSlots(model.geometry, self._budget_tokens)
-        self._twins: dict[Generation, list[Generation]] = {}
+        self._twins: dict[Request, list[Request]] = {}
         """Requests with the prompt and adapter of one whose prompt is being computed, by that one."""
         self._prefixes = PrefixStore(budget.prefixes)
-        self._waiting: deque[Generation] = deque()
+        self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
@@ -49,13 +53,13 @@ class Engine:
         with self._changed:
             return len(self._waiting) + len(self._members)
 
-    def submit(self, generation: Generation) -> None:
+    def submit(self, generation: Request) -> None:
         with self._changed:
             self._waiting.append(generation)
             self._changed.notify()
 
     @property
-    def _members(self) -> list[Generation]:
+    def _members(self) -> list[Request]:
         """Those that have a row, or will have one without waiting."""
         return [*self._rows, *chain.from_iterable(self._twins.values())]
 
@@ -90,7 +94,7 @@ class Engine:
         with self._changed:
             while not (self._waiting or self._rows):
                 self._changed.wait()
-            skipped: deque[Generation] = deque()
+            skipped: deque[Request] = deque()
             full = False
             while self._waiting and not full:
                 generation = self._waiting.popleft()
@@ -103,7 +107,7 @@ class Engine:
         for row in range(before, len(self._rows)):
             self._begin(row)
 
-    def _fits(self, generation: Generation) -> bool:
+    def _fits(self, generation: Request) -> bool:
         """Whether there is a row for it, and memory for all that the rows may yet write."""
         together = [*self._members, generation]
         longest = max(member.reserved for member in together)
@@ -111,7 +115,7 @@ class Engine:
             len(together) <= self._max_batch and len(together) * longest <= self._budget_tokens
         )
 
-    def _join(self, generation: Generation) -> bool:
+    def _join(self, generation: Request) -> bool:
         """Give it a row, unless another is just computing most of its prompt; one that comes first always joins."""
         cached = self._prefixes.count(generation.adapter, generation.prompt[:-1])
         for row, leader in enumerate(self._rows):
@@ -142,13 +146,13 @@ class Engine:
         held = zip(self._slots.lengths, columns, strict=True)
         self._slots.reserve(len(columns), max(length + len(tokens) for length, tokens in held))
         arriving = [self._remaining(row) > 0 for row in range(len(columns))]
-        logits_BV = self._model.forward(columns, self._slots, [generation.adapter for generation in self._rows])
+        outputs = self._model.forward(columns, self._slots, [generation.adapter for generation in self._rows])
         for row in reversed(range(len(columns))):
             if self._remaining(row) > 0:
                 continue
             if arriving[row]:
-                self._start_twins(row, logits_BV[row])
-            if not self._rows[row].accept(logits_BV[row]):
+                self._start_twins(row, outputs[row])
+            if not self._rows[row].accept(outputs[row]):
                 self._leave(row)
 
     def _columns(self) -> list[list[int]]:
@@ -172,12 +176,12 @@ class Engine:
         """How many tokens of its prompt are still to be computed; none or less than none after the prompt."""
         return len(self._rows[row].prompt) - self._slots.lengths[row]
 
-    def _start_twins(self, row: int, logits_V: torch.Tensor) -> None:
+    def _start_twins(self, row: int, output: torch.Tensor) -> None:
         """The row's prompt is computed: keep it for later ones, and let those that have the same one run."""
         self._remember(row)
         for twin in self._twins.pop(self._rows[row], ()):
             twin.cached_tokens = len(twin.prompt)
-            if not twin.cancelled and twin.accept(logits_V):
+            if not twin.cancelled and twin.accept(output):
                 self._slots.reserve(len(self._rows) + 1, len(twin.prompt) + 1)
                 self._slots.copy_row(row, len(self._rows))
                 self._rows.append(twin)

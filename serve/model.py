@@ -15,9 +15,10 @@ from retroformer.chat_template import chat_template
 from retroformer.embedded_model import model_config
 from retroformer.errors import MissingInput
 from serve import attention
-from serve.adapters import STAGES
+from serve.adapters import REWARD, STAGES
 from serve.geometry import Geometry
 from serve.linear import Spans, adopt_adapters, pack, refuse_what_is_not_plain_lora
+from serve.scoring import ScoreHeads, add_reward_model
 from serve.slots import KeyValueSlots
 
 BASE = "__base__"
@@ -33,7 +34,10 @@ class Model:
         MissingInput: an adapter cannot be loaded.
     """
 
-    def __init__(self, folder: Path, adapters: Mapping[str, Path], dtype: str) -> None:
+    def __init__(
+        self, folder: Path, adapters: Mapping[str, Path], dtype: str, rewards: Mapping[str, Path] | None = None
+    ) -> None:
+        """`adapters` write, `rewards` score what was written; their names are different ones."""
         from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
 
@@ -58,9 +62,11 @@ class Model:
         ends = model.generation_config.eos_token_id
         self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
         self._spans = Spans()
-        self._adapters = frozenset(adapters)
-        self._model = _with_adapters(model, adapters, self._spans).eval()
+        self._adapters = frozenset((*adapters, *(rewards or ())))
+        model, heads_H = _with_adapters(model, adapters, rewards or {}, self._spans)
+        self._model = model.eval()
         pack(self._model)
+        self._score_heads = ScoreHeads(self._model.get_output_embeddings(), heads_H)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of `text` as it is, without a token that begins a text."""
@@ -72,15 +78,22 @@ class Model:
         text: str = self._tokenizer.backend_tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
+    def turn(self, text: str) -> list[int]:
+        """Tokens of `text` as a whole answer, as in training: with the one that ends a turn."""
+        return [*self.encode(text), self._tokenizer.eos_token_id]
+
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The prompt that the model's own chat template makes of `messages`, ready for its answer."""
         text: str = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
         return text
 
-    def forward(self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]) -> torch.Tensor:
-        """Add columns[i] to row i of `slots`; the logits after the last token of each row, (B, V) float32 on the CPU.
+    def forward(
+        self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]
+    ) -> list[torch.Tensor]:
+        """Add columns[i] to row i of `slots`; of each row the logits after its last token, (V) float32 on the CPU.
 
-        Rows may add different numbers of tokens, each at least one.
+        Where a row's adapter is a reward model's, the score of all its tokens instead, (). Rows may add different
+        numbers of tokens, each at least one.
 
         Raises:
             KeyError: no adapter of that name is loaded.
@@ -99,8 +112,7 @@ class Model:
                 line=line,
             ).logits
             slots.advance()
-            logits_BV: torch.Tensor = logits_1BV[0].float().cpu()
-        return logits_BV
+            return self._score_heads.in_place_of(logits_1BV[0].float().cpu(), adapters)
 
     def _spans_of(self, rows: Sequence[tuple[str, int]]) -> tuple[tuple[str, slice], ...]:
         """From each row's adapter and number of tokens, those of one adapter side by side."""
@@ -114,8 +126,10 @@ class Model:
         return tuple(spans)
 
 
-def _with_adapters(model: Any, adapters: Mapping[str, Path], spans: Spans) -> Any:
-    """`model` with each adapter under its name, as peft reads it.
+def _with_adapters(
+    model: Any, adapters: Mapping[str, Path], rewards: Mapping[str, Path], spans: Spans
+) -> tuple[Any, dict[str, torch.Tensor]]:
+    """`model` with each adapter under its name, as peft reads it, and the heads of the reward models, (H,).
 
     Raises:
         MissingInput: a folder holds no adapter of this model that can be read.
@@ -124,9 +138,12 @@ def _with_adapters(model: Any, adapters: Mapping[str, Path], spans: Spans) -> An
     from safetensors import SafetensorError
 
     peft_model: Any = None
-    for name, folder in adapters.items():
+    heads_H = dict[str, torch.Tensor]()
+    for name, folder in (*adapters.items(), *rewards.items()):
         try:
-            if peft_model is None:
+            if name in rewards:
+                peft_model, heads_H[name] = add_reward_model(peft_model, model, folder, name)
+            elif peft_model is None:
                 peft_model = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
             else:
                 peft_model.load_adapter(str(folder), adapter_name=name)
@@ -136,12 +153,12 @@ def _with_adapters(model: Any, adapters: Mapping[str, Path], spans: Spans) -> An
         # Damaged weights; a configuration that is damaged, absent or of another kind; shapes of another base.
         except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
             raise MissingInput(_unreadable(folder, error)) from error
-    return model if peft_model is None else adopt_adapters(peft_model, spans)
+    return (model if peft_model is None else adopt_adapters(peft_model, spans)), heads_H
 
 
 def _unreadable(folder: Path, error: Exception) -> str:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
-    stage = folder.name if folder.name in STAGES else "STAGE"
+    stage = folder.name if folder.name in (*STAGES, REWARD) else "STAGE"
     # A folder whose metrics tell of a finished training would not be trained again while it is there.
     return (
         f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({reason}): move the folder away and retrain "

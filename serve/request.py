@@ -1,5 +1,6 @@
 """What FastChat's API server asks of a worker, and why it may be refused."""
 
+import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -63,6 +64,13 @@ def seed(params: Parameters) -> int:
     """Of the request's sampling; a random one where it names none."""
     named = seed_in(_stop(params))
     return secrets.randbits(SEED_BITS) if named is None else named % 2**SEED_BITS
+
+
+def seeds(params: Parameters, count: int) -> list[int]:
+    """Of `count` answers to one request. The first is the request's own: a single answer is among any number."""
+    own = seed(params)
+    others = (hashlib.blake2b(f"{own} {number}".encode(), digest_size=8).digest() for number in range(1, count))
+    return [own, *(int.from_bytes(digest) % 2**SEED_BITS for digest in others)]
 
 
 def choices(params: Parameters, encode: Callable[[str], list[int]], end: int, limit: int) -> Choices | None:

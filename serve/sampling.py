@@ -18,6 +18,11 @@ class Sampling:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, and nothing drawn."""
+        return self.temperature < GREEDY_BELOW
+
 
 def choose(
     logits_V: torch.Tensor,
@@ -43,7 +48,7 @@ def choose(
 
 
 def _draw(logits_V: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    if sampling.temperature < GREEDY_BELOW:
+    if sampling.greedy:
         return int(logits_V.argmax())
     cumulative_V = probabilities(logits_V, sampling).cumsum(0)
     uniform = torch.rand(1, generator=generator, dtype=torch.float64)

@@ -19,15 +19,17 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from fastchat.constants import ErrorCode
 from fastchat.serve.base_model_worker import BaseModelWorker
 
+from retroformer.best_of import best_of
 from retroformer.embedded_model import base_model_folder
 from retroformer.errors import run_command
 from retroformer.provenance import Provenance, ServedModel, chat_template_sha256, folder_sha256, package_versions
 from serve.asgi import StopWhenClientLeaves
+from serve.best_of import Target, write_best
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
 from serve.marked_prompt import MarkedPrompt
 from serve.model import BASE, Model
-from serve.request import Parameters, Refusal, choices, refuse_what_is_not_supported, sampling, seed, stop_strings
+from serve.request import Parameters, Refusal, choices, refuse_what_is_not_supported, sampling, seeds, stop_strings
 
 MAX_QUEUE = 1024
 """Requests in the worker at once; more are refused as overload."""
@@ -41,19 +43,19 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
         self,
         model: Model,
         engine: Engine,
-        adapters: Mapping[str, str],
+        targets: Mapping[str, Target],
         provenance: Provenance,
         marked_prompt: MarkedPrompt,
     ) -> None:
         self._model = model
         self._engine = engine
-        self._adapters = adapters
+        self._targets = targets
         self._marked_prompt = marked_prompt
         self.provenance = provenance
 
     def register(self, controller: str, address: str) -> None:
         """Tell the controller where this worker is and what it serves, and again with every heartbeat."""
-        super().__init__(controller, address, "retroformer", "model", list(self._adapters), MAX_QUEUE)
+        super().__init__(controller, address, "retroformer", "model", list(self._targets), MAX_QUEUE)
         self.context_len = self._model.context_tokens
         self.init_heart_beat()
 
@@ -77,16 +79,20 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
         return answer
 
     async def stream(self, params: Parameters) -> AsyncIterator[dict[str, Any]]:
-        """FastChat's answers to one request, each with the whole text so far.
+        """FastChat's answers to one request, each with the whole text so far; the best of several comes at once.
 
-        When whoever iterates goes away, the request's row is freed.
+        When whoever iterates goes away, the request's rows are freed.
         """
         loop = asyncio.get_running_loop()
         outputs: asyncio.Queue[Output] = asyncio.Queue()
         try:
-            generation = await asyncio.to_thread(self._generation, params)
+            generation, *others = await asyncio.to_thread(self._candidates, params)
         except Refusal as refusal:
             yield refusal.answer
+            return
+        if others:
+            reward = self._targets[params["model"]].reward
+            yield _answer(await write_best(self._engine, self._model, (generation, *others), reward))
             return
         generation.deliver = lambda output: _deliver(loop, outputs, output)
         self._engine.submit(generation)
@@ -99,8 +105,14 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
         finally:
             generation.cancelled = True
 
-    def _generation(self, params: Parameters) -> Generation:
-        if params.get("model") not in self._adapters:
+    def _candidates(self, params: Parameters) -> list[Generation]:
+        """What is to be written for a request: one answer, or several to choose from.
+
+        Raises:
+            Refusal: nothing can be written for it.
+        """
+        target = self._targets.get(str(params.get("model")))
+        if target is None:
             raise Refusal(ErrorCode.INVALID_MODEL, f"No model {params.get('model')!r} is served here.")
         if self._engine.load >= MAX_QUEUE:
             raise Refusal(ErrorCode.ENGINE_OVERLOADED, f"{MAX_QUEUE} requests are waiting already.")
@@ -113,20 +125,27 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
                 f"A prompt of {len(prompt)} tokens and {limit} new ones: at least 1 and at most "
                 f"{self._model.context_tokens} in all can be served.",
             )
+        # Without chance all answers would be the same one.
+        count = 1 if sampling(params).greedy else target.answers
+        return [self._generation(params, prompt, limit, target, one) for one in seeds(params, count)]
+
+    def _generation(
+        self, params: Parameters, prompt: list[int], limit: int, target: Target, sampling_seed: int
+    ) -> Generation:
         end = min(self._model.stop_tokens)
         choice = choices(params, self._model.encode, end, limit)
         stop_tokens = set(params.get("stop_token_ids") or ()) | ({end} if choice else set())
         return Generation(
             prompt=prompt,
-            adapter=self._adapters[params["model"]],
+            adapter=target.adapter,
             limit=limit,
             sampling=sampling(params),
             stop_tokens=frozenset(stop_tokens | (set() if params.get("ignore_eos") else self._model.stop_tokens)),
             transcript=Transcript(self._model.decode, stop_strings(params)),
             deliver=lambda output: None,
-            generator=torch.Generator().manual_seed(seed(params)),
+            generator=torch.Generator().manual_seed(sampling_seed),
             choices=choice,
-            streaming=bool(params.get("stream", True)),
+            streaming=bool(params.get("stream", True)) and target.answers == 1,
             echo=params["prompt"] if params.get("echo") else "",
         )
 
@@ -180,22 +199,36 @@ def application(worker: Worker) -> FastAPI:
 
 
 def served_names(
-    base: Path, adapters: Mapping[str, Path], aliases: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, ServedModel]]:
-    """The engine's adapter, and the provenance, of every name: base, adapters, aliases, and each as NAME@HASH."""
+    base: Path, adapters: Mapping[str, Path], aliases: Mapping[str, str], judged: Mapping[str, Path]
+) -> tuple[dict[str, Target], dict[str, ServedModel]]:
+    """What answers to every name, and its provenance: base, adapters, aliases, `judged`, and each as NAME@HASH.
+
+    `judged` are names such as `sft+best8` with the folders of their reward models.
+    """
     base_sha256, template_sha256 = folder_sha256(base), chat_template_sha256(base)
-    engine_names = {"base": BASE} | {name: f"adapter{number}" for number, name in enumerate(adapters)}
+    targets = {"base": Target(BASE)} | {name: Target(f"adapter{number}") for number, name in enumerate(adapters)}
     hashes: dict[str, str | None] = {"base": None} | {name: folder_sha256(path) for name, path in adapters.items()}
     for alias, name in aliases.items():
-        engine_names[alias], hashes[alias] = engine_names[name], hashes[name]
+        targets[alias], hashes[alias] = targets[name], hashes[name]
     models = {
         name: ServedModel(base_sha256=base_sha256, adapter_sha256=adapter_sha256, chat_template_sha256=template_sha256)
         for name, adapter_sha256 in hashes.items()
     }
+    rewards = reward_names(judged)
+    for name, folder in judged.items():
+        meant = best_of(name)
+        assert meant is not None, f"{name} is no name of the best of several"
+        targets[name] = targets[meant.model]._replace(answers=meant.answers, reward=rewards[folder])
+        models[name] = models[meant.model].model_copy(update={"reward_sha256": folder_sha256(folder)})
     for name, model in list(models.items()):
-        pinned = f"{name}@{(model.adapter_sha256 or base_sha256)[:PINNED_DIGITS]}"
-        engine_names[pinned], models[pinned] = engine_names[name], model
-    return engine_names, models
+        pinned = f"{name}@{(model.trained_sha256 or base_sha256)[:PINNED_DIGITS]}"
+        targets[pinned], models[pinned] = targets[name], model
+    return targets, models
+
+
+def reward_names(judged: Mapping[str, Path]) -> dict[Path, str]:
+    """The engine's names of reward models, by their folders."""
+    return {folder: f"reward{number}" for number, folder in enumerate(dict.fromkeys(judged.values()))}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -206,6 +239,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--adapter", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME")
+    parser.add_argument("--judged", action="append", default=[], metavar="NAME+bestN=FOLDER of a reward model")
     parser.add_argument("--secret", required=True)
     parser.add_argument("--controller", required=True)
     parser.add_argument("--socket", type=int, required=True, help="file descriptor")
@@ -213,12 +247,13 @@ def main(argv: Sequence[str]) -> None:
     torch.set_num_threads(arguments.threads)
     folders = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.adapter)}
     aliases = dict(pair.split("=", 1) for pair in arguments.alias)
+    judged = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.judged)}
     base = base_model_folder(arguments.base)
-    engine_names, models = served_names(base, folders, aliases)
-    loaded = {engine_names[name]: folder for name, folder in folders.items()}
-    model = Model(base, loaded, arguments.dtype)
+    targets, models = served_names(base, folders, aliases, judged)
+    loaded = {targets[name].adapter: folder for name, folder in folders.items()}
+    model = Model(base, loaded, arguments.dtype, {name: folder for folder, name in reward_names(judged).items()})
     provenance = Provenance(models=models, dtype=arguments.dtype, versions=package_versions())
-    worker = Worker(model, Engine(model, arguments.max_batch), engine_names, provenance, MarkedPrompt(arguments.secret))
+    worker = Worker(model, Engine(model, arguments.max_batch), targets, provenance, MarkedPrompt(arguments.secret))
     listening = socket.socket(fileno=arguments.socket)
     host, port = listening.getsockname()[:2]
     worker.register(arguments.controller, f"http://{host}:{port}")

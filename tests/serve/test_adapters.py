@@ -34,7 +34,7 @@ def finish(folder: Path) -> None:
 
 def test_a_run_without_adapters_serves_its_base_alone(run: Path) -> None:
     found = names(experiment(), Path("page.yaml"))
-    assert (found.adapters, found.aliases) == ({}, {})
+    assert (found.adapters, found.aliases, found.best_of) == ({}, {}, {})
 
 
 def test_the_reflector_is_the_last_finished_stage_and_the_reward_model_is_not_served(run: Path) -> None:
@@ -75,7 +75,39 @@ def test_an_absent_folder_elsewhere_is_named(run: Path) -> None:
         names(experiment("serve.adapters={actor: nowhere}"), Path("page.yaml"))
 
 
-@pytest.mark.parametrize("name", ["base", "sft@0123"])
+def test_the_best_of_several_is_served_once_the_adapter_and_its_reward_model_are_there(run: Path) -> None:
+    arms = "eval.arms={a: {kind: model, model: [ppo+best4, sft+best8@0123456789ab]}, b: {kind: none}}"
+    asked = arms, "reflector.endpoint.model=reflector+best2", "serve.best_of=[base+best64, sft+best8]"
+    finish(run / "sft")
+    assert names(experiment(*asked), Path("page.yaml")).best_of == {}
+    finish(run / "reward")
+    found = names(experiment(*asked), Path("page.yaml")).best_of
+    assert found == dict.fromkeys(("base+best64", "sft+best8", "reflector+best2"), run / "reward")
+
+
+def test_the_judge_stands_beside_the_adapter_that_it_judges_for(run: Path, tmp_path: Path) -> None:
+    for folder in (run / "sft", run / "sft-2", run / "reward", run / "reward-2", tmp_path / "other", run / "ppo-3"):
+        finish(folder)
+    for stage in ("ppo", "reward"):
+        finish(tmp_path / "seed" / stage)
+    named = f"serve.adapters={{mine: {tmp_path}/seed/ppo, theirs: {tmp_path}/other}}"
+    asked = "serve.best_of=[sft-2+best2, ppo-3+best2, mine+best2, theirs+best2]"
+    found = names(experiment(named, asked), Path("page.yaml")).best_of
+    assert [str(folder.relative_to(folder.parents[1])) for folder in found.values()] == [
+        "try/reward-2",
+        "try/reward",
+        "seed/reward",
+        "try/reward",
+    ]
+
+
+@pytest.mark.parametrize("name", ["sft", "sft+best1", "sft+best65", "+best8", "sft+best8+best8"])
+def test_other_names_are_not_the_best_of_several(run: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"serve.best_of.0"):
+        experiment(f"serve.best_of=['{name}']")
+
+
+@pytest.mark.parametrize("name", ["base", "sft@0123", "sft+best8"])
 def test_names_with_a_meaning_of_their_own_are_refused(run: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="take another word"):
         names(experiment(f"serve.adapters={{{name}: nowhere}}"), Path("page.yaml"))
