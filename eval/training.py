@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eval.table import table
+from retroformer.best_of import best_of, model_folder, reward_folder
 from retroformer.config import Experiment
-from retroformer.packaged import adapter_folder
 
 _STAGES = {"warm": "warm start", "sft": "SFT", "reward": "reward model", "dpo": "DPO", "ppo": "PPO"}
 _SAMPLES = {"samples": "texts", "pairs": "pairs", "prompts": "prompts"}
@@ -50,9 +50,11 @@ class Trained(NamedTuple):
 
 
 def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[Trained]:
-    """Those behind the models of a report, and the reward models that PPO had; stage by stage."""
-    folders = [adapter_folder(experiment.serve.adapters.get(name, experiment.folder / name)) for name in models]
+    """Those behind the models of a report, and the reward models that PPO had or that choose; stage by stage."""
+    judged = {name: chosen.model for name in models if (chosen := best_of(name))}
+    folders = [model_folder(experiment, judged.get(name, name)) for name in models]
     rewards = [folder.with_name(folder.name.replace("ppo", "reward")) for folder in folders if "ppo" in folder.name]
+    rewards += [reward_folder(experiment, model) for model in judged.values()]
     found = []
     for folder in dict.fromkeys((*folders, *rewards)):
         path = folder / "metrics.json"

@@ -60,6 +60,11 @@ def test_the_stages_stand_in_their_order_with_the_reward_model_that_ppo_had(expe
     ]
 
 
+def test_the_best_of_several_answers_stands_there_with_its_reward_model(experiment: Experiment) -> None:
+    found = trained_adapters(experiment, ["sft-one+best8", "sft-one"])
+    assert [(one.stage, one.folder.parent.name) for one in found] == [("sft", "one"), ("reward", "one")]
+
+
 def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> None:
     rows = training_table(trained_adapters(experiment, ["sft-one", "ppo-one"])).splitlines()[2:]
     assert [row.split(" | ")[2:] for row in rows] == [
