@@ -223,7 +223,7 @@ class Train(Section):
     reward: Optimizer = Optimizer(learning_rate=2.5e-5, batch_size=32, micro_batch_size=4)
     """The pairwise reward model."""
     weak_reward_model: Literal["refuse", "allow"] = "refuse"
-    """What happens to one that put no more than half of its held-out pairs in order, before it is trained against."""
+    """Whether PPO and GRPO train against a reward model that put no more than half of its held-out pairs in order."""
     ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
     """Proximal policy optimisation against the reward model."""
     dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32, micro_batch_size=4)
