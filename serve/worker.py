@@ -24,7 +24,7 @@ from retroformer.embedded_model import base_model_folder
 from retroformer.errors import run_command
 from retroformer.provenance import Provenance, ServedModel, chat_template_sha256, folder_sha256, package_versions
 from serve.asgi import StopWhenClientLeaves
-from serve.best_of import Target, write_best
+from serve.best_of import Target, hand_over, write_best
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
 from serve.marked_prompt import MarkedPrompt
@@ -94,7 +94,7 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
             reward = self._targets[params["model"]].reward
             yield _answer(await write_best(self._engine, self._model, (generation, *others), reward))
             return
-        generation.deliver = lambda output: _deliver(loop, outputs, output)
+        generation.deliver = lambda output: hand_over(loop, outputs, output)
         self._engine.submit(generation)
         try:
             while True:
@@ -259,10 +259,6 @@ def main(argv: Sequence[str]) -> None:
     worker.register(arguments.controller, f"http://{host}:{port}")
     server = uvicorn.Server(uvicorn.Config(application(worker), log_level="warning", timeout_graceful_shutdown=1))
     asyncio.run(server.serve(sockets=[listening]))
-
-
-def _deliver(loop: asyncio.AbstractEventLoop, outputs: asyncio.Queue[Output], output: Output) -> None:
-    loop.call_soon_threadsafe(outputs.put_nowait, output)
 
 
 def _answer(output: Output) -> dict[str, Any]:
