@@ -14,7 +14,8 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from retroformer.config import Experiment, Optimizer
 from retroformer.embedded_model import base_model_folder
 from retroformer.errors import ConfigError
 from retroformer.provenance import code_version, folder_sha256, package_versions
+from train.card import CARD, adapter_card
 
 METRICS = "metrics.json"
 CONFIG = "config.yaml"
@@ -97,34 +99,46 @@ def finished(stage: Stage) -> dict[str, Any] | None:
 
 
 def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]) -> None:
-    """Let `write` fill a folder, add metrics and the page, and put it in the stage's place in one rename.
+    """Let `write` fill a folder, add metrics, the page and a card, and put it in the stage's place in one rename."""
+    page = stage.experiment.train
+    with replacing(stage.folder) as unfinished:
+        write(unfinished)
+        _name_base(unfinished / "adapter_config.json", page.base_model)
+        (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.model_dump(mode="json"), sort_keys=False))
+        facts = {
+            "stage": stage.name,
+            "fingerprint": stage.fingerprint,
+            "inputs": stage.inputs,
+            **metrics,
+            "adapter_sha256": folder_sha256(unfinished),
+            "code": code_version().model_dump(),
+            "versions": package_versions(),
+        }
+        (unfinished / METRICS).write_text(json.dumps(facts, indent=2) + "\n")
+        # In place of peft's empty form.
+        card = adapter_card(stage.experiment, base_model_folder(page.base_model), facts)
+        (unfinished / CARD).write_text(card, encoding="utf-8")
+    shutil.rmtree(stage.checkpoints, ignore_errors=True)
 
-    A run that dies here leaves the old folder, or none; never half of the new one.
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the place of `folder` in one rename when that is done.
+
+    A run that dies within leaves the old folder, or none; never half of the new one.
     """
-    unfinished = stage.experiment.folder / f".{stage.folder.name}.unfinished"
-    replaced = stage.experiment.folder / f".{stage.folder.name}.replaced"
+    unfinished, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("unfinished", "replaced"))
     for leftover in (unfinished, replaced):
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    write(unfinished)
-    (unfinished / "README.md").unlink(missing_ok=True)  # An empty form of peft's.
-    _name_base(unfinished / "adapter_config.json", stage.experiment.train.base_model)
-    (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.model_dump(mode="json"), sort_keys=False))
-    facts = {
-        "stage": stage.name,
-        "fingerprint": stage.fingerprint,
-        "inputs": stage.inputs,
-        **metrics,
-        "adapter_sha256": folder_sha256(unfinished),
-        "code": code_version().model_dump(),
-        "versions": package_versions(),
-    }
-    (unfinished / METRICS).write_text(json.dumps(facts, indent=2) + "\n")
-    if stage.folder.exists():
-        stage.folder.rename(replaced)
-    unfinished.rename(stage.folder)
+    try:
+        yield unfinished
+        if folder.exists():
+            folder.rename(replaced)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     shutil.rmtree(replaced, ignore_errors=True)
-    shutil.rmtree(stage.checkpoints, ignore_errors=True)
 
 
 def _name_base(adapter_config: Path, name: str) -> None:

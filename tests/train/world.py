@@ -112,3 +112,28 @@ def _collect_one(store: Store, arm: str, name: str, rate: Callable[[str], float]
         store.add_reflection(rated, 0, advice)
         store.add_trajectory(rated, attempt_at(subject, (rate(text),)))
         store.add_reflection(Key(arm="written", task_id=name, trial=1, candidate=candidate), 0, advice)
+
+
+def save_adapter(made: Experiment, folder: Path, size: float = 0.05, *, scores: bool = False) -> None:
+    """A fresh adapter with weights of this size where they would be zero and do nothing."""
+    from peft import get_peft_model
+
+    from train.base import load_base, lora_config
+
+    adapted: Any = get_peft_model(load_base(made.train, scores=scores), lora_config(made.train.lora, scores=scores))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            parameter.data.fill_(size)
+    adapted.save_pretrained(folder)
+
+
+def trained(folder: Path, base: Path, name: str = "sft", size: float = 0.05, **train: Any) -> Path:
+    """The page of a run with experience and a stage of this name, whose adapter does as much as `size` says."""
+    from train.stage import make_stage, publish
+
+    made = page(folder, base, **train)
+    collect(made)
+    opened = load(made)
+    stage = make_stage(name, opened, opened.train.sft, ["text"], {})
+    publish(stage, lambda folder: save_adapter(opened, folder, size, scores=name == "reward"), {"samples": 1})
+    return made

@@ -1,0 +1,124 @@
+"""What a published adapter says of itself, and that plain peft loads it as its card says."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retroformer.config import Experiment
+from retroformer.config_file import load
+from retroformer.provenance import folder_sha256
+from tests.train.world import experiment, page, save_adapter
+from train.card import adapter_card
+from train.stage import Stage, make_stage, publish
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+MEASURED = {
+    "samples": 1234,
+    "losses": [2.5, 1.0, 0.25],
+    "history": [{"kl": 0.0}, {"kl": 1.5, "late": 3.0}],
+    "held_out_tasks": ["a", "b"],
+    "kinds": {"places": 7},
+    "where": "/home/somebody/runs",
+    "seconds": 12.5,
+}
+
+
+def stage_of(made: Experiment, name: str = "sft") -> Stage:
+    return make_stage(name, made, made.train.sft, ["text"], {})
+
+
+def card_of(made: Experiment, base: Path, name: str = "sft") -> str:
+    stage = stage_of(made, name)
+    code = {"commit": "0123abc", "dirty": True}
+    facts = {"stage": name, "inputs": stage.inputs, **MEASURED, "adapter_sha256": "ad" * 32, "code": code}
+    return adapter_card(made, base, facts)
+
+
+def test_a_card_tells_counts_settings_measures_hashes_and_commit(tiny_base: Path, workplace: Path) -> None:
+    card = card_of(experiment(workplace, tiny_base), tiny_base)
+    for line in (
+        "# sft of run tiny",
+        "**Made by** `python -m train sft config.yaml` (the page beside this card) at commit 0123abc, with changes",
+        "| lora.rank | 4 |",
+        "| optimizer.learning_rate | 0.003 |",
+        "| samples | 1,234 |",
+        "| losses | 2.5 to 0.25 |",
+        "| history.kl | 0 to 1.5 |",
+        "| held_out_tasks | 2 |",
+        "| kinds.places | 7 |",
+        "| seconds | 12.5 |",
+        f"| this adapter | `{'ad' * 32}` |",
+        f"| the base | `{folder_sha256(tiny_base)}` |",
+        "ALFWorld and ALFRED, whose games were played: MIT.",
+    ):
+        assert line in card
+
+
+def test_a_card_names_no_path_no_endpoint_and_no_key(tiny_base: Path, workplace: Path) -> None:
+    made = load(
+        page(workplace, tiny_base),
+        ["reflector.endpoint.base_url=http://secret-host/v1", "reflector.endpoint.api_key_env=SECRET_KEY"],
+    )
+    card = card_of(made, tiny_base)
+    assert tiny_base.name in card
+    for private in (str(tiny_base.parent), str(workplace), "/home", "secret-host", "SECRET_KEY"):
+        assert private not in card
+
+
+def test_a_base_that_is_on_the_hub_is_linked_and_its_licence_told(tiny_base: Path, tmp_path: Path) -> None:
+    made = experiment(tmp_path, tiny_base)
+    embedded = made.model_copy(update={"train": made.train.model_copy(update={"base_model": "embedded"})})
+    facts = {"inputs": stage_of(made).inputs, "adapter_sha256": "", "code": {"commit": "", "dirty": False}}
+    card = adapter_card(embedded, tiny_base, {"stage": "warm", **facts})
+    assert "base_model: HuggingFaceTB/SmolLM2-135M-Instruct\nlicense: apache-2.0\n" in card
+
+
+def test_the_licence_of_a_base_in_a_folder_is_what_its_own_card_says(tiny_base: Path, tmp_path: Path) -> None:
+    made = experiment(tmp_path, tiny_base)
+    assert "Base model: not told in its folder: ask its publisher; it binds" in card_of(made, tiny_base)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")
+    assert "Base model: mit; it binds" in card_of(made, tmp_path)
+
+
+def test_a_base_with_condensed_positions_warns_those_who_load_it_plainly(tiny_base: Path, tmp_path: Path) -> None:
+    made = experiment(tmp_path, tiny_base)
+    assert "rope_condense_ratio" not in card_of(made, tiny_base)
+    (tmp_path / "config.json").write_text(json.dumps({"rope_condense_ratio": 8}))
+    assert "needs linear rope scaling by its `rope_condense_ratio`" in card_of(made, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sft", "reward"])
+def test_a_published_adapter_loads_as_its_card_says_with_peft_and_transformers_alone(
+    name: str, tiny_base: Path, workplace: Path
+) -> None:
+    made = experiment(workplace, tiny_base)
+    stage = stage_of(made, name)
+    publish(stage, lambda folder: save_adapter(made, folder, scores=name == "reward"), {"samples": 1})
+    card = (stage.folder / "README.md").read_text()
+    block = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    assert block, card
+    program = (
+        f"import sys\nBASE, ADAPTER = {str(tiny_base)!r}, {str(stage.folder)!r}\n{block[1]}\n"
+        "import torch\nids = torch.tensor([[4, 5, 6]])\nadapted = model(input_ids=ids).logits\n"
+        "with model.disable_adapter():\n    plain = model(input_ids=ids).logits\n"
+        "assert not torch.equal(adapted, plain)\n"
+        "assert not {'retroformer', 'train', 'trl'} & set(sys.modules)\nprint(tuple(adapted.shape))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=workplace, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("(1, 1)\n" if name == "reward" else "(1, 3, 259)\n")
+
+
+def test_the_card_changes_no_hash_of_the_adapter(tiny_base: Path, workplace: Path) -> None:
+    made = experiment(workplace, tiny_base)
+    stage = stage_of(made)
+    publish(stage, lambda folder: save_adapter(made, folder), {"samples": 1})
+    with_card = folder_sha256(stage.folder)
+    assert json.loads((stage.folder / "metrics.json").read_text())["adapter_sha256"] == with_card
+    (stage.folder / "README.md").unlink()
+    assert folder_sha256(stage.folder) == with_card
