@@ -9,7 +9,7 @@ from eval.table import table
 from retroformer.best_of import best_of, model_folder, reward_folder
 from retroformer.config import Experiment
 
-_STAGES = {"warm": "warm start", "sft": "SFT", "reward": "reward model", "dpo": "DPO", "ppo": "PPO"}
+_STAGES = {"warm": "warm start", "sft": "SFT", "reward": "reward model", "dpo": "DPO", "grpo": "GRPO", "ppo": "PPO"}
 _SAMPLES = {"samples": "texts", "pairs": "pairs", "prompts": "prompts"}
 _AUDITED = {
     "accuracy in training": "train_accuracy",
@@ -33,8 +33,8 @@ _AUDIT_IN_WORDS = (
 _PANELS = (
     "Imitation: loss by step",
     "Reward model, DPO (dashed): loss by step",
-    "PPO: reward model's score by update",
-    "PPO: divergence from SFT by update",
+    "PPO, GRPO (dashed): score by update",
+    "PPO, GRPO (dashed): divergence from SFT",
 )
 
 
@@ -103,7 +103,7 @@ def _shown(one: Trained, name: str) -> str:
 
 
 def draw_training(trained: Sequence[Trained], path: Path) -> None:
-    """Write the curves as PNG: losses of imitation and on pairs, PPO's score and its divergence."""
+    """Write the curves as PNG: losses of imitation and on pairs, scores of PPO and GRPO and their divergence."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -121,9 +121,10 @@ def draw_training(trained: Sequence[Trained], path: Path) -> None:
                 panels[0, 0].plot(one.metrics["losses"], linestyle="--" if one.stage == "warm" else "-", **style)
             case "reward" | "dpo":
                 panels[0, 1].plot(one.metrics["losses"], linestyle="--" if one.stage == "dpo" else "-", **style)
-            case "ppo":
+            case "ppo" | "grpo":
                 for axes, name in ((panels[1, 0], "score"), (panels[1, 1], "kl")):
-                    axes.plot([update[name] for update in one.metrics["history"]], **style)
+                    curve = [update[name] for update in one.metrics["history"]]
+                    axes.plot(curve, linestyle="--" if one.stage == "grpo" else "-", **style)
     for axes in panels.flat:
         if axes.lines:
             axes.legend(frameon=False, fontsize=7)

@@ -6,6 +6,9 @@ COLLECT = "collect"
 WRITTEN = "written"
 """Advice written by rule for the warm start; not rated."""
 
+LIVE = "grpo"
+"""What the policy wrote while it was trained on live returns, and how each was rated; no text to imitate."""
+
 RECORDED = "recorded"
 """Imported logs; a second log that contradicts the first is `recorded 2`."""
 
@@ -36,4 +39,4 @@ def is_rated(arm: str, rounds: int | None = None) -> bool:
 
 def is_for_training(arm: str) -> bool:
     """Whether tasks of this arm must not be evaluated on."""
-    return is_rated(arm) or arm == WRITTEN
+    return is_rated(arm) or arm in (WRITTEN, LIVE)

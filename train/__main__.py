@@ -1,4 +1,4 @@
-"""python -m train actor|warm|sft|reward|ppo|dpo EXPERIMENT.yaml [key=value ...]."""
+"""python -m train actor|warm|sft|reward|ppo|dpo|grpo EXPERIMENT.yaml [key=value ...]."""
 
 import logging
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from retroformer.assembly import read_page
+from retroformer.assembly import Page, read_page
 from retroformer.config import Experiment, Optimizer
 from retroformer.errors import ConfigError, run_command
 from train import inputs
@@ -22,7 +22,8 @@ USAGE = """
   python -m train sft EXPERIMENT.yaml [key=value ...]      imitate positively rated reflections
   python -m train reward EXPERIMENT.yaml [key=value ...]   learn which of two reflections is better
   python -m train ppo EXPERIMENT.yaml [key=value ...]      write what the reward model prefers
-  python -m train dpo EXPERIMENT.yaml [key=value ...]      write what is better of two, without a reward model"""
+  python -m train dpo EXPERIMENT.yaml [key=value ...]      write what is better of two, without a reward model
+  python -m train grpo EXPERIMENT.yaml [key=value ...]     write what is better than its group, scored or tried live"""
 
 
 def main(arguments: list[str]) -> None:
@@ -31,11 +32,12 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["plan"]:
         print_plan(arguments[1:])
         return
-    if not arguments or arguments[0] not in stages:
-        raise ConfigError(f"Name a stage: {', '.join(stages)}. Usage:{USAGE}")
-    experiment = read_page(arguments[1:], USAGE).experiment
+    if not arguments or arguments[0] not in (*stages, "grpo"):
+        raise ConfigError(f"Name a stage: {', '.join((*stages, 'grpo'))}. Usage:{USAGE}")
+    page = read_page(arguments[1:], USAGE)
     silence_libraries()
-    print(stages[arguments[0]](experiment))
+    # Live returns start a server for the page, with the words that made it.
+    print(grpo(page) if arguments[0] == "grpo" else stages[arguments[0]](page.experiment))
 
 
 def print_plan(arguments: Sequence[str]) -> None:
@@ -100,6 +102,33 @@ def dpo(experiment: Experiment) -> str:
     start = require_adapter(experiment.stage_folder("sft"))
     stage = make_stage("dpo", experiment, optimizer, [pair.model_dump() for pair in pairs], {"start": start})
     return run(stage, lambda: prefer(stage, optimizer, pairs, start))
+
+
+def grpo(page: Page) -> str:
+    """Improve the SFT policy against the reward model, or by what its reflections bring when they are tried."""
+    from train.group_policy import improve_in_groups
+
+    experiment = page.experiment
+    settings = experiment.train.grpo
+    if settings.reward == "live":
+        return _grpo_live(page)
+    prompts = inputs.prompts(experiment)
+    adapters = {name: require_adapter(experiment.stage_folder(name)) for name in ("sft", "reward")}
+    data = [[message.model_dump() for message in prompt] for prompt in prompts]
+    stage = make_stage("grpo", experiment, settings, data, adapters)
+    return run(stage, lambda: improve_in_groups(stage, prompts, adapters, live=None))
+
+
+def _grpo_live(page: Page) -> str:
+    from train.group_policy import improve_in_groups
+    from train.live import conditions_of_play, live_returns
+
+    experiment, failures = page.experiment, inputs.failures(page.experiment)
+    adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
+    data = [conditions_of_play(experiment), *(failure.facts for failure in failures)]
+    stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters)
+    prompts = [failure.prompt for failure in failures]
+    return run(stage, lambda: improve_in_groups(stage, prompts, adapters, live_returns(page, failures)))
 
 
 def run(stage: Stage, train: Callable[[], None]) -> str:

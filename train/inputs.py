@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from retroformer.arms import WRITTEN, is_rated
+from retroformer.arms import WRITTEN, collecting, is_rated
 from retroformer.config import Experiment
 from retroformer.errors import MissingInput
 from retroformer.rating import preference_pairs, rated_reflections
 from retroformer.records import PreferencePair, RatedReflection
 from retroformer.store import Store, open_store
 from train.dataset import Prompt
+from train.failures import Failure, stored_failures
 
 
 def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
@@ -63,6 +64,20 @@ def prompts(experiment: Experiment) -> list[Prompt]:
     """Each different prompt of the rated reflections once. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
         return list(dict.fromkeys(one.reflection.prompt for one in _rated(store, experiment)))
+
+
+def failures(experiment: Experiment) -> list[Failure]:
+    """Every failure of these rounds that was reflected on and can be played again. Raises MissingInput without any."""
+    with _open(experiment, "collect") as store:
+        # Not those of imported logs: their actor and their environments were others.
+        arms = [collecting(number) for number in range(1, experiment.round + 1)]
+        found = stored_failures(store, arms, experiment.loop)
+        if not found:
+            raise MissingInput(
+                f"No collected failures in {store.url}: run `python -m collect EXPERIMENT.yaml` first, on tasks that "
+                "the actor does not solve at once."
+            )
+        return found
 
 
 def _rated_arms(store: Store, experiment: Experiment) -> list[str]:

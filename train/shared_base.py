@@ -29,9 +29,12 @@ class TokenOpinions(NamedTuple):
 
 
 class SharedBase(nn.Module):
-    """A base with the adapters policy (trained), ref (the SFT policy) and reward, and heads for value and score."""
+    """A base with the adapters policy (trained), ref (the SFT policy) and reward, and heads for value and score.
 
-    def __init__(self, base: Any, sft: Path, reward: Path) -> None:
+    Where `reward` is None it has no scores.
+    """
+
+    def __init__(self, base: Any, sft: Path, reward: Path | None) -> None:
         from peft import PeftConfig, PeftModel
 
         super().__init__()
@@ -45,7 +48,8 @@ class SharedBase(nn.Module):
         self.value_head = nn.Linear(hidden_size, 1, device=base.device)
         nn.init.zeros_(self.value_head.weight)
         nn.init.zeros_(self.value_head.bias)
-        self._add_reward_adapter(reward)
+        if reward is not None:
+            self._add_reward_adapter(reward)
         self.language_model.set_adapter(POLICY)
         keep_trainables_in_fp32(self)
         self._in_bf16 = base.dtype == torch.bfloat16
@@ -156,6 +160,6 @@ class SharedBase(nn.Module):
             raise RuntimeError(f"The reward adapter at {folder} does not fit the base: {loaded.unexpected_keys[:3]}.")
 
 
-def load_shared_base(page: Train, sft: Path, reward: Path) -> SharedBase:
+def load_shared_base(page: Train, sft: Path, reward: Path | None) -> SharedBase:
     """The base that a page names, with the adapters of its stages."""
     return SharedBase(load_base(page), sft, reward)

@@ -80,7 +80,7 @@ def make_stage(
         "dtype": page.dtype,
         "lora": page.lora.model_dump(),
         "max_length": page.max_length,
-        "max_new_tokens": experiment.reflector.max_new_tokens if name == "ppo" else None,
+        "max_new_tokens": experiment.reflector.max_new_tokens if name in ("ppo", "grpo") else None,
         "optimizer": optimizer.model_dump(),
         "seed": experiment.seed,
         "data": hashlib.sha256(json.dumps(data).encode()).hexdigest(),

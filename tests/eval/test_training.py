@@ -34,6 +34,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "held_out_accuracy": 0.5,
     },
     "one/ppo": {"stage": "ppo", "prompts": 7, "updates": 2, "history": [{"score": 0, "kl": 0}, {"score": 1, "kl": 2}]},
+    "one/grpo": {"stage": "grpo", "prompts": 7, "updates": 1, "history": [{"score": 0.5, "kl": 1}]},
     "two/ppo": {"stage": "ppo", "prompts": 8, "updates": 1, "history": [{"score": 0, "kl": 0}]},
 }
 
@@ -92,8 +93,15 @@ def test_dpo_has_a_row_of_its_own_before_ppo_and_is_audited_by_its_implicit_rewa
     assert audit[3].endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - | - | - | - | - | - | - |")
 
 
+def test_grpo_stands_beside_ppo(experiment: Experiment) -> None:
+    found = trained_adapters(experiment, ["ppo-two", "grpo-one"])
+    assert [one.stage for one in found] == ["grpo", "ppo"]
+    assert training_table(found).splitlines()[2].split(" | ")[::2][:2] == ["| GRPO", "7 prompts"]
+
+
 def test_the_curves_are_drawn(experiment: Experiment, tmp_path: Path) -> None:
     draw_training(
-        trained_adapters(experiment, ["warm-one", "dpo-one", "ppo-one", "ppo-two"]), tmp_path / "training.png"
+        trained_adapters(experiment, ["warm-one", "dpo-one", "grpo-one", "ppo-one", "ppo-two"]),
+        tmp_path / "training.png",
     )
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")

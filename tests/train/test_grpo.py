@@ -1,0 +1,360 @@
+"""GRPO on a tiny model: numbers worked by hand, the gradient from the formula, and rewards of both kinds."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from retroformer.arms import LIVE
+from retroformer.config import ActorSection, Grpo, Loop
+from retroformer.errors import InfrastructureFailure
+from retroformer.experience import Budget, Experience
+from retroformer.protocols import Agent
+from retroformer.records import Key, Memory, Reflection, Usage
+from retroformer.reflectors.baseline import NoReflector
+from retroformer.store import Store, open_store
+from tests.support.characters import CAPITAL, ActorThatNeedsAdvice, School, attempt_at
+from tests.train.test_ppo import END, FIRST_BAD_TOKEN, PAD, PROMPTS, adapters
+from tests.train.world import AUTHOR, experiment, prompt
+from train.base import load_base, load_tokenizer
+from train.failures import Failure, stored_failures
+from train.group_policy import ModelScores
+from train.group_relative import centred, group_loss, shares, standardised
+from train.grpo import Draw, Rollouts, accumulate_gradients, asked_in_update, compare, grpo, make_optimizer
+from train.live import LiveReturns
+from train.sampling import Responses, padded_responses, respond
+from train.shared_base import SharedBase
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+DRAW = Draw(max_new_tokens=4, pad_id=PAD, eos_id=END, seed=0)
+NONE = math.nan
+REWARDS_NG = torch.tensor(
+    [[1.0, 0.0, 0.0, 1.0], [0.3, 0.3, 0.3, 0.3], [3.0, NONE, 0.0, NONE], [NONE, NONE, 2.0, NONE], [NONE] * 4]
+)
+
+
+def settings(**changes: Any) -> Grpo:
+    quick = Grpo(learning_rate=3e-2, batch_size=32, micro_batch_size=32, updates=15, epochs=2, group=8, kl=0.0)
+    return quick.model_copy(update=changes)
+
+
+def fresh_model(folder: Path, base: Path, **train: Any) -> SharedBase:
+    """The policy is the SFT policy, and nobody scores."""
+    page, sft, _ = adapters(folder, base)
+    return SharedBase(load_base(page.model_copy(update=train)), sft, None)
+
+
+def shifted(model: SharedBase) -> SharedBase:
+    """A policy that has moved away from the SFT policy."""
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if ".policy." in name and "lora_B" in name:
+            parameter.data += 0.05 * torch.randn_like(parameter)
+    return model
+
+
+def low_tokens_pay(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+    """A bandit: a response is worth the share of its tokens below a border that the policy crosses half of the time."""
+    return torch.tensor([sum(token < FIRST_BAD_TOKEN for token in said) / len(said) for said in responses.tokens])
+
+
+def answers(model: SharedBase, group: int, at_once: int) -> Responses:
+    torch.manual_seed(1)
+    return respond(model, [ids for ids in PROMPTS[:3] for _ in range(group)], 4, at_once, PAD, END)
+
+
+def test_an_advantage_is_the_distance_to_the_mean_of_the_group() -> None:
+    expected = [[0.5, -0.5, -0.5, 0.5], [0.0] * 4, [1.5, 0.0, -1.5, 0.0], [0.0] * 4, [0.0] * 4]
+    assert centred(REWARDS_NG).tolist() == expected
+
+
+def test_grpo_divides_it_by_the_deviation_of_the_group() -> None:
+    first = 0.5 / (0.5 + 1e-4)
+    third = 1.5 / (1.5 + 1e-4)
+    expected = [[first, -first, -first, first], [0.0] * 4, [third, 0.0, -third, 0.0], [0.0] * 4, [0.0] * 4]
+    torch.testing.assert_close(standardised(REWARDS_NG), torch.tensor(expected))
+
+
+def test_rewards_that_differ_by_rounding_alone_are_not_scaled_up() -> None:
+    assert standardised(torch.tensor([[0.1, 0.1 + 1e-8]])).abs().max() < 1e-3
+
+
+def test_a_response_without_a_reward_has_no_share_and_a_group_without_any_neither() -> None:
+    twelfth, quarter, eighth = 1 / 4 / 4, 1 / 4, 1 / 4 / 2
+    expected = [[twelfth] * 4, [twelfth] * 4, [eighth, 0.0, eighth, 0.0], [0.0, 0.0, quarter, 0.0], [0.0] * 4]
+    assert shares(REWARDS_NG).tolist() == expected
+    assert shares(REWARDS_NG).sum() == 1.0
+    assert shares(REWARDS_NG[4:]).sum() == 0.0
+
+
+def test_the_gradient_of_a_token_is_its_coefficient_in_the_paper() -> None:
+    """DeepSeekMath eq. 21, with the ratio that its eq. 3 has: ratio * advantage + beta * (pi_ref / pi - 1)."""
+    new_BT = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], requires_grad=True)
+    old_BT = torch.tensor([[-1.0, -2.5], [-0.6, -2.0]])
+    reference_BT = torch.tensor([[-1.0, -1.5], [-0.8, -3.0]])
+    group_loss(new_BT, old_BT, reference_BT, torch.tensor([2.0, -1.0]), clip=0.2, kl_weight=0.5).sum().backward()  # type: ignore[no-untyped-call]
+    # Ratios 1, e^.5 (clipped: it may not gain more), e^.1 and e^-1 (clipped: it may not lose more).
+    expected = [[2.0, 0.5 * (math.exp(0.5) - 1)], [-math.exp(0.1) + 0.5 * (math.exp(-0.3) - 1), 0.0]]
+    assert new_BT.grad is not None
+    torch.testing.assert_close(-new_BT.grad, torch.tensor(expected))
+
+
+def objective(model: SharedBase, rollouts: Rollouts, rewards_NG: Tensor, page: Grpo) -> Tensor:
+    """DeepSeekMath eq. 3 or Dr. GRPO's, a response at a time without any padding, as sums over plain numbers."""
+    total, groups = torch.zeros(()), rewards_NG.tolist()
+    valued = [group for group in groups if any(not math.isnan(reward) for reward in group)]
+    for row, reward in enumerate(reward for group in groups for reward in group):
+        known = [other for other in groups[row // page.group] if not math.isnan(other)]
+        if math.isnan(reward):
+            continue
+        advantage = reward - sum(known) / len(known)
+        if page.variant == "grpo":
+            advantage /= math.sqrt(sum((one - sum(known) / len(known)) ** 2 for one in known) / len(known)) + 1e-4
+        ids = rollouts.responses.ids_BL[row][rollouts.responses.attention_BL[row].bool()][None]
+        said = len(rollouts.responses.tokens[row])
+        new_T = model.opinions(ids, torch.ones_like(ids), said).log_probs_BT[0]
+        reference_T = model.reference_log_probs(ids, torch.ones_like(ids), said)[0]
+        ratios_T = torch.exp(new_T - rollouts.log_probs_BT[row, :said])
+        surrogate_T = torch.min(ratios_T * advantage, ratios_T.clip(1 - page.clip, 1 + page.clip) * advantage)
+        away_T = torch.exp(reference_T) / torch.exp(new_T)
+        sums = (surrogate_T - page.kl * (away_T - torch.log(away_T) - 1)).sum()
+        divisor = said if page.variant == "grpo" else DRAW.max_new_tokens
+        total = total + sums / divisor / len(known) / len(valued)
+    return total
+
+
+@pytest.mark.parametrize("variant", ["grpo", "dr_grpo"])
+@pytest.mark.parametrize("at_once", [1, 4, 12])
+def test_the_gradient_is_that_of_the_formula_whatever_fits_into_memory(
+    tiny_base: Path, workplace: Path, variant: str, at_once: int
+) -> None:
+    model = shifted(fresh_model(workplace, tiny_base))
+    page = settings(group=4, micro_batch_size=at_once, variant=variant, kl=0.3, clip=0.05)
+    rewards_NG = REWARDS_NG[[0, 1, 2]]
+    rollouts = compare(model, answers(model, 4, at_once), rewards_NG.flatten(), page, DRAW)
+    for parameter in model.adapter_parameters():
+        parameter.data += 0.003  # The policy moves on: ratios are not 1.
+    facts = accumulate_gradients(model, make_optimizer(model, page), rollouts, page)
+    assert facts["clip_fraction"] > 0.05
+    found = [parameter.grad.clone() for parameter in model.adapter_parameters() if parameter.grad is not None]
+    model.zero_grad()
+    value = objective(model, rollouts, rewards_NG, page)
+    (-value).backward()  # type: ignore[no-untyped-call]
+    wanted = [parameter.grad for parameter in model.adapter_parameters() if parameter.grad is not None]
+    scale = min(1.0, 1.0 / facts["gradient_norm"])  # Gradients are clipped to a norm of 1.
+    assert facts["policy_loss"] + facts["kl_loss"] == pytest.approx(-value.item(), abs=1e-5)
+    assert len(found) == len(wanted) > 4
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, scale * theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_left_out_of_its_group_moves_nothing(tiny_base: Path, workplace: Path) -> None:
+    model = shifted(fresh_model(workplace, tiny_base))
+    page, responses = settings(group=4, kl=0.1), answers(model, 4, 12)
+    rewards_B = torch.tensor([1.0, 0.0, 0.0, NONE, *[0.5] * 4, *[NONE] * 4])
+    rollouts = compare(model, responses, rewards_B, page, DRAW)
+    assert rollouts.weights_BT[[3, 8, 9, 10, 11]].sum() == 0
+    assert rollouts.advantages_B[3:].tolist() == [0.0] * 9
+    assert (rollouts.facts["left_out"], rollouts.facts["equal_groups"]) == (5, 2)
+    assert rollouts.facts["score"] == pytest.approx(3 / 7)
+
+
+def test_groups_of_equal_reward_give_no_gradient(tiny_base: Path, workplace: Path) -> None:
+    model = shifted(fresh_model(workplace, tiny_base))
+    page = settings(group=4)
+    rollouts = compare(model, answers(model, 4, 12), torch.full((12,), 0.1), page, DRAW)
+    assert accumulate_gradients(model, make_optimizer(model, page), rollouts, page)["gradient_norm"] == 0.0
+    assert rollouts.facts["equal_groups"] == 3
+    towards_sft = page.model_copy(update={"kl": 0.1})
+    assert accumulate_gradients(model, make_optimizer(model, page), rollouts, towards_sft)["gradient_norm"] > 0.0
+
+
+@pytest.mark.parametrize(("quantization", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("nf4", "bfloat16")])
+def test_the_first_ratio_of_an_update_is_exactly_one(
+    tiny_base: Path, workplace: Path, quantization: str, dtype: str
+) -> None:
+    model = fresh_model(workplace, tiny_base, quantization=quantization, dtype=dtype)
+    page = settings(group=4, micro_batch_size=3)
+    rollouts = compare(model, answers(model, 4, 3), torch.arange(12.0), page, DRAW)
+    assert rollouts.facts["kl"] == 0.0
+    optimizer = make_optimizer(model, page)
+    first = accumulate_gradients(model, optimizer, rollouts, page)
+    assert (first["ratio_furthest_from_1"], first["kl_loss"]) == (0.0, 0.0)
+    optimizer.step()
+    assert accumulate_gradients(model, optimizer, rollouts, page)["ratio_furthest_from_1"] > 0
+
+
+@pytest.mark.parametrize("variant", ["grpo", "dr_grpo"])
+def test_the_policy_learns_to_pull_the_paying_arm(tiny_base: Path, workplace: Path, variant: str) -> None:
+    model, page = fresh_model(workplace, tiny_base), settings(variant=variant)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    facts = list(grpo(model, make_optimizer(model, page), PROMPTS, low_tokens_pay, page, DRAW))
+    assert facts[0]["score"] < 0.6
+    assert facts[-1]["score"] > 0.8
+    moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    assert moved
+    assert all(".policy." in name for name in moved)
+
+
+def test_a_heavy_weight_on_divergence_keeps_the_policy_where_it_was(tiny_base: Path, workplace: Path) -> None:
+    divergences = []
+    for weight in (0.0, 5.0):
+        model, page = fresh_model(workplace, tiny_base), settings(kl=weight, updates=8)
+        divergences.append(
+            list(grpo(model, make_optimizer(model, page), PROMPTS, low_tokens_pay, page, DRAW))[-1]["kl"]
+        )
+    assert divergences[1] < 0.5 * divergences[0]
+
+
+def test_passes_ask_every_prompt_in_whole_groups_before_any_comes_again() -> None:
+    lengths = [5, 1, 4, 2, 3, 6]
+    asked = [asked_in_update(lengths, update, groups=2, group=3, seed=7) for update in range(6)]
+    assert all(one[:3] == [one[0]] * 3 and one[3:] == [one[3]] * 3 and one[0] != one[3] for one in asked)
+    assert all(lengths[one[0]] < lengths[one[3]] for one in asked)
+    assert [sorted(number for one in some for number in one[::3]) for some in (asked[:3], asked[3:])] == [
+        [*range(6)]
+    ] * 2
+    assert asked[:3] != asked[3:]
+
+
+class ScoresByPlace(SharedBase):
+    """A reward model that rounds: no two rows have the same score."""
+
+    def scores(self, ids_BL: Tensor, attention_BL: Tensor) -> Tensor:
+        return torch.arange(1.0, 1 + len(ids_BL))
+
+
+def test_the_same_reflection_has_the_same_score_and_one_without_an_end_less(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    (reward / "metrics.json").write_text('{"train_score_mean": 1.0, "train_score_deviation": 0.5}')
+    model = ScoresByPlace(load_base(page), sft, reward)
+    drawn_BT = torch.tensor([[20, END, PAD], [20, END, PAD], [20, END, PAD], [20, 21, 22]])
+    responses = padded_responses([[5], [5], [6], [6]], drawn_BT, 1, PAD, END)
+    scores_B = ModelScores(model, reward, settings())(0, [0, 0, 1, 1], responses)
+    # Scores are 1, the first one's again, 3 and 4; (4 - 1) / 0.5 = 6, less 1 for the missing end.
+    assert scores_B.tolist() == [0.0, 0.0, 4.0, 5.0]
+
+
+# Live returns, in a world of riddles: the actor says Lyon until it is told of Paris.
+
+
+def said(page: Any, *texts: str) -> Responses:
+    """Responses in which the policy says these texts."""
+    tokenizer = load_tokenizer(page.train)
+    ids = [[*tokenizer(text, add_special_tokens=False).input_ids, END] for text in texts]
+    width = max(map(len, ids))
+    drawn_BT = torch.tensor([row + [PAD] * (width - len(row)) for row in ids])
+    return padded_responses([[5]] * len(texts), drawn_BT, 1, PAD, END)
+
+
+FAILURE = Failure(attempt_at(CAPITAL), Memory(), trial=1, accepted=0, prompt=prompt("capital"))
+AGAIN = FAILURE._replace(trial=2, memory=Memory(reflections=("Say Paris.",)))
+
+
+class Riddles:
+    """What rates reflections on riddles; each time anew over one store, as after a kill."""
+
+    def __init__(self, folder: Path, base: Path, **changes: Any) -> None:
+        self.page = experiment(folder, base).model_copy(update=changes)
+        self.store: Store = open_store(self.page)
+        self.runner = asyncio.Runner()
+
+    def rate(self, school: School, *texts: str, update: int = 0, asked: Sequence[int] = ()) -> list[float]:
+        pool: Any = school
+        experience = Experience(
+            self.store,
+            LIVE,
+            pool,
+            Agent(ActorThatNeedsAdvice(), NoReflector()),
+            self.page.loop,
+            0,
+            Budget(self.page.collect, Usage()),
+            slots=asyncio.Semaphore(1),
+        )
+        live = LiveReturns(self.page, self.store, experience, self.runner, [FAILURE, AGAIN])
+        return live(update, asked or [0] * len(texts), said(self.page, *texts)).tolist()
+
+
+@pytest.fixture
+def riddles(tiny_base: Path, workplace: Path) -> Any:
+    made: list[Riddles] = []
+
+    def make(**changes: Any) -> Riddles:
+        made.append(Riddles(workplace, tiny_base, **changes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.store.close()
+        one.runner.close()
+
+
+def test_a_reflection_earns_what_the_retry_gains_and_a_text_is_tried_once(riddles: Callable[..., Riddles]) -> None:
+    world, school = riddles(), School()
+    assert world.rate(school, "Say Paris.", "Say Rome.", " Say Paris.") == [1.0, 0.0, 1.0]
+    assert school.opened == 2
+    killed = School()
+    assert world.rate(killed, "Say Rome.", "Say Oslo.", "Say Paris.", update=1) == [0.0, 0.0, 1.0]
+    assert killed.opened == 1, "what was paid for is played again"
+    kept = {one.reflection.text: one.key for one in world.store.reflections(LIVE)}
+    assert {text: key.candidate for text, key in kept.items()} == {"Say Paris.": 0, "Say Rome.": 1, "Say Oslo.": 2}
+    assert set(world.store.trajectories(LIVE)) == set(kept.values())
+    assert kept["Say Rome."] == Key(arm=LIVE, task_id=CAPITAL.id, trial=1, candidate=1)
+
+
+def test_the_actor_carries_what_it_knew_in_the_failed_attempt(riddles: Callable[..., Riddles]) -> None:
+    assert riddles().rate(School(), "Hm.", "Hm.", asked=[0, 1]) == [0.0, 1.0]
+    forgets = riddles(loop=Loop(memory=1), run="forgets")
+    assert forgets.rate(School(), "Hm.", asked=[1]) == [0.0]
+
+
+def test_an_attempt_that_the_infrastructure_spoils_is_left_out_and_never_worth_nothing(
+    riddles: Callable[..., Riddles],
+) -> None:
+    patient, hasty = riddles(loop=Loop(retries=2)), riddles(loop=Loop(retries=0), run="hasty")
+    assert patient.rate(School(broken=2), "Say Paris.", "Say Rome.") == [1.0, 0.0]
+    found = hasty.rate(School(broken=1), "Say Paris.", "Say Rome.", "Say Paris.")
+    assert [math.isnan(one) for one in found] == [True, False, True]
+    assert hasty.rate(School(), "Say Paris.") == [1.0], "a spoiled attempt keeps its key"
+    with pytest.raises(InfrastructureFailure, match=r"None of the 2 reflections of update 4 could be .*closed"):
+        hasty.rate(School(broken=9), "Say Nice.", "Say Lille.", update=3)
+
+
+def test_an_actor_that_samples_is_asked_anew_in_every_update(riddles: Callable[..., Riddles]) -> None:
+    actor = ActorSection(kind="react", temperature=0.7)
+    world, school = riddles(actor=actor), School()
+    for update in (0, 1, 1):
+        assert world.rate(school, "Say Paris.", "Say Paris.", update=update) == [1.0, 1.0]
+    assert school.opened == 2
+    assert [key.repeat for key in world.store.trajectories(LIVE)] == [0, 1]
+
+
+def test_the_actor_reads_words_without_special_tokens_up_to_a_stop(riddles: Callable[..., Riddles]) -> None:
+    reflector = riddles().page.reflector.model_copy(update={"stop": ("\n",)})
+    world = riddles(reflector=reflector, run="stops")
+    assert world.rate(School(), "Say Rome.\nNo, Paris.") == [0.0]
+    assert [one.reflection.text for one in world.store.reflections(LIVE)] == ["Say Rome."]
+
+
+def test_a_failure_is_found_with_what_was_known_then(tiny_base: Path, workplace: Path) -> None:
+    store = open_store(experiment(workplace, tiny_base))
+    first = attempt_at(CAPITAL)
+    store.add_trajectory(Key(arm="collect", task_id="capital"), first)
+    for trial, candidate, accepted in ((1, 0, 0), (1, 1, 0), (2, 0, 1), (2, 1, 1)):
+        key = Key(arm="collect", task_id="capital", trial=trial, candidate=candidate)
+        text = f"advice {trial} {candidate}"
+        store.add_reflection(key, accepted, Reflection(text=text, prompt=prompt(f"trial {trial}"), author=AUTHOR))
+        store.add_trajectory(key, attempt_at(CAPITAL, (0.1 * trial, 0.01 * candidate)))
+    one, two = stored_failures(store, ["collect", "collect 2"], Loop())
+    store.close()
+    assert one == Failure(first, Memory(), 1, 0, prompt("trial 1"))
+    assert two == Failure(
+        attempt_at(CAPITAL, (0.1, 0.01)), Memory(reflections=("advice 1 1",)), 2, 1, prompt("trial 2")
+    )
+    assert one.advised("New.", Loop(last_attempt=True)).last_trajectory == first
+    assert two.advised("New.", Loop(memory=2)).reflections == ("advice 1 1", "New.")

@@ -1,0 +1,118 @@
+"""Runs GRPO as a stage: loads what the stages before made, keeps checkpoints and curves, publishes the policy.
+
+`history` in metrics.json has the facts of every update, and the trackers have them as curves:
+
+- score: mean reward; score_deviation: its standard deviation within the groups.
+- equal_groups: groups whose rewards are all equal, so that only the divergence moves the policy; left_out: responses
+  without a reward. Both are counts.
+- different_in_group: how many different responses a group holds.
+- kl: divergence of a response from the SFT policy, in nats: the mean of sums over its tokens of k1.
+- entropy: mean over the tokens, in nats. response_tokens, ended: mean length, and share that ended by itself.
+- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.repetition`.
+- policy_loss, kl_loss, ratio, clip_fraction, ratio_furthest_from_1, gradient_norm: of the last pass over the batch.
+- tokens: read in a pass.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from retroformer.config import Grpo
+from retroformer.errors import ConfigError, RetroformerError
+from retroformer.progress import line
+from train import checkpoint
+from train.audit import require_better_than_chance
+from train.base import load_tokenizer
+from train.dataset import Prompt, prompt_ids, require_length
+from train.grpo import Draw, Rewards, grpo, make_optimizer
+from train.ppo import MISSING_END_PENALTY
+from train.repetition import describer
+from train.sampling import Responses, blocks
+from train.shared_base import SharedBase, load_shared_base
+from train.stage import METRICS, Meter, Stage, publish
+from train.tracking import tracker
+
+
+def improve_in_groups(
+    stage: Stage,
+    prompts: Sequence[Prompt],
+    adapters: Mapping[str, Path],
+    live: AbstractContextManager[Rewards] | None,
+) -> None:
+    """Train the adapter `sft` on `prompts` against the adapter `reward`, or on what `live` gives; publish it.
+
+    Raises:
+        ConfigError: a prompt and the longest response are longer than train.max_length together, a batch does not hold
+            whole groups, or the reward model is no better than chance.
+    """
+    experiment, meter = stage.experiment, Meter()
+    page, settings = experiment.train, experiment.train.grpo
+    require_whole_groups(settings)
+    if live is None:
+        require_better_than_chance(adapters["reward"], page.weak_reward_model)
+    tokenizer = load_tokenizer(page)
+    ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
+    longest_response = experiment.reflector.max_new_tokens
+    require_length([len(one) + longest_response for one in ids], page.max_length, "prompts with their response")
+    model = load_shared_base(page, adapters["sft"], adapters.get("reward"))
+    optimizer = make_optimizer(model, settings)
+    history = checkpoint.restore(stage.checkpoints, model, optimizer)
+    resumed_from = len(history)
+    draw = Draw(longest_response, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed)
+    describe = describer(tokenizer, prompts, ids)
+    source = nullcontext(ModelScores(model, adapters["reward"], settings)) if live is None else live
+    with source as rewards, tracker(stage) as track, line("train grpo", settings.updates, resumed_from) as progress:
+        try:
+            for facts in grpo(model, optimizer, ids, rewards, settings, draw, resumed_from, describe):
+                history.append(facts)
+                track(len(history), facts)
+                progress.show(len(history), f"score {facts['score']:+.2f}  kl {facts['kl']:.2f}")
+                if len(history) % page.checkpoint_steps == 0:
+                    checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+        except RetroformerError:
+            # No budget or no endpoint for the next update: those before it need not be done again.
+            if len(history) > resumed_from:
+                checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+            raise
+    tokens = sum(int(facts["tokens"]) for facts in history[resumed_from:]) * settings.epochs
+    counts = {"prompts": len(prompts), "updates": len(history), "resumed_from_update": resumed_from}
+    publish(stage, model.save_policy, counts | {"history": history} | meter.read(tokens))
+
+
+def require_whole_groups(page: Grpo) -> None:
+    """Raises ConfigError where a batch does not hold whole groups."""
+    if page.batch_size % page.group:
+        raise ConfigError(
+            f"train.grpo.batch_size={page.batch_size} is no multiple of train.grpo.group={page.group}: "
+            "change one of them."
+        )
+
+
+class ModelScores:
+    """Rewards responses by the reward model, in standard deviations of its scores in training."""
+
+    def __init__(self, model: SharedBase, reward: Path, page: Grpo) -> None:
+        self._model, self._page = model, page
+        measured = json.loads((reward / METRICS).read_text())
+        # A reward model that scores everything alike would divide by nothing.
+        self._mean, self._deviation = measured["train_score_mean"], max(measured["train_score_deviation"], 1e-3)
+
+    @torch.no_grad()
+    def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+        """The score of each response, (B,), less one for a response without an end.
+
+        The same response to the same prompt has the same score: where it is read beside longer ones it is rounded
+        otherwise, and a group that differs by rounding alone would be scaled up to advantages of 1.
+        """
+        parts = blocks(responses, self._page.micro_batch_size)
+        raw_B = torch.cat([self._model.scores(block.ids_BL, block.attention_BL) for block in parts])
+        rows = [(number, tuple(tokens)) for number, tokens in zip(asked, responses.tokens, strict=True)]
+        first: dict[tuple[int, tuple[int, ...]], int] = {}
+        alike_B = raw_B[[first.setdefault(row, place) for place, row in enumerate(rows)]]
+        missing_end_B = (~responses.ended_B).float()
+        scores_B: Tensor = (alike_B - self._mean) / self._deviation - MISSING_END_PENALTY * missing_end_B
+        return scores_B
