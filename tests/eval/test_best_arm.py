@@ -10,7 +10,8 @@ import pytest
 from eval.arms import check_arms
 from eval.compare import compare_arms
 from eval.verify import verify_models
-from retroformer.assembly import parts
+from retroformer.assembly import Connections, parts
+from retroformer.config import Endpoint
 from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.store import open_store
@@ -63,10 +64,10 @@ def test_the_arm_is_played_and_another_reward_model_is_found_out(page: Path) -> 
         asyncio.run(verify_what_was_replaced())
 
 
-def test_an_arm_without_its_reward_model_names_both_commands(page: Path) -> None:
-    Path("runs/judged/reward").rename("runs/judged/elsewhere")
+def test_what_is_not_served_names_both_commands() -> None:
+    served = Connections("http://127.0.0.1:1/v1", frozenset({"base", "sft"}))
     with pytest.raises(MissingInput, match=r"'sft\+best3' is served, .*train sft EXPER.* and `python -m train reward "):
-        asyncio.run(compare_arms(open_page(page)))
+        served.model(Endpoint(), "sft+best3")
 
 
 def test_the_best_of_answers_without_chance_is_refused(page: Path) -> None:

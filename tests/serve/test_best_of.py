@@ -13,6 +13,7 @@ import openai
 import pytest
 import torch
 
+from retroformer.errors import MissingInput
 from retroformer.provenance import Provenance, folder_sha256
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
@@ -89,6 +90,19 @@ def test_scores_are_those_of_training_also_beside_answers_that_stay_as_they_are(
         assert [one.tokens for one in beside] == [one.tokens for one in alone]
         beside = [writing(model, ASKED), writing(model, "Heat an egg")]
     assert engine.load == 0
+
+
+def test_a_judge_needs_no_other_adapter_but_a_score_head(
+    page: Path, run: Path, model: Model, trained: ScoresOfTraining
+) -> None:
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        alone = Model(page.parent / "tiny", {}, "float32", {"judge": run / "reward"})
+        with pytest.raises(MissingInput, match=r"'sft' .* cannot be loaded \(.*it has no score head"):
+            Model(page.parent / "tiny", {}, "float32", {"judge": run / "sft"})
+    opening = model.encode(model.render([turn.model_dump() for turn in prompt(ASKED)]))
+    reading = Scoring([*opening, *model.turn(TEXTS[0])], "judge")
+    wait_for(Engine(alone, 1), [reading])
+    assert reading.score == pytest.approx(trained(ASKED, TEXTS[:1])[0], abs=1e-4)
 
 
 @pytest.fixture(scope="module")
