@@ -49,7 +49,7 @@ def solved_of_failed(findings: Findings) -> str:
         for first, second in _pairs(findings.outcomes)
     ]
     solved = table(["arm", *(f"by trial {index}" for index in range(1, trials))], rows)
-    return f"{solved}\n\n" + table(["first arm", "second arm", "first - second"], differences)
+    return f"{solved}\n\n{table(['first arm', 'second arm', 'first - second'], differences)}" if differences else solved
 
 
 def difference_after_last(first: ArmOutcome, second: ArmOutcome, seed: int) -> Interval:

@@ -47,7 +47,8 @@ def write_report(findings: Findings) -> Path:
 def _sections(findings: Findings) -> Iterable[str]:
     experiment, outcomes = findings.experiment, findings.outcomes
     yield f"# {experiment.run}: does the advice help?"
-    yield _verdict(findings)
+    if len(outcomes) > 1:
+        yield _verdict(findings)
     yield "![Share of held-out tasks solved by each trial, one line an arm](curve.png)"
     yield _what_numbers_mean(findings)
     yield f"## Who played\n\n{actor_sentence(findings)}\n\n{arms_table(experiment)}"
@@ -55,7 +56,8 @@ def _sections(findings: Findings) -> Iterable[str]:
     failed = failed_at_first(findings)
     if failed and experiment.loop.trials > 1:
         yield f"## Of the {failed} tasks failed at trial 0\n\n{solved_of_failed(findings)}"
-    yield f"## Differences after the last trial, paired by task\n\n{paired_differences(findings)}"
+    if len(outcomes) > 1:
+        yield f"## Differences after the last trial, paired by task\n\n{paired_differences(findings)}"
     yield f"## What was served\n\n{served_table(findings.verified)}"
     yield f"## How attempts ended\n\n{endings(outcomes)}\n\n{failure_classes(outcomes)}"
     if judged := judgements(outcomes):

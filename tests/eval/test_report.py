@@ -132,6 +132,15 @@ def test_the_report_says_who_played(folder: Path) -> None:
     assert "| trained | by the model `ppo` | as at trial 0 |" in text
 
 
+def test_one_arm_alone_is_compared_with_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.partition("    trained:")[0]
+    text = (report_of(tmp_path, page, {"eval/no reflection": 0}) / "report.md").read_text()
+    assert "| no reflection | 0.200 [0.000, 0.500] | 0.200 [0.000, 0.500] |" in text
+    assert "first - second" not in text
+    assert "Differences" not in text
+
+
 def test_training_seeds_are_pooled_task_by_task_and_shown_apart(pooled: str) -> None:
     # Riddles 2, 3 and 4 count whole, 5, 6 and 7 half: 2 + 3 + 1.5 of 10, and 4.5 of the 8 failures.
     rates = dict(re.findall(r"^\| (trained\S*) \| 0.200 \S+ \S+ \| (\S+) \[", pooled, re.MULTILINE))
