@@ -4,25 +4,53 @@ GAE: Schulman et al., High-Dimensional Continuous Control Using Generalized Adva
 PPO: Schulman et al., Proximal Policy Optimization Algorithms (2017).
 IPPO: Ouyang et al., Training language models to follow instructions with human feedback (2022).
 DPO: Rafailov et al., Direct Preference Optimization: Your Language Model is Secretly a Reward Model (2023).
+KL: Schulman, Approximating KL Divergence (2020).
 Retroformer: Yao et al. (2024), section 4.3 and appendix C.
 
 `mask_BT` is 1 at the tokens of a response, its end-of-turn token included, and 0 at the padding after it.
 """
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 
-def token_rewards(
-    scores_B: Tensor, log_probs_BT: Tensor, reference_log_probs_BT: Tensor, mask_BT: Tensor, kl_weight: float
-) -> Tensor:
+def k1(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
+    """log(pi / pi_ref) of drawn tokens, (B, T): its mean is KL(pi || pi_ref), single values are of either sign (KL).
+
+    As a penalty in the reward it is the only one of the three by which the policy gradient is that of the divergence.
+    """
+    return log_probs_BT - reference_log_probs_BT
+
+
+def k2(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
+    """Half the squared log ratio, (B, T): never negative, and near the divergence where that is small (KL)."""
+    return 0.5 * (log_probs_BT - reference_log_probs_BT).square()
+
+
+def k3(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
+    """With r = pi_ref / pi: r - 1 - log r, (B, T). Its mean is KL(pi || pi_ref), and it is never negative (KL)."""
+    log_ratios_BT = reference_log_probs_BT - log_probs_BT
+    return torch.expm1(log_ratios_BT) - log_ratios_BT
+
+
+ESTIMATORS: Mapping[Literal["k1", "k2", "k3"], Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"k1": k1, "k2": k2, "k3": k3}
+)
+"""Of the divergence at a drawn token, by the names that a page gives them."""
+
+
+def token_rewards(scores_B: Tensor, divergences_BT: Tensor, mask_BT: Tensor, kl_weight: float) -> Tensor:
     """What each token earns: the score at the last one, minus the divergence from the SFT policy at every one.
 
-    The sum over a response is IPPO eq. 2 without its pre-training term, (score - kl_weight * log(pi / pi_SFT)),
+    With k1 the sum over a response is IPPO eq. 2 without its pre-training term, (score - kl_weight * log(pi / pi_SFT)),
     as Retroformer eq. 5 uses it.
     """
-    rewards_BT = -kl_weight * (log_probs_BT - reference_log_probs_BT) * mask_BT
+    rewards_BT = -kl_weight * divergences_BT * mask_BT
     last_B1 = mask_BT.sum(dim=1, keepdim=True).long() - 1
     return rewards_BT.scatter_add(1, last_B1, scores_B[:, None])
 
@@ -49,10 +77,25 @@ def generalized_advantages(
 
 def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Shifted and scaled to mean 0 and variance 1 over the tokens of all responses; 0 at the padding."""
-    count = mask_BT.sum()
-    mean = (values_BT * mask_BT).sum() / count
-    variance = ((values_BT - mean).square() * mask_BT).sum() / count
+    mean = masked_mean(values_BT, mask_BT)
+    variance = masked_mean((values_BT - mean).square(), mask_BT)
     return (values_BT - mean) * torch.rsqrt(variance + 1e-8) * mask_BT
+
+
+def whitened_around_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Scaled to variance 1 like `whitened`, but the mean stays: for rewards, whose sign says good or bad."""
+    return whitened(values_BT, mask_BT) + masked_mean(values_BT, mask_BT) * mask_BT
+
+
+def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """1 - Var(return - value) / Var(return) over the tokens of all responses; 0 where all returns are equal.
+
+    1 is a perfect value function, 0 is worth as much as a constant, and less than 0 is worse than one.
+    """
+    errors_BT = returns_BT - values_BT
+    unexplained = masked_mean((errors_BT - masked_mean(errors_BT, mask_BT)).square(), mask_BT)
+    variance = masked_mean((returns_BT - masked_mean(returns_BT, mask_BT)).square(), mask_BT)
+    return torch.where(variance > 0, 1 - unexplained / variance, 0.0)
 
 
 def clipped_policy_loss(log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages_BT: Tensor, clip: float) -> Tensor:

@@ -1,18 +1,37 @@
-"""Runs PPO as a stage: loads what the stages before made, keeps checkpoints and curves, publishes the policy."""
+"""Runs PPO as a stage: loads what the stages before made, keeps checkpoints and curves, publishes the policy.
+
+`history` in metrics.json has the facts of every update, and the trackers have them as curves:
+
+- reward_model_score, score: means over the responses, as the reward model gives it and as PPO is paid by it.
+- kl, kl_k3: divergence of a response from the SFT policy, in nats: the mean of sums over its tokens of k1 and of k3.
+- kl_weight: the weight of the divergence in this update.
+- kl_from_writer: mean k3 of a token between the policy that wrote the batch and the one of the last pass over it.
+- clip_fraction, ratio, ratio_furthest_from_1, policy_loss, value_loss, gradient_norm: of that last pass.
+- explained_variance: of the returns by the value head, as it was before the update; 1 is perfect, 0 knows nothing.
+- entropy: mean over the tokens, in nats. response_tokens, ended: mean length, and share that ended by itself.
+- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.repetition`.
+- alarm_collapse, alarm_length: 1 while they ring, see `train.alarms`; `alarms` has a sentence for each that ever did.
+- tokens, steps: tokens read in a pass, and optimiser steps; fewer than the page's epochs where `kl_stop` ended them.
+"""
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from retroformer.progress import line
 from train import checkpoint
+from train.alarms import first_rings, ringing
 from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
 from train.ppo import Sampling, make_optimizer, ppo
+from train.repetition import describer
 from train.shared_base import load_shared_base
 from train.stage import METRICS, Meter, Stage, publish
 from train.tracking import tracker
+
+logger = logging.getLogger(__name__)
 
 
 def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: Path) -> None:
@@ -32,7 +51,7 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
     model = load_shared_base(page, sft, reward)
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
-    resumed_from = len(history)
+    resumed_from, rung = len(history), len(first_rings(history))
     measured = json.loads((reward / METRICS).read_text())
     sampling = Sampling(
         longest_response,
@@ -44,12 +63,16 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
         max(measured["train_score_deviation"], 1e-3),
     )
     with tracker(stage) as track, line("train ppo", settings.updates, resumed_from) as progress:
-        for facts in ppo(model, optimizer, ids, settings, sampling, resumed_from):
-            history.append(facts)
-            track(len(history), facts)
+        for facts in ppo(model, optimizer, ids, settings, sampling, history, describer(tokenizer, prompts, ids)):
+            history.append(facts | ringing(history, facts))
+            track(len(history), history[-1])
             progress.show(len(history), f"score {facts['score']:+.2f}  kl {facts['kl']:.2f}")
+            for alarm in first_rings(history)[rung:]:
+                logger.warning(alarm)
+                rung += 1
             if len(history) % page.checkpoint_steps == 0:
                 checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
-    tokens = sum(int(facts["tokens"]) for facts in history[resumed_from:]) * settings.epochs
+    tokens = sum(int(facts["tokens"] * facts["steps"]) for facts in history[resumed_from:])
     counts = {"prompts": len(prompts), "updates": len(history), "resumed_from_update": resumed_from}
-    publish(stage, model.save_policy, counts | {"history": history} | meter.read(tokens))
+    told = {"alarms": first_rings(history), "history": history}
+    publish(stage, model.save_policy, counts | told | meter.read(tokens))

@@ -7,8 +7,16 @@ Where this is more than the paper says:
 1. Scores are shifted and scaled by their mean and standard deviation over the texts that the reward model was
    trained on, so that a score of 1 and the weight of the divergence mean the same in every run.
 2. A response that runs into the limit of tokens loses one such standard deviation: advice without an end is cut.
-3. Advantages are whitened over the tokens of a batch.
+3. Advantages are whitened over the tokens of a batch, unless the page says `whiten_advantages: false`.
 4. The value head has a learning rate of its own, since it starts from zero where the policy is fine-tuned.
+5. A page may ask for more, and none of it is on by itself: a weight of the divergence that is steered to a target
+   (`kl_target`), an early end of the passes over a batch (`kl_stop`), whitened rewards (`whiten_rewards`), and another
+   estimate of the divergence in the reward than log(pi / pi_SFT) (`kl_estimator`).
+
+Truncation, at the left or at the right: none. An over-long trajectory was shortened, and says so, where it became a
+prompt (`retroformer.prompts`); a prompt that does not fit into train.max_length together with the longest response
+stops the stage before its first update. A response ends by itself or at reflector.max_new_tokens, and the very tokens
+that were drawn are scored and trained on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +26,21 @@ import torch
 from torch import Tensor
 
 from retroformer.config import Ppo
+from train.divergence_control import kl_weight_after, next_kl_weight
 from train.losses import (
+    ESTIMATORS,
     clipped_policy_loss,
     clipped_value_loss,
+    explained_variance,
     generalized_advantages,
+    k1,
+    k3,
     masked_mean,
     token_rewards,
     whitened,
+    whitened_around_mean,
 )
+from train.repetition import Describe
 from train.sampling import Block, Responses, blocks, prompts_of_update, respond
 from train.shared_base import SharedBase
 
@@ -65,13 +80,16 @@ def ppo(
     prompts: Sequence[list[int]],
     page: Ppo,
     sampling: Sampling,
-    first_update: int = 0,
+    done: Sequence[dict[str, float]] = (),
+    describe: Describe = lambda prompts, responses: {},
 ) -> Iterator[dict[str, float]]:
     """Improve the policy update by update; yields the facts of each when it is done.
 
-    Every update draws from its own seed, so a run resumed at `first_update` repeats an unbroken one.
+    `done` has the facts of the updates that a checkpoint holds. Every update draws from its own seed, and the weight of
+    the divergence follows from the last facts, so a resumed run repeats an unbroken one.
     """
-    for update in range(first_update, page.updates):
+    kl_weight = kl_weight_after(done, page)
+    for update in range(len(done), page.updates):
         torch.manual_seed(sampling.seed * 1_000_003 + update)
         # Step 1. The policy answers a batch of prompts.
         batch = prompts_of_update(prompts, update, page.batch_size, sampling.seed)
@@ -79,17 +97,23 @@ def ppo(
             model, batch, sampling.max_new_tokens, page.micro_batch_size, sampling.pad_id, sampling.eos_id
         )
         # Step 2. The policy, the SFT policy and the reward model read the answers; rewards become advantages.
-        rollouts = evaluate(model, responses, page, sampling)
+        rollouts = evaluate(model, responses, page, sampling, kl_weight)
         # Step 3. A few passes over the batch with the clipped losses, one optimiser step each.
-        facts: dict[str, float] = {}
+        facts, steps = rollouts.facts | describe(batch, responses.tokens), 0
         for epoch in range(page.epochs):
             set_learning_rates(optimizer, page, update * page.epochs + epoch)
-            facts = optimize(model, optimizer, rollouts, page)
-        yield rollouts.facts | facts
+            facts |= accumulate_gradients(model, optimizer, rollouts, page)
+            if page.kl_stop is not None and facts["kl_from_writer"] > page.kl_stop:
+                break
+            optimizer.step()
+            steps += 1
+        yield facts | {"kl_weight": kl_weight, "steps": steps}
+        # Step 4. The weight of the divergence follows its target, where the page has one.
+        kl_weight = next_kl_weight(kl_weight, facts["kl"], page)
 
 
 @torch.no_grad()
-def evaluate(model: SharedBase, responses: Responses, page: Ppo, sampling: Sampling) -> Rollouts:
+def evaluate(model: SharedBase, responses: Responses, page: Ppo, sampling: Sampling, kl_weight: float) -> Rollouts:
     """What the models say about the responses, and the advantages that follow."""
     model.train()
     parts = [_read(model, block, responses.length) for block in blocks(responses, page.micro_batch_size)]
@@ -99,22 +123,32 @@ def evaluate(model: SharedBase, responses: Responses, page: Ppo, sampling: Sampl
     mask_BT = responses.mask_BT
     scores_B = (raw_scores_B - sampling.score_mean) / sampling.score_deviation
     scores_B = scores_B - MISSING_END_PENALTY * (~responses.ended_B).float()
-    rewards_BT = token_rewards(scores_B, log_probs_BT, reference_BT, mask_BT, page.kl)
+    # Masked before, since k3 of what policies think of padding may be infinite.
+    pair = log_probs_BT * mask_BT, reference_BT * mask_BT
+    rewards_BT = token_rewards(scores_B, ESTIMATORS[page.kl_estimator](*pair), mask_BT, kl_weight)
+    if page.whiten_rewards:
+        rewards_BT = whitened_around_mean(rewards_BT, mask_BT)
     advantages_BT, returns_BT = generalized_advantages(rewards_BT, values_BT, mask_BT, page.gamma, page.lam)
     facts = {
         "reward_model_score": float(raw_scores_B.mean()),
         "score": float(scores_B.mean()),
-        "kl": float(((log_probs_BT - reference_BT) * mask_BT).sum(dim=1).mean()),
+        "kl": float(k1(*pair).sum(dim=1).mean()),
+        "kl_k3": float(k3(*pair).sum(dim=1).mean()),
         "entropy": float(masked_mean(entropies_BT, mask_BT)),
+        "explained_variance": float(explained_variance(values_BT, returns_BT, mask_BT)),
         "response_tokens": float(mask_BT.sum(dim=1).mean()),
         "ended": float(responses.ended_B.float().mean()),
         "tokens": float(responses.attention_BL.sum()),
     }
-    return Rollouts(responses, log_probs_BT, values_BT, whitened(advantages_BT, mask_BT), returns_BT, facts)
+    if page.whiten_advantages:
+        advantages_BT = whitened(advantages_BT, mask_BT)
+    return Rollouts(responses, log_probs_BT, values_BT, advantages_BT, returns_BT, facts)
 
 
-def optimize(model: SharedBase, optimizer: torch.optim.Optimizer, rollouts: Rollouts, page: Ppo) -> dict[str, float]:
-    """One pass over the batch, one step; the gradient is the mean over all tokens of all responses."""
+def accumulate_gradients(
+    model: SharedBase, optimizer: torch.optim.Optimizer, rollouts: Rollouts, page: Ppo
+) -> dict[str, float]:
+    """One pass over the batch for one step; the gradient is the mean over all tokens of all responses."""
     model.train()
     optimizer.zero_grad()
     total = rollouts.responses.mask_BT.sum()
@@ -133,13 +167,13 @@ def optimize(model: SharedBase, optimizer: torch.optim.Optimizer, rollouts: Roll
                 "value_loss": value_BT,
                 "ratio": off_BT + 1,
                 "clip_fraction": (off_BT.abs() > page.clip).float(),
+                "kl_from_writer": k3(old_BT, new.log_probs_BT),
             }.items():
                 facts[name] = facts.get(name, 0.0) + float((values_BT * mask_BT).sum() / total)
             furthest = float((off_BT.abs() * mask_BT).max())
             facts["ratio_furthest_from_1"] = max(furthest, facts.get("ratio_furthest_from_1", 0.0))
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     facts["gradient_norm"] = float(torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM))
-    optimizer.step()
     return facts
 
 

@@ -26,6 +26,12 @@ class Responses(NamedTuple):
         """T."""
         return self.mask_BT.shape[1]
 
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The tokens of each response, the one that ends its turn included, without padding."""
+        response_BT = self.ids_BL[:, -self.length :]
+        return [ids_T[mask_T > 0].tolist() for ids_T, mask_T in zip(response_BT, self.mask_BT, strict=True)]
+
 
 class Block(NamedTuple):
     """A micro-batch: some rows, without the padding that all of them have."""

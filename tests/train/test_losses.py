@@ -11,6 +11,7 @@ from train.losses import (
     divergence,
     generalized_advantages,
     implicit_rewards,
+    k1,
     masked_mean,
     preference_loss,
     token_rewards,
@@ -19,10 +20,11 @@ from train.losses import (
 
 
 def test_the_score_is_paid_at_the_last_token_and_divergence_at_each() -> None:
+    log_probs_BT = torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -1.0, -9.0]])
+    reference_log_probs_BT = torch.tensor([[-1.5, -1.0, -3.0], [-2.0, -1.0, -1.0]])
     rewards_BT = token_rewards(
         scores_B=torch.tensor([2.0, -1.0]),
-        log_probs_BT=torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -1.0, -9.0]]),
-        reference_log_probs_BT=torch.tensor([[-1.5, -1.0, -3.0], [-2.0, -1.0, -1.0]]),
+        divergences_BT=k1(log_probs_BT, reference_log_probs_BT),
         mask_BT=torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]),
         kl_weight=0.1,
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 from retroformer.config import Ppo
 from tests.train.world import experiment
 from train.base import load_base, lora_config
-from train.ppo import Sampling, evaluate, make_optimizer, optimize, ppo, set_learning_rates
+from train.ppo import Sampling, accumulate_gradients, evaluate, make_optimizer, ppo, set_learning_rates
 from train.sampling import blocks, padded_responses, prompts_of_update, respond
 from train.shared_base import SharedBase
 
@@ -74,12 +74,15 @@ def test_the_first_ratio_of_an_update_is_exactly_one(
     optimizer = make_optimizer(model, settings())
     torch.manual_seed(1)
     responses = respond(model, sorted(PROMPTS * 2, key=len), 4, 5, PAD, END)
-    rollouts = evaluate(model, responses, settings(micro_batch_size=5), SAMPLING)
+    rollouts = evaluate(model, responses, settings(micro_batch_size=5), SAMPLING, kl_weight=0.0)
     set_learning_rates(optimizer, settings(), 100)
-    first = optimize(model, optimizer, rollouts, settings(micro_batch_size=5))
-    assert (first["ratio_furthest_from_1"], first["clip_fraction"]) == (0.0, 0.0)
+    first = accumulate_gradients(model, optimizer, rollouts, settings(micro_batch_size=5))
+    assert (first["ratio_furthest_from_1"], first["clip_fraction"], first["kl_from_writer"]) == (0.0, 0.0, 0.0)
     assert first["ratio"] == pytest.approx(1.0)
-    assert optimize(model, optimizer, rollouts, settings(micro_batch_size=5))["ratio_furthest_from_1"] > 0
+    optimizer.step()
+    second = accumulate_gradients(model, optimizer, rollouts, settings(micro_batch_size=5))
+    assert second["ratio_furthest_from_1"] > 0
+    assert second["kl_from_writer"] > 0
 
 
 def test_only_policy_and_value_head_are_trained(tiny_base: Path, workplace: Path) -> None:
@@ -151,9 +154,62 @@ def test_an_answer_without_an_end_costs_one_deviation_of_the_score(tiny_base: Pa
     low = torch.tensor([[20, 21, 22, 23], [20, 21, 22, END]])
     responses = padded_responses([[5], [5]], low, 1, PAD, END)
     sampling = SAMPLING._replace(score_mean=0.5, score_deviation=0.25)
-    facts = evaluate(model, responses, settings(), sampling).facts
+    facts = evaluate(model, responses, settings(), sampling, kl_weight=0.0).facts
     # Both earn (1 - 0.5) / 0.25 = 2; the first loses 1 for its missing end.
     assert (facts["reward_model_score"], facts["score"], facts["ended"]) == (1.0, 1.5, 0.5)
+
+
+def moved(folder: Path, base: Path) -> SharedBase:
+    """A policy that is no longer its reference."""
+    page, sft, reward = adapters(folder, base)
+    model = PaysForLowTokens(load_base(page), sft, reward)
+    list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(updates=1, kl=0.1), SAMPLING))
+    return model
+
+
+@pytest.mark.parametrize(("estimator", "fact"), [("k1", "kl"), ("k3", "kl_k3")])
+def test_a_response_earns_its_score_less_the_divergence_that_the_page_names(
+    tiny_base: Path, workplace: Path, estimator: str, fact: str
+) -> None:
+    model, page = moved(workplace, tiny_base), settings(kl_estimator=estimator, lam=1.0)
+    rollouts = evaluate(model, respond(model, PROMPTS, 4, 6, PAD, END), page, SAMPLING, kl_weight=0.5)
+    # With lambda and gamma 1 the return of the first token is the sum of all rewards, whatever the values.
+    earned = rollouts.returns_BT[:, 0].mean().item()
+    assert rollouts.facts["kl"] != rollouts.facts["kl_k3"]
+    assert earned == pytest.approx(rollouts.facts["score"] - 0.5 * rollouts.facts[fact], rel=1e-4)
+
+
+def test_rewards_and_advantages_are_whitened_where_the_page_says_so(tiny_base: Path, workplace: Path) -> None:
+    model = moved(workplace, tiny_base)
+    torch.manual_seed(0)
+    responses = respond(model, PROMPTS, 4, 6, PAD, END)
+    plain, whitened = (
+        evaluate(model, responses, settings(lam=1.0, whiten_rewards=on, whiten_advantages=on), SAMPLING, kl_weight=0.5)
+        for on in (False, True)
+    )
+    here = responses.mask_BT > 0
+    rewards, scaled = (
+        (one.returns_BT - torch.nn.functional.pad(one.returns_BT[:, 1:], (0, 1)))[here] for one in (plain, whitened)
+    )
+    assert scaled.std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
+    assert scaled.mean().item() == pytest.approx(rewards.mean().item(), abs=1e-5)
+    assert whitened.advantages_BT[here].std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
+    values_BT = plain.returns_BT - plain.advantages_BT
+    torch.testing.assert_close(values_BT[here], plain.values_BT[here], rtol=1e-3, atol=1e-5)
+
+
+def test_a_batch_is_left_where_the_policy_has_gone_too_far_from_its_writer(tiny_base: Path, workplace: Path) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model, wary = PaysForLowTokens(load_base(page), sft, reward), settings(kl_stop=1e-4, updates=2)
+    facts = list(ppo(model, make_optimizer(model, wary), PROMPTS, wary, SAMPLING))
+    # The writer is the policy itself in the first pass, so one step is always taken.
+    assert [one["steps"] for one in facts] == [1, 1]
+    assert all(one["kl_from_writer"] > 1e-4 for one in facts)
+
+
+def test_responses_are_told_without_their_padding() -> None:
+    responses = padded_responses([[5], [5, 6]], torch.tensor([[7, END, 9], [7, 8, 9]]), 2, PAD, END)
+    assert responses.tokens == [[7, END], [7, 8, 9]]
 
 
 def test_learning_rates_rise_and_then_stay(tiny_base: Path, workplace: Path) -> None:
