@@ -1,4 +1,5 @@
-"""python -m train actor|warm|sft|reward|ppo|dpo|grpo EXPERIMENT.yaml [key=value ...]."""
+"""python -m train actor|warm|sft|reward|ppo|dpo|grpo EXPERIMENT.yaml [key=value ...];
+python -m train plan|merge|gguf ... (see USAGE)."""
 
 import logging
 import os
@@ -12,6 +13,7 @@ from retroformer.config import Experiment, Optimizer
 from retroformer.errors import ConfigError, run_command
 from train import inputs
 from train.base import load_tokenizer, require_adapter
+from train.card import ABOUT
 from train.dataset import Prompt, samples
 from train.stage import Stage, finished, make_stage
 
@@ -25,6 +27,10 @@ USAGE = """
   python -m train dpo EXPERIMENT.yaml [key=value ...]      write what is better of two, without a reward model
   python -m train grpo EXPERIMENT.yaml [key=value ...]     write what is better than its group, scored or tried live"""
 
+USAGE_OF_WEIGHTS = """
+  python -m train merge EXPERIMENT.yaml STAGE [key=value ...]   write base and adapter as full weights (serve.dtype)
+  python -m train gguf EXPERIMENT.yaml STAGE [key=value ...]    the same in a file for llama.cpp"""
+
 
 def main(arguments: list[str]) -> None:
     """Run one stage of training, unless it is done."""
@@ -32,8 +38,11 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["plan"]:
         print_plan(arguments[1:])
         return
+    if arguments[:1] in (["merge"], ["gguf"]):
+        print(full_weights(*arguments))
+        return
     if not arguments or arguments[0] not in (*stages, "grpo"):
-        raise ConfigError(f"Name a stage: {', '.join((*stages, 'grpo'))}. Usage:{USAGE}")
+        raise ConfigError(f"Name a stage: {', '.join((*stages, 'grpo'))}. Usage:{USAGE}{USAGE_OF_WEIGHTS}")
     page = read_page(arguments[1:], USAGE)
     silence_libraries()
     # Live returns start a server for the page, with the words that made it.
@@ -47,6 +56,23 @@ def print_plan(arguments: Sequence[str]) -> None:
     silence_libraries()
     for paragraph in plan(arguments):
         print(paragraph, end="\n\n", flush=True)
+
+
+def full_weights(form: str, *arguments: str) -> str:
+    """Base and adapter in one: merged weights, or a file for llama.cpp."""
+    if len(arguments) < 2 or arguments[1] not in ABOUT:
+        raise ConfigError(f"Name a page and a stage ({', '.join(ABOUT)}). Usage:{USAGE_OF_WEIGHTS}")
+    page, stage, *overrides = arguments
+    experiment = read_page([page, *overrides], USAGE_OF_WEIGHTS).experiment
+    silence_libraries()
+    from train.merge import merge, told
+
+    if form == "merge":
+        return told(merge(experiment, stage))
+    from train.gguf import convert_stage
+
+    path = convert_stage(experiment, stage)
+    return f"{path}: {path.stat().st_size / 1e6:,.0f} MB for llama.cpp, in {experiment.serve.dtype}"
 
 
 def actor(experiment: Experiment) -> str:
