@@ -1,5 +1,5 @@
-"""Group relative policy optimisation of the reflector (DeepSeekMath, eq. 3 and 4): no value function, no advantage over
-time; a reflection is as good as it is better than others on the same failure.
+"""Group relative policy optimisation of the reflector (DeepSeekMath, eq. 3 and 4): there is no value function; a
+reflection is as good as it is better than others on the same failure.
 
 Reads prompts of collected reflections, or the failures themselves, and the SFT adapter, which is where the policy
 starts and what it is held to; writes a LoRA adapter to runs/NAME/grpo. A reward is the reward model's score, or *live*:
@@ -11,11 +11,10 @@ The loop is our own, with PPO's sampling and PPO's one base for all adapters. tr
 1. It keeps a batch of responses in memory alone. Killed between two passes over one, it draws others from a policy that
    has moved: the weights end up elsewhere, and rollouts that were paid for are paid for again.
 2. With a 4-bit base it rounds the policy to bf16, but not the reference: they differ before the first step.
-3. It computes log-probabilities in bf16 where that is the base's type; its option for fp32 rounds the logits back where
-   the embeddings are tied, as in the embedded model.
-4. The reward model would be a second base in memory, or a function that switches the trained model's adapters unseen.
+3. The reward model would be a second base in memory, or a function that switches the trained model's adapters unseen.
 
-What trl does as well is the same: its advantages, its loss and its estimator are those below.
+In the rest it is as good: it takes a reward that is missing, trains on the tokens it has drawn, and its advantages,
+loss and estimator of the divergence are those below.
 
 Where this is more than DeepSeekMath says:
 
