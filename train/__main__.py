@@ -1,5 +1,6 @@
 """python -m train actor|warm|sft|reward|ppo|dpo|grpo EXPERIMENT.yaml [key=value ...];
-python -m train plan|merge|gguf ... (see USAGE)."""
+python -m train plan|merge|gguf ... (see USAGE).
+"""
 
 import logging
 import os
