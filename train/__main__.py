@@ -1,5 +1,4 @@
-"""python -m train actor|warm|sft|reward|ppo|dpo|grpo EXPERIMENT.yaml [key=value ...];
-python -m train plan|merge|gguf ... (see USAGE).
+"""python -m train actor|warm|sft|reward|ppo|dpo|grpo EXPERIMENT.yaml [key=value ...]; plan, merge and gguf beside."""
 """
 
 import logging

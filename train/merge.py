@@ -72,7 +72,7 @@ def merge(experiment: Experiment, name: str) -> Path:
         ConfigError: merged and unmerged logits differ.
     """
     adapter, base = require_adapter(experiment.stage_folder(name)), base_model_folder(experiment.train.base_model)
-    facts = {
+    facts: dict[str, Any] = {
         "stage": name,
         "adapter_sha256": folder_sha256(adapter),
         "base_sha256": folder_sha256(base),
