@@ -1,5 +1,4 @@
 """python -m train actor|warm|sft|reward|ppo|dpo|grpo EXPERIMENT.yaml [key=value ...]; plan, merge and gguf beside."""
-"""
 
 import logging
 import os
