@@ -103,7 +103,7 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
     page = stage.experiment.train
     with replacing(stage.folder) as unfinished:
         write(unfinished)
-        _name_base(unfinished / "adapter_config.json", page.base_model)
+        _make_repeatable(unfinished / "adapter_config.json", page.base_model)
         (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.model_dump(mode="json"), sort_keys=False))
         facts = {
             "stage": stage.name,
@@ -141,10 +141,14 @@ def replacing(folder: Path) -> Iterator[Path]:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _name_base(adapter_config: Path, name: str) -> None:
-    """Name the base as the page does: where it lies on this machine would change the adapter's hash on every other."""
+def _make_repeatable(adapter_config: Path, base: str) -> None:
+    """Write what changes from machine to machine, and from process to process, as it is everywhere.
+
+    Where the base lies on this machine, and the order in which peft's sets are written, would change the adapter's hash.
+    """
     settings = json.loads(adapter_config.read_text())
-    settings["base_model_name_or_path"] = name
+    settings["base_model_name_or_path"] = base
+    settings["target_modules"] = sorted(settings["target_modules"])
     adapter_config.write_text(json.dumps(settings, indent=2) + "\n")
 
 

@@ -92,6 +92,18 @@ def test_a_finished_stage_is_done_until_its_inputs_change(
     assert metrics(workplace, "warm")["steps"] == 12
 
 
+def test_another_process_publishes_an_adapter_of_the_same_hash(tiny_base: Path, workplace: Path) -> None:
+    made = page(workplace, tiny_base, lora={"targets": "all-linear"})
+    collect(made)
+    hashes = set[str]()
+    for seed in "12":  # Sets of strings have another order in each.
+        told = ENVIRONMENT | {"PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-m", "train", "warm", str(made)], cwd=workplace, env=told, check=True)
+        hashes.add(metrics(workplace, "warm")["adapter_sha256"])
+        shutil.rmtree(workplace / "runs/tiny/warm")
+    assert len(hashes) == 1
+
+
 def test_stages_start_from_the_adapters_of_those_before(tiny_base: Path, workplace: Path) -> None:
     made = page(workplace, tiny_base)
     collect(made)
