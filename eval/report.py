@@ -11,6 +11,7 @@ from eval.failures import failure_classes, judgements
 from eval.figure import draw_curve
 from eval.findings import Findings
 from eval.lesson import lessons_of
+from eval.overoptimisation import gains, render_gains
 from eval.page import to_html
 from eval.rates import (
     difference_after_last,
@@ -70,6 +71,8 @@ def _sections(findings: Findings) -> Iterable[str]:
             f"## How the models were trained\n\n![Losses, score and divergence](training.png)\n\n"
             f"{training_table(trained)}\n\n{reward_audit(trained)}"
         )
+    if gained := render_gains(gains(experiment, outcomes)):
+        yield f"## What the reward model saw, and what the world\n\n{gained}"
     if isinstance(experiment.environment, Alfworld):
         yield from _about_advice(findings)
     else:
