@@ -144,7 +144,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 def _make_repeatable(adapter_config: Path, base: str) -> None:
     """Write what changes from machine to machine, and from process to process, as it is everywhere.
 
-    Where the base lies on this machine, and the order in which peft's sets are written, would change the adapter's hash.
+    Where the base lies, and the order in which peft writes a set, would change the adapter's hash.
     """
     settings = json.loads(adapter_config.read_text())
     settings["base_model_name_or_path"] = base
