@@ -148,7 +148,8 @@ def accumulate_gradients(
     model.train()
     optimizer.zero_grad()
     mask_BT, total = rollouts.responses.mask_BT, rollouts.responses.mask_BT.sum()
-    facts = dict.fromkeys(("policy_loss", "kl_loss", "ratio", "clip_fraction", "ratio_furthest_from_1"), 0.0)
+    names: tuple[str, ...] = ("policy_loss", "kl_loss", "ratio", "clip_fraction", "ratio_furthest_from_1")
+    facts = dict.fromkeys(names, 0.0)
     for block in blocks(rollouts.responses, page.micro_batch_size):
         rows = block.rows
         new = model.opinions(block.ids_BL, block.attention_BL, rollouts.responses.length)
