@@ -10,7 +10,7 @@ from typing import Any
 from retroformer.assembly import Page, read_page
 from retroformer.config import Experiment, Optimizer
 from retroformer.errors import ConfigError, run_command
-from train import inputs
+from train import inputs, processes
 from train.base import load_tokenizer, require_adapter
 from train.card import ABOUT
 from train.dataset import Prompt, samples
@@ -32,8 +32,15 @@ USAGE_OF_WEIGHTS = """
 
 
 def main(arguments: list[str]) -> None:
-    """Run one stage of training, unless it is done."""
+    """Run one stage of training, unless it is done; in all processes that a launcher started for it."""
+    with processes.joined():
+        _run_command(arguments)
+
+
+def _run_command(arguments: list[str]) -> None:
     stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo, "dpo": dpo}
+    if arguments and arguments[0] not in stages:
+        processes.require_one(arguments[0])
     if arguments[:1] == ["plan"]:
         print_plan(arguments[1:])
         return
@@ -45,7 +52,9 @@ def main(arguments: list[str]) -> None:
     page = read_page(arguments[1:], USAGE)
     silence_libraries()
     # Live returns start a server for the page, with the words that made it.
-    print(grpo(page) if arguments[0] == "grpo" else stages[arguments[0]](page.experiment))
+    told = grpo(page) if arguments[0] == "grpo" else stages[arguments[0]](page.experiment)
+    if processes.is_main():
+        print(told)
 
 
 def print_plan(arguments: Sequence[str]) -> None:
@@ -157,10 +166,12 @@ def _grpo_live(page: Page) -> str:
 
 
 def run(stage: Stage, train: Callable[[], None]) -> str:
-    """Train, unless the stage is done with these inputs; a line that says what there is now."""
+    """Train, unless the stage is done with these inputs; a line that says what there is now, in the main process."""
     done = finished(stage)
     if done is None:
         train()
+    if not processes.is_main():
+        return ""
     metrics = finished(stage) or {}
     start = f"{stage.name} is already done with these inputs" if done else f"trained {stage.name}"
     return f"{start}: {stage.folder} ({_told(metrics)})"

@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 
+from train import processes
 from train.shared_base import POLICY, SharedBase
 
 KEPT = 2
 
 
 def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, history: list[dict[str, float]]) -> None:
-    """Write what the next update needs. Random states are not among it: every update seeds itself."""
+    """Write what the next update needs, in the main process. Random states are not among it: every update seeds itself."""
+    if not processes.is_main():
+        return
     from peft import get_peft_model_state_dict
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from retroformer.environments import alfworld
 from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError
 from retroformer.progress import line
+from train import processes
 from train.base import load_tokenizer
 from train.demonstrations import Demonstration, counts, demonstrations, transcript
 from train.imitation import imitate
@@ -31,7 +32,7 @@ def scripted_play(experiment: Experiment) -> list[Demonstration]:
         raise ConfigError("The household actor plays ALFWorld only: set environment.name=alfworld.")
     games = alfworld.taskset(section, experiment.seed)
     made = list[Demonstration]()
-    with line("demonstrations", settings.demonstrations, 0) as progress:
+    with line("demonstrations", settings.demonstrations, 0, console=processes.screen()) as progress:
         for one in demonstrations(games, settings.demonstrations, settings.actions, experiment.seed):
             made.append(one)
             progress.show(len(made), "")

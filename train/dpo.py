@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from transformers import Trainer, TrainingArguments
+from transformers import TrainingArguments
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
 from retroformer.config import Dpo
@@ -32,13 +32,13 @@ from train.dataset import SamplePair, require_length, sample_pairs
 from train.losses import divergence, implicit_rewards, preference_loss
 from train.reward import MEASURED_PAIRS, held_out_tasks
 from train.stage import Meter, Stage, publish
-from train.supervised import ordered_rows, run_trainer, trainer_settings
+from train.supervised import DealingTrainer, ordered_rows, run_trainer, trainer_settings
 
 POLICY, REFERENCE = "default", "ref"
 """Adapters on one base; peft writes `default` into a folder itself, others into folders below it."""
 
 
-class PairTrainer(Trainer):  # type: ignore[misc]
+class PairTrainer(DealingTrainer):
     """Trains the policy on pairs; the reference stays the SFT policy."""
 
     def __init__(self, beta: float, **settings: Any) -> None:

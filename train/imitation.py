@@ -19,10 +19,10 @@ from retroformer.config import Optimizer
 from train.base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config
 from train.dataset import IGNORED, require_length
 from train.stage import Meter, Stage, publish
-from train.supervised import ordered_rows, run_trainer, trainer_settings
+from train.supervised import DealingTrainer, ordered_rows, run_trainer, trainer_settings
 
 
-class ResponseTrainer(SFTTrainer):  # type: ignore[misc]
+class ResponseTrainer(DealingTrainer, SFTTrainer):  # type: ignore[misc]
     """trl's trainer, with the language head run on labelled positions alone.
 
     On a CPU, trl runs the head on every position, prompts included, which for a small model with a large vocabulary

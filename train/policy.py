@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from retroformer.progress import line
-from train import checkpoint
+from train import checkpoint, processes
 from train.alarms import first_rings, ringing
 from train.audit import require_better_than_chance
 from train.base import load_tokenizer
@@ -62,7 +62,8 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
         # A reward model that scores everything alike would divide by nothing.
         max(measured["train_score_deviation"], 1e-3),
     )
-    with tracker(stage) as track, line("train ppo", settings.updates, resumed_from) as progress:
+    shown = line("train ppo", settings.updates, resumed_from, console=processes.screen())
+    with tracker(stage) as track, shown as progress:
         for facts in ppo(model, optimizer, ids, settings, sampling, history, describer(tokenizer, prompts, ids)):
             history.append(facts | ringing(history, facts))
             track(len(history), history[-1])

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from retroformer.config import Ppo
+from train import processes
 from train.divergence_control import kl_weight_after, next_kl_weight
 from train.losses import (
     ESTIMATORS,
@@ -116,7 +117,8 @@ def ppo(
 def evaluate(model: SharedBase, responses: Responses, page: Ppo, sampling: Sampling, kl_weight: float) -> Rollouts:
     """What the models say about the responses, and the advantages that follow."""
     model.train()
-    parts = [_read(model, block, responses.length) for block in blocks(responses, page.micro_batch_size)]
+    micro_batches = blocks(responses, page.micro_batch_size)
+    parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length))
     log_probs_BT, values_BT, entropies_BT, reference_BT, raw_scores_B = (
         torch.cat(column) for column in zip(*parts, strict=True)
     )
@@ -151,30 +153,38 @@ def accumulate_gradients(
     """One pass over the batch for one step; the gradient is the mean over all tokens of all responses."""
     model.train()
     optimizer.zero_grad()
-    total = rollouts.responses.mask_BT.sum()
+    micro_batches = blocks(rollouts.responses, page.micro_batch_size)
+    parts = processes.each(micro_batches, lambda block: _add_gradients(model, block, rollouts, page))
     facts: dict[str, float] = {}
-    for block in blocks(rollouts.responses, page.micro_batch_size):
-        rows, mask_BT = block.rows, rollouts.responses.mask_BT[block.rows]
-        new = model.opinions(block.ids_BL, block.attention_BL, rollouts.responses.length)
-        old_BT = rollouts.log_probs_BT[rows]
-        policy_BT = clipped_policy_loss(new.log_probs_BT, old_BT, rollouts.advantages_BT[rows], page.clip)
-        value_BT = clipped_value_loss(new.values_BT, rollouts.values_BT[rows], rollouts.returns_BT[rows], page.clip)
-        (((policy_BT + page.value_weight * value_BT) * mask_BT).sum() / total).backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            off_BT = torch.exp(new.log_probs_BT - old_BT) - 1
-            for name, values_BT in {
-                "policy_loss": policy_BT,
-                "value_loss": value_BT,
-                "ratio": off_BT + 1,
-                "clip_fraction": (off_BT.abs() > page.clip).float(),
-                "kl_from_writer": k3(old_BT, new.log_probs_BT),
-            }.items():
-                facts[name] = facts.get(name, 0.0) + float((values_BT * mask_BT).sum() / total)
-            furthest = float((off_BT.abs() * mask_BT).max())
-            facts["ratio_furthest_from_1"] = max(furthest, facts.get("ratio_furthest_from_1", 0.0))
+    for part in parts:
+        furthest = max(part["ratio_furthest_from_1"], facts.get("ratio_furthest_from_1", 0.0))
+        facts = {name: facts.get(name, 0.0) + share for name, share in part.items()}
+        facts["ratio_furthest_from_1"] = furthest
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    processes.sum_gradients(trained)
     facts["gradient_norm"] = float(torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM))
     return facts
+
+
+def _add_gradients(model: SharedBase, block: Block, rollouts: Rollouts, page: Ppo) -> dict[str, float]:
+    """The losses of a micro-batch, and their gradients: its share of the mean over all tokens."""
+    rows, mask_BT, total = block.rows, rollouts.responses.mask_BT[block.rows], rollouts.responses.mask_BT.sum()
+    new = model.opinions(block.ids_BL, block.attention_BL, rollouts.responses.length)
+    old_BT = rollouts.log_probs_BT[rows]
+    policy_BT = clipped_policy_loss(new.log_probs_BT, old_BT, rollouts.advantages_BT[rows], page.clip)
+    value_BT = clipped_value_loss(new.values_BT, rollouts.values_BT[rows], rollouts.returns_BT[rows], page.clip)
+    (((policy_BT + page.value_weight * value_BT) * mask_BT).sum() / total).backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        off_BT = torch.exp(new.log_probs_BT - old_BT) - 1
+        shares = {
+            "policy_loss": policy_BT,
+            "value_loss": value_BT,
+            "ratio": off_BT + 1,
+            "clip_fraction": (off_BT.abs() > page.clip).float(),
+            "kl_from_writer": k3(old_BT, new.log_probs_BT),
+        }
+        facts = {name: float((values_BT * mask_BT).sum() / total) for name, values_BT in shares.items()}
+        return facts | {"ratio_furthest_from_1": float((off_BT.abs() * mask_BT).max())}
 
 
 def make_optimizer(model: SharedBase, page: Ppo) -> torch.optim.AdamW:

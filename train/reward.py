@@ -22,7 +22,7 @@ from train.base import load_base, load_tokenizer, lora_config
 from train.dataset import Sample, SamplePair, require_length, sample_pairs, samples
 from train.losses import preference_loss
 from train.stage import Meter, Stage, publish
-from train.supervised import ordered_rows, run_trainer, trainer_settings
+from train.supervised import DealingTrainer, ordered_rows, run_trainer, trainer_settings
 
 HELD_OUT_SHARE = 0.1
 """Of the tasks."""
@@ -30,6 +30,10 @@ MEASURED_PAIRS = 64
 """Of those trained on, to measure accuracy and where scores lie; all of them would cost half an epoch."""
 CENTRING = 0.01
 """Weight of the squared sum of a pair's scores: only differences are learned, and this keeps them around zero."""
+
+
+class OrderTrainer(DealingTrainer, RewardTrainer):  # type: ignore[misc]
+    """trl's trainer, in any number of processes."""
 
 
 def held_out_tasks(task_ids: Sequence[str], seed: int) -> set[str]:
@@ -57,7 +61,7 @@ def train_reward_model(
     lengths = [max(len(pair.chosen.ids), len(pair.rejected.ids)) for pair in known]
     torch.manual_seed(stage.experiment.seed)  # The score head is drawn when the model is loaded.
     settings = trainer_settings(stage, optimizer)
-    trainer: Any = RewardTrainer(
+    trainer: Any = OrderTrainer(
         model=load_base(page, scores=True),
         peft_config=lora_config(page.lora, scores=True),
         args=RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=not page.lora.dropout),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from train import processes
 from train.shared_base import SharedBase
 
 
@@ -60,13 +61,16 @@ def respond(
     """One response of the policy to each prompt, `at_once` prompts at a time."""
     model.eval()
     longest = max(map(len, prompts))
-    drawn: list[Tensor] = []
-    for first in range(0, len(prompts), at_once):
+
+
+    def draw(first: int) -> Tensor:
         some = prompts[first : first + at_once]
         width = max(map(len, some))
         ids_BP = torch.tensor([[pad_id] * (width - len(ids)) + ids for ids in some], device=model.device)
         attention_BP = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in some], device=model.device)
-        drawn.append(model.generate(ids_BP, attention_BP, max_new_tokens, pad_id, eos_id)[:, width:])
+        return model.generate(ids_BP, attention_BP, max_new_tokens, pad_id, eos_id)[:, width:]
+
+    drawn = processes.each(range(0, len(prompts), at_once), draw)
     length = max(part.shape[1] for part in drawn)
     response_BT = torch.cat([pad(part, (0, length - part.shape[1]), value=pad_id) for part in drawn])
     return padded_responses(prompts, response_BT, longest, pad_id, eos_id)

@@ -25,6 +25,7 @@ from retroformer.config import Experiment, Optimizer
 from retroformer.embedded_model import base_model_folder
 from retroformer.errors import ConfigError
 from retroformer.provenance import code_version, folder_sha256, package_versions
+from train import processes
 from train.card import CARD, adapter_card
 
 METRICS = "metrics.json"
@@ -66,12 +67,18 @@ def make_stage(
     """The stage `name` on `data` (texts, in JSON's types), starting from `adapters` by their roles.
 
     Raises:
-        ConfigError: the batch cannot be put together from micro-batches.
+        ConfigError: the batch cannot be put together from micro-batches, or these not be dealt among processes.
     """
     if optimizer.batch_size % optimizer.micro_batch_size:
         raise ConfigError(
             f"train.{name}.batch_size={optimizer.batch_size} is no multiple of "
             f"train.{name}.micro_batch_size={optimizer.micro_batch_size}: change one of them."
+        )
+    if optimizer.batch_size // optimizer.micro_batch_size % processes.count():
+        raise ConfigError(
+            f"train.{name}.batch_size={optimizer.batch_size} cannot be dealt evenly among {processes.count()} processes "
+            f"in micro-batches of train.{name}.micro_batch_size={optimizer.micro_batch_size}: make it a multiple of "
+            f"{optimizer.micro_batch_size * processes.count()}, or make these smaller."
         )
     page = experiment.train
     inputs = {
@@ -99,7 +106,12 @@ def finished(stage: Stage) -> dict[str, Any] | None:
 
 
 def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]) -> None:
-    """Let `write` fill a folder, add metrics, the page and a card, and put it in the stage's place in one rename."""
+    """Let `write` fill a folder, add metrics, the page and a card, and put it in the stage's place in one rename.
+
+    Of several processes the main one does.
+    """
+    if not processes.is_main():
+        return
     page = stage.experiment.train
     with replacing(stage.folder) as unfinished:
         write(unfinished)
@@ -153,16 +165,17 @@ def _make_repeatable(adapter_config: Path, base: str) -> None:
 
 
 class Meter:
-    """Counts what this process spends from now on."""
+    """Counts what is spent from now on."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def read(self, tokens: int) -> dict[str, float]:
-        """Seconds, CPU seconds and peak memory of this process; `tokens` are those that it trained on."""
-        cpu = time.process_time() - self._cpu
+        """Seconds, CPU seconds of all processes and peak memory of this one; `tokens` are those trained on."""
+        cpu = processes.total(time.process_time() - self._cpu)
         unit = 1 if sys.platform == "darwin" else 1024
         return {
+            "processes": processes.count(),
             "seconds": round(time.perf_counter() - self._wall, 2),
             "cpu_seconds": round(cpu, 2),
             "tokens": tokens,

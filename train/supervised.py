@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from retroformer.config import Optimizer
 from retroformer.progress import Line, line
+from train import processes
 from train.base import CPU, device, keep_trainables_in_fp32
 from train.dataset import order_of_training, require_rows
 from train.stage import Stage
@@ -42,7 +44,7 @@ def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
         "use_cpu": on_cpu,
         "bf16": page.dtype == "bfloat16",
         "activation_checkpointing": not on_cpu,
-        "save_strategy": "steps",
+        "save_strategy": "steps" if processes.is_main() else "no",
         "save_steps": page.checkpoint_steps,
         "save_total_limit": 2,
         "logging_steps": 1,
@@ -57,6 +59,41 @@ def ordered_rows(rows: Sequence[dict[str, Any]], lengths: Sequence[int], optimiz
     """The rows of all epochs, in the order of training."""
     order = order_of_training(lengths, optimizer.batch_size, optimizer.epochs, seed)
     return Dataset.from_list([rows[index] for index in order])
+
+
+class DealingTrainer(Trainer):  # type: ignore[misc]
+    """Shares its micro-batches with the same trainer in other processes, see `train.processes`.
+
+    Each reads every batch, computes its own micro-batches and sums gradients before the optimiser's step. All else is
+    done alike everywhere, as one process does it: the count of tokens, the last batch where rows do not fill it,
+    clipping, the schedule. What trl measures beside the loss (accuracy, margin) is of the main process's micro-batches.
+    """
+
+    _next = 0
+    """The micro-batch of this optimiser step that comes next."""
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """The loss and gradients of a micro-batch; zero where it is another process's."""
+        loss = torch.zeros((), device=self.args.device)
+        if processes.mine(self._next):
+            processes.own_numbers(self.args.seed, self.state.global_step, self._next)
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        self._next += 1
+        if self.accelerator.sync_gradients:
+            processes.sum_gradients(trained(model))
+            self._next = 0
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Trainer's own, with the loss of all micro-batches."""
+        if "loss" in logs:
+            logs["loss"] = processes.total(logs["loss"])
+        super().log(logs, start_time)
+
+
+def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters that training moves."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 class Watcher(TrainerCallback):  # type: ignore[misc]
@@ -88,11 +125,13 @@ def run_trainer(trainer: Any, stage: Stage, rows: int) -> dict[str, Any]:
     """
     require_rows(len(trainer.train_dataset), rows)
     keep_trainables_in_fp32(trainer.model)
+    processes.copy_from_main(trained(trainer.model))
     trainer.remove_callback(PrinterCallback)
     resumed = last_checkpoint(stage.checkpoints)
     done = _step(resumed) if resumed else 0
     steps = math.ceil(rows / (trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps))
-    with tracker(stage) as track, line(f"train {stage.name}", steps, done) as progress:
+    shown = line(f"train {stage.name}", steps, done, console=processes.screen())
+    with tracker(stage) as track, shown as progress:
         trainer.add_callback(Watcher(progress, track))
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

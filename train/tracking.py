@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from retroformer.errors import MissingInput
+from train import processes
 from train.stage import Stage
 
 
@@ -17,9 +18,9 @@ class Tracker(Protocol):
 
 @contextmanager
 def tracker(stage: Stage) -> Iterator[Tracker]:
-    """What `train.report_to` names, open for one stage."""
+    """What `train.report_to` names, open for one stage, in the main process."""
     name = stage.experiment.train.report_to
-    if name == "none":
+    if name == "none" or not processes.is_main():
         yield lambda step, values: None
     elif name == "tensorboard":
         yield from _tensorboard(stage)
