@@ -13,7 +13,10 @@ KEPT = 2
 
 
 def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, history: list[dict[str, float]]) -> None:
-    """Write what the next update needs, in the main process. Random states are not among it: every update seeds itself."""
+    """Write what the next update needs; of several processes the main one does.
+
+    Random states are not among it: every update seeds itself.
+    """
     if not processes.is_main():
         return
     from peft import get_peft_model_state_dict

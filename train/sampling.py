@@ -62,7 +62,6 @@ def respond(
     model.eval()
     longest = max(map(len, prompts))
 
-
     def draw(first: int) -> Tensor:
         some = prompts[first : first + at_once]
         width = max(map(len, some))

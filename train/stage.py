@@ -76,9 +76,9 @@ def make_stage(
         )
     if optimizer.batch_size // optimizer.micro_batch_size % processes.count():
         raise ConfigError(
-            f"train.{name}.batch_size={optimizer.batch_size} cannot be dealt evenly among {processes.count()} processes "
-            f"in micro-batches of train.{name}.micro_batch_size={optimizer.micro_batch_size}: make it a multiple of "
-            f"{optimizer.micro_batch_size * processes.count()}, or make these smaller."
+            f"{processes.count()} processes cannot share train.{name}.batch_size={optimizer.batch_size} evenly in "
+            f"micro-batches of train.{name}.micro_batch_size={optimizer.micro_batch_size}: make the batch a multiple "
+            f"of {optimizer.micro_batch_size * processes.count()}, or the micro-batches smaller."
         )
     page = experiment.train
     inputs = {
