@@ -42,7 +42,7 @@ class Place(NamedTuple):
     """Which of how many this process is; the first one is the main process."""
 
     rank: int
-    count: int
+    size: int
 
 
 _place: Place | None = None
@@ -51,7 +51,7 @@ _place: Place | None = None
 
 def count() -> int:
     """How many processes work on the stage."""
-    return _place.count if _place else 1
+    return _place.size if _place else 1
 
 
 def is_main() -> bool:
@@ -120,7 +120,7 @@ def each(items: Iterable[Item], do: Callable[[Item], Result]) -> list[Result]:
             done[index] = do(item)
     # Whoever did what, all go on with the same random numbers.
     own_numbers(common)
-    everything: list[Any] = [None] * _place.count
+    everything: list[Any] = [None] * _place.size
     with _hearing_others():
         torch.distributed.all_gather_object(everything, done)
     known: dict[int, Result] = {index: result for part in everything for index, result in part.items()}
@@ -129,7 +129,7 @@ def each(items: Iterable[Item], do: Callable[[Item], Result]) -> list[Result]:
 
 def mine(index: int) -> bool:
     """Whether this process does the piece of work with this number."""
-    return _place is None or index % _place.count == _place.rank
+    return _place is None or index % _place.size == _place.rank
 
 
 def own_numbers(*names: int) -> None:
@@ -175,8 +175,10 @@ def total(number: float) -> float:
 
 
 def _fill(tensors: Sequence["Tensor"], flat: "Tensor") -> None:
+    import torch
+
     sizes = [tensor.numel() for tensor in tensors]
-    for tensor, values in zip(tensors, flat.split(sizes), strict=True):
+    for tensor, values in zip(tensors, torch.split(flat, sizes), strict=True):
         tensor.copy_(values.view_as(tensor))
 
 
