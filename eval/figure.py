@@ -35,7 +35,7 @@ def draw_curve(outcomes: Sequence[ArmOutcome], title: str, seed: int, path: Path
             capsize=3,
         )
     axes.set_xticks(list(range(1, trials + 1)))
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.02)
     axes.set_xlabel("attempts allowed")
     axes.set_ylabel("share of held-out tasks solved")
     axes.set_title(title, loc="left", fontsize=11)
