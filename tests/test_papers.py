@@ -112,5 +112,7 @@ def test_a_page_of_the_papers_runs_on_the_embedded_model(
     text["serve"] = {"port": 0}
     embedded = tmp_path / "embedded.yaml"
     embedded.write_text(yaml.safe_dump(text, sort_keys=False))
-    said = play(opened(embedded, tmp_path, "actor.max_new_tokens=40"), collects=trains(path))
+    # A model this small ends few attempts by itself, and every action costs seconds.
+    short = ("actor.max_new_tokens=40", "reflector.max_new_tokens=40", "loop.actions=5")
+    said = play(opened(embedded, tmp_path, *short), collects=trains(path))
     assert "rated" in said or "| arm |" in said or "| actor |" in said
