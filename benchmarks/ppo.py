@@ -1,0 +1,253 @@
+"""Peak memory and seconds of an update: our PPO, and the last PPOTrainer that TRL had (1.12), in one run.
+
+    python benchmarks/ppo.py [--batch 16] [--micro-batch 4] [--prompt 256] [--response 32] [--epochs 4]
+                             [--updates 3] [--rounds 1] [--trl-python PYTHON] [--only ours trl lean]
+
+Both train the embedded model on a CPU with one thread. Each side of each round is a fresh process, so that its peak is
+its own. TRL 1.12 gets an environment of its own in the cache, made on the first run; there is no later TRL with PPO.
+
+Equal on both sides: the versions of all other libraries; the base (`train.base.load_base`: NF4 with double
+quantisation, compute in bfloat16, plain attention, and the guard for 4-bit gradients on CPUs); the adapters of policy,
+reference and reward model, in fp32; prompts, all of one length, so nobody pads; responses, none of which ends before
+the limit (tokens drawn are counted and compared); batch, micro-batch, one optimiser step for each pass over the batch;
+all weights of losses. Nothing is checkpointed, logged to files or loaded by workers.
+
+Not equal is how PPO is built. Ours has one base for all roles, a value head on the policy's trunk, logits of response
+tokens alone, and reads old log-probabilities with a pass of their own. TRL's has two models more, for values and for
+scores, each with a base of its own; it trains the value model's adapter beside the policy's, makes logits of every
+position, and keeps those that responses were drawn from. TRL's trainer is set up in two ways:
+
+trl     as TRL means it to be used with adapters (`model_adapter_name`, `ref_adapter_name`), in its leanest settings:
+        rollouts in micro-batches, no cache in training. Score heads get their input in fp32, without which it fails.
+lean    the best that its user could do around it: value and reward model are handed the policy's frozen weights, and
+        the value model trains its head alone, so no gradient goes through its trunk. Another, weaker critic.
+
+seconds    CPU time of the process (user and system) between the ends of updates, so that other work on the machine
+           disturbs little; and on the clock. Medians over all updates of all rounds.
+tensors    the most bytes of tensors alive at once in an update of two epochs, counted in one more process, not timed
+process    the highest resident memory of a timed process, libraries and loading included
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from retroformer.cache import cache_folder
+from retroformer.config import Experiment
+from retroformer.config_file import load
+from retroformer.embedded_model import base_model_folder
+
+ROOT = Path(__file__).parents[1]
+TRL = "trl==1.12.0"
+PAGE = "page.yaml"
+NAMES = ("ours", "trl", "lean")
+GIB = 1024**3
+AIM_MEMORY, AIM_SPEED = 0.5, 2.0
+
+
+class Figures(NamedTuple):
+    """Of one process."""
+
+    cpu_seconds: list[float]
+    """Of each update."""
+    wall_seconds: list[float]
+    resident_bytes: int
+    tensor_bytes: int
+    """0 where they were not counted."""
+    tokens_drawn: int
+
+
+class Laps:
+    """CPU and wall seconds from one call to the next."""
+
+    def __init__(self) -> None:
+        self.cpu_seconds: list[float] = []
+        self.wall_seconds: list[float] = []
+        self._cpu, self._wall = time.process_time(), time.perf_counter()
+
+    def __call__(self) -> None:
+        cpu, wall = time.process_time(), time.perf_counter()
+        self.cpu_seconds.append(cpu - self._cpu)
+        self.wall_seconds.append(wall - self._wall)
+        self._cpu, self._wall = cpu, wall
+
+
+def measure(name: str, folder: Path, *, count_tensors: bool) -> Figures:
+    """One side in this process. What is counted is slower, so its seconds tell nothing."""
+    import torch
+
+    from benchmarks.ppo_sides import SIDES
+    from train.rehearsal import LiveBytes, tensors_of
+
+    torch.set_num_threads(1)
+    experiment, drawn = load(folder / PAGE), list[int]()
+    if count_tensors:
+        # The first pass makes the optimiser's state, the second has it in memory from its start.
+        once = experiment.train.ppo.model_copy(update={"updates": 1, "epochs": 2})
+        experiment = experiment.model_copy(update={"train": experiment.train.model_copy(update={"ppo": once})})
+    ready = SIDES[name](experiment, folder)
+
+    def count_drawn(_: Any, __: Any, read: Any) -> None:
+        # Rollouts make logits of the next token alone, training of more.
+        if read.logits.shape[1] == 1:
+            drawn.append(len(read.logits))
+
+    ready.language_model.register_forward_hook(count_drawn)
+    known = (tensor for model in ready.models for tensor in tensors_of(model))
+    with LiveBytes(known) if count_tensors else nullcontext() as live:
+        laps = Laps()
+        ready.train(laps)
+    return Figures(laps.cpu_seconds, laps.wall_seconds, _highest_resident(), live.peak if live else 0, sum(drawn))
+
+
+def _highest_resident() -> int:
+    """Bytes. From /proc, since `ru_maxrss` of a process begins with that of the one that started it."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+
+
+def in_fresh_process(name: str, python: Path, folder: Path, *, count_tensors: bool = False) -> Figures:
+    """One side's figures. Ends the benchmark where the process fails."""
+    command = [str(python), __file__, "--side", name, "--folder", str(folder)]
+    settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = os.environ | settings | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    command += ["--count-tensors"] if count_tensors else []
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{name} failed:\n{done.stderr[-3000:]}")
+    return Figures(*json.loads(done.stdout.rstrip().rpartition("\n")[2]))
+
+
+def prepare(folder: Path, arguments: argparse.Namespace) -> Experiment:
+    """Write the page that sets every size, the adapters, and the prompts: noise, for costs do not depend on words."""
+    import torch
+
+    from benchmarks.ppo_sides import PROMPTS, REWARD, SFT
+    from train.architecture import read_config
+    from train.rehearsal import fresh_adapter
+
+    base = base_model_folder(arguments.base_model)
+    ppo = {"learning_rate": 1.4e-5, "epochs": arguments.epochs, "updates": arguments.updates}
+    ppo |= {"batch_size": arguments.batch, "micro_batch_size": arguments.micro_batch}
+    page = {
+        "run": "benchmark",
+        "environment": {"name": "alfworld", "source": "generated"},
+        "reflector": {"max_new_tokens": arguments.response},
+        "train": {"base_model": str(base), "report_to": "none", "ppo": ppo},
+    }
+    (folder / PAGE).write_text(yaml.safe_dump(page))
+    experiment = load(folder / PAGE)
+    torch.manual_seed(experiment.seed)
+    for name in (SFT, REWARD):
+        fresh_adapter(experiment, folder / name, scores=name == REWARD)
+    words = read_config(str(base)).config.vocab_size
+    prompts = torch.randint(3, words, (arguments.batch * arguments.updates, arguments.prompt))
+    (folder / PROMPTS).write_text(json.dumps(prompts.tolist()))
+    return experiment
+
+
+def trl_environment() -> Path:
+    """The Python of an environment that has TRL 1.12 and finds all else in ours; made if it is not there."""
+    folder = cache_folder() / TRL.replace("==", "-")
+    python, finished = folder / "bin" / "python", folder / "finished"
+    if not finished.exists():
+        print(f"Making TRL's environment in {folder} ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", TRL]
+        subprocess.run(pip, check=True)
+        # Its own packages come first, then those of the folder that a .pth file names.
+        packages = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+        (Path(packages) / "ours.pth").write_text(sysconfig.get_path("purelib"))
+        finished.touch()
+    return python
+
+
+class Summary(NamedTuple):
+    """Of one side in all rounds."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    tensor_bytes: int
+    resident_bytes: float
+
+
+def summarise(rounds: Sequence[Figures], counted: Figures) -> Summary:
+    cpu, wall = ([second for one in rounds for second in one[place]] for place in (0, 1))
+    resident = statistics.median(one.resident_bytes for one in rounds)
+    return Summary(statistics.median(cpu), statistics.median(wall), counted.tensor_bytes, resident)
+
+
+def report(sides: Mapping[str, Summary]) -> None:
+    print(f"{'':6}{'CPU-s/update':>14}{'wall s':>10}{'tensors GiB':>14}{'process GiB':>14}")
+    for name, one in sides.items():
+        memory = f"{one.tensor_bytes / GIB:14.2f}{one.resident_bytes / GIB:14.2f}"
+        print(f"{name:6}{one.cpu_seconds:14.2f}{one.wall_seconds:10.1f}{memory}")
+    for name, other in sides.items():
+        mine = sides.get("ours")
+        if mine and name != "ours":
+            tensors, process = (one / two for one, two in zip(mine[2:], other[2:], strict=True))
+            cpu, wall = (two / one for one, two in zip(mine[:2], other[:2], strict=True))
+            memory = f"peak memory {tensors:.2f} of tensors, {process:.2f} of the process"
+            speed = f"updates a second {cpu:.2f} by CPU time, {wall:.2f} by the clock"
+            print(f"ours / {name}: {memory} (aim: at most {AIM_MEMORY})")
+            print(f"ours / {name}: {speed} (aim: at least {AIM_SPEED})")
+
+
+def compare(chosen: argparse.Namespace) -> None:
+    """Print each process's figures as they come, then the table and the ratios."""
+    sizes = f"batch {chosen.batch} in micro-batches of {chosen.micro_batch}, {chosen.epochs} epochs"
+    print(f"{sizes}, {chosen.prompt} tokens of prompt, {chosen.response} of response")
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    theirs = (chosen.trl_python or trl_environment()).absolute() if set(chosen.only) - {"ours"} else None
+    python = {name: theirs if theirs and name != "ours" else Path(sys.executable) for name in chosen.only}
+    timed: dict[str, list[Figures]] = {name: [] for name in chosen.only}
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        prepare(work, chosen)
+        for number in range(chosen.rounds):
+            for name in chosen.only:
+                one = in_fresh_process(name, python[name], work)
+                timed[name].append(one)
+                updates = ", ".join(f"{cpu:.1f}" for cpu in one.cpu_seconds)
+                print(f"round {number}, {name}: CPU-s {updates}  (load {os.getloadavg()[0]:.1f})", flush=True)
+        if len({one.tokens_drawn for rounds in timed.values() for one in rounds}) > 1:
+            sys.exit("The sides drew different numbers of tokens, so nothing was compared.")
+        counted = {name: in_fresh_process(name, python[name], work, count_tensors=True) for name in chosen.only}
+    report({name: summarise(timed[name], counted[name]) for name in chosen.only})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--micro-batch", type=int, default=4)
+    parser.add_argument("--prompt", type=int, default=256, help="tokens")
+    parser.add_argument("--response", type=int, default=32, help="tokens")
+    parser.add_argument("--epochs", type=int, default=4, help="passes over a batch")
+    parser.add_argument("--updates", type=int, default=3, help="of each process")
+    parser.add_argument("--rounds", type=int, default=1, help="fresh processes of each side")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--base-model", default="embedded", help="as on a page: a folder, or a hub's name")
+    parser.add_argument("--trl-python", type=Path, help="an environment with trl 1.12 and retroformer's other needs")
+    parser.add_argument("--side", choices=NAMES, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--count-tensors", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.side:
+        print(json.dumps(measure(chosen.side, chosen.folder, count_tensors=chosen.count_tensors)))
+    else:
+        compare(chosen)
+
+
+if __name__ == "__main__":
+    main()
