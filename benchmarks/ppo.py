@@ -1,10 +1,11 @@
 """Peak memory and seconds of an update: our PPO, and the last PPOTrainer that TRL had (1.12), in one run.
 
-    python benchmarks/ppo.py [--batch 16] [--micro-batch 4] [--prompt 256] [--response 32] [--epochs 4]
+    python benchmarks/ppo.py [--batch 8] [--micro-batch 4] [--prompt 128] [--response 16] [--epochs 4]
                              [--updates 3] [--rounds 1] [--trl-python PYTHON] [--only ours trl lean]
 
 Both train the embedded model on a CPU with one thread. Each side of each round is a fresh process, so that its peak is
-its own. TRL 1.12 gets an environment of its own in the cache, made on the first run; there is no later TRL with PPO.
+its own. TRL 1.12 gets an environment of its own in the cache, made on the first run; there is no later TRL with PPO. At the
+sizes above, TRL's process takes about 5 GiB; memory grows with micro-batch times length.
 
 Equal on both sides: the versions of all other libraries; the base (`train.base.load_base`: NF4 with double
 quantisation, compute in bfloat16, plain attention, and the guard for 4-bit gradients on CPUs); the adapters of policy,
@@ -15,7 +16,8 @@ all weights of losses. Nothing is checkpointed, logged to files or loaded by wor
 Not equal is how PPO is built. Ours has one base for all roles, a value head on the policy's trunk, logits of response
 tokens alone, and reads old log-probabilities with a pass of their own. TRL's has two models more, for values and for
 scores, each with a base of its own; it trains the value model's adapter beside the policy's, makes logits of every
-position, and keeps those that responses were drawn from. TRL's trainer is set up in two ways:
+position, and keeps those that responses were drawn from; and it computes adapters in fp32, since it turns no autocast
+on (ACCELERATE_MIXED_PRECISION=bf16 in the environment does). It is set up in two ways:
 
 trl     as TRL means it to be used with adapters (`model_adapter_name`, `ref_adapter_name`), in its leanest settings:
         rollouts in micro-batches, no cache in training. Score heads get their input in fp32, without which it fails.
@@ -183,9 +185,9 @@ class Summary(NamedTuple):
 
 
 def summarise(rounds: Sequence[Figures], counted: Figures) -> Summary:
-    cpu, wall = ([second for one in rounds for second in one[place]] for place in (0, 1))
-    resident = statistics.median(one.resident_bytes for one in rounds)
-    return Summary(statistics.median(cpu), statistics.median(wall), counted.tensor_bytes, resident)
+    cpu = statistics.median(second for one in rounds for second in one.cpu_seconds)
+    wall = statistics.median(second for one in rounds for second in one.wall_seconds)
+    return Summary(cpu, wall, counted.tensor_bytes, statistics.median(one.resident_bytes for one in rounds))
 
 
 def report(sides: Mapping[str, Summary]) -> None:
@@ -229,10 +231,10 @@ def compare(chosen: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--micro-batch", type=int, default=4)
-    parser.add_argument("--prompt", type=int, default=256, help="tokens")
-    parser.add_argument("--response", type=int, default=32, help="tokens")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens")
+    parser.add_argument("--response", type=int, default=16, help="tokens")
     parser.add_argument("--epochs", type=int, default=4, help="passes over a batch")
     parser.add_argument("--updates", type=int, default=3, help="of each process")
     parser.add_argument("--rounds", type=int, default=1, help="fresh processes of each side")

@@ -94,7 +94,7 @@ def share_frozen_weights(scorer: nn.Module, owner: nn.Module) -> None:
         for key in module._parameters:
             module._parameters[key] = theirs[name]._parameters[key]
         if hasattr(module, "quant_state"):
-            module.quant_state = module.weight.quant_state  # type: ignore[union-attr]
+            module.quant_state = module.weight.quant_state
 
 
 def _theirs(experiment: Experiment, folder: Path, policy: Any, value: Any, reward: Any) -> Ready:
@@ -117,7 +117,7 @@ def _theirs(experiment: Experiment, folder: Path, policy: Any, value: Any, rewar
     )
 
     def train(lap: Callable[[], None]) -> None:
-        class EndOfUpdate(TrainerCallback):
+        class EndOfUpdate(TrainerCallback):  # type: ignore[misc]
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 lap()
 
