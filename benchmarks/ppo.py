@@ -4,8 +4,8 @@
                              [--updates 3] [--rounds 1] [--trl-python PYTHON] [--only ours trl lean]
 
 Both train the embedded model on a CPU with one thread. Each side of each round is a fresh process, so that its peak is
-its own. TRL 1.12 gets an environment of its own in the cache, made on the first run; there is no later TRL with PPO. At the
-sizes above, TRL's process takes about 5 GiB; memory grows with micro-batch times length.
+its own. TRL 1.12 gets an environment of its own in the cache, made on the first run; no later TRL has PPO. At the sizes
+above TRL's process takes about 5 GiB; memory grows with micro-batch times length.
 
 Equal on both sides: the versions of all other libraries; the base (`train.base.load_base`: NF4 with double
 quantisation, compute in bfloat16, plain attention, and the guard for 4-bit gradients on CPUs); the adapters of policy,
