@@ -27,6 +27,7 @@ Where this is more than DeepSeekMath says:
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple, Protocol
@@ -148,8 +149,7 @@ def accumulate_gradients(
     model.train()
     optimizer.zero_grad()
     mask_BT, total = rollouts.responses.mask_BT, rollouts.responses.mask_BT.sum()
-    names: tuple[str, ...] = ("policy_loss", "kl_loss", "ratio", "clip_fraction", "ratio_furthest_from_1")
-    facts = dict.fromkeys(names, 0.0)
+    facts = defaultdict[str, float](float)
     for block in blocks(rollouts.responses, page.micro_batch_size):
         rows = block.rows
         new = model.opinions(block.ids_BL, block.attention_BL, rollouts.responses.length)
@@ -166,7 +166,7 @@ def accumulate_gradients(
             facts["clip_fraction"] += float((off_BT.abs() > page.clip).sum() / total)
             facts["ratio_furthest_from_1"] = max(facts["ratio_furthest_from_1"], float(off_BT.abs().max()))
     facts["gradient_norm"] = float(torch.nn.utils.clip_grad_norm_(model.adapter_parameters(), MAX_GRADIENT_NORM))
-    return facts
+    return dict(facts)
 
 
 def make_optimizer(model: SharedBase, page: Grpo) -> torch.optim.AdamW:
