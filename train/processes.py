@@ -18,6 +18,7 @@ Without a launcher nothing here does anything, and nothing is imported for it.
 import logging
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -80,6 +81,7 @@ def joined() -> Iterator[None]:
 
     rank, number, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     _place = Place(rank, number)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         _require_whole_models()
         torch.distributed.init_process_group(_take_card(local_rank), rank=rank, world_size=number)
@@ -180,6 +182,13 @@ def _fill(tensors: Sequence["Tensor"], flat: "Tensor") -> None:
     sizes = [tensor.numel() for tensor in tensors]
     for tensor, values in zip(tensors, torch.split(flat, sizes), strict=True):
         tensor.copy_(values.view_as(tensor))
+
+
+def _end_with(launcher: int) -> None:
+    """A killed launcher leaves its processes alive, and they would go on writing beside those of the next one."""
+    while os.getppid() == launcher:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _require_whole_models() -> None:
