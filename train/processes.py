@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-FIRST_WORD_SECONDS = 5.0
-"""For the main process to end with its sentence, and the launcher with it, before another says the same."""
+FIRST_WORD_SECONDS = 60.0
+"""For the main process to end with its sentence, and the launcher to end the others, before one says the same."""
 
 
 class Place(NamedTuple):
