@@ -190,6 +190,7 @@ def test_pairs_are_put_in_order_on_unseen_tasks_and_the_adapter_loads_alone(tiny
         "adapter_model.safetensors",
         "config.yaml",
         "metrics.json",
+        "README.md",
     }
     batch = padded(two_pairs(page)[:1])
     sums = [
