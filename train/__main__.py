@@ -77,7 +77,7 @@ def full_weights(form: str, *arguments: str) -> str:
 
     if form == "merge":
         return told(merge(experiment, stage))
-    from train.gguf import convert_stage
+    from train.gguf_file import convert_stage
 
     path = convert_stage(experiment, stage)
     return f"{path}: {path.stat().st_size / 1e6:,.0f} MB for llama.cpp, in {experiment.serve.dtype}"

@@ -16,7 +16,7 @@ from retroformer.config_file import load
 from retroformer.errors import ConfigError
 from tests.train.world import SPECIAL, TEMPLATE, trained
 from train.__main__ import main
-from train.gguf import convert
+from train.gguf_file import convert
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 SENTENCES = ["Look in the fridge 12 of 345.", "Next time I will take the mug from cabinet 7.", "The mug was not there."]
