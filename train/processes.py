@@ -15,9 +15,11 @@ enter the model elsewhere. Each process sees no card but its own, since librarie
 Without a launcher nothing here does anything, and nothing is imported for it.
 """
 
+import atexit
 import logging
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -90,6 +92,7 @@ def joined() -> Iterator[None]:
         if not is_main():
             logging.disable(logging.WARNING)
         yield
+        atexit.register(_leave)
     except (RetroformerError, KeyboardInterrupt):
         if not is_main():
             time.sleep(FIRST_WORD_SECONDS)
@@ -189,6 +192,13 @@ def _end_with(launcher: int) -> None:
     while os.getppid() == launcher:
         time.sleep(1)
     os._exit(1)
+
+
+def _leave() -> None:
+    """End at once: threads of torch.distributed may abort a process that has done its work while Python shuts down."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _require_whole_models() -> None:

@@ -1,5 +1,6 @@
 """Attempts to escape from the sandbox, or to be judged better than the code is. None runs outside of it."""
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -45,12 +46,12 @@ def _attempt(attempt: Attempt, host: Path, limits: Limits) -> None:
 
 
 def _process_names() -> set[str]:
-    names = set()
-    for process in Path("/proc").glob("[0-9]*/task/*/comm"):
-        try:
-            names.add(process.read_text().strip())
-        except OSError:
-            continue
+    names = set[str]()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # A process may end while it is looked at, or one of its threads.
+            for thread in (process / "task").iterdir():
+                with contextlib.suppress(OSError):
+                    names.add((thread / "comm").read_text().strip())
     return names
 
 
