@@ -30,7 +30,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -38,12 +38,10 @@ from torch import Tensor
 from retroformer.config import Grpo
 from train.group_relative import centred, differing, group_loss, shares, standardised
 from train.losses import k1, k3, masked_mean
+from train.ppo import MAX_GRADIENT_NORM, set_learning_rates
 from train.repetition import Describe
 from train.sampling import Block, Responses, blocks, respond
 from train.shared_base import SharedBase
-from train.supervised import WARMUP_SHARE
-
-MAX_GRADIENT_NORM = 1.0
 
 
 class Draw(NamedTuple):
@@ -101,7 +99,7 @@ def grpo(
         # Step 3. A few passes over the batch with the clipped loss, one optimiser step each.
         facts = rollouts.facts | describe(batch, responses.tokens)
         for epoch in range(page.epochs):
-            set_learning_rate(optimizer, page, update * page.epochs + epoch)
+            set_learning_rates(optimizer, page, update * page.epochs + epoch)
             facts |= accumulate_gradients(model, optimizer, rollouts, page)
             optimizer.step()
         yield facts
@@ -170,15 +168,9 @@ def accumulate_gradients(
 
 
 def make_optimizer(model: SharedBase, page: Grpo) -> torch.optim.AdamW:
-    """Adam over the policy's adapter."""
-    return torch.optim.AdamW(model.adapter_parameters(), lr=page.learning_rate, weight_decay=0.0)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, page: Grpo, step: int) -> None:
-    """Rising in the first steps, constant after; a function of the step, so there is nothing to resume."""
-    warmup = max(1.0, WARMUP_SHARE * page.updates * page.epochs)
-    for group in optimizer.param_groups:
-        group["lr"] = page.learning_rate * min(1.0, (step + 1) / warmup)
+    """Adam over the policy's adapter; `peak` keeps its learning rate."""
+    groups: list[dict[str, Any]] = [{"params": model.adapter_parameters(), "peak": page.learning_rate}]
+    return torch.optim.AdamW(groups, lr=page.learning_rate, weight_decay=0.0)
 
 
 def _read(model: SharedBase, block: Block, length: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from retroformer.config import Ppo
+from retroformer.config import Grpo, Ppo
 from train import processes
 from train.divergence_control import kl_weight_after, next_kl_weight
 from train.losses import (
@@ -196,7 +196,7 @@ def make_optimizer(model: SharedBase, page: Ppo) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=page.learning_rate, weight_decay=0.0)
 
 
-def set_learning_rates(optimizer: torch.optim.Optimizer, page: Ppo, step: int) -> None:
+def set_learning_rates(optimizer: torch.optim.Optimizer, page: Ppo | Grpo, step: int) -> None:
     """Rising in the first steps, constant after; a function of the step, so there is nothing to resume."""
     warmup = max(1.0, WARMUP_SHARE * page.updates * page.epochs)
     for group in optimizer.param_groups:
