@@ -13,7 +13,6 @@
 - tokens: read in a pass.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -29,11 +28,12 @@ from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
 from train.grpo import Draw, Rewards, grpo, make_optimizer
+from train.policy import score_scale
 from train.ppo import MISSING_END_PENALTY
 from train.repetition import describer
 from train.sampling import Responses, blocks
 from train.shared_base import SharedBase, load_shared_base
-from train.stage import METRICS, Meter, Stage, publish
+from train.stage import Meter, Stage, publish
 from train.tracking import tracker
 
 
@@ -97,9 +97,7 @@ class ModelScores:
 
     def __init__(self, model: SharedBase, reward: Path, page: Grpo) -> None:
         self._model, self._page = model, page
-        measured = json.loads((reward / METRICS).read_text())
-        # A reward model that scores everything alike would divide by nothing.
-        self._mean, self._deviation = measured["train_score_mean"], max(measured["train_score_deviation"], 1e-3)
+        self._mean, self._deviation = score_scale(reward)
 
     @torch.no_grad()
     def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:

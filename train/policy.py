@@ -52,15 +52,12 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
     resumed_from, rung = len(history), len(first_rings(history))
-    measured = json.loads((reward / METRICS).read_text())
     sampling = Sampling(
         longest_response,
         tokenizer.pad_token_id,
         tokenizer.eos_token_id,
         experiment.seed,
-        measured["train_score_mean"],
-        # A reward model that scores everything alike would divide by nothing.
-        max(measured["train_score_deviation"], 1e-3),
+        *score_scale(reward),
     )
     shown = line("train ppo", settings.updates, resumed_from, console=processes.screen())
     with tracker(stage) as track, shown as progress:
@@ -77,3 +74,10 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
     counts = {"prompts": len(prompts), "updates": len(history), "resumed_from_update": resumed_from}
     told = {"alarms": first_rings(history), "history": history}
     publish(stage, model.save_policy, counts | told | meter.read(tokens))
+
+
+def score_scale(reward: Path) -> tuple[float, float]:
+    """Mean and standard deviation of the scores that the reward model in `reward` gave in training."""
+    measured = json.loads((reward / METRICS).read_text())
+    # A reward model that scores everything alike would divide by nothing.
+    return measured["train_score_mean"], max(measured["train_score_deviation"], 1e-3)
