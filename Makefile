@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo evidence evidence-1 evidence-2 evidence-3 test test-slow check clean
+.PHONY: install demo evidence evidence-1 evidence-2 evidence-3 alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow check clean
 
 install: $(VENV)/.installed
 
@@ -53,6 +53,24 @@ evidence-1 evidence-2 evidence-3: evidence-%: $(VENV)/.installed
 	$(RUN) -m train sft configs/evidence/seed.yaml run=$@ seed=$*
 	$(RUN) -m train reward configs/evidence/seed.yaml run=$@ seed=$*
 	$(RUN) -m train ppo configs/evidence/seed.yaml run=$@ seed=$*
+
+# About two hours on two cores. A weak reward model is no reason to stop: what comes of it is in the table.
+alternatives: alternatives-1 alternatives-2 alternatives-3  ## SFT, DPO, GRPO, PPO and best of n, three seeds each
+	$(RUN) -m eval configs/alternatives.yaml
+
+alternatives-1 alternatives-2 alternatives-3: alternatives-%: $(VENV)/.installed
+	$(RUN) -m collect warm $(DEMO) run=$@ seed=$*
+	$(RUN) -m train warm $(DEMO) run=$@ seed=$*
+	$(RUN) -m collect $(DEMO) run=$@ seed=$*
+	$(RUN) -m train sft $(DEMO) run=$@ seed=$*
+	$(RUN) -m train reward $(DEMO) run=$@ seed=$*
+	$(RUN) -m train ppo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow
+	$(RUN) -m train dpo $(DEMO) run=$@ seed=$*
+	$(RUN) -m train grpo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow
+	$(RUN) -m retroformer export $(DEMO) runs/$@/facts run=$@ seed=$*
+	$(RUN) -m retroformer import $(DEMO) runs/$@/facts run=$@-live seed=$*
+	mkdir -p runs/$@-live && cp -r runs/$@/sft runs/$@-live/
+	$(RUN) -m train grpo $(DEMO) run=$@-live seed=$* train.grpo.reward=live
 
 test: $(VENV)/.developing  ## the whole suite: real parts, no GPU, no network
 	$(RUN) -m pytest
