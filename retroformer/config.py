@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, fie
 from retroformer.best_of import BEST_OF
 from retroformer.environments import section_of
 from retroformer.environments.sections import EnvironmentSection
+from retroformer.generation import Drawing
 from retroformer.section import Positive, Rate, Section
 
 
@@ -138,7 +139,7 @@ class Optimizer(Section):
     """Passes over the data (over each batch of responses, for PPO and GRPO)."""
 
 
-class Ppo(Optimizer):
+class Ppo(Optimizer, Drawing):
     updates: Positive = 100
     """Batches of fresh rollouts."""
     kl: Annotated[float, Field(ge=0)] = 0.05
@@ -179,7 +180,7 @@ class Dpo(Optimizer):
     """Weight of the divergence from the SFT policy: the smaller, the further the policy may go for a pair."""
 
 
-class Grpo(Optimizer):
+class Grpo(Optimizer, Drawing):
     updates: Positive = 100
     """Batches of fresh responses."""
     group: Annotated[int, Field(ge=2, le=64)] = 8
@@ -252,6 +253,8 @@ class Serve(Section):
     """A larger request body is refused."""
     api_key_env: str | None = None
     """The environment variable with the comma-separated keys that /v1/* then asks for."""
+    hand_over: bool = False
+    """Whether who may call /v1/* may load any adapter on this machine, and draw by token ids (train.ppo.generation)."""
 
 
 class Arm(Section):

@@ -68,7 +68,7 @@ def test_a_misspelt_key_is_found_at_every_depth(tmp_path: Path, override: str, m
 
 def test_a_key_that_resembles_nothing_is_shown_what_there_is(tmp_path: Path) -> None:
     message = faults_of(tmp_path, SMALLEST, "serve.xyzzyx=1")
-    assert "Known here: adapters, api_key_env, best_of, body_bytes, dtype, host, max_batch, port." in message
+    assert "Known here: adapters, api_key_env, best_of, body_bytes, dtype, hand_over, host, max_batch, port." in message
 
 
 def test_every_fault_is_in_one_message(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""The part of a page that says who draws the responses that PPO and GRPO train on."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from retroformer.section import Section
+
+
+class Generation(Section):
+    """A server that draws the responses of an update, in place of the process that trains."""
+
+    base_url: str
+    """An OpenAI-compatible `/v1` address that serves train.base_model and takes adapters while it runs, from the disk
+    that this process writes to: vLLM, or `python -m serve` with serve.hand_over."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key; a local server needs none."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """How long one response may take, behind the others of its update, before it counts as failed."""
+    tolerance: Annotated[float, Field(gt=0)] = 0.05
+    """The stage ends where the server's log-probabilities of what it drew are further than this from the policy's own,
+    in nats: the mean distance over the tokens of an update. Beyond it, other weights have drawn."""
+
+
+class Drawing(Section):
+    """What stages have in common that train on responses of their own policy."""
+
+    generation: Generation | None = None
+    """Who draws responses; without it the process that trains."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A stage is known by its page, and is the same one where nothing is said of this.
+        page: dict[str, Any] = serialize(self)
+        if self.generation is None:
+            del page["generation"]
+        return page
