@@ -23,7 +23,8 @@ from eval.rates import (
 from eval.setting import actor_sentence, arms_table, is_yardstick, served_table
 from eval.statistics import DRAWS
 from eval.telemetry import habits, measure, render_habits, render_telemetry
-from eval.training import draw_training, reward_audit, trained_adapters, training_table
+from eval.training import reward_audit, trained_adapters, training_table
+from eval.training_curves import curve_table, draw_training
 from retroformer.environments.sections import Alfworld
 from retroformer.records import Task
 
@@ -69,7 +70,7 @@ def _sections(findings: Findings) -> Iterable[str]:
         draw_training(trained, findings.folder / "training.png")
         yield (
             f"## How the models were trained\n\n![Losses, score and divergence](training.png)\n\n"
-            f"{training_table(trained)}\n\n{reward_audit(trained)}"
+            f"{curve_table(trained)}\n\n{training_table(trained)}\n\n{reward_audit(trained)}"
         )
     if gained := render_gains(gains(experiment, outcomes)):
         yield f"## What the reward model saw, and what the world\n\n{gained}"

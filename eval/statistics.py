@@ -1,6 +1,8 @@
-"""Intervals and paired tests over tasks. Arms saw the same tasks and seeds, so differences are taken task by task."""
+"""Intervals over tasks and over seeds, and paired tests: arms saw the same tasks, so differences are task by task."""
 
-from math import comb
+from collections.abc import Sequence
+from math import comb, sqrt
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -10,10 +12,12 @@ Floats = NDArray[np.float64]
 
 DRAWS = 10_000
 _PORTION = 100
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""97.5 % quantiles of Student's t for 1, 2 ... degrees of freedom; the last, a little too wide, serves for more."""
 
 
 class Interval(NamedTuple):
-    """A mean and its 95 % percentile bootstrap interval over tasks."""
+    """A mean and its 95 % interval."""
 
     mean: float
     low: float
@@ -37,6 +41,13 @@ def bootstrap(values_T: Floats, seed: int) -> Interval:
     ]
     low, high = np.percentile(np.concatenate(portions), (2.5, 97.5))
     return Interval(float(values_T.mean()), float(low), float(high))
+
+
+def over_seeds(values_S: Sequence[float]) -> Interval:
+    """Mean of one number from each of two training seeds or more, and Student's interval of it."""
+    mean = fmean(values_S)
+    margin = _STUDENT[min(len(values_S) - 2, len(_STUDENT) - 1)] * stdev(values_S) / sqrt(len(values_S))
+    return Interval(mean, mean - margin, mean + margin)
 
 
 def mcnemar(first_T: Floats, second_T: Floats) -> float:

@@ -1,4 +1,4 @@
-"""How the models of a report were trained: what each stage measured of itself, seed by seed, and the curves."""
+"""How the models of a report were trained: what each stage measured of itself, seed by seed."""
 
 import json
 from collections.abc import Sequence
@@ -30,13 +30,6 @@ _AUDIT_IN_WORDS = (
     "Correlations are Pearson's, of the score with the realised rating and with the tokens of the reflection."
 )
 
-_PANELS = (
-    "Imitation: loss by step",
-    "Reward model, DPO (dashed): loss by step",
-    "PPO, GRPO (dashed): score by update",
-    "PPO, GRPO (dashed): divergence from SFT",
-)
-
 
 class Trained(NamedTuple):
     """A trained adapter, by what its stage wrote down."""
@@ -47,6 +40,12 @@ class Trained(NamedTuple):
     @property
     def stage(self) -> str:
         return str(self.metrics["stage"])
+
+    @property
+    def title(self) -> str:
+        """The stage in words, and where its rewards came from if they were the actor's own returns."""
+        live = self.metrics.get("inputs", {}).get("optimizer", {}).get("reward") == "live"
+        return f"{_STAGES[self.stage]} live" if live else _STAGES[self.stage]
 
 
 def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[Trained]:
@@ -69,7 +68,7 @@ def training_table(trained: Sequence[Trained]) -> str:
     """Data, length and cost of every stage."""
     rows = [
         [
-            _STAGES[one.stage],
+            one.title,
             f"`{one.folder}`",
             next(f"{one.metrics[name]} {word}" for name, word in _SAMPLES.items() if name in one.metrics),
             f"{one.metrics['updates']} updates" if "updates" in one.metrics else f"{one.metrics['steps']} steps",
@@ -100,32 +99,3 @@ def _shown(one: Trained, name: str) -> str:
     interval = one.metrics.get(f"{name}_interval")
     within = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
     return f"{one.metrics[name]:.3g}{within}" if name in one.metrics else "-"
-
-
-def draw_training(trained: Sequence[Trained], path: Path) -> None:
-    """Write the curves as PNG: losses of imitation and on pairs, scores of PPO and GRPO and their divergence."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 5.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(2, 2)
-    for axes, title in zip(panels.flat, _PANELS, strict=True):
-        axes.set_title(title, loc="left", fontsize=10)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    for one in trained:
-        style = {"linewidth": 1.2, "label": f"{one.folder.parent.name}/{one.folder.name}"}
-        match one.stage:
-            case "warm" | "sft":
-                panels[0, 0].plot(one.metrics["losses"], linestyle="--" if one.stage == "warm" else "-", **style)
-            case "reward" | "dpo":
-                panels[0, 1].plot(one.metrics["losses"], linestyle="--" if one.stage == "dpo" else "-", **style)
-            case "ppo" | "grpo":
-                for axes, name in ((panels[1, 0], "score"), (panels[1, 1], "kl")):
-                    curve = [update[name] for update in one.metrics["history"]]
-                    axes.plot(curve, linestyle="--" if one.stage == "grpo" else "-", **style)
-    for axes in panels.flat:
-        if axes.lines:
-            axes.legend(frameon=False, fontsize=7)
-    figure.savefig(path)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from eval.training import draw_training, reward_audit, trained_adapters, training_table
+from eval.training import reward_audit, trained_adapters, training_table
+from eval.training_curves import by_title, curve_table, draw_training
 from retroformer.config import Experiment
 
 COST = {"tokens": 12345, "cpu_seconds": 67.8, "peak_memory_bytes": 2**30}
@@ -97,6 +98,22 @@ def test_grpo_stands_beside_ppo(experiment: Experiment) -> None:
     found = trained_adapters(experiment, ["ppo-two", "grpo-one"])
     assert [one.stage for one in found] == ["grpo", "ppo"]
     assert training_table(found).splitlines()[2].split(" | ")[::2][:2] == ["| GRPO", "7 prompts"]
+
+
+def test_live_returns_and_rounds_are_lines_of_their_own(experiment: Experiment) -> None:
+    grpo, ppo = trained_adapters(experiment, ["grpo-one", "ppo-two"])
+    live = grpo._replace(metrics=grpo.metrics | {"inputs": {"optimizer": {"reward": "live"}}})
+    again = ppo._replace(folder=ppo.folder.with_name("ppo-2"))
+    assert list(by_title([grpo, live, ppo, again])) == ["GRPO", "GRPO live", "PPO", "PPO, round 2"]
+
+
+def test_the_table_of_curves_has_means_over_seeds_with_students_interval(experiment: Experiment) -> None:
+    """PPO's scores: (0 + 1) / 2 of seed one, 0 of seed two; mean 1/4, deviation sqrt(1/8), so 1/4 +- 12.71 / 4."""
+    found = trained_adapters(experiment, ["sft-one", "ppo-one", "ppo-two"])
+    sft, _, score, divergence = curve_table(found).splitlines()[2:6]
+    assert sft == "| SFT | loss | 1 | 0.750 | 0.750 |"
+    assert score == "| PPO | score | 2 | 0.250 [-2.928, 3.428] | 0.250 [-2.928, 3.428] |"
+    assert divergence.startswith("| PPO | kl | 2 | 0.500 [")
 
 
 def test_the_curves_are_drawn(experiment: Experiment, tmp_path: Path) -> None:
