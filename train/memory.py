@@ -13,13 +13,11 @@ Where it is simpler than the truth:
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 from retroformer.config import Lora, Train
 from train.architecture import Architecture, Matrix
+from train.stage_kind import StageKind
 
-StageName = Literal["sft", "reward", "ppo"]
-STAGES: tuple[StageName, ...] = ("sft", "reward", "ppo")
 FP32 = 4
 NF4_BLOCK, ABSMAX_BLOCK = 64, 256
 """Weights that share a scale, and scales that share a scale of theirs (double quantisation; QLoRA, section 3)."""
@@ -46,14 +44,6 @@ class Setting:
     """Fused attention; on a CPU, plain attention keeps the probabilities of all pairs of tokens."""
     checkpointing: bool
     """Layers keep their input alone, and are computed again in the backward pass."""
-
-    @property
-    def copies_adapter_inputs(self) -> bool:
-        """Whether peft casts the input of every adapter for itself.
-
-        For 4-bit layers under autocast on a GPU it does not, and adapters on one input share it.
-        """
-        return self.number_bytes < FP32 and not (self.quantized and self.on_gpu)
 
 
 @dataclass(frozen=True)
@@ -91,15 +81,15 @@ def targets(shape: Architecture, lora: Lora) -> list[Matrix]:
 class StageMemory:
     """What a stage holds, and what it needs on top of that in its two phases: drawing responses, and training."""
 
-    stage: StageName
+    kind: StageKind
     shape: Architecture
     setting: Setting
     load: Load
 
     @property
     def rows(self) -> int:
-        """The reward model reads both texts of a pair in one batch."""
-        return self.load.micro_batch * (2 if self.stage == "reward" else 1)
+        """Texts in memory at once."""
+        return self.load.micro_batch * self.kind.texts
 
     @cached_property
     def weights(self) -> int:
@@ -108,19 +98,18 @@ class StageMemory:
         matrices = sum(
             nf4_bytes(matrix) if self.setting.quantized else matrix.parameters * size for matrix in shape.matrices
         )
-        # A sequence classifier has no language head.
-        head = 0 if self.stage == "reward" else shape.head_parameters
+        head = 0 if self.kind.language_head == "none" else shape.head_parameters
         return matrices + size * (head + shape.other_parameters)
 
     @cached_property
     def trained(self) -> int:
         """Parameters: the adapter's, and those of the score head or the value head."""
-        return adapter_parameters(self.shape, self.setting.lora) + (0 if self.stage == "sft" else self.shape.hidden)
+        return adapter_parameters(self.shape, self.setting.lora) + self.kind.trains_head * self.shape.hidden
 
     @property
     def adapters(self) -> int:
-        """In fp32. PPO holds the SFT policy and the reward model as adapters beside the one that it trains."""
-        return FP32 * self.trained * (3 if self.stage == "ppo" else 1)
+        """In fp32, with the heads beside them."""
+        return FP32 * self.trained * self.kind.adapters
 
     @property
     def gradients(self) -> int:
@@ -144,7 +133,7 @@ class StageMemory:
         layer, input_bytes = self.saved_by_layer, size * tokens * shape.hidden
         recomputed = shape.layers * input_bytes + layer
         layers = recomputed if self.setting.checkpointing else shape.layers * layer
-        cast_adapters = 0 if size == FP32 else size * adapter_parameters(shape, self.setting.lora)
+        cast_adapters = size * adapter_parameters(shape, self.setting.lora) if self._autocast else 0
         # A layer on a CPU adds its mask and forgets it; the forward pass alone holds it.
         return layers + (self.mask if self.setting.on_gpu else 0) + cast_adapters
 
@@ -175,18 +164,33 @@ class StageMemory:
         return self.rows * self.load.tokens * per_token + self._layer_mask
 
     @property
+    def _autocast(self) -> bool:
+        """Whether adapters, which are in fp32, compute in the type of everything else."""
+        here = self.kind.autocast == "always" or (self.kind.autocast == "on a GPU" and self.setting.on_gpu)
+        return here and self.setting.number_bytes < FP32
+
+    @property
+    def _copies_adapter_inputs(self) -> bool:
+        """Whether peft casts the input of every adapter for itself.
+
+        For 4-bit layers under autocast on a GPU it does not, and adapters on one input share it.
+        """
+        shares = self.setting.quantized and self.setting.on_gpu and self._autocast
+        return self.setting.number_bytes < FP32 and not shares
+
+    @property
     def _adapter_inputs(self) -> int:
         """What LoRA keeps of a token in a layer: the inputs of A and of B."""
-        shape, lora, size = self.shape, self.setting.lora, self.setting.number_bytes
+        shape, lora = self.shape, self.setting.lora
+        size = self.setting.number_bytes if self._autocast else FP32
         on_layer = targets(shape, lora)[: len(targets(shape, lora)) // shape.layers]
-        if self.stage == "sft" and not self.setting.on_gpu:
-            size = FP32  # This trainer's loss runs the trunk without autocast there, so adapters compute in fp32.
         low = size * lora.rank * len(on_layer)
         every = size * sum(matrix.inputs for matrix in on_layer)
-        if lora.dropout:
-            # Every target drops out other entries: its own input, and a mask of a byte for each.
+        if lora.dropout and self.kind.adapters == 1:
+            # Every target drops out other entries: its own input, and a mask of a byte for each. Not where policies
+            # are compared, which must not differ by noise.
             return low + every + every // size
-        if self.setting.copies_adapter_inputs:
+        if self._copies_adapter_inputs:
             return low + every
         if lora.targets == "attention":
             return low + size * shape.hidden
@@ -199,8 +203,8 @@ class StageMemory:
         """Which token sees which, for all layers: a boolean on a GPU, a number to add on a CPU."""
         pairs = self.rows * self.load.tokens**2
         if self.setting.on_gpu:
-            # A single text has no padding, hence no mask; PPO pads what follows the end of a response.
-            return 0 if self.stage == "sft" and self.rows == 1 else pairs
+            # A single text has no padding, hence no mask; but what follows the end of a drawn response is padding.
+            return 0 if self.rows == 1 and not self.kind.draws else pairs
         return pairs * self.setting.number_bytes
 
     @property
@@ -211,21 +215,21 @@ class StageMemory:
     @property
     def logits(self) -> int:
         """Of the tokens of responses; the reward model has none."""
-        shape, tokens = self.shape, self.load.micro_batch * self.load.response_tokens
-        if self.stage == "reward":
+        shape, tokens = self.shape, self.rows * self.load.response_tokens
+        if self.kind.language_head == "none":
             return 0
-        if self.stage == "sft" and self.setting.on_gpu:
+        if self.kind.language_head == "compute" and self.setting.on_gpu:
             hidden = tokens * shape.hidden * (FP32 + 2 * self.setting.number_bytes)
             return min(tokens, TILE_TOKENS) * TILE_VOCABULARY * self.setting.number_bytes + hidden
         copies = LOGITS_COPIES * FP32 * tokens * shape.vocabulary
-        # PPO's head computes in fp32, for which it copies weights of another type.
-        head = self.stage == "ppo" and self.setting.number_bytes < FP32
+        # Weights of another type are copied.
+        head = self.kind.language_head == "fp32" and self.setting.number_bytes < FP32
         return copies + head * FP32 * shape.vocabulary * shape.hidden
 
     @property
     def cache(self) -> int:
         """Keys and values of all layers at the end of drawing responses."""
-        if self.stage != "ppo":
+        if not self.kind.draws:
             return 0
         shape = self.shape
         per_token = 2 * shape.layers * shape.key_value_heads * shape.head_size * self.setting.number_bytes
@@ -239,7 +243,7 @@ class StageMemory:
         # The gradient of the feed-forward part's product by its matrix, by its adapter, and their sum; or of the
         # product and of its two factors. An adapter that casts its input casts the gradient, too.
         feed_forward = 3 * size * shape.intermediate
-        if self.setting.copies_adapter_inputs and self.setting.lora.targets == "all-linear":
+        if self._copies_adapter_inputs and self.setting.lora.targets == "all-linear":
             feed_forward = (FP32 + 2 * size) * shape.intermediate
         # Gradients of queries, keys, values and output, and an fp32 sum. What the feed-forward part kept is free
         # by then.
@@ -279,7 +283,7 @@ class StageMemory:
     @property
     def drawing_peak(self) -> int:
         """The prompts are read at once, then a token at a time; 0 where no responses are drawn."""
-        return self.held + self.cache + self.forward_workspace if self.stage == "ppo" else 0
+        return self.held + self.cache + self.forward_workspace if self.kind.draws else 0
 
     @property
     def peak(self) -> int:

@@ -13,16 +13,15 @@ from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
 from train.architecture import Architecture, architecture, is_here, read_config
 from train.memory import (
-    STAGES,
     USABLE_SHARE,
     Load,
     Setting,
     StageMemory,
-    StageName,
     adapter_parameters,
     largest_micro_batch,
     setting_of,
 )
+from train.stage_kind import StageName, kinds
 from train.workload import throughput, workload
 
 USAGE = "python -m train plan EXPERIMENT.yaml [key=value ...] [--card GIB ...] [--tokens N,N] [--like RUN] [--measure]"
@@ -62,12 +61,12 @@ def memories(experiment: Experiment, shape: Architecture, setting: Setting, toke
     """Of all stages, with the page's micro-batches, on samples of `tokens`."""
     return [
         StageMemory(
-            stage,
+            kind,
             shape,
             setting,
-            Load(getattr(experiment.train, stage).micro_batch_size, tokens, experiment.reflector.max_new_tokens),
+            Load(getattr(experiment.train, kind.name).micro_batch_size, tokens, experiment.reflector.max_new_tokens),
         )
-        for stage in STAGES
+        for kind in kinds(experiment)
     ]
 
 
@@ -112,7 +111,9 @@ def _by_stage(experiment: Experiment, shape: Architecture, setting: Setting, tok
         "peak without checkpointing": [_gib(one.peak) for one in plain],
     }
     title = f"GiB on a GPU at {tokens} tokens, {experiment.reflector.max_new_tokens} of them the response's:"
-    return f"{title}\n\n" + table(["", *STAGES], [[name, *cells] for name, cells in terms.items()])
+    return f"{title}\n\n" + table(
+        ["", *(one.kind.name for one in stages)], [[name, *cells] for name, cells in terms.items()]
+    )
 
 
 def _by_card(
@@ -122,13 +123,13 @@ def _by_card(
     for card in cards:
         for tokens in lengths:
             stages = memories(experiment, shape, setting, tokens)
-            cells = [_fit(one, getattr(experiment.train, one.stage).batch_size, card * GIB) for one in stages]
+            cells = [_fit(one, getattr(experiment.train, one.kind.name).batch_size, card * GIB) for one in stages]
             rows.append([f"{card:g} GiB", str(tokens), *cells])
     title = (
         f"The largest micro-batch that divides the stage's batch and fits into {USABLE_SHARE:.0%} of a card; in "
-        "brackets the largest that fits. A micro-batch of the reward model is pairs, so twice as many texts."
+        "brackets the largest that fits. A micro-batch of reward and dpo is pairs, so twice as many texts."
     )
-    return f"{title}\n\n" + table(["card", "tokens", *STAGES], rows)
+    return f"{title}\n\n" + table(["card", "tokens", *(kind.name for kind in kinds(experiment))], rows)
 
 
 def _fit(memory: StageMemory, batch_size: int, card_bytes: float) -> str:
@@ -140,7 +141,7 @@ def _fit(memory: StageMemory, batch_size: int, card_bytes: float) -> str:
 
 
 def _work(experiment: Experiment, like: str | None) -> str:
-    rows = [[stage, *_work_of(experiment, stage, like)] for stage in STAGES]
+    rows = [[kind.name, *_work_of(experiment, kind.name, like)] for kind in kinds(experiment)]
     return "What there is to do:\n\n" + table(["stage", "samples", "longest", "steps", "tokens", "time"], rows)
 
 
@@ -170,11 +171,11 @@ def _measured(experiment: Experiment, shape: Architecture, tokens: int, wanted: 
     yield f"Measured by real steps on {'this GPU' if on_gpu else 'the CPU'} at {tokens} tokens:"
     for memory in memories(experiment, shape, setting_of(experiment.train, on_gpu=on_gpu), tokens):
         if memory.peak > room:
-            yield f"{memory.stage}: not tried, its {_gib(memory.peak)} GiB do not fit."
+            yield f"{memory.kind.name}: not tried, its {_gib(memory.peak)} GiB do not fit."
             continue
-        found = rehearse(experiment, memory.stage, Lengths(*vars(memory.load).values()))
+        found = rehearse(experiment, memory.kind.name, Lengths(*vars(memory.load).values()))
         yield (
-            f"{memory.stage}: {_gib(found)} GiB, the estimate is {_gib(memory.peak)} GiB "
+            f"{memory.kind.name}: {_gib(found)} GiB, the estimate is {_gib(memory.peak)} GiB "
             f"({memory.peak / found - 1:+.1%})."
         )
 

@@ -1,12 +1,13 @@
 """One real step of a stage on made-up tokens, and the memory that it took: the measurement behind `train plan`.
 
-The model, the adapters, the trainers and the PPO loop are those of the stages; only the texts are noise, of the
-lengths that were asked for. On a GPU the allocator's own peak is read. On a CPU no allocator counts, and the peak of a
-process holds the libraries and whatever was freed and not given back; so the storages of live tensors are counted.
+The model, the adapters, the trainers and the loops of PPO and GRPO are those of the stages; only the texts are noise,
+of the lengths that were asked for. On a GPU the allocator's own peak is read. On a CPU no allocator counts, and the
+peak of a process holds the libraries and whatever was freed and not given back; so the storages of live tensors are
+counted.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,14 +18,20 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from retroformer.config import Experiment, Optimizer
+from retroformer.config import Experiment, Grpo, Optimizer, Ppo
 from train.base import CPU, device, load_base, load_tokenizer, lora_config
 from train.dataset import IGNORED
+from train.sampling import Responses
+from train.shared_base import SharedBase
 from train.stage import Stage
+from train.stage_kind import StageName
 from train.supervised import run_trainer, trainer_settings
 
 STEPS = 2
 """The first makes the optimiser's state, the second has it in memory from its start."""
+
+Rehearsal = tuple[nn.Module, Callable[[], object]]
+"""A model in memory, and what takes the steps."""
 
 
 class Lengths(NamedTuple):
@@ -79,14 +86,26 @@ def tensors_of(model: nn.Module) -> Iterator[Tensor]:
             yield from (value for value in vars(owner or object).values() if isinstance(value, Tensor))
 
 
-def rehearse(experiment: Experiment, stage: str, lengths: Lengths) -> int:
-    """Take `STEPS` steps of sft, reward or ppo with one micro-batch each; the peak memory of tensors, in bytes."""
+def rehearse(experiment: Experiment, name: StageName, lengths: Lengths) -> int:
+    """Take `STEPS` steps of a stage with one micro-batch each; the peak memory of tensors, in bytes."""
+    prepare = {"warm": _imitation, "sft": _imitation, "reward": _reward, "ppo": _ppo, "dpo": _dpo, "grpo": _grpo}
+    stage = Stage(name, _with_batches_of_one_micro_batch(experiment, name, lengths), {})
     with TemporaryDirectory() as folder:
-        prepare = {"sft": _sft, "reward": _reward, "ppo": _ppo}[stage]
-        model, run = prepare(experiment, lengths, Path(folder))
+        model, run = prepare[name](stage, lengths, Path(folder))
         with _peak_memory(model) as peak:
             run()
         return peak()
+
+
+def _with_batches_of_one_micro_batch(experiment: Experiment, name: StageName, lengths: Lengths) -> Experiment:
+    page: Optimizer = getattr(experiment.train, name)
+    changes = {"batch_size": lengths.micro_batch, "micro_batch_size": lengths.micro_batch}
+    if isinstance(page, Ppo | Grpo):
+        changes |= {"updates": 1, "epochs": STEPS}
+    if isinstance(page, Grpo):
+        changes |= {"group": 1}  # The prompts of a group have one length; the padding of real rows is made of several.
+    train = experiment.train.model_copy(update={name: page.model_copy(update=changes)})
+    return experiment.model_copy(update={"train": train})
 
 
 @contextmanager
@@ -99,72 +118,107 @@ def _peak_memory(model: nn.Module) -> Iterator[Callable[[], int]]:
         yield lambda: live.peak
 
 
-def _sft(experiment: Experiment, lengths: Lengths, folder: Path) -> tuple[nn.Module, Callable[[], object]]:
+def _imitation(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
     from trl.trainer.sft_config import SFTConfig
 
     from train.imitation import ResponseTrainer
 
-    page = experiment.train
     rows = []
-    for ids in _texts(experiment, lengths, STEPS * lengths.micro_batch):
+    for ids in _texts(stage, lengths, STEPS * lengths.micro_batch):
         prompt = len(ids) - lengths.response_tokens
         rows.append({"input_ids": ids, "labels": [IGNORED] * prompt + ids[prompt:]})
-    return _trainer(experiment, "sft", lengths, folder, rows, ResponseTrainer, SFTConfig, load_base(page))
+    return _with_fresh_adapter(stage, folder, rows, ResponseTrainer, SFTConfig)
 
 
-def _reward(experiment: Experiment, lengths: Lengths, folder: Path) -> tuple[nn.Module, Callable[[], object]]:
+def _reward(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
 
-    texts = _texts(experiment, lengths, 2 * STEPS * lengths.micro_batch)
-    rows = [{"chosen_ids": one, "rejected_ids": other} for one, other in zip(texts[::2], texts[1::2], strict=True)]
-    base = load_base(experiment.train, scores=True)
-    return _trainer(experiment, "reward", lengths, folder, rows, RewardTrainer, RewardConfig, base)
+    rows = [{"chosen_ids": one, "rejected_ids": other} for one, other in _pairs(stage, lengths)]
+    return _with_fresh_adapter(stage, folder, rows, RewardTrainer, RewardConfig)
 
 
-def _trainer(
-    experiment: Experiment,
-    name: str,
-    lengths: Lengths,
-    folder: Path,
-    rows: list[dict[str, Any]],
-    kind: Any,
-    settings: Any,
-    base: Any,
-) -> tuple[nn.Module, Callable[[], object]]:
+def _with_fresh_adapter(stage: Stage, folder: Path, rows: list[dict[str, Any]], kind: Any, settings: Any) -> Rehearsal:
+    """One of trl's trainers, which puts the adapter on the base itself."""
     from datasets import Dataset
 
-    page: Optimizer = getattr(experiment.train, name)
-    page = page.model_copy(update={"batch_size": lengths.micro_batch, "micro_batch_size": lengths.micro_batch})
-    stage = Stage(name, experiment, {})
-    own = {"output_dir": str(folder), "save_strategy": "no"}
+    page, scores = stage.experiment.train, stage.name == "reward"
     trainer: Any = kind(
-        model=base,
-        peft_config=lora_config(experiment.train.lora, scores=name == "reward"),
-        args=settings(**trainer_settings(stage, page) | own),
-        processing_class=load_tokenizer(experiment.train),
+        model=load_base(page, scores=scores),
+        peft_config=lora_config(page.lora, scores=scores),
+        args=settings(**_arguments(stage, folder)),
+        processing_class=load_tokenizer(page),
         train_dataset=Dataset.from_list(rows),
     )
     return trainer.model, lambda: run_trainer(trainer, stage, len(rows))
 
 
-def _ppo(experiment: Experiment, lengths: Lengths, folder: Path) -> tuple[nn.Module, Callable[[], object]]:
-    from train.ppo import Sampling, make_optimizer, ppo
-    from train.shared_base import SharedBase
+def _dpo(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
+    from datasets import Dataset
+    from transformers import TrainingArguments
+    from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-    base = load_base(experiment.train)
-    adapters = [fresh_adapter(experiment, folder / name, scores=name == "reward") for name in ("sft", "reward")]
-    model = SharedBase(base, *adapters)
-    update: dict[str, Any] = {"batch_size": lengths.micro_batch, "micro_batch_size": lengths.micro_batch}
-    page = experiment.train.ppo.model_copy(update=update | {"updates": 1, "epochs": STEPS})
-    prompts = [ids[: -lengths.response_tokens] for ids in _texts(experiment, lengths, lengths.micro_batch)]
-    # No token is the end of a turn, so every response is as long as it may be.
-    sampling = Sampling(lengths.response_tokens, 0, base.config.get_text_config().vocab_size, experiment.seed)
-    optimizer = make_optimizer(model, page)
+    from train.dpo import PairTrainer, policy_and_reference
+
+    page, response = stage.experiment.train, slice(-lengths.response_tokens, None)
+    rows = [
+        {"prompt_ids": one[: response.start], "chosen_ids": one[response], "rejected_ids": other[response][1:]}
+        for one, other in _pairs(stage, lengths)
+    ]
+    settings = _arguments(stage, folder)
+    del settings["max_length"]
+    trainer: Any = PairTrainer(
+        page.dpo.beta,
+        model=policy_and_reference(load_base(page), fresh_adapter(stage.experiment, folder / "sft"), stage),
+        args=TrainingArguments(**settings, remove_unused_columns=False),
+        data_collator=DataCollatorForPreference(pad_token_id=0),
+        train_dataset=Dataset.from_list(rows),
+    )
+    return trainer.model, lambda: run_trainer(trainer, stage, len(rows))
+
+
+def _arguments(stage: Stage, folder: Path) -> dict[str, Any]:
+    page: Optimizer = getattr(stage.experiment.train, stage.name)
+    return trainer_settings(stage, page) | {"output_dir": str(folder), "save_strategy": "no"}
+
+
+def _ppo(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
+    from train.ppo import Sampling, make_optimizer, ppo
+
+    page, model = stage.experiment.train.ppo, _shared_base(stage, folder, with_reward=True)
+    sampling = Sampling(lengths.response_tokens, 0, _no_end(model), stage.experiment.seed)
+    prompts, optimizer = _prompts(stage, lengths), make_optimizer(model, page)
     return model, lambda: list(ppo(model, optimizer, prompts, page, sampling))
 
 
-def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool) -> Path:
+def _grpo(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
+    from train.grpo import Draw, grpo, make_optimizer
+
+    page = stage.experiment.train.grpo
+    scored = page.reward == "model"
+    model = _shared_base(stage, folder, with_reward=scored)
+    draw = Draw(lengths.response_tokens, 0, _no_end(model), stage.experiment.seed)
+    prompts, optimizer = _prompts(stage, lengths), make_optimizer(model, page)
+
+    def rewards(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+        return model.scores(responses.ids_BL, responses.attention_BL) if scored else torch.zeros(len(asked))
+
+    return model, lambda: list(grpo(model, optimizer, prompts, rewards, page, draw))
+
+
+def _shared_base(stage: Stage, folder: Path, *, with_reward: bool) -> SharedBase:
+    experiment = stage.experiment
+    reward = fresh_adapter(experiment, folder / "reward", scores=True) if with_reward else None
+    return SharedBase(load_base(experiment.train), fresh_adapter(experiment, folder / "sft"), reward)
+
+
+def _no_end(model: SharedBase) -> int:
+    """No token is the end of a turn, so every response is as long as it may be."""
+    vocabulary: int = model.language_model.config.get_text_config().vocab_size
+    return vocabulary
+
+
+def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool = False) -> Path:
     """Write an adapter of the page's shape with small random weights into `folder`, without loading a model."""
     from peft import get_peft_model, get_peft_model_state_dict
     from safetensors.torch import save_file
@@ -179,9 +233,18 @@ def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool) -> Path
     return folder
 
 
-def _texts(experiment: Experiment, lengths: Lengths, count: int) -> list[list[int]]:
+def _prompts(stage: Stage, lengths: Lengths) -> list[list[int]]:
+    return [ids[: -lengths.response_tokens] for ids in _texts(stage, lengths, lengths.micro_batch)]
+
+
+def _pairs(stage: Stage, lengths: Lengths) -> list[tuple[list[int], list[int]]]:
+    texts = _texts(stage, lengths, 2 * STEPS * lengths.micro_batch)
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _texts(stage: Stage, lengths: Lengths, count: int) -> list[list[int]]:
     """Noise; all but the first of each micro-batch are a token shorter, since real ones are padded."""
-    generator = torch.Generator().manual_seed(experiment.seed)
-    words = len(load_tokenizer(experiment.train))
+    generator = torch.Generator().manual_seed(stage.experiment.seed)
+    words = len(load_tokenizer(stage.experiment.train))
     texts = torch.randint(3, words, (count, lengths.tokens), generator=generator).tolist()
     return [ids if not index % lengths.micro_batch else ids[1:] for index, ids in enumerate(texts)]

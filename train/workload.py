@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.config import Experiment
+from retroformer.config import Experiment, Grpo, Optimizer, Ppo
 from retroformer.errors import MissingInput
 from train import inputs
 from train.base import load_tokenizer
-from train.dataset import prompt_ids, sample_pairs, samples
-from train.memory import StageName
+from train.dataset import Prompt, prompt_ids, sample_pairs, samples
 from train.stage import METRICS
+from train.stage_kind import StageName
 
 
 class Workload(NamedTuple):
@@ -34,38 +34,45 @@ class Throughput(NamedTuple):
 def workload(experiment: Experiment, stage: StageName) -> Workload:
     """What the store holds for a stage.
 
-    PPO's responses are not written yet, so its tokens are an upper bound: as if all were as long as they may be. The
-    reward model's are one, too: a tenth of the tasks is held out.
+    Responses that are drawn are not written yet, so PPO's and GRPO's tokens are an upper bound: as if all were as long
+    as they may be. The tokens of pairs are one, too: a tenth of the tasks is held out.
 
     Raises:
         MissingInput: there is no store, or nothing in it for this stage.
     """
-    page = experiment.train
-    if stage == "ppo":
-        prompts = inputs.prompts(experiment)
-        tokenizer = load_tokenizer(page)
-        lengths = [len(prompt_ids(tokenizer, one)) + experiment.reflector.max_new_tokens for one in prompts]
-        drawn = page.ppo.updates * page.ppo.batch_size
-        tokens = page.ppo.epochs * drawn * sum(lengths) // len(lengths)
-        return Workload(len(lengths), tokens, max(lengths), page.ppo.updates * page.ppo.epochs)
-    if stage == "reward":
-        pairs = inputs.pairs(experiment)
-        made = sample_pairs(load_tokenizer(page), pairs)
-        texts = [len(one.ids) for pair in made for one in pair]
-        return _supervised(len(made), texts, page.reward.epochs, page.reward.batch_size)
-    written = inputs.positive_reflections(experiment)
-    texts = [len(one.ids) for one in samples(load_tokenizer(page), written)]
-    return _supervised(len(texts), texts, page.sft.epochs, page.sft.batch_size)
+    page: Optimizer = getattr(experiment.train, stage)
+    if isinstance(page, Ppo | Grpo):
+        return _drawn(experiment, page, _prompts(experiment, page))
+    if stage in ("reward", "dpo"):
+        pairs = sample_pairs(load_tokenizer(experiment.train), inputs.pairs(experiment))
+        return _supervised(page, len(pairs), [len(one.ids) for pair in pairs for one in pair])
+    written = inputs.written_advice(experiment) if stage == "warm" else inputs.positive_reflections(experiment)
+    texts = [len(one.ids) for one in samples(load_tokenizer(experiment.train), written)]
+    return _supervised(page, len(texts), texts)
 
 
-def _supervised(count: int, lengths: Sequence[int], epochs: int, batch_size: int) -> Workload:
-    return Workload(count, epochs * sum(lengths), max(lengths), -(-epochs * count // batch_size))
+def _prompts(experiment: Experiment, page: Ppo | Grpo) -> list[Prompt]:
+    if isinstance(page, Grpo) and page.reward == "live":
+        return [failure.prompt for failure in inputs.failures(experiment)]
+    return inputs.prompts(experiment)
+
+
+def _drawn(experiment: Experiment, page: Ppo | Grpo, prompts: Sequence[Prompt]) -> Workload:
+    tokenizer = load_tokenizer(experiment.train)
+    lengths = [len(prompt_ids(tokenizer, one)) + experiment.reflector.max_new_tokens for one in prompts]
+    tokens = page.epochs * page.updates * page.batch_size * sum(lengths) // len(lengths)
+    return Workload(len(lengths), tokens, max(lengths), page.updates * page.epochs)
+
+
+def _supervised(page: Optimizer, count: int, lengths: Sequence[int]) -> Workload:
+    return Workload(count, page.epochs * sum(lengths), max(lengths), -(-page.epochs * count // page.batch_size))
 
 
 def throughput(experiment: Experiment, stage: StageName, like: str | None) -> Throughput | None:
     """Measured by the finished stage of the run `like`, or of this run; None where there is no such measurement.
 
-    A stage that went on after a stop measured its last part alone, which says nothing about its tokens.
+    A stage that went on after a stop measured its last part alone, which says nothing about its tokens; and rewards
+    that are rolled out say nothing about the time that a model's scores take.
 
     Raises:
         MissingInput: there is no run `like`.
@@ -81,5 +88,7 @@ def throughput(experiment: Experiment, stage: StageName, like: str | None) -> Th
         return None
     metrics = json.loads(path.read_text())
     if metrics.get("resumed_from_step") or not metrics.get("seconds"):
+        return None
+    if stage == "grpo" and metrics["inputs"]["optimizer"]["reward"] != experiment.train.grpo.reward:
         return None
     return Throughput(metrics["tokens"] / metrics["seconds"], path)

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from retroformer.config import Lora
+from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
 from tests.train import world
 from train.__main__ import main
 from train.architecture import CARDS, Architecture, Matrix, architecture, read_config, skeleton
-from train.base import lora_config
+from train.base import load_tokenizer, lora_config
+from train.dataset import prompt_ids, response_ids
 from train.memory import (
-    STAGES,
     USABLE_SHARE,
     Load,
     Setting,
     StageMemory,
-    StageName,
     adapter_parameters,
     largest_micro_batch,
     nf4_bytes,
@@ -26,6 +26,7 @@ from train.memory import (
 )
 from train.plan import GIB, plan, table
 from train.rehearsal import Lengths, LiveBytes, rehearse, tensors_of
+from train.stage_kind import KINDS, StageName, kinds
 from train.workload import throughput, workload
 
 pytestmark = [
@@ -35,6 +36,8 @@ pytestmark = [
 ]
 LONGCHAT = "lmsys/longchat-7b-16k"
 RANK_4 = Lora(rank=4, alpha=8, targets="attention")
+KIND = {kind.name: kind for kind in KINDS}
+BATCH = {"batch_size": 4, "micro_batch_size": 2}
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +89,61 @@ def test_a_4_bit_matrix_of_4096_squared_takes_half_a_byte_a_weight_and_a_64th_fo
 
 
 def test_longchat_in_4_bits_weighs_3_6_gib_once_and_its_cache_half_a_mebibyte_a_token(longchat: Architecture) -> None:
-    memory = StageMemory("ppo", longchat, Setting(True, 2, RANK_4, True, True), Load(1, 2048, 128))
+    memory = StageMemory(KIND["ppo"], longchat, Setting(True, 2, RANK_4, True, True), Load(1, 2048, 128))
     assert memory.weights / GIB == pytest.approx(3.60, abs=0.01)
     assert memory.cache == 2048 * 2**19
     # Adapter, value head of 4096; policy, SFT policy and reward model; gradient and two moments for the policy's.
     assert memory.held - memory.weights == (2_097_152 + 4096) * 4 * (3 + 1 + 2)
 
 
+def test_dpo_holds_two_policies_and_reads_both_texts_of_a_pair(longchat: Architecture) -> None:
+    memory = StageMemory(KIND["dpo"], longchat, Setting(True, 2, RANK_4, True, True), Load(3, 2048, 128))
+    assert memory.rows == 6
+    # Policy and reference; gradient and two moments for the policy's.
+    assert memory.held - memory.weights == 2_097_152 * 4 * (2 + 1 + 2)
+    # Three tensors of 6 x 128 tokens by 32,000 words, and the head's weights, in fp32.
+    assert memory.logits == 4 * (3 * 6 * 128 * 32_000 + 32_000 * 4096)
+    assert memory.drawing_peak == 0
+
+
+def test_grpo_is_ppo_without_a_value_head_and_with_live_returns_without_a_reward_model(
+    workplace: Path, tiny_base: Path, longchat: Architecture
+) -> None:
+    setting, load = Setting(True, 2, RANK_4, True, True), Load(8, 2048, 128)
+    ppo, scored = (StageMemory(KIND[name], longchat, setting, load) for name in ("ppo", "grpo"))
+    assert ppo.held - scored.held == 4096 * 4 * (3 + 1 + 2)
+    assert ppo.peak - ppo.held == scored.peak - scored.held
+    page = world.experiment(workplace, tiny_base, grpo={"learning_rate": 1e-5, "reward": "live"} | BATCH)
+    (live,) = (kind for kind in kinds(page) if kind.name == "grpo")
+    assert scored.held - StageMemory(live, longchat, setting, load).held == 2_097_152 * 4
+
+
+def test_where_policies_are_compared_nothing_is_dropped_out(longchat: Architecture) -> None:
+    noisy = RANK_4.model_copy(update={"dropout": 0.1})
+    kept = {
+        name: [
+            StageMemory(KIND[name], longchat, Setting(True, 2, lora, True, False), Load(1, 2048, 128)).activations
+            for lora in (RANK_4, noisy)
+        ]
+        for name in KIND
+    }
+    assert {name for name, (without, dropped) in kept.items() if without == dropped} == {"ppo", "dpo", "grpo"}
+
+
+def test_a_warm_start_is_planned_where_advice_is_written_by_rule(workplace: Path, tiny_base: Path) -> None:
+    page = world.experiment(workplace, tiny_base)
+    assert [kind.name for kind in kinds(page)] == ["sft", "reward", "ppo", "dpo", "grpo"]
+    written = page.model_copy(update={"collect": page.collect.model_copy(update={"written": 5})})
+    assert [kind.name for kind in kinds(written)] == list(KIND)
+
+
 def test_without_checkpointing_a_token_of_longchat_keeps_4_3_mebibytes_and_with_it_a_sixteenth(
     longchat: Architecture,
 ) -> None:
     kept = {
-        checkpointing: StageMemory("sft", longchat, Setting(True, 2, RANK_4, True, checkpointing), Load(1, 8192, 128))
+        checkpointing: StageMemory(
+            KIND["sft"], longchat, Setting(True, 2, RANK_4, True, checkpointing), Load(1, 8192, 128)
+        )
         for checkpointing in (False, True)
     }
     # In a layer: norms 2 x 16 KiB, the adapters' input 8, queries, keys, values and output 4 x 8, silu 3 x 21.5.
@@ -106,7 +152,7 @@ def test_without_checkpointing_a_token_of_longchat_keeps_4_3_mebibytes_and_with_
 
 
 def test_the_largest_micro_batch_fits_and_the_next_does_not(longchat: Architecture) -> None:
-    memory = StageMemory("reward", longchat, Setting(True, 2, RANK_4, True, True), Load(1, 4096, 128))
+    memory = StageMemory(KIND["reward"], longchat, Setting(True, 2, RANK_4, True, True), Load(1, 4096, 128))
     fits = largest_micro_batch(memory, 40 * GIB)
     assert fits > 1
     assert memory.with_micro_batch(fits).peak <= USABLE_SHARE * 40 * GIB < memory.with_micro_batch(fits + 1).peak
@@ -114,7 +160,8 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not(longchat: Architectu
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_pass_through_the_trunk_takes_what_the_arithmetic_says(fused: bool) -> None:
+@pytest.mark.parametrize("name", ["ppo", "dpo"])
+def test_a_pass_through_the_trunk_takes_what_the_arithmetic_says(fused: bool, name: StageName) -> None:
     """Also with the fused attention and the checkpoints of a GPU, which the CPU can compute, too."""
     from peft import get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -139,23 +186,29 @@ def test_a_pass_through_the_trunk_takes_what_the_arithmetic_says(fused: bool) ->
     attention_BL[1, -1] = 0
     with LiveBytes(tensors_of(adapted)) as live:
         before = live.now
-        with torch.autocast("cpu", torch.bfloat16):
+        # As the stages do it: PPO under autocast, and DPO not.
+        with torch.autocast("cpu", torch.bfloat16, enabled=name == "ppo"):
             trunk = adapted.get_base_model().model
             hidden_BLH = trunk(input_ids=ids_BL, attention_mask=attention_BL, use_cache=False).last_hidden_state
         total = hidden_BLH.float().sum()
         del hidden_BLH
         total.backward()
-    memory = StageMemory("ppo", architecture(config), Setting(False, 2, lora, fused, fused), Load(2, 256, 32))
+    kind, setting = KIND[name], Setting(False, 2, lora, fused, fused)
+    memory = StageMemory(kind, architecture(config), setting, Load(2 // kind.texts, 256, 32))
     assert memory.activations + memory.backward_workspace == pytest.approx(live.peak - before, rel=0.1)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_real_steps_of_a_stage_take_what_the_plan_says(workplace: Path, tiny_base: Path, stage: StageName) -> None:
-    experiment = world.experiment(workplace, tiny_base)
+@pytest.mark.parametrize(("name", "rewards"), [*((name, "model") for name in KIND), ("grpo", "live")])
+def test_real_steps_of_a_stage_take_what_the_plan_says(
+    workplace: Path, tiny_base: Path, name: StageName, rewards: str
+) -> None:
+    grpo = {"learning_rate": 1e-5, "reward": rewards} | BATCH
+    experiment = world.experiment(workplace, tiny_base, grpo=grpo)
+    experiment = experiment.model_copy(update={"collect": experiment.collect.model_copy(update={"written": 1})})
     shape = architecture(read_config(str(tiny_base)).config)
-    load = Load(micro_batch=2, tokens=192, response_tokens=16)
-    found = rehearse(experiment, stage, Lengths(2, 192, 16))
-    memory = StageMemory(stage, shape, setting_of(experiment.train, on_gpu=False), load)
+    found = rehearse(experiment, name, Lengths(micro_batch=2, tokens=192, response_tokens=16))
+    (kind,) = (kind for kind in kinds(experiment) if kind.name == name)
+    memory = StageMemory(kind, shape, setting_of(experiment.train, on_gpu=False), Load(2, 192, 16))
     assert memory.peak == pytest.approx(found, rel=0.2)
 
 
@@ -193,6 +246,38 @@ def test_the_tokens_of_a_plan_are_those_that_training_counts_and_its_throughput_
         throughput(experiment, "sft", "nobody")
 
 
+def test_a_plan_counts_the_texts_pairs_and_prompts_of_every_stage(workplace: Path, tiny_base: Path) -> None:
+    grpo = {"learning_rate": 1e-3, "updates": 5} | BATCH
+    page = world.page(workplace, tiny_base, dpo={"learning_rate": 1e-3, "epochs": 3} | BATCH, grpo=grpo)
+    world.collect(page, tasks=7)
+    experiment = load(page)
+    tokenizer = load_tokenizer(experiment.train)
+    prompts = [len(prompt_ids(tokenizer, world.prompt(f"collect task-{number}"))) for number in range(7)]
+    good, bad = (len(response_ids(tokenizer, text)) for text in (world.GOOD, world.BAD))
+    read = sum(2 * one + good + bad for one in prompts)
+    longest = max(prompts) + max(good, bad)
+    # Advice that was written by rule and pairs: 14 texts and 7 pairs, 4 a step, pairs three times.
+    assert workload(experiment, "warm") == (14, read, longest, 4)
+    assert workload(experiment, "reward") == (7, read, longest, 2)
+    assert workload(experiment, "dpo") == (7, 3 * read, longest, 6)
+    # 3 updates of 4 responses of 8 tokens, read twice; 5 updates read once.
+    mean = sum(prompts) / 7 + 8
+    assert workload(experiment, "ppo") == (7, int(2 * 3 * 4 * mean), max(prompts) + 8, 6)
+    assert workload(experiment, "grpo") == (7, int(5 * 4 * mean), max(prompts) + 8, 5)
+    live = load(page, ["train.grpo.reward=live"])
+    assert workload(live, "grpo") == workload(experiment, "grpo")
+
+
+def test_the_time_of_scored_groups_says_nothing_about_live_ones(workplace: Path, tiny_base: Path) -> None:
+    page = world.page(workplace, tiny_base, grpo={"learning_rate": 1e-3} | BATCH)
+    metrics = {"tokens": 600, "seconds": 3.0, "inputs": {"optimizer": {"reward": "model"}}}
+    folder = workplace / "runs/tiny/grpo"
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    assert throughput(load(page), "grpo", None) == (200.0, Path("runs/tiny/grpo/metrics.json"))
+    assert throughput(load(page, ["train.grpo.reward=live"]), "grpo", None) is None
+
+
 def test_a_plan_of_longchat_says_by_card_and_length_what_fits(
     workplace: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,7 +289,8 @@ def test_a_plan_of_longchat_says_by_card_and_length_what_fits(
     lines = [line for line in told.splitlines() if line.startswith(("| 12 GiB", "| 80 GiB"))]
     assert [line.split()[1:5:3] for line in lines] == [["12", "2048"], ["12", "65536"], ["80", "2048"], ["80", "65536"]]
     assert "does not fit" not in lines[0]
-    assert lines[1].count("does not fit") == 3
+    assert lines[1].count("does not fit") == 5
+    assert "| card   | tokens | sft " in told
 
 
 def test_a_length_without_room_for_a_prompt_is_refused(workplace: Path, tiny_base: Path) -> None:
