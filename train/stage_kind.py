@@ -22,7 +22,8 @@ class StageKind:
     language_head: Literal["none", "compute", "fp32"] = "fp32"
     """The type that it computes in: that of everything else, or fp32, where small differences count."""
     autocast: Literal["always", "on a GPU", "never"] = "always"
-    """Where the trunk is called beside transformers' trainer's own forward, the trainer does not see to it."""
+    """Where the trunk is read under it. transformers' trainer sees to it in a model's own forward pass alone, so a loss
+    that reads the trunk itself goes without."""
     draws: bool = False
     """Whether the policy writes what it is trained on."""
 

@@ -243,23 +243,23 @@ def test_the_tokens_of_a_plan_are_those_that_training_counts_and_its_throughput_
 
 
 def test_a_plan_counts_the_texts_pairs_and_prompts_of_every_stage(workplace: Path, tiny_base: Path) -> None:
-    grpo = {"learning_rate": 1e-3, "updates": 5} | BATCH
+    grpo = {"learning_rate": 1e-3, "updates": 6} | BATCH
     page = world.page(workplace, tiny_base, dpo={"learning_rate": 1e-3, "epochs": 3} | BATCH, grpo=grpo)
-    world.collect(page, tasks=7)
+    world.collect(page, tasks=12)
     experiment = load(page)
     tokenizer = load_tokenizer(experiment.train)
-    prompts = [len(prompt_ids(tokenizer, world.prompt(f"collect task-{number}"))) for number in range(7)]
+    prompts = [len(prompt_ids(tokenizer, world.prompt(f"collect task-{number}"))) for number in range(12)]
     good, bad = (len(response_ids(tokenizer, text)) for text in (world.GOOD, world.BAD))
     read = sum(2 * one + good + bad for one in prompts)
     longest = max(prompts) + max(good, bad)
-    # Advice that was written by rule and pairs: 14 texts and 7 pairs, 4 a step, pairs three times.
-    assert workload(experiment, "warm") == (14, read, longest, 4)
-    assert workload(experiment, "reward") == (7, read, longest, 2)
-    assert workload(experiment, "dpo") == (7, 3 * read, longest, 6)
-    # 3 updates of 4 responses of 8 tokens, read twice; 5 updates read once.
-    mean = sum(prompts) / 7 + 8
-    assert workload(experiment, "ppo") == (7, int(2 * 3 * 4 * mean), max(prompts) + 8, 6)
-    assert workload(experiment, "grpo") == (7, int(5 * 4 * mean), max(prompts) + 8, 5)
+    # 24 texts that were written by rule and 12 pairs, 4 a step; dpo reads the pairs three times.
+    assert workload(experiment, "warm") == (24, read, longest, 6)
+    assert workload(experiment, "reward") == (12, read, longest, 3)
+    assert workload(experiment, "dpo") == (12, 3 * read, longest, 9)
+    # Drawn responses have 8 tokens: 3 updates of 4, read twice, are each prompt twice; 6 updates are it twice as well.
+    answered = sum(prompts) + 12 * 8
+    assert workload(experiment, "ppo") == (12, 2 * answered, max(prompts) + 8, 6)
+    assert workload(experiment, "grpo") == (12, 2 * answered, max(prompts) + 8, 6)
     live = load(page, ["train.grpo.reward=live"])
     assert workload(live, "grpo") == workload(experiment, "grpo")
 
