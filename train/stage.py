@@ -130,7 +130,16 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
         # In place of peft's empty form.
         card = adapter_card(stage.experiment, base_model_folder(page.base_model), facts)
         (unfinished / CARD).write_text(card, encoding="utf-8")
-    shutil.rmtree(stage.checkpoints, ignore_errors=True)
+    _delete_in_one_rename(stage.checkpoints)
+
+
+def _delete_in_one_rename(folder: Path) -> None:
+    """A run that dies within leaves all of `folder` or none: half of the checkpoints must not be gone on from."""
+    deleted = folder.with_name(f".{folder.name}.deleted")
+    shutil.rmtree(deleted, ignore_errors=True)
+    if folder.exists():
+        folder.rename(deleted)
+        shutil.rmtree(deleted, ignore_errors=True)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What imitation and the reward model share: how trl's trainers are set up, run, killed and resumed."""
 
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ WARMUP_SHARE = 0.05
 """Of all steps, in which the learning rate rises to its peak."""
 COMPLETE = "complete"
 """A file in a checkpoint's folder, written when all else is."""
+KEPT = 2
+"""Complete checkpoints."""
 
 
 def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
@@ -46,7 +49,8 @@ def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
         "activation_checkpointing": not on_cpu,
         "save_strategy": "steps" if processes.is_main() else "no",
         "save_steps": page.checkpoint_steps,
-        "save_total_limit": 2,
+        # The trainer would delete those that were longest unchanged, the last complete one among them: Watcher does it.
+        "save_total_limit": None,
         "logging_steps": 1,
         "report_to": [],
         "seed": stage.experiment.seed,
@@ -97,7 +101,7 @@ def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 class Watcher(TrainerCallback):  # type: ignore[misc]
-    """Shows and tracks each step's loss; marks checkpoints whose files are all there."""
+    """Shows and tracks each step's loss; marks checkpoints whose files are all there, and then deletes old ones."""
 
     def __init__(self, progress: Line, track: Tracker) -> None:
         self._progress, self._track = progress, track
@@ -108,13 +112,23 @@ class Watcher(TrainerCallback):  # type: ignore[misc]
             self._track(state.global_step, logs)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        (Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+        folder = Path(args.output_dir)
+        (folder / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+        _delete_before(complete_checkpoints(folder)[-KEPT:][0], folder)
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was completely written."""
-    complete = [path.parent for path in folder.glob(f"checkpoint-*/{COMPLETE}")]
-    return max(complete, key=_step, default=None)
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints that were completely written, the newest last."""
+    return sorted((path.parent for path in folder.glob(f"checkpoint-*/{COMPLETE}")), key=_step)
+
+
+def _delete_before(oldest: Path, folder: Path) -> None:
+    """Delete every checkpoint of an earlier step, what was left half-written or half-deleted by a kill among them."""
+    for checkpoint in list(folder.glob("checkpoint-*")):
+        if _step(checkpoint) < _step(oldest):
+            # First of all, so that no kill leaves half a checkpoint that looks complete.
+            (checkpoint / COMPLETE).unlink(missing_ok=True)
+            shutil.rmtree(checkpoint)
 
 
 def run_trainer(trainer: Any, stage: Stage, rows: int) -> dict[str, Any]:
@@ -127,7 +141,8 @@ def run_trainer(trainer: Any, stage: Stage, rows: int) -> dict[str, Any]:
     keep_trainables_in_fp32(trainer.model)
     processes.copy_from_main(trained(trainer.model))
     trainer.remove_callback(PrinterCallback)
-    resumed = last_checkpoint(stage.checkpoints)
+    complete = complete_checkpoints(stage.checkpoints)
+    resumed = complete[-1] if complete else None
     done = _step(resumed) if resumed else 0
     steps = math.ceil(rows / (trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps))
     shown = line(f"train {stage.name}", steps, done, console=processes.screen())

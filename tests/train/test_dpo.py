@@ -1,7 +1,6 @@
 """DPO on a tiny model: against trl's value, from a kill, and what it leaves; at rates that a few steps can show."""
 
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference
 from retroformer.config import Dpo, Experiment
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.records import PreferencePair
-from tests.train.test_stages import kill_at, metrics
-from tests.train.world import BAD, GOOD, collect, experiment, page, prompt
+from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
+from tests.train.world import BAD, GOOD, collect, experiment, metrics, page, prompt
 from train.__main__ import main
 from train.base import load_adapter, load_base, load_tokenizer, lora_config
 from train.dataset import SamplePair, prompt_ids, response_ids, sample_pairs
@@ -216,25 +215,17 @@ def test_a_batch_is_the_same_whatever_fits_into_memory(tiny_base: Path, workplac
 
 
 def test_a_killed_run_goes_on_and_ends_like_an_unbroken_one(
-    tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4, "epochs": 10}
     made = page(workplace, tiny_base, dpo=many)
     collect(made)
     main(["sft", str(made)])
-    whole = workplace / "whole"
-    shutil.copytree(workplace / "runs", whole / "runs")
-    kill_at(workplace, "checkpoint-7/complete", "dpo", str(made))
-    assert not (workplace / "runs/tiny/dpo").exists(), "a half-trained adapter looks finished"
-    main(["dpo", str(made)])
+    whole = copy_of_run(workplace)
+    kill_at(workplace, "checkpoint-7/complete", "dpo", made)
+    broken = train_in(workplace, "dpo", made)
     assert "trained dpo: runs/tiny/dpo (10 pairs, 25 steps, loss 0.693" in capsys.readouterr().out
-    with monkeypatch.context() as elsewhere:
-        elsewhere.chdir(whole)
-        main(["dpo", str(made)])
-    broken, unbroken = metrics(workplace, "dpo"), metrics(whole, "dpo")
-    assert 3 <= broken["resumed_from_step"] < broken["steps"]
-    assert broken["adapter_sha256"] == unbroken["adapter_sha256"]
-    assert broken["losses"] == unbroken["losses"]
+    require_alike(broken, train_in(whole, "dpo", made), 7)
     main(["dpo", str(made)])
     assert "dpo is already done with these inputs" in capsys.readouterr().out
 

@@ -22,8 +22,8 @@ from serve.adapters import names
 from tests.support.characters import attempt_at
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import HOUSEHOLD, facts_of, open_page, write_page
-from tests.train.test_stages import kill_at, metrics
-from tests.train.world import AUTHOR, collect, page, prompt
+from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
+from tests.train.world import AUTHOR, collect, metrics, page, prompt
 from train.__main__ import main
 from train.base import load_base, lora_config
 
@@ -53,24 +53,16 @@ def facts_in(folder: Path, made: Path) -> Any:
 
 
 def test_against_the_reward_model_a_killed_run_ends_like_an_unbroken_one(
-    tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = page(workplace, tiny_base, grpo=QUICK)
     collect(made)
     fresh_adapters(workplace / "runs/tiny", load(made))
-    whole = workplace / "whole"
-    shutil.copytree(workplace / "runs", whole / "runs")
-    kill_at(workplace, "update-000003.pt", "grpo", str(made))
-    assert not (workplace / "runs/tiny/grpo").exists(), "a half-trained adapter looks finished"
-    main(["grpo", str(made)])
+    whole = copy_of_run(workplace)
+    kill_at(workplace, "update-000003.pt", "grpo", made)
+    broken = train_in(workplace, "grpo", made)
     assert "trained grpo: runs/tiny/grpo (12 prompts, 12 updates, score " in capsys.readouterr().out
-    with monkeypatch.context() as elsewhere:
-        elsewhere.chdir(whole)
-        main(["grpo", str(made)])
-    broken, unbroken = metrics(workplace, "grpo"), metrics(whole, "grpo")
-    assert 3 <= broken["resumed_from_update"] < 12
-    assert broken["adapter_sha256"] == unbroken["adapter_sha256"]
-    assert broken["history"] == unbroken["history"]
+    require_alike(broken, train_in(whole, "grpo", made), 3)
     assert broken["history"][-1]["kl"] > 0
     main(["grpo", str(made)])
     assert "grpo is already done with these inputs" in capsys.readouterr().out
@@ -118,24 +110,17 @@ def test_on_live_returns_a_killed_run_ends_like_an_unbroken_one_and_pays_for_not
     monkeypatch.setenv("RETROFORMER_CACHE", str(workplace / "cache"))
     with Endpoint(moody_scholar) as scholar:
         made = quiz(workplace, tiny_base, scholar.url)
-        whole = workplace / "whole"
-        shutil.copytree(workplace / "runs", whole / "runs")
-        kill_at(workplace, "update-000002.pt", "grpo", str(made))
+        whole = copy_of_run(workplace)
+        kill_at(workplace, "update-000002.pt", "grpo", made)
         paid = facts_in(workplace, made)
         asked = len(scholar.requests)
-        main(["grpo", str(made)])
+        broken = train_in(workplace, "grpo", made)
         found = facts_in(workplace, made)
         # What was in flight when the process was killed is played again, and nothing else.
         assert len(scholar.requests) - asked == len(found.trajectories) - len(paid.trajectories)
-        with monkeypatch.context() as elsewhere:
-            elsewhere.chdir(whole)
-            main(["grpo", str(made)])
+        require_alike(broken, train_in(whole, "grpo", made), 2)
         with pytest.raises(BudgetExhausted, match=r"raise collect.tokens and run the same command again"):
             main(["grpo", str(made), "collect.tokens=1", "train.grpo.updates=7"])
-    broken, unbroken = metrics(workplace, "grpo"), metrics(whole, "grpo")
-    assert 2 <= broken["resumed_from_update"] < 6
-    assert broken["adapter_sha256"] == unbroken["adapter_sha256"]
-    assert broken["history"] == unbroken["history"]
     assert found.same_as(facts_in(whole, made))
     assert {update["left_out"] for update in broken["history"]} == {0.0}
     assert any(0 < update["score"] < 1 for update in broken["history"]), "no reward differs, so nothing was learnt"

@@ -1,22 +1,23 @@
 """The commands as users run them: what they need, what they say, and what a kill costs."""
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
 from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
-from tests.train.world import collect, page
+from retroformer.progress import line
+from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
+from tests.train.world import collect, metrics, page
 from train import inputs
 from train.__main__ import main
 from train.stage import make_stage
+from train.supervised import COMPLETE, Watcher, complete_checkpoints
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -24,54 +25,54 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
 
-def kill_at(folder: Path, checkpoint: str, *words: str) -> None:
-    """Start a stage in a process of its own, and kill it when a checkpoint of this name is there."""
-    log = folder / "killed.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "train", *words], cwd=folder, env=ENVIRONMENT, stdout=output, stderr=output
-        )
-        deadline = time.monotonic() + 300
-        while not list(folder.glob(f"runs/tiny/checkpoints/*/{checkpoint}")):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.01)
-        process.kill()
-        process.wait()
-
-
-def metrics(folder: Path, stage: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "runs/tiny" / stage / "metrics.json").read_text())
-    return found
-
-
 def test_killed_stages_go_on_and_end_like_unbroken_ones(
-    tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Imitation, reward model and PPO, each killed with SIGKILL in the middle; then the same without a kill."""
     many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4, "epochs": 20}
     made = page(workplace, tiny_base, sft=many, reward=many, ppo={**many, "epochs": 2, "updates": 30})
     collect(made)
-    whole = workplace / "whole"
-    shutil.copytree(workplace / "runs", whole / "runs")
-    for stage, checkpoint in (
-        ("sft", "checkpoint-7/complete"),
-        ("reward", "checkpoint-7/complete"),
-        ("ppo", "update-000003.pt"),
+    whole = copy_of_run(workplace)
+    for stage, checkpoint, step in (
+        ("sft", "checkpoint-7/complete", 7),
+        ("reward", "checkpoint-7/complete", 7),
+        ("ppo", "update-000003.pt", 3),
     ):
-        kill_at(workplace, checkpoint, stage, str(made))
-        assert not (workplace / "runs/tiny" / stage).exists(), "a half-trained adapter looks finished"
-        main([stage, str(made)])
+        kill_at(workplace, checkpoint, stage, made)
+        broken = train_in(workplace, stage, made)
         assert f"trained {stage}: runs/tiny/{stage} (" in capsys.readouterr().out
-        assert not list((workplace / "runs/tiny/checkpoints").glob(f"{stage}-*"))
-        with monkeypatch.context() as elsewhere:
-            elsewhere.chdir(whole)
-            main([stage, str(made)])
-        broken, unbroken = metrics(workplace, stage), metrics(whole, stage)
-        done = "updates" if stage == "ppo" else "steps"
-        assert 3 <= broken[f"resumed_from_{done.removesuffix('s')}"] < broken[done]
-        assert broken[done] == unbroken[done]
-        assert broken["adapter_sha256"] == unbroken["adapter_sha256"], f"{stage} resumed differently"
+        assert not list((workplace / "runs/tiny/checkpoints").iterdir())
+        require_alike(broken, train_in(whole, stage, made), step)
+
+
+def test_old_checkpoints_are_deleted_by_their_steps_once_the_new_one_is_complete(tmp_path: Path) -> None:
+    """A kill amid the deletion of checkpoint 6 had changed it last; by times of change, 7 would be the oldest."""
+    for step, files, seconds in ((6, (COMPLETE,), 3600), (7, ("optimizer.pt", COMPLETE), 0), (8, ("optimizer.pt",), 9)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        for name in files:
+            (folder / name).touch()
+        os.utime(folder, (seconds, seconds))
+    assert [one.name for one in complete_checkpoints(tmp_path)] == ["checkpoint-6", "checkpoint-7"]
+    with line("", 8) as shown:
+        watcher = Watcher(shown, lambda step, facts: None)
+        watcher.on_save(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=8), None)
+    assert {one.name for one in tmp_path.iterdir()} == {"checkpoint-7", "checkpoint-8"}
+    assert [one.name for one in complete_checkpoints(tmp_path)] == ["checkpoint-7", "checkpoint-8"]
+
+
+def test_a_stage_that_ended_between_its_last_step_and_its_publication_goes_on_there(
+    tiny_base: Path, workplace: Path
+) -> None:
+    made = page(workplace, tiny_base)
+    collect(made)
+    unbroken = train_in(copy_of_run(workplace), "sft", made)
+    in_the_way = workplace / "runs/tiny/.sft.unfinished"
+    in_the_way.touch()
+    with pytest.raises(FileExistsError):
+        train_in(workplace, "sft", made)
+    in_the_way.unlink()
+    require_alike(train_in(workplace, "sft", made), unbroken, unbroken["steps"])
 
 
 def test_a_finished_stage_is_done_until_its_inputs_change(

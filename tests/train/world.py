@@ -1,5 +1,6 @@
 """A language model small enough to train in a test, and a run's experience to train it on."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,12 @@ def _collect_one(store: Store, arm: str, name: str, rate: Callable[[str], float]
         store.add_reflection(rated, 0, advice)
         store.add_trajectory(rated, attempt_at(subject, (rate(text),)))
         store.add_reflection(Key(arm="written", task_id=name, trial=1, candidate=candidate), 0, advice)
+
+
+def metrics(folder: Path, stage: str) -> dict[str, Any]:
+    """What a finished stage of the run in `folder` says of itself."""
+    found: dict[str, Any] = json.loads((folder / "runs/tiny" / stage / "metrics.json").read_text())
+    return found
 
 
 def save_adapter(made: Experiment, folder: Path, size: float = 0.05, *, scores: bool = False) -> None:
