@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from retroformer.config import Experiment
 from retroformer.config_file import load
 from tests.support.runs import ROOT
 from train.architecture import architecture, read_config
+from train.base import quantization
 from train.memory import USABLE_SHARE, adapter_parameters, setting_of
 from train.plan import GIB, PAPER_MILLIONS, memories
 
@@ -41,6 +43,9 @@ def test_a_page_samples_as_the_paper_does(page: Path) -> None:
 def test_a_page_holds_longchat_in_4_bits_with_its_condensed_positions(page: Path) -> None:
     train = load(page).train
     assert (train.base_model, train.quantization, train.dtype) == ("lmsys/longchat-7b-16k", "nf4", "bfloat16")
+    held = quantization(train)
+    assert (held.bnb_4bit_quant_type, held.bnb_4bit_use_double_quant) == ("nf4", True)
+    assert held.bnb_4bit_compute_dtype == torch.bfloat16
     rope = read_config(train.base_model).config.rope_parameters
     assert (rope["rope_type"], rope["factor"], rope["rope_theta"]) == ("linear", 8.0, 10000.0)
 
