@@ -54,18 +54,26 @@ class LanguageModel:
             ConfigError: choices are for the experiment's own server, and this is another.
             EndpointFailure: refused, timed out, or answered what is not a completion, after the client's retries.
         """
+        fields = self._fields(seed, choices)
+        return self._read(await self._call(prompt, temperature, max_new_tokens, [*stop, *fields], seed), prompt)
+
+    async def post(self, path: str, body: dict[str, Any]) -> object:
+        """What the endpoint answers to `body`, JSON or text, after the client's retries.
+
+        Raises:
+            EndpointFailure: refused, timed out, or not understood, and retries did not help.
+        """
         import openai
 
-        fields = self._fields(seed, choices)
         try:
-            answer = await self._call(prompt, temperature, max_new_tokens, [*stop, *fields], seed)
+            # The client's typed methods walk through every message and answer field by field: half of a rollout's time.
+            return await self._connected().post(path, body=body, cast_to=object)
         except openai.APITimeoutError:
             raise self._failure(f"gave no answer within {self.endpoint.timeout_seconds:g} s") from None
         except openai.APIStatusError as error:
             raise self._failure(f"answered {error.status_code}: {' '.join(str(error.message).split())[:300]}") from None
         except (openai.OpenAIError, json.JSONDecodeError) as error:
             raise self._failure(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from None
-        return self._read(answer, prompt)
 
     def _fields(self, seed: int | None, choices: Sequence[str] | None) -> list[str]:
         """What only the experiment's own server understands."""
@@ -87,13 +95,9 @@ class LanguageModel:
             common["seed"] = seed
         if self.endpoint.api == "chat":
             turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-            return await self._post("/chat/completions", common | {"messages": [turn.model_dump() for turn in turns]})
+            return await self.post("/chat/completions", common | {"messages": [turn.model_dump() for turn in turns]})
         text = prompt if isinstance(prompt, str) else "\n".join(turn.content for turn in prompt)
-        return await self._post("/completions", common | {"prompt": text})
-
-    async def _post(self, path: str, body: dict[str, Any]) -> object:
-        # The client's typed methods walk through every message and answer field by field: half of a rollout's time.
-        return await self._connected().post(path, body=body, cast_to=object)
+        return await self.post("/completions", common | {"prompt": text})
 
     def _connected(self) -> "AsyncOpenAI":
         if self._client is None:

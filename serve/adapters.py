@@ -17,6 +17,8 @@ ACTOR = "actor"
 """What `python -m train actor` leaves: it plays, so it is never the reflector."""
 WEIGHTS = "adapter_model.safetensors"
 REFLECTOR = "reflector"
+UNUSABLE = frozenset("@+= ")
+"""Characters that mean something in the names of models."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def names(experiment: Experiment, page: Path) -> Names:
     aliases = {REFLECTOR: advisers[-1]} if advisers else {}
     for name, named in experiment.serve.adapters.items():
         folder = adapter_folder(named)
-        if name == "base" or not name or set(name) & set("@+= "):
+        if name == "base" or not name or set(name) & UNUSABLE:
             raise ConfigError(f"serve.adapters.{name}: {name!r} cannot name an adapter; take another word.")
         if not (folder / WEIGHTS).is_file():
             raise MissingInput(_absent(name, folder, experiment, page))

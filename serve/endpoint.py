@@ -85,14 +85,17 @@ def _services(
     with listen(LOOPBACK, 0) as free:
         port = free.getsockname()[1]
     controller = f"http://{LOOPBACK}:{port}"
+    hand_over = ["--hand-over"] if experiment.serve.hand_over else []
     controller_arguments = ["fastchat.serve.controller", "--host", LOOPBACK, "--port", str(port)]
     api_arguments = [
         "serve.openai_api",
         f"--socket={api}",
         f"--body-bytes={experiment.serve.body_bytes}",
         f"--controller-address={controller}",
+        *hand_over,
     ]
     worker_arguments = [*_worker_arguments(experiment, names), f"--controller={controller}", f"--socket={worker}"]
+    worker_arguments += hand_over
     return [
         Service("controller", controller_arguments, logs / "controller.log", environment),
         Service("API server", api_arguments, logs / "api.log", environment, [api]),

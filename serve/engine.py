@@ -53,6 +53,11 @@ class Engine:
         with self._changed:
             return len(self._waiting) + len(self._members)
 
+    def works_on(self, adapter: str) -> bool:
+        """Whether requests for it are running or waiting."""
+        with self._changed:
+            return any(one.adapter == adapter for one in (*self._waiting, *self._members))
+
     def submit(self, generation: Request) -> None:
         with self._changed:
             self._waiting.append(generation)

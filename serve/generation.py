@@ -24,6 +24,10 @@ class Output:
     """Of the prompt's, those whose keys and values were there already."""
     failure: str = ""
     """The engine's error in words; empty where there is none."""
+    tokens: tuple[int, ...] = ()
+    """All that were written, the one that ended the request included; where they were asked for, on the last output."""
+    log_probs: tuple[float, ...] = ()
+    """Of each of these tokens, as the model gives them: at temperature 1 and with nothing left out."""
 
 
 class Transcript:
@@ -90,10 +94,13 @@ class Generation:
     choices: Choices | None = None
     """What it may write; None where it may write anything."""
     streaming: bool = False
+    in_tokens: bool = False
+    """Whether its tokens and their log-probabilities are asked for; not together with `choices`."""
     echo: str = ""
     cached_tokens: int = 0
     cancelled: bool = False
     tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
 
     @property
     def reserved(self) -> int:
@@ -111,7 +118,10 @@ class Generation:
         True while the request goes on.
         """
         allowed = None if self.choices is None else self.choices.allowed
-        reason = self._write(choose(logits_V, self.sampling, self.tokens, self.generator, allowed))
+        token = choose(logits_V, self.sampling, self.tokens, self.generator, allowed)
+        if self.in_tokens:
+            self.log_probs.append(float(logits_V.log_softmax(0)[token]))
+        reason = self._write(token)
         while reason is None and self.choices is not None and len(self.choices.allowed) == 1:
             reason = self._write(self.choices.allowed[0])
         if reason is not None:
@@ -144,6 +154,8 @@ class Generation:
             prompt_tokens=len(self.prompt),
             completion_tokens=len(self.tokens),
             cached_tokens=self.cached_tokens,
+            tokens=tuple(self.tokens) if self.in_tokens and reason else (),
+            log_probs=tuple(self.log_probs) if reason else (),
         )
 
 

@@ -23,7 +23,10 @@ class Spans:
 
 
 class AdaptedLinear(torch.nn.Module):
-    """y = W x + b + B A x, the last term with the adapter of each token; `A` comes scaled."""
+    """y = W x + b + B A x, the last term with the adapter of each token; `A` comes scaled.
+
+    Names may be added to `adapters`, and taken from it, between passes.
+    """
 
     def __init__(
         self, base: torch.nn.Module, adapters: Mapping[str, tuple[torch.Tensor, torch.Tensor]], spans: Spans
@@ -31,14 +34,14 @@ class AdaptedLinear(torch.nn.Module):
         """`adapters` are pairs of A (K, R) and B (R, N) by name."""
         super().__init__()
         self.base = base
-        self._adapters = adapters
+        self.adapters = dict(adapters)
         self._spans = spans
 
     def forward(self, inputs_1TK: torch.Tensor) -> torch.Tensor:
         outputs_1TN: torch.Tensor = self.base(inputs_1TK)
         for name, span in self._spans.now:
-            if name in self._adapters:
-                down_KR, up_RN = self._adapters[name]
+            if name in self.adapters:
+                down_KR, up_RN = self.adapters[name]
                 outputs_1TN[0, span].addmm_(inputs_1TK[0, span] @ down_KR, up_RN)
         return outputs_1TN
 
@@ -72,6 +75,34 @@ def adopt_adapters(peft_model: Any, spans: Spans) -> Any:
     return model
 
 
+def add_adapter(model: Any, name: str, factors: Mapping[str, tuple[torch.Tensor, torch.Tensor]], spans: Spans) -> None:
+    """Let layers of `model`, by their paths, have one adapter more, of A (K, R) and B (R, N). Not during a pass.
+
+    Raises:
+        ValueError: the model has no such linear layers before the last; nothing has been changed.
+    """
+    layers = dict(model.named_modules())
+    for path, (down_KR, up_RN) in factors.items():
+        layer = layers.get(path)
+        linear = layer.base if isinstance(layer, AdaptedLinear) else layer
+        if not isinstance(linear, torch.nn.Linear | PackedLinear) or layer is model.get_output_embeddings():
+            raise ValueError(f"the model has no layer {path} that an adapter could change")
+        if (linear.in_features, linear.out_features) != (len(down_KR), up_RN.shape[1]):
+            raise ValueError(f"{path} has other numbers of inputs and outputs")
+    for path, pair in factors.items():
+        if not isinstance(layers[path], AdaptedLinear):
+            layers[path] = AdaptedLinear(layers[path], {}, spans)
+            model.set_submodule(path, layers[path])
+        layers[path].adapters[name] = pair
+
+
+def remove_adapter(model: torch.nn.Module, name: str) -> None:
+    """Let no layer have the adapter `name` any more. Not during a pass."""
+    for layer in model.modules():
+        if isinstance(layer, AdaptedLinear):
+            layer.adapters.pop(name, None)
+
+
 def _factors(layer: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Of each adapter of a layer of peft's, A scaled and B, in the type of the base's weights."""
     like = layer.get_base_layer().weight
@@ -88,6 +119,7 @@ class PackedLinear(torch.nn.Module):
 
     def __init__(self, linear: torch.nn.Linear) -> None:
         super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
         self._bias = None if linear.bias is None else linear.bias.detach()
         # The operators with which torch's compiler replaces linear layers of frozen models.
         self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), PACKED_FOR_TOKENS)

@@ -3,6 +3,7 @@
 Shapes: B rows, T new tokens of all rows in a line, V vocabulary.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -17,7 +18,15 @@ from retroformer.errors import MissingInput
 from serve import attention
 from serve.adapters import REWARD, STAGES
 from serve.geometry import Geometry
-from serve.linear import Spans, adopt_adapters, pack, refuse_what_is_not_plain_lora
+from serve.linear import (
+    Spans,
+    add_adapter,
+    adopt_adapters,
+    pack,
+    refuse_what_is_not_plain_lora,
+    remove_adapter,
+)
+from serve.lora_file import read_lora
 from serve.scoring import ScoreHeads, add_reward_model
 from serve.slots import KeyValueSlots
 
@@ -61,7 +70,9 @@ class Model:
         self.context_tokens = int(config.max_position_embeddings)
         ends = model.generation_config.eos_token_id
         self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
+        self.vocabulary = int(config.vocab_size)
         self._spans = Spans()
+        self._passing = threading.Lock()
         self._adapters = frozenset((*adapters, *(rewards or ())))
         model, heads_H = _with_adapters(model, adapters, rewards or {}, self._spans)
         self._model = model.eval()
@@ -98,6 +109,36 @@ class Model:
         Raises:
             KeyError: no adapter of that name is loaded.
         """
+        with self._passing:
+            return self._pass(columns, slots, adapters)
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Have the adapter in `folder` from the next pass on. From any thread.
+
+        Raises:
+            MissingInput: it cannot be loaded.
+        """
+        from safetensors import SafetensorError
+
+        dtype, device = self.geometry.dtype, self.geometry.device
+        try:
+            read = read_lora(folder)
+            there = {path: (down.to(device, dtype), up.to(device, dtype)) for path, (down, up) in read.items()}
+            with self._passing:
+                add_adapter(self._model, name, there, self._spans)
+                self._adapters |= {name}
+        except (SafetensorError, OSError, ValueError) as error:
+            raise MissingInput(f"The adapter in {str(folder)!r} cannot be loaded: {_reason(error)}.") from error
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter; rows that still have it fail in the next pass. From any thread."""
+        with self._passing:
+            self._adapters -= {name}
+            remove_adapter(self._model, name)
+
+    def _pass(
+        self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]
+    ) -> list[torch.Tensor]:
         order = sorted(range(len(columns)), key=adapters.__getitem__)
         line = slots.expect([len(tokens) for tokens in columns], order)
         self._spans.now = self._spans_of([(adapters[row], len(columns[row])) for row in order])
@@ -157,10 +198,13 @@ def _with_adapters(
 
 
 def _unreadable(folder: Path, error: Exception) -> str:
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
     stage = folder.name if folder.name in (*STAGES, REWARD) else "STAGE"
     # A folder whose metrics tell of a finished training would not be trained again while it is there.
     return (
-        f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({reason}): move the folder away and retrain "
-        f"with `python -m train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
+        f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({_reason(error)}): move the folder away and "
+        f"retrain with `python -m train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
     )
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]

@@ -1,8 +1,9 @@
-"""FastChat's OpenAI API server, with three additions around it; its own code runs unmodified.
+"""FastChat's OpenAI API server, with additions around it; its own code runs unmodified.
 
 1. Streaming under pydantic 2: two of its response classes are given the old `json()` that it calls on them.
 2. A limit to request bodies, and an end to requests whose client has left.
 3. GET /provenance, which passes on what the worker says about its models.
+4. Where asked for, what training needs: see `serve.token_api`.
 
 Started by the supervisor with the socket to listen on; other arguments are FastChat's.
 """
@@ -24,12 +25,14 @@ from fastchat.serve import openai_api_server
 
 from serve.asgi import BodyLimit, StopWhenClientLeaves
 from serve.openai_api_keys import API_KEYS_VARIABLE
+from serve.token_api import take_tokens_and_adapters
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=int, required=True, help="file descriptor")
     parser.add_argument("--body-bytes", type=int, required=True)
+    parser.add_argument("--hand-over", action="store_true", help="take adapters and prompts in token ids")
     arguments, fastchat_arguments = parser.parse_known_args()
     # FastChat's model list has a flag where its class says text; the answer is right all the same.
     warnings.filterwarnings("ignore", message="Pydantic serializer warnings")
@@ -40,6 +43,8 @@ def main() -> None:
     sys.argv[1:] = [*fastchat_arguments, *(["--api-keys", keys] if keys else [])]
     openai_api_server.create_openai_api_server()
     app = openai_api_server.app
+    if arguments.hand_over:
+        take_tokens_and_adapters(app)
     app.add_middleware(BodyLimit, limit_bytes=arguments.body_bytes)
     app.add_middleware(StopWhenClientLeaves)
     app.get("/provenance", dependencies=[Depends(openai_api_server.check_api_key)])(provenance)

@@ -55,6 +55,18 @@ def sampling(params: Parameters) -> Sampling:
         raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"A sampling parameter is not a number: {error}") from error
 
 
+def tokens_of_prompt(params: Parameters, vocabulary: int) -> list[int]:
+    """The prompt of a request that gives it in tokens.
+
+    Raises:
+        Refusal: one of them is none of the model's, and no row of its pass could be computed.
+    """
+    tokens: list[int] = params["prompt_token_ids"]
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"Tokens of a prompt are 0 to {vocabulary - 1}.")
+    return tokens
+
+
 def stop_strings(params: Parameters) -> list[str]:
     """Texts before which the answer ends."""
     return without_fields(_stop(params))

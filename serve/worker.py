@@ -27,9 +27,19 @@ from serve.asgi import StopWhenClientLeaves
 from serve.best_of import Target, hand_over, write_best
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
+from serve.hand_over import HandedOver, take_tokens_and_adapters
 from serve.marked_prompt import MarkedPrompt
 from serve.model import BASE, Model
-from serve.request import Parameters, Refusal, choices, refuse_what_is_not_supported, sampling, seeds, stop_strings
+from serve.request import (
+    Parameters,
+    Refusal,
+    choices,
+    refuse_what_is_not_supported,
+    sampling,
+    seeds,
+    stop_strings,
+    tokens_of_prompt,
+)
 
 MAX_QUEUE = 1024
 """Requests in the worker at once; more are refused as overload."""
@@ -49,15 +59,21 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
     ) -> None:
         self._model = model
         self._engine = engine
-        self._targets = targets
+        self.targets = targets
         self._marked_prompt = marked_prompt
         self.provenance = provenance
 
     def register(self, controller: str, address: str) -> None:
         """Tell the controller where this worker is and what it serves, and again with every heartbeat."""
-        super().__init__(controller, address, "retroformer", "model", list(self._targets), MAX_QUEUE)
+        super().__init__(controller, address, "retroformer", "model", list(self.targets), MAX_QUEUE)
         self.context_len = self._model.context_tokens
         self.init_heart_beat()
+
+    def answer_to(self, targets: Mapping[str, Target], models: Mapping[str, ServedModel]) -> None:
+        """Have these names from now on, with their provenance, and tell the controller."""
+        self.targets, self.model_names = targets, list(targets)
+        self.provenance = self.provenance.model_copy(update={"models": models})
+        self.register_to_controller()
 
     def make_conv_template(self, conv_template: str | None = None, model_path: str | None = None) -> Any:
         return self._marked_prompt.template()
@@ -91,7 +107,7 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
             yield refusal.answer
             return
         if others:
-            reward = self._targets[params["model"]].reward
+            reward = self.targets[params["model"]].reward
             yield _answer(await write_best(self._engine, self._model, (generation, *others), reward))
             return
         generation.deliver = lambda output: hand_over(loop, outputs, output)
@@ -111,7 +127,7 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
         Raises:
             Refusal: nothing can be written for it.
         """
-        target = self._targets.get(str(params.get("model")))
+        target = self.targets.get(str(params.get("model")))
         if target is None:
             raise Refusal(ErrorCode.INVALID_MODEL, f"No model {params.get('model')!r} is served here.")
         if self._engine.load >= MAX_QUEUE:
@@ -146,10 +162,13 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
             generator=torch.Generator().manual_seed(sampling_seed),
             choices=choice,
             streaming=bool(params.get("stream", True)) and target.answers == 1,
+            in_tokens="prompt_token_ids" in params,
             echo=params["prompt"] if params.get("echo") else "",
         )
 
     def _prompt(self, params: Parameters) -> list[int]:
+        if "prompt_token_ids" in params:
+            return tokens_of_prompt(params, self._model.vocabulary)
         prompt = str(params.get("prompt", ""))
         messages = self._marked_prompt.messages(prompt)
         if messages is None:
@@ -240,6 +259,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--adapter", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME")
     parser.add_argument("--judged", action="append", default=[], metavar="NAME+bestN=FOLDER of a reward model")
+    parser.add_argument("--hand-over", action="store_true", help="take adapters and prompts in token ids")
     parser.add_argument("--secret", required=True)
     parser.add_argument("--controller", required=True)
     parser.add_argument("--socket", type=int, required=True, help="file descriptor")
@@ -253,11 +273,15 @@ def main(argv: Sequence[str]) -> None:
     loaded = {targets[name].adapter: folder for name, folder in folders.items()}
     model = Model(base, loaded, arguments.dtype, {name: folder for folder, name in reward_names(judged).items()})
     provenance = Provenance(models=models, dtype=arguments.dtype, versions=package_versions())
-    worker = Worker(model, Engine(model, arguments.max_batch), targets, provenance, MarkedPrompt(arguments.secret))
+    engine = Engine(model, arguments.max_batch)
+    worker = Worker(model, engine, targets, provenance, MarkedPrompt(arguments.secret))
     listening = socket.socket(fileno=arguments.socket)
     host, port = listening.getsockname()[:2]
     worker.register(arguments.controller, f"http://{host}:{port}")
-    server = uvicorn.Server(uvicorn.Config(application(worker), log_level="warning", timeout_graceful_shutdown=1))
+    app = application(worker)
+    if arguments.hand_over:
+        take_tokens_and_adapters(app, worker, HandedOver(worker, model, engine))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     asyncio.run(server.serve(sockets=[listening]))
 
 
@@ -274,6 +298,7 @@ def _answer(output: Output) -> dict[str, Any]:
             "total_tokens": output.prompt_tokens + output.completion_tokens,
         },
         "cached_tokens": output.cached_tokens,
+        **({"token_ids": output.tokens, "token_logprobs": output.log_probs} if output.tokens else {}),
     }
 
 

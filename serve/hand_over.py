@@ -1,0 +1,147 @@
+"""What a training process asks of a worker: to take its policy's adapter, to draw in token ids, to give it back.
+
+A worker has these routes only where the page has `serve.hand_over`; the API server, which knows the keys, calls them.
+"""
+
+import itertools
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel, Field
+
+from retroformer.errors import MissingInput
+from retroformer.own_server import seed_field
+from retroformer.provenance import Provenance, ServedModel, folder_sha256
+from serve.adapters import UNUSABLE, WEIGHTS
+from serve.best_of import Target
+from serve.engine import Engine
+from serve.model import Model
+
+
+class Answering(Protocol):
+    """A worker, as far as it is needed here."""
+
+    targets: Mapping[str, Target]
+    provenance: Provenance
+
+    def answer_to(self, targets: Mapping[str, Target], models: Mapping[str, ServedModel]) -> None:
+        """Have these names from now on."""
+        ...
+
+    async def generate(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """FastChat's answer to one request, once it is finished."""
+        ...
+
+
+class HandedOver:
+    """The adapters that a worker was handed. Its methods may be called from any thread."""
+
+    def __init__(self, worker: Answering, model: Model, engine: Engine) -> None:
+        self._worker, self._model, self._engine = worker, model, engine
+        self._adapters: dict[str, str] = {}
+        """The engine's names, by those that are asked for."""
+        self._numbers = itertools.count()
+        self._change = threading.Lock()
+
+    def take(self, name: str, folder: Path) -> None:
+        """Read the adapter in `folder`, and answer to `name` with it.
+
+        Raises:
+            HTTPException: the name is not free, or there is no adapter that can be served.
+        """
+        with self._change:
+            if name in self._worker.targets or not name or set(name) & UNUSABLE:
+                raise HTTPException(400, f"The name {name!r} is not free: take another one.")
+            if not (folder / WEIGHTS).is_file():
+                raise HTTPException(404, f"There is no {WEIGHTS} in {str(folder)!r} on the server's machine.")
+            # A name that the engine has not known: it keeps computed beginnings of prompts under those it has.
+            adapter = f"handed{next(self._numbers)}"
+            try:
+                self._model.load_adapter(adapter, folder)
+            except MissingInput as error:
+                raise HTTPException(400, str(error)) from error
+            models = self._worker.provenance.models
+            served = models["base"].model_copy(update={"adapter_sha256": folder_sha256(folder)})
+            self._adapters[name] = adapter
+            self._worker.answer_to({**self._worker.targets, name: Target(adapter)}, {**models, name: served})
+
+    def give_back(self, name: str) -> None:
+        """Forget an adapter that was handed over.
+
+        Raises:
+            HTTPException: there is none of this name, or requests for it are not finished.
+        """
+        with self._change:
+            if name not in self._adapters:
+                raise HTTPException(404, f"No adapter {name!r} was handed over.")
+            if self._engine.works_on(self._adapters[name]):
+                raise HTTPException(409, f"Requests for {name!r} are not finished.")
+            targets, models = dict(self._worker.targets), dict(self._worker.provenance.models)
+            del targets[name], models[name]
+            self._worker.answer_to(targets, models)
+            self._model.unload_adapter(self._adapters.pop(name))
+
+
+class Adapter(BaseModel):
+    """An adapter to load or to unload, in vLLM's words."""
+
+    lora_name: str
+    lora_path: Path = Path()
+
+
+class Drawing(BaseModel):
+    """A completion to draw in token ids, in the words of the OpenAI protocol and vLLM's."""
+
+    model: str
+    prompt: list[int]
+    max_tokens: Annotated[int, Field(ge=1)] = 16
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    top_k: int = -1
+    seed: int | None = None
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+
+    def parameters(self) -> dict[str, Any]:
+        """The same in FastChat's words, as its API server says it to a worker."""
+        return {
+            "model": self.model,
+            "prompt_token_ids": self.prompt,
+            "max_new_tokens": self.max_tokens,
+            "stop": [] if self.seed is None else [seed_field(self.seed)],
+            **self.model_dump(include={"temperature", "top_p", "top_k", "stop_token_ids", "ignore_eos"}),
+        }
+
+
+def take_tokens_and_adapters(app: FastAPI, worker: Answering, adapters: HandedOver) -> None:
+    """Give a worker's application the routes that `serve.token_api` asks for."""
+
+    @app.post("/load_lora_adapter")
+    def load(asked: Adapter) -> str:
+        adapters.take(asked.lora_name, asked.lora_path)
+        return f"Loaded {asked.lora_name}."
+
+    @app.post("/unload_lora_adapter")
+    def unload(asked: Adapter) -> str:
+        adapters.give_back(asked.lora_name)
+        return f"Unloaded {asked.lora_name}."
+
+    @app.post("/draw_tokens")
+    async def draw(asked: Drawing) -> dict[str, Any]:
+        answer = await worker.generate(asked.parameters())
+        if answer["error_code"]:
+            # Codes of FastChat's are those of HTTP with two digits more, and some say 403 of what is a bad request.
+            status = answer["error_code"] // 100
+            raise HTTPException(400 if status == 403 else status, answer["text"])
+        tokens, log_probs = answer["token_ids"], answer["token_logprobs"]
+        choice = {
+            "index": 0,
+            "text": answer["text"],
+            "finish_reason": answer["finish_reason"],
+            "token_ids": tokens,
+            "logprobs": {"tokens": [f"token_id:{token}" for token in tokens], "token_logprobs": log_probs},
+        }
+        return {"object": "text_completion", "model": asked.model, "choices": [choice], "usage": answer["usage"]}

@@ -1,0 +1,40 @@
+"""Reads an adapter without the model that it belongs to, so that it can join one that is running.
+
+Shapes: K inputs and N outputs of a layer, R rank.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WEIGHT = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<factor>[AB])\.weight")
+FOR_SOME_LAYERS = ("rank_pattern", "alpha_pattern", "use_dora", "fan_in_fan_out")
+"""Settings of peft's that change what the two factors mean."""
+
+
+def read_lora(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """A (K, R), scaled, and B (R, N) by the paths of their layers, from what peft saved in `folder`.
+
+    Raises:
+        ValueError, SafetensorError: there is no plain LoRA, or it is damaged.
+    """
+    from peft import PeftConfig
+    from safetensors.torch import load_file
+
+    config: Any = PeftConfig.from_pretrained(str(folder))
+    if config.peft_type != "LORA" or any(getattr(config, name) for name in FOR_SOME_LAYERS):
+        raise ValueError("only plain LoRA can be handed over")
+    scaling = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
+    factors: dict[str, dict[str, torch.Tensor]] = {}
+    for name, weight in load_file(folder / "adapter_model.safetensors").items():
+        known = WEIGHT.fullmatch(name)
+        if known is None:
+            raise ValueError(f"{name} is no factor of a plain LoRA")
+        factors.setdefault(known["path"], {})[known["factor"]] = weight.T
+    try:
+        return {path: ((scaling * pair["A"]).contiguous(), pair["B"].contiguous()) for path, pair in factors.items()}
+    except KeyError as absent:
+        raise ValueError(f"a layer lacks its factor {absent}") from None
