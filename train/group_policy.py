@@ -10,6 +10,7 @@
 - entropy: mean over the tokens, in nats. response_tokens, ended: mean length, and share that ended by itself.
 - distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.repetition`.
 - policy_loss, kl_loss, ratio, clip_fraction, ratio_furthest_from_1, gradient_norm: of the last pass over the batch.
+- server_distance, server_kl: where a server draws, see `train.remote_sampling`.
 - tokens: read in a pass.
 """
 
@@ -30,6 +31,7 @@ from train.dataset import Prompt, prompt_ids, require_length
 from train.grpo import Draw, Rewards, grpo, make_optimizer
 from train.policy import score_scale
 from train.ppo import MISSING_END_PENALTY
+from train.remote_sampling import responder
 from train.repetition import describer
 from train.sampling import Responses, blocks
 from train.shared_base import SharedBase, load_shared_base
@@ -63,11 +65,11 @@ def improve_in_groups(
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
     resumed_from = len(history)
     draw = Draw(longest_response, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed)
-    describe = describer(tokenizer, prompts, ids)
+    describe, answer = describer(tokenizer, prompts, ids), responder(stage, settings.generation)
     source = nullcontext(ModelScores(model, adapters["reward"], settings)) if live is None else live
     with source as rewards, tracker(stage) as track, line("train grpo", settings.updates, resumed_from) as progress:
         try:
-            for facts in grpo(model, optimizer, ids, rewards, settings, draw, resumed_from, describe):
+            for facts in grpo(model, optimizer, ids, rewards, settings, draw, resumed_from, describe, answer):
                 history.append(facts)
                 track(len(history), facts)
                 progress.show(len(history), f"score {facts['score']:+.2f}  kl {facts['kl']:.2f}")

@@ -40,7 +40,7 @@ from train.group_relative import centred, differing, group_loss, shares, standar
 from train.losses import k1, k3, masked_mean
 from train.ppo import MAX_GRADIENT_NORM, set_learning_rates
 from train.repetition import Describe
-from train.sampling import Block, Responses, blocks, respond
+from train.sampling import Block, Respond, Responses, blocks, respond
 from train.shared_base import SharedBase
 
 
@@ -82,6 +82,7 @@ def grpo(
     draw: Draw,
     first_update: int = 0,
     describe: Describe = lambda prompts, responses: {},
+    answer: Respond = respond,
 ) -> Iterator[dict[str, float]]:
     """Improve the policy update by update; yields the facts of each when it is done.
 
@@ -93,7 +94,7 @@ def grpo(
         # Step 1. The policy answers some prompts, each with a group of responses.
         asked = asked_in_update(lengths, update, page.batch_size // page.group, page.group, draw.seed)
         batch = [prompts[number] for number in asked]
-        responses = respond(model, batch, draw.max_new_tokens, page.micro_batch_size, draw.pad_id, draw.eos_id)
+        responses = answer(model, batch, draw.max_new_tokens, page.micro_batch_size, draw.pad_id, draw.eos_id)
         # Step 2. Each response is rewarded, and compared with the others of its group.
         rollouts = compare(model, responses, rewards(update, asked, responses), page, draw)
         # Step 3. A few passes over the batch with the clipped loss, one optimiser step each.
@@ -134,6 +135,7 @@ def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, page: Gr
     weights_BT = mask_BT * (shares(rewards_NG).flatten() / lengths_B)[:, None]
     facts = {
         **_facts_of(rewards_NG, responses),
+        **responses.facts,
         "kl": float(k1(log_probs_BT, reference_BT).sum(dim=1).mean()),
         "entropy": float(masked_mean(entropies_BT, mask_BT)),
     }

@@ -11,6 +11,7 @@
 - entropy: mean over the tokens, in nats. response_tokens, ended: mean length, and share that ended by itself.
 - distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.repetition`.
 - alarm_collapse, alarm_length: 1 while they ring, see `train.alarms`; `alarms` has a sentence for each that ever did.
+- server_distance, server_kl: where a server draws, see `train.remote_sampling`.
 - tokens, steps: tokens read in a pass, and optimiser steps; fewer than the page's epochs where `kl_stop` ended them.
 """
 
@@ -19,6 +20,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from retroformer.errors import EndpointFailure, ProvenanceError
 from retroformer.progress import line
 from train import checkpoint, processes
 from train.alarms import first_rings, ringing
@@ -26,6 +28,7 @@ from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
 from train.ppo import Sampling, make_optimizer, ppo
+from train.remote_sampling import responder
 from train.repetition import describer
 from train.shared_base import load_shared_base
 from train.stage import METRICS, Meter, Stage, publish
@@ -40,6 +43,7 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
     Raises:
         ConfigError: a prompt and the longest response are longer than train.max_length together, or the reward model
             is no better than chance.
+        EndpointFailure, ProvenanceError: a server is to draw, and does not, or not with the policy.
     """
     require_better_than_chance(reward, stage.experiment.train.weak_reward_model)
     experiment, meter = stage.experiment, Meter()
@@ -59,17 +63,24 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
         experiment.seed,
         *score_scale(reward),
     )
+    describe, answer = describer(tokenizer, prompts, ids), responder(stage, settings.generation)
     shown = line("train ppo", settings.updates, resumed_from, console=processes.screen())
     with tracker(stage) as track, shown as progress:
-        for facts in ppo(model, optimizer, ids, settings, sampling, history, describer(tokenizer, prompts, ids)):
-            history.append(facts | ringing(history, facts))
-            track(len(history), history[-1])
-            progress.show(len(history), f"score {facts['score']:+.2f}  kl {facts['kl']:.2f}")
-            for alarm in first_rings(history)[rung:]:
-                logger.warning(alarm)
-                rung += 1
-            if len(history) % page.checkpoint_steps == 0:
+        try:
+            for facts in ppo(model, optimizer, ids, settings, sampling, history, describe, answer):
+                history.append(facts | ringing(history, facts))
+                track(len(history), history[-1])
+                progress.show(len(history), f"score {facts['score']:+.2f}  kl {facts['kl']:.2f}")
+                for alarm in first_rings(history)[rung:]:
+                    logger.warning(alarm)
+                    rung += 1
+                if len(history) % page.checkpoint_steps == 0:
+                    checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+        except (EndpointFailure, ProvenanceError):
+            # Nobody draws for the next update: those before it need not be done again.
+            if len(history) > resumed_from:
                 checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+            raise
     tokens = sum(int(facts["tokens"] * facts["steps"]) for facts in history[resumed_from:])
     counts = {"prompts": len(prompts), "updates": len(history), "resumed_from_update": resumed_from}
     told = {"alarms": first_rings(history), "history": history}

@@ -42,7 +42,7 @@ from train.losses import (
     whitened_around_mean,
 )
 from train.repetition import Describe
-from train.sampling import Block, Responses, blocks, prompts_of_update, respond
+from train.sampling import Block, Respond, Responses, blocks, prompts_of_update, respond
 from train.shared_base import SharedBase
 
 MISSING_END_PENALTY = 1.0
@@ -83,6 +83,7 @@ def ppo(
     sampling: Sampling,
     done: Sequence[dict[str, float]] = (),
     describe: Describe = lambda prompts, responses: {},
+    answer: Respond = respond,
 ) -> Iterator[dict[str, float]]:
     """Improve the policy update by update; yields the facts of each when it is done.
 
@@ -94,7 +95,7 @@ def ppo(
         torch.manual_seed(sampling.seed * 1_000_003 + update)
         # Step 1. The policy answers a batch of prompts.
         batch = prompts_of_update(prompts, update, page.batch_size, sampling.seed)
-        responses = respond(
+        responses = answer(
             model, batch, sampling.max_new_tokens, page.micro_batch_size, sampling.pad_id, sampling.eos_id
         )
         # Step 2. The policy, the SFT policy and the reward model read the answers; rewards become advantages.
@@ -141,6 +142,7 @@ def evaluate(model: SharedBase, responses: Responses, page: Ppo, sampling: Sampl
         "response_tokens": float(mask_BT.sum(dim=1).mean()),
         "ended": float(responses.ended_B.float().mean()),
         "tokens": float(responses.attention_BL.sum()),
+        **responses.facts,
     }
     if page.whiten_advantages:
         advantages_BT = whitened(advantages_BT, mask_BT)

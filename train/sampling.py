@@ -1,8 +1,9 @@
 """The policy answers prompts: which prompts an update takes, and its responses as padded tensors."""
 
 import random
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ class Responses(NamedTuple):
     """1.0 at the tokens of the response, the one that ends its turn included."""
     ended_B: Tensor
     """True where the response ended by itself, False where it ran into the limit."""
+    facts: Mapping[str, float] = MappingProxyType({})
+    """What is known of their drawing."""
 
     @property
     def length(self) -> int:
@@ -32,6 +35,22 @@ class Responses(NamedTuple):
         """The tokens of each response, the one that ends its turn included, without padding."""
         response_BT = self.ids_BL[:, -self.length :]
         return [ids_T[mask_T > 0].tolist() for ids_T, mask_T in zip(response_BT, self.mask_BT, strict=True)]
+
+
+class Respond(Protocol):
+    """Draws from the policy, as `respond` does in this process and `train.remote_sampling` by a server."""
+
+    def __call__(
+        self,
+        model: SharedBase,
+        prompts: Sequence[list[int]],
+        max_new_tokens: int,
+        at_once: int,
+        pad_id: int,
+        eos_id: int,
+    ) -> Responses:
+        """One response of the policy, as it is now, to each prompt; `at_once` of them are in memory at once."""
+        ...
 
 
 class Block(NamedTuple):

@@ -1,0 +1,295 @@
+"""Updates whose responses a real `python -m serve` draws with the adapter that it is handed."""
+
+import json
+import shutil
+import signal
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+
+from retroformer.errors import EndpointFailure, ProvenanceError
+from retroformer.generation import Generation
+from tests.serve.running import Endpoint, start
+from tests.train.test_ppo import END, PAD, PROMPTS, SAMPLING, adapters, settings
+from tests.train.world import experiment, prompt
+from train.base import load_base
+from train.group_policy import improve_in_groups
+from train.policy import improve_policy
+from train.ppo import make_optimizer, ppo
+from train.remote_sampling import Server, responder
+from train.sampling import Responses, respond
+from train.shared_base import SharedBase
+from train.stage import Stage, make_stage
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+EXACT, ROUNDED, OTHER = 1e-4, 0.1, 0.2
+"""Distances: of float32 from float32, of bfloat16 from float32, and of other weights."""
+ASKED = [prompt(f"task {number}") for number in range(4)]
+
+
+class HandsOverAnother(SharedBase):
+    """Saves what lies in a folder in place of its policy."""
+
+    another: Path
+
+    def save_policy(self, folder: Path) -> None:
+        shutil.copytree(self.another, folder, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="module")
+def url(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an endpoint that takes adapters."""
+    page = f"run: tiny\nenvironment: {{name: alfworld}}\ntrain: {{base_model: {tiny_base}}}\n"
+    folder = tmp_path_factory.mktemp("server")
+    process = start(folder, "serve.port=0", "serve.hand_over=true", page=page)
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    assert " at " in line, process.communicate()[1]
+    yield Endpoint(process, line, folder).url
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+
+
+@contextmanager
+def answering(answer: Callable[[str, bytes], tuple[int, bytes]]) -> Iterator[str]:
+    """The address of a server that answers the body of a request to a path with a status and a body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            status, said = answer(self.path, self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(status)
+            # Clients back off for as long as they are told to; tests have no time.
+            headers = {"Content-Type": "application/json", "Content-Length": len(said), "retry-after-ms": 5}
+            for name, value in headers.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: Any) -> None:
+            """Tests say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Tires:
+    """Passes everything on to a server, and after some completions answers 500."""
+
+    def __init__(self, url: str, strength: int) -> None:
+        self._url, self.strength = url, strength
+
+    def __call__(self, path: str, body: bytes) -> tuple[int, bytes]:
+        if path.endswith("/completions"):
+            self.strength -= 1
+        if self.strength < 0:
+            return 500, b"{}"
+        headers = {"Content-Type": "application/json"}
+        with urllib.request.urlopen(
+            urllib.request.Request(self._url.removesuffix("/v1") + path, body, headers)
+        ) as answer:
+            return answer.status, answer.read()
+
+
+def says(*answers: dict[str, Any] | None) -> Callable[[str, bytes], tuple[int, bytes]]:
+    """Takes every adapter, and answers requests for completions with these, one after the other; None is a failure."""
+    left = list(answers)
+
+    def answer(path: str, _: bytes) -> tuple[int, bytes]:
+        said = left.pop(0) if path.endswith("/completions") else {}
+        return (500, b"{}") if said is None else (200, json.dumps(said).encode())
+
+    return answer
+
+
+def completion(tokens: list[int], log_probs: list[float]) -> dict[str, Any]:
+    return {"choices": [{"token_ids": tokens, "logprobs": {"token_logprobs": log_probs}}]}
+
+
+def drawing_at(url: str, base: Path, workplace: Path) -> Callable[[], Responses]:
+    """Draws one response of at most four tokens there, and does not mind other weights."""
+    page, sft, reward = adapters(workplace, base)
+    model = SharedBase(load_base(page), sft, reward)
+    server = Server(Generation(base_url=url, tolerance=99), "run-ppo", workplace / "handed")
+    return lambda: server(model, [[1, 10]], 4, 1, PAD, END)
+
+
+def models(url: str) -> list[str]:
+    with urllib.request.urlopen(f"{url}/models") as answer:
+        return [model["id"] for model in json.load(answer)["data"] if "@" not in model["id"]]
+
+
+def test_an_update_is_drawn_with_the_very_weights_that_were_trained(tiny_base: Path, workplace: Path, url: str) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model, some = SharedBase(load_base(page), sft, reward), settings(updates=3, batch_size=8, micro_batch_size=4)
+    server = Server(Generation(base_url=url, tolerance=EXACT), "run-ppo", workplace / "handed")
+    history = list(ppo(model, make_optimizer(model, some), PROMPTS, some, SAMPLING, answer=server))
+    assert [facts["server_distance"] < EXACT for facts in history] == [True, True, True]
+    assert all(abs(facts["server_kl"]) < EXACT for facts in history)
+    # The policy that drew last was another one than the first.
+    assert history[-1]["kl"] > OTHER
+    assert models(url) == ["base"]
+    assert not list((workplace / "handed").iterdir())
+
+
+def test_weights_that_did_not_arrive_end_the_stage_before_anything_is_learned(
+    tiny_base: Path, workplace: Path, url: str
+) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model, some = HandsOverAnother(load_base(page), sft, reward), settings(updates=3, batch_size=8)
+    model.another = sft
+    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed")
+    updates = ppo(model, make_optimizer(model, some), PROMPTS, some, SAMPLING, answer=server)
+    assert next(updates)["server_distance"] < EXACT, "the policy is the SFT policy until it learns"
+    learned = [parameter.detach().clone() for parameter in model.adapter_parameters()]
+    with pytest.raises(ProvenanceError) as failure:
+        next(updates)
+    assert f"The server at {url} did not draw with the policy it was handed" in str(failure.value)
+    assert "generation.tolerance is 0.1" in str(failure.value)
+    assert all(map(torch.equal, learned, model.adapter_parameters()))
+    assert models(url) == ["base"]
+
+
+def test_rounding_of_bfloat16_is_no_other_policy_and_a_4_bit_base_is(
+    tiny_base: Path, workplace: Path, url: str
+) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+
+    def distance(**kind: Any) -> float:
+        model = SharedBase(load_base(page.model_copy(update=kind)), sft, reward)
+        server = Server(Generation(base_url=url, tolerance=9), "run-ppo", workplace / "handed")
+        return server(model, sorted(PROMPTS, key=len), 16, 4, PAD, END).facts["server_distance"]
+
+    assert EXACT < distance(dtype="bfloat16") < ROUNDED
+    assert distance(dtype="bfloat16", quantization="nf4") > OTHER
+
+
+def test_equal_prompts_have_seeds_of_their_own_and_an_update_repeats_its_draws(
+    tiny_base: Path, workplace: Path, url: str
+) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(page), sft, reward)
+
+    def drawn(seed: int) -> list[list[int]]:
+        torch.manual_seed(seed)
+        server = Server(Generation(base_url=url), "run-grpo", workplace / "handed")
+        return server(model, [[1, 10, 30]] * 4, 8, 2, PAD, END).tokens
+
+    assert len(set(map(tuple, drawn(0)))) == 4
+    assert drawn(0) == drawn(0) != drawn(1)
+
+
+def stages(workplace: Path, base: Path, url: str) -> tuple[Stage, Stage, Path, Path]:
+    """PPO and GRPO, of three updates drawn at `url`, and the adapters that they start from."""
+    _, sft, reward = adapters(workplace, base)
+    (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
+    quick = {"learning_rate": 3e-2, "batch_size": 4, "micro_batch_size": 2, "updates": 3, "epochs": 2}
+    drawn = quick | {"generation": {"base_url": url, "tolerance": EXACT}}
+    made = experiment(workplace, base, ppo=drawn, grpo={**drawn, "group": 2}, checkpoint_steps=50)
+    return (
+        make_stage("ppo", made, made.train.ppo, [], {}),
+        make_stage("grpo", made, made.train.grpo, [], {}),
+        sft,
+        reward,
+    )
+
+
+def test_a_run_goes_on_where_its_server_failed_and_ends_with_the_weights_of_an_unbroken_one(
+    tiny_base: Path, workplace: Path, url: str
+) -> None:
+    tires = Tires(url, strength=100)
+    with answering(tires) as address:
+        stage, _, sft, reward = stages(workplace, tiny_base, address)
+
+        def improved() -> tuple[bytes, dict[str, Any]]:
+            improve_policy(stage, ASKED, sft, reward)
+            metrics = json.loads((stage.folder / "metrics.json").read_text())
+            return (stage.folder / "adapter_model.safetensors").read_bytes(), metrics
+
+        unbroken, metrics = improved()
+        assert all(facts["server_distance"] < EXACT for facts in metrics["history"])
+        assert not stage.checkpoints.exists()
+        tires.strength = 9
+        with pytest.raises(EndpointFailure, match="answered 500"):
+            improved()
+        # What was handed over is gone; the updates before are there.
+        assert [path.name for path in stage.checkpoints.iterdir()] == ["update-000002.pt"]
+        tires.strength = 100
+        resumed, metrics = improved()
+        assert metrics["resumed_from_update"] == 2
+        assert resumed == unbroken
+
+
+def test_a_server_that_takes_no_adapters_is_told_in_one_sentence(tiny_base: Path, workplace: Path) -> None:
+    with answering(lambda path, _: (404, b'{"detail": "Not Found"}')) as address:
+        ask = drawing_at(address, tiny_base, workplace)
+        with pytest.raises(EndpointFailure, match=r"answered 404.* serve.hand_over=true, vLLM with --enable-lora"):
+            ask()
+
+
+def test_grpo_draws_the_same_way(tiny_base: Path, workplace: Path, url: str) -> None:
+    _, stage, sft, reward = stages(workplace, tiny_base, url)
+    improve_in_groups(stage, ASKED, {"sft": sft, "reward": reward}, None)
+    history = json.loads((stage.folder / "metrics.json").read_text())["history"]
+    assert [facts["server_distance"] < EXACT for facts in history] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"choices": []}, "answered without token ids"),
+        ({"choices": [{"text": "Look in the fridge."}]}, "answered without token ids"),
+        (completion([5, 6], [-1.0, -2.0]), "ended a response with 2 of 4 tokens"),
+        (completion([], []), "ended a response with 0 of 4 tokens"),
+        (completion([5, 6, 7, 8], [-1.0]), "ended a response with 4 of 4 tokens"),
+    ],
+)
+def test_what_is_no_whole_response_is_never_made_one(
+    tiny_base: Path, workplace: Path, answer: dict[str, Any], said: str
+) -> None:
+    with answering(says(answer)) as address:
+        ask = drawing_at(address, tiny_base, workplace)
+        with pytest.raises(EndpointFailure, match=said):
+            ask()
+
+
+def test_a_request_that_fails_is_repeated_and_the_answer_is_taken_as_it_is(tiny_base: Path, workplace: Path) -> None:
+    with answering(says(None, None, completion([5, 6, END], [-1.0, -2.0, -3.0]))) as address:
+        responses = drawing_at(address, tiny_base, workplace)()
+    assert responses.tokens == [[5, 6, END]]
+    assert responses.ended_B.tolist() == [True]
+    assert responses.ids_BL.tolist() == [[1, 10, 5, 6, END]]
+    assert 0 < responses.facts["server_distance"] < 99
+
+
+def test_log_probabilities_that_are_no_numbers_are_no_agreement(tiny_base: Path, workplace: Path) -> None:
+    with answering(says(completion([5, END], [-1.0, float("nan")]))) as address:
+        ask = drawing_at(address, tiny_base, workplace)
+        with pytest.raises(ProvenanceError, match="nan nats"):
+            ask()
+
+
+def test_without_generation_the_process_draws_itself_and_the_stage_is_the_same_one(
+    tiny_base: Path, workplace: Path
+) -> None:
+    made = experiment(workplace, tiny_base)
+    stage = make_stage("ppo", made, made.train.ppo, [], {})
+    assert responder(stage, None) is respond
+    assert "generation" not in stage.inputs["optimizer"]
+    other = experiment(
+        workplace, tiny_base, ppo={**made.train.ppo.model_dump(), "generation": {"base_url": "http://x/v1"}}
+    )
+    assert make_stage("ppo", other, other.train.ppo, [], {}).fingerprint != stage.fingerprint

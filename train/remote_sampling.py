@@ -1,0 +1,206 @@
+"""Responses that a server draws in place of the training process: vLLM, or `python -m serve` with serve.hand_over.
+
+Before each update:
+
+1. The policy's adapter is saved and handed over (`/v1/load_lora_adapter`). Its name is a new one each time: what a
+   server keeps by names, weights and computed beginnings of prompts alike, cannot be those of an earlier policy.
+2. Each prompt goes there in token ids, with a seed of its own, and what is drawn comes back in token ids, so that no
+   text is read twice by tokenizers that may not agree. Temperature is 1 and nothing is left out of the distribution,
+   which is said in full: a server may have other defaults in the model's generation_config.json.
+3. **The weights have arrived** if the server's log-probabilities of what it drew are the policy's own. Their mean
+   distance is measured on every token, which costs a forward pass; beyond `generation.tolerance` the stage ends.
+4. The adapter is taken back.
+
+A request that fails is repeated as all of this project's are (`retroformer.llm`). When that does not help the stage
+ends, and no response is made up. What training is told of the drawn tokens is the policy's own opinion; that the
+server rounds otherwise, within the tolerance, is not corrected.
+
+Seeds depend on the run's seed and the update alone. So a resumed run repeats an unbroken one where the server answers
+a request the same each time, whatever else it is doing: `python -m serve` in float32 does, vLLM needs
+VLLM_BATCH_INVARIANT=1 for it.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import torch
+from pydantic import BaseModel, Field, ValidationError
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from retroformer.config import Endpoint
+from retroformer.errors import EndpointFailure, ProvenanceError
+from retroformer.generation import Generation
+from retroformer.llm import LanguageModel
+from train import processes
+from train.losses import k3, masked_mean
+from train.sampling import Respond, Responses, blocks, padded_responses, respond
+from train.shared_base import SharedBase
+from train.stage import Stage
+
+Drawn: TypeAlias = tuple[list[int], list[float]]
+"""The tokens of a response, and the server's log-probability of each."""
+SEEDS = 2**31
+HOW = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "ignore_eos": True,
+    "logprobs": 0,
+    "return_token_ids": True,
+}
+"""What every request says. Other tokens that may end a turn are no end here, as they are none in training."""
+
+
+def responder(stage: Stage, page: Generation | None) -> Respond:
+    """Who draws the responses of a stage."""
+    return respond if page is None else Server(page, f"{stage.experiment.run}-{stage.name}", stage.checkpoints)
+
+
+class Server:
+    """Draws responses of the policy by the server that a page names."""
+
+    def __init__(self, page: Generation, name: str, folder: Path) -> None:
+        """Adapters are handed over in `folder`, under names that begin with `name`."""
+        self._page, self._name, self._folder = page, name, folder
+
+    def __call__(
+        self,
+        model: SharedBase,
+        prompts: Sequence[list[int]],
+        max_new_tokens: int,
+        at_once: int,
+        pad_id: int,
+        eos_id: int,
+    ) -> Responses:
+        """One response to each prompt; `facts` has how far the server's log-probabilities are from the policy's.
+
+        Raises:
+            EndpointFailure: the server does not take the adapter, or does not draw.
+            ProvenanceError: it draws with other weights.
+        """
+        # Of several processes one asks, and tells the others.
+        (drawn,) = processes.each([prompts], lambda all_of: self._drawn(model, all_of, max_new_tokens, eos_id))
+        tokens, log_probs = zip(*drawn, strict=True)
+        response_BT = _padded([torch.tensor(one) for one in tokens], pad_id).to(model.device)
+        responses = padded_responses(prompts, response_BT, max(map(len, prompts)), pad_id, eos_id)
+        theirs_BT = _padded([torch.tensor(one) for one in log_probs], 0).to(model.device)
+        return responses._replace(facts=self._compared(model, responses, theirs_BT, at_once))
+
+    def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], limit: int, end: int) -> list[Drawn]:
+        seeds: list[int] = torch.randint(SEEDS, (len(prompts),)).tolist()
+        folder = (self._folder / f"{self._name}-{secrets.token_hex(4)}").resolve()
+        folder.mkdir(parents=True)
+        try:
+            model.save_policy(folder)
+            asked = [
+                {
+                    **HOW,
+                    "model": folder.name,
+                    "prompt": prompt,
+                    "seed": seed,
+                    "max_tokens": limit,
+                    "stop_token_ids": [end],
+                }
+                for prompt, seed in zip(prompts, seeds, strict=True)
+            ]
+            return asyncio.run(self._answers(folder, asked))
+        finally:
+            shutil.rmtree(folder)
+
+    async def _answers(self, folder: Path, asked: Sequence[dict[str, Any]]) -> list[Drawn]:
+        """What is drawn with the adapter in `folder`."""
+        told = self._page.model_dump(include={"base_url", "api_key_env", "timeout_seconds"})
+        server = LanguageModel(Endpoint(**told), self._page.base_url, folder.name)
+        try:
+            async with _handed_over(server, folder), asyncio.TaskGroup() as group:
+                drawing = [group.create_task(_draw(server, one)) for one in asked]
+            return [task.result() for task in drawing]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            await server.close()
+
+    @torch.no_grad()
+    def _compared(self, model: SharedBase, responses: Responses, theirs_BT: Tensor, at_once: int) -> dict[str, float]:
+        model.train()
+        parts = processes.each(
+            blocks(responses, at_once),
+            lambda block: model.opinions(block.ids_BL, block.attention_BL, responses.length).log_probs_BT,
+        )
+        mask_BT = responses.mask_BT
+        mine_BT, theirs_BT = torch.cat(parts) * mask_BT, theirs_BT * mask_BT
+        distance = float(masked_mean((mine_BT - theirs_BT).abs(), mask_BT))
+        if not distance <= self._page.tolerance:
+            raise ProvenanceError(
+                f"The server at {self._page.base_url} did not draw with the policy it was handed: its "
+                f"log-probabilities are {distance:.3f} nats from the policy's own (mean over {int(mask_BT.sum())} "
+                f"tokens), and generation.tolerance is {self._page.tolerance:g}. See that it serves train.base_model "
+                "as it is trained and that it alone answers at this address, or train without `generation`."
+            )
+        return {"server_distance": distance, "server_kl": float(masked_mean(k3(theirs_BT, mine_BT), mask_BT))}
+
+
+@contextlib.asynccontextmanager
+async def _handed_over(server: LanguageModel, folder: Path) -> AsyncIterator[None]:
+    """Within this the server answers to the adapter's name."""
+    try:
+        await server.post("/load_lora_adapter", {"lora_name": server.model, "lora_path": str(folder)})
+    except EndpointFailure as failure:
+        raise EndpointFailure(
+            f"The policy could not be handed over. {failure} The server must read {str(folder.parent)!r} and take "
+            "adapters: `python -m serve` does so with serve.hand_over=true, vLLM with --enable-lora and "
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
+        ) from failure
+    try:
+        yield
+    finally:
+        # One that stays there costs memory, and is never asked for again.
+        with contextlib.suppress(EndpointFailure):
+            await server.post("/unload_lora_adapter", {"lora_name": server.model})
+
+
+async def _draw(server: LanguageModel, asked: dict[str, Any]) -> Drawn:
+    """Raises EndpointFailure: the answer holds no whole response in token ids with their log-probabilities."""
+    answer = await server.post("/completions", asked)
+    try:
+        choice = _Completion.model_validate(answer).choices[0]
+    except ValidationError:
+        raise _not_drawn(
+            server, f"answered without token ids and their log-probabilities: {str(answer)[:200]!r}"
+        ) from None
+    tokens, log_probs = choice.token_ids, choice.logprobs.token_logprobs
+    whole = len(tokens) == asked["max_tokens"] or tokens[-1:] == asked["stop_token_ids"]
+    if not whole or len(log_probs) != len(tokens):
+        raise _not_drawn(
+            server, f"ended a response with {len(tokens)} of {asked['max_tokens']} tokens, none the end of a turn"
+        )
+    return tokens, log_probs
+
+
+class _LogProbs(BaseModel):
+    token_logprobs: list[float]
+
+
+class _Choice(BaseModel):
+    token_ids: list[int]
+    logprobs: _LogProbs
+
+
+class _Completion(BaseModel):
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+
+
+def _not_drawn(server: LanguageModel, what: str) -> EndpointFailure:
+    return EndpointFailure(f"The server at {server.base_url} {what}.")
+
+
+def _padded(rows: Sequence[Tensor], value: int) -> Tensor:
+    return pad_sequence(list(rows), batch_first=True, padding_value=value)
