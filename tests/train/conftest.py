@@ -9,7 +9,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sums of several threads may be rounded otherwise the next time, and resumed runs are compared bit by bit."""
+    """As many as in the processes that tests start: two threads round sums otherwise than one, each time alike, and
+    resumed runs are compared bit by bit. A test that leaves another number behind changes nothing for the next.
+    """
     import torch
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
