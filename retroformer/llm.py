@@ -134,7 +134,7 @@ class LanguageModel:
         return Usage(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, dollars=dollars)
 
     def _failure(self, what: str) -> EndpointFailure:
-        return EndpointFailure(f"The model {self.model!r} at {self.base_url} {what}.")
+        return EndpointFailure(f"The model {self.model!r} at {self.base_url} {what.removesuffix('.')}.")
 
     async def close(self) -> None:
         """Give the connections back."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import torch
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -43,8 +43,8 @@ from train.sampling import Respond, Responses, blocks, padded_responses, respond
 from train.shared_base import SharedBase
 from train.stage import Stage
 
-Drawn: TypeAlias = tuple[list[int], list[float]]
-"""The tokens of a response, and the server's log-probability of each."""
+Drawn: TypeAlias = list[tuple[int, float]]
+"""The tokens of a response, each with the server's log-probability."""
 SEEDS = 2**31
 HOW = {
     "temperature": 1.0,
@@ -88,10 +88,9 @@ class Server:
         """
         # Of several processes one asks, and tells the others.
         (drawn,) = processes.each([prompts], lambda all_of: self._drawn(model, all_of, max_new_tokens, eos_id))
-        tokens, log_probs = zip(*drawn, strict=True)
-        response_BT = _padded([torch.tensor(one) for one in tokens], pad_id).to(model.device)
+        response_BT = _padded([[token for token, _ in one] for one in drawn], pad_id, model.device)
         responses = padded_responses(prompts, response_BT, max(map(len, prompts)), pad_id, eos_id)
-        theirs_BT = _padded([torch.tensor(one) for one in log_probs], 0).to(model.device)
+        theirs_BT = _padded([[log_prob for _, log_prob in one] for one in drawn], 0.0, model.device)
         return responses._replace(facts=self._compared(model, responses, theirs_BT, at_once))
 
     def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], limit: int, end: int) -> list[Drawn]:
@@ -124,7 +123,10 @@ class Server:
                 drawing = [group.create_task(_draw(server, one)) for one in asked]
             return [task.result() for task in drawing]
         except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            first = failures.exceptions[0]
+            if isinstance(first, EndpointFailure):
+                raise EndpointFailure(f"{first} When it draws again, run the same command to go on.") from None
+            raise first from None
         finally:
             await server.close()
 
@@ -155,9 +157,9 @@ async def _handed_over(server: LanguageModel, folder: Path) -> AsyncIterator[Non
         await server.post("/load_lora_adapter", {"lora_name": server.model, "lora_path": str(folder)})
     except EndpointFailure as failure:
         raise EndpointFailure(
-            f"The policy could not be handed over. {failure} The server must read {str(folder.parent)!r} and take "
-            "adapters: `python -m serve` does so with serve.hand_over=true, vLLM with --enable-lora and "
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
+            f"The policy could not be handed over. {failure} Start a server there that reads {str(folder.parent)!r} "
+            "and takes adapters (`python -m serve` with serve.hand_over=true, or vLLM with --enable-lora and "
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), and run the same command again."
         ) from failure
     try:
         yield
@@ -172,17 +174,16 @@ async def _draw(server: LanguageModel, asked: dict[str, Any]) -> Drawn:
     answer = await server.post("/completions", asked)
     try:
         choice = _Completion.model_validate(answer).choices[0]
-    except ValidationError:
-        raise _not_drawn(
-            server, f"answered without token ids and their log-probabilities: {str(answer)[:200]!r}"
-        ) from None
-    tokens, log_probs = choice.token_ids, choice.logprobs.token_logprobs
-    whole = len(tokens) == asked["max_tokens"] or tokens[-1:] == asked["stop_token_ids"]
-    if not whole or len(log_probs) != len(tokens):
-        raise _not_drawn(
-            server, f"ended a response with {len(tokens)} of {asked['max_tokens']} tokens, none the end of a turn"
+        drawn = list(zip(choice.token_ids, choice.logprobs.token_logprobs, strict=True))
+    except ValueError:
+        what = f"answered without token ids and the log-probability of each: {str(answer)[:200]!r}"
+        raise EndpointFailure(f"The server at {server.base_url} {what}.") from None
+    if len(drawn) < asked["max_tokens"] and choice.token_ids[-1:] != asked["stop_token_ids"]:
+        raise EndpointFailure(
+            f"The server at {server.base_url} ended a response after {len(drawn)} of {asked['max_tokens']} tokens, and "
+            "not with the end of a turn: see that its longest text is train.max_length."
         )
-    return tokens, log_probs
+    return drawn
 
 
 class _LogProbs(BaseModel):
@@ -198,9 +199,5 @@ class _Completion(BaseModel):
     choices: Annotated[list[_Choice], Field(min_length=1)]
 
 
-def _not_drawn(server: LanguageModel, what: str) -> EndpointFailure:
-    return EndpointFailure(f"The server at {server.base_url} {what}.")
-
-
-def _padded(rows: Sequence[Tensor], value: int) -> Tensor:
-    return pad_sequence(list(rows), batch_first=True, padding_value=value)
+def _padded(rows: Sequence[Sequence[float]], value: float, device: torch.device) -> Tensor:
+    return pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True, padding_value=value)

@@ -6,6 +6,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,6 +132,23 @@ def test_what_cannot_be_done_is_refused_and_nothing_changes(world: World, tmp_pa
     assert world.ask("/completions", {**ASKED, "model": "base", "prompt": [1, 100_000]})[0] == 400
     assert world.ask("/completions", {**ASKED, "model": "base", "max_tokens": 600})[0] == 400
     assert world.models() == before
+
+
+def test_an_adapter_that_is_drawing_is_not_taken_back(world: World) -> None:
+    assert world.load("busy", world.adapters["other"])[0] == 200
+    status = urllib.request.Request(f"{world.endpoint.worker_url}/worker_get_status", b"{}")
+
+    def working() -> bool:
+        with urllib.request.urlopen(status) as answer:
+            return bool(json.load(answer)["queue_length"])
+
+    with ThreadPoolExecutor() as pool:
+        drawing = pool.submit(world.draw, "busy", max_tokens=500, stop_token_ids=[], ignore_eos=True)
+        while not working() and not drawing.done():
+            continue
+        assert world.unload("busy")[0] == 409
+        assert len(drawing.result()[0]) == 500
+    assert world.unload("busy")[0] == 200
 
 
 def test_without_the_key_nothing_is_taken(world: World) -> None:
