@@ -173,9 +173,10 @@ class StageMemory:
     def _copies_adapter_inputs(self) -> bool:
         """Whether peft casts the input of every adapter for itself.
 
-        For 4-bit layers under autocast on a GPU it does not, and adapters on one input share it.
+        Under autocast it does not where it is told not to, nor for 4-bit layers on a GPU: adapters share an input then.
         """
-        shares = self.setting.quantized and self.setting.on_gpu and self._autocast
+        told = self.kind.casts == "autocast"
+        shares = self._autocast and (told or (self.setting.quantized and self.setting.on_gpu))
         return self.setting.number_bytes < FP32 and not shares
 
     @property

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from retroformer.config import Train
-from train.base import CPU, keep_trainables_in_fp32, load_base
+from train.base import CPU, keep_trainables_in_fp32, leave_casting_to_autocast, load_base
 
 POLICY, REFERENCE, REWARD = "policy", "ref", "reward"
 
@@ -53,6 +53,8 @@ class SharedBase(nn.Module):
         self.language_model.set_adapter(POLICY)
         keep_trainables_in_fp32(self)
         self._in_bf16 = base.dtype == torch.bfloat16
+        if self._in_bf16:
+            leave_casting_to_autocast(self.language_model)
         if base.device != CPU:
             base.gradient_checkpointing_enable()
             base.enable_input_require_grads()

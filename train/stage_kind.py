@@ -24,6 +24,8 @@ class StageKind:
     autocast: Literal["always", "on a GPU", "never"] = "always"
     """Where the trunk is read under it. transformers' trainer sees to it in a model's own forward pass alone, so a loss
     that reads the trunk itself goes without."""
+    casts: Literal["peft", "autocast"] = "peft"
+    """What turns an adapter's input into the type that it computes in; `train.shared_base` leaves it to autocast."""
     draws: bool = False
     """Whether the policy writes what it is trained on."""
 
@@ -32,9 +34,9 @@ KINDS = (
     StageKind("warm", language_head="compute", autocast="on a GPU"),
     StageKind("sft", language_head="compute", autocast="on a GPU"),
     StageKind("reward", texts=2, trains_head=True, language_head="none"),
-    StageKind("ppo", adapters=3, trains_head=True, draws=True),
+    StageKind("ppo", adapters=3, trains_head=True, casts="autocast", draws=True),
     StageKind("dpo", texts=2, adapters=2, autocast="never"),
-    StageKind("grpo", adapters=3, draws=True),
+    StageKind("grpo", adapters=3, casts="autocast", draws=True),
 )
 
 

@@ -13,7 +13,7 @@ from retroformer.errors import ConfigError, MissingInput
 from tests.train import world
 from train.__main__ import main
 from train.architecture import CARDS, Architecture, Matrix, architecture, read_config, skeleton
-from train.base import load_tokenizer, lora_config
+from train.base import leave_casting_to_autocast, load_tokenizer, lora_config
 from train.dataset import prompt_ids, response_ids
 from train.memory import (
     USABLE_SHARE,
@@ -181,6 +181,8 @@ def test_a_pass_through_the_trunk_takes_what_the_arithmetic_says(fused: bool, na
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()
     adapted: Any = get_peft_model(model, lora_config(lora)).train()
+    if name == "ppo":
+        leave_casting_to_autocast(adapted)
     ids_BL = torch.randint(3, 500, (2, 256))
     attention_BL = torch.ones_like(ids_BL)
     attention_BL[1, -1] = 0
