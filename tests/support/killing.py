@@ -20,7 +20,7 @@ def run_and_kill(folder: Path, room: str, arguments: list[str], moments: Iterabl
     """
     killed = 0
     for moment in moments:
-        if start_and_kill(folder, room, arguments, lambda _, moment=moment: moment()) is not None:
+        if start_and_kill(folder, room, arguments, _of_any_process(moment)) is not None:
             return killed
         killed += 1
     return killed
@@ -45,6 +45,15 @@ def start_and_kill(folder: Path, room: str, arguments: list[str], moment: Callab
     assert time.monotonic() < deadline, f"the moment of a kill did not come: {out + err}"
     _await_end_of(children)
     return None
+
+
+def _of_any_process(moment: Callable[[], bool]) -> Callable[[int], bool]:
+    return lambda _: moment()
+
+
+def after_cpu_seconds(seconds: float) -> Callable[[int], bool]:
+    """The moment at which a process has computed for so long."""
+    return lambda pid: cpu_seconds(pid) >= seconds
 
 
 def cpu_seconds(pid: int) -> float:

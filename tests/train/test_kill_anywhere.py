@@ -18,7 +18,7 @@ import pytest
 from safetensors.torch import load_file
 
 from retroformer.provenance import folder_sha256
-from tests.support.killing import cpu_seconds, start_and_kill
+from tests.support.killing import after_cpu_seconds, cpu_seconds, start_and_kill
 from tests.train.killed import copy_of_run, require_alike, train_in
 from tests.train.world import collect, metrics, page
 from train.supervised import complete_checkpoints
@@ -100,7 +100,7 @@ def kill_runs(unbroken: Unbroken, number: int, chance: random.Random) -> Iterato
         folder = copy_of_run(unbroken.before, f"run-{runs}")
         for _ in range(chance.randint(1, min(MOST_KILLS_OF_A_RUN, number - killed))):
             moment, was = chance.uniform(0, unbroken.cpu_seconds), state(folder, stage)
-            said = start_and_kill(folder, "train", [stage, str(made)], lambda pid, end=moment: cpu_seconds(pid) >= end)
+            said = start_and_kill(folder, "train", [stage, str(made)], after_cpu_seconds(moment))
             if said is not None:
                 assert f": runs/tiny/{stage} (" in said, said
                 yield f"run {runs}: ended by itself before {moment:.1f} s"
