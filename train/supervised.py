@@ -23,7 +23,7 @@ WARMUP_SHARE = 0.05
 COMPLETE = "complete"
 """A file in a checkpoint's folder, written when all else is."""
 KEPT = 2
-"""Complete checkpoints."""
+"""How many complete checkpoints there are, at most; one would do."""
 
 
 def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
