@@ -61,6 +61,10 @@ class Stage(NamedTuple):
         return self.experiment.folder / "logs" / self.folder.name
 
 
+_ADDRESS = {"generation": {"base_url", "api_key_env", "timeout_seconds"}}
+"""What a page says of a server and no result depends on: at another port the stage is still the same."""
+
+
 def make_stage(
     name: str, experiment: Experiment, optimizer: Optimizer, data: Sequence[Any], adapters: dict[str, Path]
 ) -> Stage:
@@ -88,7 +92,7 @@ def make_stage(
         "lora": page.lora.model_dump(),
         "max_length": page.max_length,
         "max_new_tokens": experiment.reflector.max_new_tokens if name in ("ppo", "grpo") else None,
-        "optimizer": optimizer.model_dump(),
+        "optimizer": optimizer.model_dump(exclude=_ADDRESS),
         "seed": experiment.seed,
         "data": hashlib.sha256(json.dumps(data).encode()).hexdigest(),
         "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},

@@ -289,7 +289,10 @@ def test_without_generation_the_process_draws_itself_and_the_stage_is_the_same_o
     stage = make_stage("ppo", made, made.train.ppo, [], {})
     assert responder(stage, None) is respond
     assert "generation" not in stage.inputs["optimizer"]
-    other = experiment(
-        workplace, tiny_base, ppo={**made.train.ppo.model_dump(), "generation": {"base_url": "http://x/v1"}}
-    )
-    assert make_stage("ppo", other, other.train.ppo, [], {}).fingerprint != stage.fingerprint
+
+    def drawn_by(server: dict[str, Any]) -> str:
+        other = experiment(workplace, tiny_base, ppo={**made.train.ppo.model_dump(), "generation": server})
+        return make_stage("ppo", other, other.train.ppo, [], {}).fingerprint
+
+    here, there = {"base_url": "http://x/v1"}, {"base_url": "http://y/v1", "timeout_seconds": 9}
+    assert stage.fingerprint != drawn_by(here) == drawn_by(there) != drawn_by(here | {"tolerance": 0.2})
