@@ -88,12 +88,9 @@ class Laps:
 
 def measure(name: str, folder: Path, *, count_tensors: bool) -> Figures:
     """One side in this process. What is counted is slower, so its seconds tell nothing."""
-    import torch
-
     from benchmarks.ppo_sides import SIDES
     from train.rehearsal import LiveBytes, tensors_of
 
-    torch.set_num_threads(1)
     experiment, drawn = load(folder / PAGE), list[int]()
     if count_tensors:
         # The first pass makes the optimiser's state, the second has it in memory from its start.
