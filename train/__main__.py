@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> None:
 
 def _run_command(arguments: list[str]) -> None:
     stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo, "dpo": dpo}
-    if arguments and arguments[0] not in stages:
+    if arguments and arguments[0] not in (*stages, "grpo"):
         processes.require_one(arguments[0])
     if arguments[:1] == ["plan"]:
         print_plan(arguments[1:])
@@ -157,6 +157,7 @@ def _grpo_live(page: Page) -> str:
     from train.group_policy import improve_in_groups
     from train.live import conditions_of_play, live_returns
 
+    processes.require_one("grpo with train.grpo.reward=live")
     experiment, failures = page.experiment, inputs.failures(page.experiment)
     adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
     data = [conditions_of_play(experiment), *(failure.facts for failure in failures)]

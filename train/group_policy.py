@@ -24,7 +24,7 @@ from torch import Tensor
 from retroformer.config import Grpo
 from retroformer.errors import ConfigError, RetroformerError
 from retroformer.progress import line
-from train import checkpoint
+from train import checkpoint, processes
 from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
@@ -67,7 +67,8 @@ def improve_in_groups(
     draw = Draw(longest_response, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed)
     describe, answer = describer(tokenizer, prompts, ids), responder(stage, settings.generation)
     source = nullcontext(ModelScores(model, adapters["reward"], settings)) if live is None else live
-    with source as rewards, tracker(stage) as track, line("train grpo", settings.updates, resumed_from) as progress:
+    shown = line("train grpo", settings.updates, resumed_from, console=processes.screen())
+    with source as rewards, tracker(stage) as track, shown as progress:
         try:
             for facts in grpo(model, optimizer, ids, rewards, settings, draw, resumed_from, describe, answer):
                 history.append(facts)
@@ -108,8 +109,9 @@ class ModelScores:
         The same response to the same prompt has the same score: where it is read beside longer ones it is rounded
         otherwise, and a group that differs by rounding alone would be scaled up to advantages of 1.
         """
-        parts = blocks(responses, self._page.micro_batch_size)
-        raw_B = torch.cat([self._model.scores(block.ids_BL, block.attention_BL) for block in parts])
+        micro_batches = blocks(responses, self._page.micro_batch_size)
+        parts = processes.each(micro_batches, lambda block: self._model.scores(block.ids_BL, block.attention_BL))
+        raw_B = torch.cat(parts)
         rows = [(number, tuple(tokens)) for number, tokens in zip(asked, responses.tokens, strict=True)]
         first: dict[tuple[int, tuple[int, ...]], int] = {}
         alike_B = raw_B[[first.setdefault(row, place) for place, row in enumerate(rows)]]

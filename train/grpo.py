@@ -27,7 +27,6 @@ Where this is more than DeepSeekMath says:
 """
 
 import random
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple, Protocol
@@ -36,6 +35,7 @@ import torch
 from torch import Tensor
 
 from retroformer.config import Grpo
+from train import processes
 from train.group_relative import centred, differing, group_loss, shares, standardised
 from train.losses import k1, k3, masked_mean
 from train.ppo import MAX_GRADIENT_NORM, set_learning_rates
@@ -124,7 +124,8 @@ def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, page: Gr
     """What the policy and the SFT policy say about the responses, and the advantages that follow from the rewards."""
     model.train()
     mask_BT = responses.mask_BT
-    parts = [_read(model, block, responses.length) for block in blocks(responses, page.micro_batch_size)]
+    micro_batches = blocks(responses, page.micro_batch_size)
+    parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length))
     # Masked at once: what policies think of padding may be so far apart that k3 is infinite.
     log_probs_BT, reference_BT, entropies_BT = (torch.cat(column) * mask_BT for column in zip(*parts, strict=True))
     rewards_NG = rewards_B.to(model.device).view(-1, page.group)
@@ -148,25 +149,33 @@ def accumulate_gradients(
     """One pass over the batch for one step; it does not matter how many responses are in memory at once."""
     model.train()
     optimizer.zero_grad()
-    mask_BT, total = rollouts.responses.mask_BT, rollouts.responses.mask_BT.sum()
-    facts = defaultdict[str, float](float)
-    for block in blocks(rollouts.responses, page.micro_batch_size):
-        rows = block.rows
-        new = model.opinions(block.ids_BL, block.attention_BL, rollouts.responses.length)
-        new_BT, weights_BT = new.log_probs_BT * mask_BT[rows], rollouts.weights_BT[rows]
-        old_BT, reference_BT = rollouts.log_probs_BT[rows], rollouts.reference_BT[rows]
-        loss_BT = group_loss(new_BT, old_BT, reference_BT, rollouts.advantages_B[rows], page.clip, page.kl)
-        (loss_BT * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            kl_BT = page.kl * k3(new_BT, reference_BT)
-            facts["kl_loss"] += float((kl_BT * weights_BT).sum())
-            facts["policy_loss"] += float(((loss_BT - kl_BT) * weights_BT).sum())
-            off_BT = torch.exp(new_BT - old_BT) - 1
-            facts["ratio"] += float((mask_BT[rows] + off_BT).sum() / total)
-            facts["clip_fraction"] += float((off_BT.abs() > page.clip).sum() / total)
-            facts["ratio_furthest_from_1"] = max(facts["ratio_furthest_from_1"], float(off_BT.abs().max()))
+    micro_batches = blocks(rollouts.responses, page.micro_batch_size)
+    parts = processes.each(micro_batches, lambda block: _add_gradients(model, block, rollouts, page))
+    facts: dict[str, float] = {name: sum(part[name] for part in parts) for name in parts[0]}
+    facts["ratio_furthest_from_1"] = max(part["ratio_furthest_from_1"] for part in parts)
+    processes.sum_gradients(model.adapter_parameters())
     facts["gradient_norm"] = float(torch.nn.utils.clip_grad_norm_(model.adapter_parameters(), MAX_GRADIENT_NORM))
-    return dict(facts)
+    return facts
+
+
+def _add_gradients(model: SharedBase, block: Block, rollouts: Rollouts, page: Grpo) -> dict[str, float]:
+    """The loss of a micro-batch, and its gradients: its share of the mean over groups."""
+    rows, mask_BT, total = block.rows, rollouts.responses.mask_BT[block.rows], rollouts.responses.mask_BT.sum()
+    new = model.opinions(block.ids_BL, block.attention_BL, rollouts.responses.length)
+    new_BT, weights_BT = new.log_probs_BT * mask_BT, rollouts.weights_BT[rows]
+    old_BT, reference_BT = rollouts.log_probs_BT[rows], rollouts.reference_BT[rows]
+    loss_BT = group_loss(new_BT, old_BT, reference_BT, rollouts.advantages_B[rows], page.clip, page.kl)
+    (loss_BT * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        kl_BT = page.kl * k3(new_BT, reference_BT)
+        off_BT = torch.exp(new_BT - old_BT) - 1
+        return {
+            "kl_loss": float((kl_BT * weights_BT).sum()),
+            "policy_loss": float(((loss_BT - kl_BT) * weights_BT).sum()),
+            "ratio": float((mask_BT + off_BT).sum() / total),
+            "clip_fraction": float((off_BT.abs() > page.clip).sum() / total),
+            "ratio_furthest_from_1": float(off_BT.abs().max()),
+        }
 
 
 def make_optimizer(model: SharedBase, page: Grpo) -> torch.optim.AdamW:

@@ -66,17 +66,19 @@ def test_two_processes_learn_what_one_learns_from_the_same_batches(
     assert one["losses"][-1] < 0.95 * one["losses"][0], "nothing was learned that two processes could learn otherwise"
 
 
-def test_two_processes_improve_the_policy_as_one_does(tiny_base: Path, workplace: Path) -> None:
+@pytest.mark.parametrize("stage", ["ppo", "grpo"])
+def test_two_processes_improve_the_policy_as_one_does(tiny_base: Path, workplace: Path, stage: str) -> None:
     quick = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_size": 2, "updates": 3, "epochs": 2}
-    made = trained(workplace, tiny_base, ppo=quick)
+    sizes: Any = {"ppo": quick, "grpo": quick | {"group": 4}}
+    made = trained(workplace, tiny_base, **sizes)
     shutil.move(workplace / "runs/tiny/sft", workplace / "sft")
-    trained(workplace, tiny_base, "reward", ppo=quick)
+    trained(workplace, tiny_base, "reward", **sizes)
     shutil.move(workplace / "sft", workplace / "runs/tiny/sft")
     measured = workplace / "runs/tiny/reward/metrics.json"
     scale = {"train_score_mean": 0.0, "train_score_deviation": 1.0, "held_out_pairs": 0}
     measured.write_text(json.dumps(json.loads(measured.read_text()) | scale))
     # A launcher gives each micro-batch random numbers of its own, for one process as for two.
-    one, two = both(workplace, 1, "ppo", made)
+    one, two = both(workplace, 1, stage, made)
     assert one["updates"] == two["updates"] == 3
     for alone, shared in zip(one["history"], two["history"], strict=True):
         assert alone["gradient_norm"] > 0
@@ -84,10 +86,14 @@ def test_two_processes_improve_the_policy_as_one_does(tiny_base: Path, workplace
 
 
 def test_what_cannot_be_shared_is_refused_once_and_ends_every_process(tiny_base: Path, workplace: Path) -> None:
-    made = page(workplace, tiny_base)
+    live = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 2, "group": 2, "reward": "live"}
+    made = page(workplace, tiny_base, grpo=live)
     collect(made)
     for words, sentence in (
-        (("grpo", str(made)), "`train grpo` runs in one process, and a launcher has started 2"),
+        (
+            ("grpo", str(made)),
+            "`train grpo with train.grpo.reward=live` runs in one process, and a launcher has started 2",
+        ),
         (("sft", str(made), "train.sft.micro_batch_size=4"), "2 processes cannot share train.sft.batch_size=4 evenly"),
     ):
         refused = run(workplace, 2, *words)
