@@ -66,12 +66,29 @@ def curve_table(trained: Sequence[Trained]) -> str:
 
 
 def by_title(trained: Sequence[Trained]) -> Mapping[str, list[Trained]]:
-    """Adapters of the same stage and round, which differ in their seed."""
-    found: dict[str, list[Trained]] = {}
+    """Adapters that differ in their seed and data alone: of one stage and round, and of the same settings.
+
+    Where a stage was trained with several settings, the titles say in what they differ.
+    """
+    stages: dict[str, list[Trained]] = {}
     for one in trained:
         _, _, number = one.folder.name.partition("-")
-        found.setdefault(f"{one.title}, round {number}" if number.isdecimal() else one.title, []).append(one)
+        stages.setdefault(f"{one.title}, round {number}" if number.isdecimal() else one.title, []).append(one)
+    found: dict[str, list[Trained]] = {}
+    for title, alike in stages.items():
+        settings = [_settings(one) for one in alike]
+        known = dict.fromkeys(name for one in settings for name in one)
+        names = [name for name in known if any(one.get(name) != settings[0].get(name) for one in settings)]
+        for one, its in zip(alike, settings, strict=True):
+            found.setdefault(", ".join((title, *(f"{name} {its.get(name)}" for name in names))), []).append(one)
     return found
+
+
+def _settings(one: Trained) -> dict[str, Any]:
+    """What a page sets, as far as the weights depend on it."""
+    inputs: dict[str, Any] = one.metrics.get("inputs", {})
+    flat = {name: inputs.get(name) for name in ("base", "quantization", "dtype", "max_new_tokens")}
+    return {**flat, **inputs.get("lora", {}), **inputs.get("optimizer", {})}
 
 
 def curves_of(one: Trained) -> Sequence[Curve]:

@@ -107,6 +107,15 @@ def test_live_returns_and_rounds_are_lines_of_their_own(experiment: Experiment) 
     assert list(by_title([grpo, live, ppo, again])) == ["GRPO", "GRPO live", "PPO", "PPO, round 2"]
 
 
+def test_other_settings_are_no_other_seed(experiment: Experiment) -> None:
+    (ppo,) = (one for one in trained_adapters(experiment, ["ppo-one"]) if one.stage == "ppo")
+    near, far, far_again = (
+        ppo._replace(metrics=ppo.metrics | {"inputs": {"seed": seed, "optimizer": {"kl": kl, "clip": 0.2}}})
+        for seed, kl in ((1, 0.2), (1, 0.05), (2, 0.05))
+    )
+    assert by_title([near, far, far_again]) == {"PPO, kl 0.2": [near], "PPO, kl 0.05": [far, far_again]}
+
+
 def test_the_table_of_curves_has_means_over_seeds_with_students_interval(experiment: Experiment) -> None:
     """PPO's scores: (0 + 1) / 2 of seed one, 0 of seed two; mean 1/4, deviation sqrt(1/8), so 1/4 +- 12.71 / 4."""
     found = trained_adapters(experiment, ["sft-one", "ppo-one", "ppo-two"])
