@@ -147,7 +147,11 @@ def _work(experiment: Experiment, like: str | None) -> str:
 
 def _work_of(experiment: Experiment, stage: StageName, like: str | None) -> list[str]:
     speed = throughput(experiment, stage, like)
-    told = f"at {speed.tokens_per_second:.0f} tokens/s ({speed.source})" if speed else "no measured throughput"
+    told = (
+        f"at {speed.tokens_per_second:.0f} tokens/s ({speed.source})"
+        if speed
+        else "no measured throughput of this base in this type"
+    )
     if not is_here(experiment.train.base_model):
         return ["not known before the tokenizer is here", "", "", "", f"not known: {told}"]
     try:

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
 from retroformer.config import Experiment, Grpo, Optimizer, Ppo
 from retroformer.errors import MissingInput
 from train import inputs
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, sample_pairs, samples
-from train.stage import METRICS
+from train.stage import CONFIG, METRICS
 from train.stage_kind import StageName
 
 
@@ -71,8 +73,9 @@ def _supervised(page: Optimizer, count: int, lengths: Sequence[int]) -> Workload
 def throughput(experiment: Experiment, stage: StageName, like: str | None) -> Throughput | None:
     """Measured by the finished stage of the run `like`, or of this run; None where there is no such measurement.
 
-    A stage that went on after a stop measured its last part alone, which says nothing about its tokens; and rewards
-    that are rolled out say nothing about the time that a model's scores take.
+    A stage that went on after a stop measured its last part alone, loading the model included. Another base, or the
+    same one in another type, takes another time; and rewards that are rolled out say nothing about the time that a
+    model's scores take.
 
     Raises:
         MissingInput: there is no run `like`.
@@ -87,8 +90,12 @@ def throughput(experiment: Experiment, stage: StageName, like: str | None) -> Th
     if not path.is_file():
         return None
     metrics = json.loads(path.read_text())
-    if metrics.get("resumed_from_step") or not metrics.get("seconds"):
+    resumed = metrics.get("resumed_from_step") or metrics.get("resumed_from_update")
+    if resumed or not metrics.get("seconds") or not metrics.get("tokens"):
         return None
-    if stage == "grpo" and metrics["inputs"]["optimizer"]["reward"] != experiment.train.grpo.reward:
+    page = yaml.safe_load((folder / CONFIG).read_text())["train"]
+    if any(page[name] != getattr(experiment.train, name) for name in ("base_model", "dtype", "quantization")):
+        return None
+    if stage == "grpo" and page["grpo"]["reward"] != experiment.train.grpo.reward:
         return None
     return Throughput(metrics["tokens"] / metrics["seconds"], path)

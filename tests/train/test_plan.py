@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from retroformer.config import Lora
 from retroformer.config_file import load
@@ -266,14 +267,39 @@ def test_a_plan_counts_the_texts_pairs_and_prompts_of_every_stage(workplace: Pat
     assert workload(live, "grpo") == workload(experiment, "grpo")
 
 
+def finished_stage(page: Path, stage: str, **metrics: Any) -> Path:
+    """A stage's folder with the page of its run, as if it had taken 3 seconds for 600 tokens."""
+    folder = Path("runs/tiny") / stage
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(json.dumps({"tokens": 600, "seconds": 3.0} | metrics))
+    (folder / "config.yaml").write_text(yaml.safe_dump(load(page).model_dump(mode="json")))
+    return folder / "metrics.json"
+
+
 def test_the_time_of_scored_groups_says_nothing_about_live_ones(workplace: Path, tiny_base: Path) -> None:
     page = world.page(workplace, tiny_base, grpo={"learning_rate": 1e-3} | BATCH)
-    metrics = {"tokens": 600, "seconds": 3.0, "inputs": {"optimizer": {"reward": "model"}}}
-    folder = workplace / "runs/tiny/grpo"
-    folder.mkdir(parents=True)
-    (folder / "metrics.json").write_text(json.dumps(metrics))
-    assert throughput(load(page), "grpo", None) == (200.0, Path("runs/tiny/grpo/metrics.json"))
+    measured = finished_stage(page, "grpo")
+    assert throughput(load(page), "grpo", None) == (200.0, measured)
     assert throughput(load(page, ["train.grpo.reward=live"]), "grpo", None) is None
+
+
+def test_the_time_of_another_base_or_type_says_nothing(workplace: Path, tiny_base: Path) -> None:
+    page = world.page(workplace, tiny_base)
+    measured = finished_stage(page, "sft")
+    for other in (f"train.base_model={LONGCHAT}", "train.dtype=bfloat16", "train.quantization=nf4"):
+        assert throughput(load(page, ["run=other", other]), "sft", "tiny") is None
+    assert throughput(load(page, ["run=other", "train.lora.rank=2"]), "sft", "tiny") == (200.0, measured)
+
+
+@pytest.mark.parametrize("part", [{"tokens": 0}, {"resumed_from_update": 2}, {"resumed_from_step": 2}])
+def test_a_stage_that_went_on_after_a_stop_is_no_measurement(
+    workplace: Path, tiny_base: Path, part: dict[str, int]
+) -> None:
+    page = world.page(workplace, tiny_base)
+    world.collect(page)
+    finished_stage(page, "ppo", **part)
+    assert throughput(load(page), "ppo", None) is None
+    assert "not known: no measured throughput of this base in this type" in "\n".join(plan([str(page)]))
 
 
 def test_a_plan_of_longchat_says_by_card_and_length_what_fits(
