@@ -64,12 +64,15 @@ alternatives-1 alternatives-2 alternatives-3: alternatives-%: $(VENV)/.installed
 	$(RUN) -m collect $(DEMO) run=$@ seed=$*
 	$(RUN) -m train sft $(DEMO) run=$@ seed=$*
 	$(RUN) -m train reward $(DEMO) run=$@ seed=$*
-	$(RUN) -m train ppo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow
+	$(RUN) -m train ppo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow train.ppo.kl=0.05
 	$(RUN) -m train dpo $(DEMO) run=$@ seed=$*
 	$(RUN) -m train grpo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow
 	$(RUN) -m retroformer export $(DEMO) runs/$@/facts run=$@ seed=$*
+	$(RUN) -m retroformer import $(DEMO) runs/$@/facts run=$@-near seed=$*
+	cp -r runs/$@/sft runs/$@/reward runs/$@-near/
+	$(RUN) -m train ppo $(DEMO) run=$@-near seed=$* train.weak_reward_model=allow train.ppo.kl=0.2
 	$(RUN) -m retroformer import $(DEMO) runs/$@/facts run=$@-live seed=$*
-	mkdir -p runs/$@-live && cp -r runs/$@/sft runs/$@-live/
+	cp -r runs/$@/sft runs/$@-live/
 	$(RUN) -m train grpo $(DEMO) run=$@-live seed=$* train.grpo.reward=live
 
 test: $(VENV)/.developing  ## the whole suite: real parts, no GPU, no network

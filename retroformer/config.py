@@ -213,7 +213,7 @@ class Train(Section):
     lora: Lora = Lora()
     max_length: Positive = 4096
     """Tokens of prompt and response; a longer sample stops the stage, it is never cut in silence."""
-    checkpoint_steps: Positive = 50
+    checkpoint_steps: Positive = 1
     """Optimiser steps (PPO, GRPO: updates) between checkpoints; a killed run loses at most these."""
     report_to: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
     """Where the trainers log."""
