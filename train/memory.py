@@ -204,8 +204,8 @@ class StageMemory:
         """Which token sees which, for all layers: a boolean on a GPU, a number to add on a CPU."""
         pairs = self.rows * self.load.tokens**2
         if self.setting.on_gpu:
-            # A single text has no padding, hence no mask; but what follows the end of a drawn response is padding.
-            return 0 if self.rows == 1 and not self.kind.draws else pairs
+            # A single text has no padding, hence no mask, unless it was drawn.
+            return 0 if self.rows == 1 and not self.kind.pads else pairs
         return pairs * self.setting.number_bytes
 
     @property
@@ -229,7 +229,7 @@ class StageMemory:
 
     @property
     def cache(self) -> int:
-        """Keys and values of all layers at the end of drawing responses."""
+        """Keys and values of all layers at the end of drawing responses; 0 where none are drawn here."""
         if not self.kind.draws:
             return 0
         shape = self.shape
@@ -283,7 +283,7 @@ class StageMemory:
 
     @property
     def drawing_peak(self) -> int:
-        """The prompts are read at once, then a token at a time; 0 where no responses are drawn."""
+        """The prompts are read at once, then a token at a time; 0 where no responses are drawn here."""
         return self.held + self.cache + self.forward_workspace if self.kind.draws else 0
 
     @property

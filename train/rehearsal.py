@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 from retroformer.config import Experiment, Grpo, Optimizer, Ppo
 from train.base import CPU, device, load_base, load_tokenizer, lora_config
 from train.dataset import IGNORED
-from train.sampling import Responses
+from train.sampling import Respond, Responses, padded_responses, respond
 from train.shared_base import SharedBase
 from train.stage import Stage
 from train.stage_kind import StageName
@@ -188,7 +188,7 @@ def _ppo(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
     page, model = stage.experiment.train.ppo, _shared_base(stage, folder, with_reward=True)
     sampling = Sampling(lengths.response_tokens, 0, _no_end(model), stage.experiment.seed)
     prompts, optimizer = _prompts(stage, lengths), make_optimizer(model, page)
-    return model, lambda: list(ppo(model, optimizer, prompts, page, sampling))
+    return model, lambda: list(ppo(model, optimizer, prompts, page, sampling, answer=_answer(page)))
 
 
 def _grpo(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
@@ -203,7 +203,19 @@ def _grpo(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
     def rewards(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
         return model.scores(responses.ids_BL, responses.attention_BL) if scored else torch.zeros(len(asked))
 
-    return model, lambda: list(grpo(model, optimizer, prompts, rewards, page, draw))
+    return model, lambda: list(grpo(model, optimizer, prompts, rewards, page, draw, answer=_answer(page)))
+
+
+def _answer(page: Ppo | Grpo) -> Respond:
+    """Drawing as in the stage, or, where a server does it, what takes no memory here."""
+    return respond if page.generation is None else _same_word_over_and_over
+
+
+def _same_word_over_and_over(
+    model: SharedBase, prompts: Sequence[list[int]], max_new_tokens: int, at_once: int, pad_id: int, eos_id: int
+) -> Responses:
+    drawn_BT = torch.ones(len(prompts), max_new_tokens, dtype=torch.long, device=model.device)
+    return padded_responses(prompts, drawn_BT, max(map(len, prompts)), pad_id, eos_id)
 
 
 def _shared_base(stage: Stage, folder: Path, *, with_reward: bool) -> SharedBase:

@@ -27,27 +27,35 @@ class StageKind:
     casts: Literal["peft", "autocast"] = "peft"
     """What turns an adapter's input into the type that it computes in; `train.shared_base` leaves it to autocast."""
     draws: bool = False
-    """Whether the policy writes what it is trained on."""
+    """Whether the process that trains draws responses, too."""
+    pads: bool = False
+    """Whether a single text has padding: what follows the end of a drawn response is, whoever drew it."""
 
 
 KINDS = (
     StageKind("warm", language_head="compute", autocast="on a GPU"),
     StageKind("sft", language_head="compute", autocast="on a GPU"),
     StageKind("reward", texts=2, trains_head=True, language_head="none"),
-    StageKind("ppo", adapters=3, trains_head=True, casts="autocast", draws=True),
+    StageKind("ppo", adapters=3, trains_head=True, casts="autocast", draws=True, pads=True),
     StageKind("dpo", texts=2, adapters=2, autocast="never"),
-    StageKind("grpo", adapters=3, casts="autocast", draws=True),
+    StageKind("grpo", adapters=3, casts="autocast", draws=True, pads=True),
 )
 
 
 def kinds(experiment: Experiment) -> list[StageKind]:
     """Those that a page can run, in the order of their commands.
 
-    There is a warm start only where advice is written by rule, and no reward model in memory where returns are live.
+    There is a warm start only where advice is written by rule, no reward model in memory where returns are live, and
+    no drawing where a server does it.
     """
-    live = experiment.train.grpo.reward == "live"
+    page = experiment.train
+    served = {name for name, one in (("ppo", page.ppo), ("grpo", page.grpo)) if one.generation is not None}
     return [
-        replace(kind, adapters=2) if kind.name == "grpo" and live else kind
+        replace(
+            kind,
+            adapters=2 if kind.name == "grpo" and page.grpo.reward == "live" else kind.adapters,
+            draws=kind.draws and kind.name not in served,
+        )
         for kind in KINDS
         if kind.name != "warm" or experiment.collect.written
     ]

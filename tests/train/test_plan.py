@@ -119,6 +119,20 @@ def test_grpo_is_ppo_without_a_value_head_and_with_live_returns_without_a_reward
     assert scored.held - StageMemory(live, longchat, setting, load).held == 2_097_152 * 4
 
 
+def test_where_a_server_draws_there_is_no_cache_here_but_responses_are_padded_all_the_same(
+    workplace: Path, tiny_base: Path, longchat: Architecture
+) -> None:
+    drawn = {"learning_rate": 1e-5, "generation": {"base_url": "http://127.0.0.1:1/v1"}} | BATCH
+    page = world.experiment(workplace, tiny_base, ppo=drawn, grpo=drawn)
+    setting, load = Setting(True, 2, RANK_4, True, True), Load(1, 2048, 128)
+    for kind in kinds(page):
+        here, elsewhere = (StageMemory(one, longchat, setting, load) for one in (KIND[kind.name], kind))
+        assert (elsewhere.cache, elsewhere.drawing_peak) == (0, 0)
+        assert (elsewhere.mask, elsewhere.training_peak) == (here.mask, here.training_peak)
+        assert (here.mask > 0) == (kind.name in ("reward", "ppo", "dpo", "grpo"))
+        assert (here.cache > 0) == (kind.name in ("ppo", "grpo"))
+
+
 def test_where_policies_are_compared_nothing_is_dropped_out(longchat: Architecture) -> None:
     noisy = RANK_4.model_copy(update={"dropout": 0.1})
     kept = {
@@ -204,7 +218,10 @@ def test_a_pass_through_the_trunk_takes_what_the_arithmetic_says(fused: bool, na
 @pytest.mark.parametrize("rewards", ["model", "live"])
 def test_real_steps_of_every_stage_take_what_the_plan_says(workplace: Path, tiny_base: Path, rewards: str) -> None:
     rate: dict[str, Any] = {"learning_rate": 1e-5} | BATCH
-    page = world.page(workplace, tiny_base, dpo=rate, grpo=rate | {"reward": rewards})
+    groups = rate | {"reward": rewards}
+    if rewards == "live":
+        groups["generation"] = {"base_url": "http://127.0.0.1:1/v1"}  # Nobody is asked.
+    page = world.page(workplace, tiny_base, dpo=rate, grpo=groups)
     told = "\n".join(plan([str(page), "collect.written=1", "reflector.max_new_tokens=16", "--tokens=192", "--measure"]))
     off = dict(re.findall(r"^(\w+): .* GiB, the estimate is .* GiB \((.*)%\)\.$", told, re.MULTILINE))
     assert set(off) == set(KIND)
