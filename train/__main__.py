@@ -155,12 +155,12 @@ def grpo(page: Page) -> str:
 
 def _grpo_live(page: Page) -> str:
     from train.group_policy import improve_in_groups
-    from train.live import conditions_of_play, live_returns
+    from train.live import conditions_of_returns, live_returns
 
     processes.require_one("grpo with train.grpo.reward=live")
     experiment, failures = page.experiment, inputs.failures(page.experiment)
     adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
-    data = [conditions_of_play(experiment), *(failure.facts for failure in failures)]
+    data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
     stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters)
     prompts = [failure.prompt for failure in failures]
     return run(stage, lambda: improve_in_groups(stage, prompts, adapters, live_returns(page, failures)))

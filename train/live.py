@@ -67,6 +67,12 @@ def conditions_of_play(experiment: Experiment, actor_sha256: str | None = None) 
     return known | {"repeats": experiment.collect.repeats}
 
 
+def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:
+    """What the reward of a response depends on besides the failure: a rollout's conditions, and where texts are cut."""
+    stop = experiment.reflector.stop
+    return conditions_of_play(experiment) | ({"stop": stop} if stop else {})
+
+
 class LiveReturns:
     """Rewards responses by the change of the actor's return (Retroformer, section 4.3: the rating)."""
 

@@ -22,7 +22,7 @@ from tests.train.test_ppo import END, PAD
 from tests.train.world import AUTHOR, experiment, prompt
 from train.base import load_tokenizer
 from train.failures import Failure, stored_failures
-from train.live import LiveReturns
+from train.live import LiveReturns, conditions_of_play, conditions_of_returns
 from train.sampling import Responses, padded_responses
 
 
@@ -122,6 +122,13 @@ def test_the_actor_reads_words_without_special_tokens_up_to_a_stop(riddles: Call
     world = riddles(reflector=reflector, run="stops")
     assert world.rate(School(), "Say Rome.\nNo, Paris.") == [0.0]
     assert [one.reflection.text for one in world.store.reflections(LIVE)] == ["Say Rome."]
+
+
+def test_where_texts_are_cut_is_known_of_returns_and_not_of_rollouts(tiny_base: Path, workplace: Path) -> None:
+    plain = experiment(workplace, tiny_base)
+    cut = plain.model_copy(update={"reflector": plain.reflector.model_copy(update={"stop": ("\n",)})})
+    assert conditions_of_play(cut) == conditions_of_play(plain) == conditions_of_returns(plain)
+    assert conditions_of_returns(cut) == conditions_of_play(plain) | {"stop": ("\n",)}
 
 
 def test_a_failure_is_found_with_what_was_known_then(tiny_base: Path, workplace: Path) -> None:
