@@ -46,8 +46,10 @@ class HandedOver:
         self._numbers = itertools.count()
         self._change = threading.Lock()
 
-    def take(self, name: str, folder: Path) -> None:
-        """Read the adapter in `folder`, and answer to `name` with it.
+    def take(self, name: str, folder: Path) -> ServedModel:
+        """Read the adapter in `folder`, and answer to `name` with it; returns what now answers.
+
+        Its hash is that of the files as this machine saw them before it read the weights.
 
         Raises:
             HTTPException: the name is not free, or there is no adapter that can be served.
@@ -60,13 +62,15 @@ class HandedOver:
             # A name that the engine has not known: it keeps computed beginnings of prompts under those it has.
             adapter = f"handed{next(self._numbers)}"
             try:
+                sha256 = folder_sha256(folder)
                 self._model.load_adapter(adapter, folder)
             except MissingInput as error:
                 raise HTTPException(400, str(error)) from error
             models = self._worker.provenance.models
-            served = models["base"].model_copy(update={"adapter_sha256": folder_sha256(folder)})
+            served = models["base"].model_copy(update={"adapter_sha256": sha256})
             self._adapters[name] = adapter
             self._worker.answer_to({**self._worker.targets, name: Target(adapter)}, {**models, name: served})
+            return served
 
     def give_back(self, name: str) -> None:
         """Forget an adapter that was handed over.
@@ -120,9 +124,10 @@ def take_tokens_and_adapters(app: FastAPI, worker: Answering, adapters: HandedOv
     """Give a worker's application the routes that `serve.token_api` asks for."""
 
     @app.post("/load_lora_adapter")
-    def load(asked: Adapter) -> str:
-        adapters.take(asked.lora_name, asked.lora_path)
-        return f"Loaded {asked.lora_name}."
+    def load(asked: Adapter) -> dict[str, Any]:
+        served = adapters.take(asked.lora_name, asked.lora_path)
+        # vLLM answers with a sentence alone, and so proves nothing of what it has read.
+        return {"lora_name": asked.lora_name, **served.model_dump(), "dtype": worker.provenance.dtype}
 
     @app.post("/unload_lora_adapter")
     def unload(asked: Adapter) -> str:

@@ -10,7 +10,7 @@
 - entropy: mean over the tokens, in nats. response_tokens, ended: mean length, and share that ended by itself.
 - distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.repetition`.
 - policy_loss, kl_loss, ratio, clip_fraction, ratio_furthest_from_1, gradient_norm: of the last pass over the batch.
-- server_distance, server_kl: where a server draws, see `train.remote_sampling`.
+- server_distance, server_kl: where a server draws, see `train.remote_sampling`; `drawn_by` says which.
 - tokens: read in a pass.
 """
 
@@ -31,7 +31,7 @@ from train.dataset import Prompt, prompt_ids, require_length
 from train.grpo import Draw, Rewards, grpo, make_optimizer
 from train.policy import score_scale
 from train.ppo import MISSING_END_PENALTY
-from train.remote_sampling import responder
+from train.remote_sampling import drawn_by, responder
 from train.repetition import describer
 from train.sampling import Responses, blocks
 from train.shared_base import SharedBase, load_shared_base
@@ -83,7 +83,7 @@ def improve_in_groups(
             raise
     tokens = sum(int(facts["tokens"]) for facts in history[resumed_from:]) * settings.epochs
     counts = {"prompts": len(prompts), "updates": len(history), "resumed_from_update": resumed_from}
-    publish(stage, model.save_policy, counts | {"history": history} | meter.read(tokens))
+    publish(stage, model.save_policy, counts | drawn_by(answer) | {"history": history} | meter.read(tokens))
 
 
 def require_whole_groups(page: Grpo) -> None:

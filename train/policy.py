@@ -11,7 +11,7 @@
 - entropy: mean over the tokens, in nats. response_tokens, ended: mean length, and share that ended by itself.
 - distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.repetition`.
 - alarm_collapse, alarm_length: 1 while they ring, see `train.alarms`; `alarms` has a sentence for each that ever did.
-- server_distance, server_kl: where a server draws, see `train.remote_sampling`.
+- server_distance, server_kl: where a server draws, see `train.remote_sampling`; `drawn_by` says which.
 - tokens, steps: tokens read in a pass, and optimiser steps; fewer than the page's epochs where `kl_stop` ended them.
 """
 
@@ -28,7 +28,7 @@ from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
 from train.ppo import Sampling, make_optimizer, ppo
-from train.remote_sampling import responder
+from train.remote_sampling import drawn_by, responder
 from train.repetition import describer
 from train.shared_base import load_shared_base
 from train.stage import METRICS, Meter, Stage, publish
@@ -83,7 +83,7 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
             raise
     tokens = sum(int(facts["tokens"] * facts["steps"]) for facts in history[resumed_from:])
     counts = {"prompts": len(prompts), "updates": len(history), "resumed_from_update": resumed_from}
-    told = {"alarms": first_rings(history), "history": history}
+    told = drawn_by(answer) | {"alarms": first_rings(history), "history": history}
     publish(stage, model.save_policy, counts | told | meter.read(tokens))
 
 

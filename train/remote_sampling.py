@@ -7,8 +7,19 @@ Before each update:
 2. Each prompt goes there in token ids, with a seed of its own, and what is drawn comes back in token ids, so that no
    text is read twice by tokenizers that may not agree. Temperature is 1 and nothing is left out of the distribution,
    which is said in full: a server may have other defaults in the model's generation_config.json.
-3. **The weights have arrived** if the server's log-probabilities of what it drew are the policy's own. Their mean
-   distance is measured on every token, which costs a forward pass; beyond `generation.tolerance` the stage ends.
+3. Two checks see whether the weights have arrived; where one fails the stage ends:
+
+   - **The files, exactly.** `python -m serve` answers with the sha256 of the adapter's files, taken before it reads
+     them; it must be the one that they had when they were saved. This sees an earlier policy's files however little
+     they differ, and not what becomes of them after that: a wrong base, a wrong type, a fault in the server. vLLM says
+     no hash, so there this check is left out.
+   - **The distribution, roughly.** The server's log-probabilities of what it drew are compared with the policy's own
+     on every token, which costs a forward pass; their mean distance must not exceed `generation.tolerance`. This sees
+     another base or quantisation, or an adapter that is ignored, if they matter by more than the tolerance. It does
+     not see less: in bfloat16 rounding alone makes 0.03 to 0.05 nats, and a policy some updates old may be no further
+     away than 0.1.
+
+   So with vLLM nothing but the new name of each update keeps small changes from being drawn with stale weights.
 4. The adapter is taken back.
 
 A request that fails is repeated as all of this project's are (`retroformer.llm`). When that does not help the stage
@@ -37,6 +48,7 @@ from retroformer.config import Endpoint
 from retroformer.errors import EndpointFailure, ProvenanceError
 from retroformer.generation import Generation
 from retroformer.llm import LanguageModel
+from retroformer.provenance import folder_sha256
 from train import processes
 from train.losses import k3, masked_mean
 from train.sampling import Respond, Responses, blocks, padded_responses, respond
@@ -64,12 +76,19 @@ def responder(stage: Stage, page: Generation | None) -> Respond:
     return respond if page is None else Server(page, f"{stage.experiment.run}-{stage.name}", stage.checkpoints)
 
 
+def drawn_by(answer: Respond) -> dict[str, Any]:
+    """For the metrics of a stage: the server that drew its last update; nothing where this process did."""
+    return {"drawn_by": answer.identity} if isinstance(answer, Server) else {}
+
+
 class Server:
     """Draws responses of the policy by the server that a page names."""
 
     def __init__(self, page: Generation, name: str, folder: Path) -> None:
         """Adapters are handed over in `folder`, under names that begin with `name`."""
         self._page, self._name, self._folder = page, name, folder
+        self.identity: dict[str, str] = {"base_url": page.base_url}
+        """Who drew last, in the process that asks: of `python -m serve` also the sha256 of its base, and its type."""
 
     def __call__(
         self,
@@ -84,7 +103,7 @@ class Server:
 
         Raises:
             EndpointFailure: the server does not take the adapter, or does not draw.
-            ProvenanceError: it draws with other weights.
+            ProvenanceError: it has read other weights, or draws with others.
         """
         # Of several processes one asks, and tells the others.
         (drawn,) = processes.each([prompts], lambda all_of: self._drawn(model, all_of, max_new_tokens, eos_id))
@@ -119,7 +138,7 @@ class Server:
         told = self._page.model_dump(include={"base_url", "api_key_env", "timeout_seconds"})
         server = LanguageModel(Endpoint(**told), self._page.base_url, folder.name)
         try:
-            async with _handed_over(server, folder), asyncio.TaskGroup() as group:
+            async with self._handed_over(server, folder), asyncio.TaskGroup() as group:
                 drawing = [group.create_task(_draw(server, one)) for one in asked]
             return [task.result() for task in drawing]
         except ExceptionGroup as failures:
@@ -129,6 +148,38 @@ class Server:
             raise first from None
         finally:
             await server.close()
+
+    @contextlib.asynccontextmanager
+    async def _handed_over(self, server: LanguageModel, folder: Path) -> AsyncIterator[None]:
+        """Within this the server answers to the adapter's name."""
+        saved = folder_sha256(folder)
+        try:
+            answer = await server.post("/load_lora_adapter", {"lora_name": server.model, "lora_path": str(folder)})
+        except EndpointFailure as failure:
+            raise EndpointFailure(
+                f"The policy could not be handed over. {failure} Start a server there that reads {str(folder.parent)!r} "
+                "and takes adapters (`python -m serve` with serve.hand_over=true, or vLLM with --enable-lora and "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), and run the same command again."
+            ) from failure
+        try:
+            self._require_the_files(answer, saved)
+            yield
+        finally:
+            # One that stays there costs memory, and is never asked for again.
+            with contextlib.suppress(EndpointFailure):
+                await server.post("/unload_lora_adapter", {"lora_name": server.model})
+
+    def _require_the_files(self, answer: object, saved: str) -> None:
+        """Raises ProvenanceError: the server has read other files than those with the sha256 `saved`."""
+        told = answer if isinstance(answer, dict) else {}
+        read = told.get("adapter_sha256")
+        if read not in (None, saved):
+            raise ProvenanceError(
+                f"The server at {self._page.base_url} has not read the policy it was handed: the sha256 of its files "
+                f"is {saved[:12]}, and there {str(read)[:12]}. See that it reads the disk that this process writes "
+                "to, or train without `generation`."
+            )
+        self.identity |= {name: str(told[name]) for name in ("base_sha256", "dtype") if name in told}
 
     @torch.no_grad()
     def _compared(self, model: SharedBase, responses: Responses, theirs_BT: Tensor, at_once: int) -> dict[str, float]:
@@ -148,25 +199,6 @@ class Server:
                 "as it is trained and that it alone answers at this address, or train without `generation`."
             )
         return {"server_distance": distance, "server_kl": float(masked_mean(k3(theirs_BT, mine_BT), mask_BT))}
-
-
-@contextlib.asynccontextmanager
-async def _handed_over(server: LanguageModel, folder: Path) -> AsyncIterator[None]:
-    """Within this the server answers to the adapter's name."""
-    try:
-        await server.post("/load_lora_adapter", {"lora_name": server.model, "lora_path": str(folder)})
-    except EndpointFailure as failure:
-        raise EndpointFailure(
-            f"The policy could not be handed over. {failure} Start a server there that reads {str(folder.parent)!r} "
-            "and takes adapters (`python -m serve` with serve.hand_over=true, or vLLM with --enable-lora and "
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), and run the same command again."
-        ) from failure
-    try:
-        yield
-    finally:
-        # One that stays there costs memory, and is never asked for again.
-        with contextlib.suppress(EndpointFailure):
-            await server.post("/unload_lora_adapter", {"lora_name": server.model})
 
 
 async def _draw(server: LanguageModel, asked: dict[str, Any]) -> Drawn:

@@ -61,8 +61,9 @@ class Stage(NamedTuple):
         return self.experiment.folder / "logs" / self.folder.name
 
 
-_ADDRESS = {"generation": {"base_url", "api_key_env", "timeout_seconds"}}
-"""What a page says of a server and no result depends on: at another port the stage is still the same."""
+_WITHOUT_EFFECT_ON_WEIGHTS = {"generation": {"base_url", "api_key_env", "timeout_seconds", "tolerance"}}
+"""What a page says of a server and no result depends on. At another port the stage is still the same, and so it is
+with a greater tolerance after the smaller one has ended it: its checkpoints are gone on from."""
 
 
 def make_stage(
@@ -92,7 +93,7 @@ def make_stage(
         "lora": page.lora.model_dump(),
         "max_length": page.max_length,
         "max_new_tokens": experiment.reflector.max_new_tokens if name in ("ppo", "grpo") else None,
-        "optimizer": optimizer.model_dump(exclude=_ADDRESS),
+        "optimizer": optimizer.model_dump(exclude=_WITHOUT_EFFECT_ON_WEIGHTS),
         "seed": experiment.seed,
         "data": hashlib.sha256(json.dumps(data).encode()).hexdigest(),
         "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},

@@ -104,6 +104,22 @@ class Tires:
             return answer.status, answer.read()
 
 
+class ReadsStaleFiles(Tires):
+    """A server whose disk still shows the first adapter that it was handed."""
+
+    def __init__(self, url: str, kept: Path) -> None:
+        super().__init__(url, strength=100)
+        self._kept = kept
+
+    def __call__(self, path: str, body: bytes) -> tuple[int, bytes]:
+        asked = json.loads(body)
+        if path.endswith("/load_lora_adapter"):
+            if not self._kept.exists():
+                shutil.copytree(asked["lora_path"], self._kept)
+            asked["lora_path"] = str(self._kept)
+        return super().__call__(path, json.dumps(asked).encode())
+
+
 def says(*answers: dict[str, Any] | None) -> Callable[[str, bytes], tuple[int, bytes]]:
     """Takes every adapter, and answers requests for completions with these, one after the other; None is a failure."""
     left = list(answers)
@@ -161,6 +177,20 @@ def test_weights_that_did_not_arrive_end_the_stage_before_anything_is_learned(
     assert "generation.tolerance is 0.1" in str(failure.value)
     assert all(map(torch.equal, learned, model.adapter_parameters()))
     assert models(url) == ["base"]
+
+
+def test_stale_files_are_seen_however_near_their_policy_is(tiny_base: Path, workplace: Path, url: str) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(page), sft, reward)
+    some = settings(updates=2, batch_size=8, learning_rate=1e-6)
+    with answering(ReadsStaleFiles(url, workplace / "kept")) as address:
+        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed")
+        updates = ppo(model, make_optimizer(model, some), PROMPTS, some, SAMPLING, answer=server)
+        assert next(updates)["server_distance"] < EXACT
+        with pytest.raises(ProvenanceError, match="has not read the policy it was handed: the sha256 of its files"):
+            next(updates)
+    assert models(url) == ["base"]
+    assert not list((workplace / "handed").iterdir())
 
 
 def test_rounding_of_bfloat16_is_no_other_policy_and_a_4_bit_base_is(
@@ -247,6 +277,14 @@ def test_grpo_draws_the_same_way(tiny_base: Path, workplace: Path, url: str) -> 
     assert [facts["server_distance"] < EXACT for facts in history] == [True, True, True]
 
 
+def test_metrics_name_the_server_and_what_it_says_of_itself(tiny_base: Path, workplace: Path, url: str) -> None:
+    stage, _, sft, reward = stages(workplace, tiny_base, url)
+    improve_policy(stage, ASKED, sft, reward)
+    metrics = json.loads((stage.folder / "metrics.json").read_text())
+    said = {"base_url": url, "base_sha256": stage.inputs["base"], "dtype": "float32"}
+    assert metrics["drawn_by"] == said
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -295,4 +333,4 @@ def test_without_generation_the_process_draws_itself_and_the_stage_is_the_same_o
         return make_stage("ppo", other, other.train.ppo, [], {}).fingerprint
 
     here, there = {"base_url": "http://x/v1"}, {"base_url": "http://y/v1", "timeout_seconds": 9}
-    assert stage.fingerprint != drawn_by(here) == drawn_by(there) != drawn_by(here | {"tolerance": 0.2})
+    assert stage.fingerprint != drawn_by(here) == drawn_by(there) == drawn_by(here | {"tolerance": 0.2})
