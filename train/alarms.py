@@ -56,7 +56,7 @@ def first_rings(history: Sequence[Facts]) -> list[str]:
     said: dict[str, str] = {}
     for update, now in enumerate(history, start=1):
         for name, alarm in ALARMS.items():
-            if now[name] and name not in said:
+            if name not in said and alarm.rings(history[0], now):
                 said[name] = f"Update {update}: {alarm.says} ({_seen(alarm, history[0], now)})."
     return list(said.values())
 

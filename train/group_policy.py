@@ -9,6 +9,7 @@
 - kl: divergence of a response from the SFT policy, in nats: the mean of sums over its tokens of k1.
 - entropy: mean over the tokens, in nats. response_tokens, ended: mean length, and share that ended by itself.
 - distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.repetition`.
+- alarm_collapse, alarm_length: 1 while they ring, see `train.alarms`; `alarms` has a sentence for each that ever did.
 - policy_loss, kl_loss, ratio, clip_fraction, ratio_furthest_from_1, gradient_norm: of the last pass over the batch.
 - server_distance, server_kl: where a server draws, see `train.remote_sampling`; `drawn_by` says which.
 - tokens: read in a pass.
@@ -22,8 +23,7 @@ import torch
 from torch import Tensor
 
 from retroformer.config import Grpo
-from retroformer.errors import ConfigError, RetroformerError
-from retroformer.progress import line
+from retroformer.errors import ConfigError
 from train import checkpoint, processes
 from train.audit import require_better_than_chance
 from train.base import load_tokenizer
@@ -36,7 +36,7 @@ from train.repetition import describer
 from train.sampling import Responses, blocks
 from train.shared_base import SharedBase, load_shared_base
 from train.stage import Meter, Stage, publish
-from train.tracking import tracker
+from train.updates import take_updates
 
 
 def improve_in_groups(
@@ -67,23 +67,11 @@ def improve_in_groups(
     draw = Draw(longest_response, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed)
     describe, answer = describer(tokenizer, prompts, ids), responder(stage, settings.generation)
     source = nullcontext(ModelScores(model, adapters["reward"], settings)) if live is None else live
-    shown = line("train grpo", settings.updates, resumed_from, console=processes.screen())
-    with source as rewards, tracker(stage) as track, shown as progress:
-        try:
-            for facts in grpo(model, optimizer, ids, rewards, settings, draw, resumed_from, describe, answer):
-                history.append(facts)
-                track(len(history), facts)
-                progress.show(len(history), f"score {facts['score']:+.2f}  kl {facts['kl']:.2f}")
-                if len(history) % page.checkpoint_steps == 0:
-                    checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
-        except RetroformerError:
-            # No budget or no endpoint for the next update: those before it need not be done again.
-            if len(history) > resumed_from:
-                checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
-            raise
+    with source as rewards:
+        updates = grpo(model, optimizer, ids, rewards, settings, draw, resumed_from, describe, answer)
+        told = {"prompts": len(prompts)} | take_updates(stage, settings, updates, history, model, optimizer)
     tokens = sum(int(facts["tokens"]) for facts in history[resumed_from:]) * settings.epochs
-    counts = {"prompts": len(prompts), "updates": len(history), "resumed_from_update": resumed_from}
-    publish(stage, model.save_policy, counts | drawn_by(answer) | {"history": history} | meter.read(tokens))
+    publish(stage, model.save_policy, told | drawn_by(answer) | meter.read(tokens))
 
 
 def require_whole_groups(page: Grpo) -> None:

@@ -16,14 +16,10 @@
 """
 
 import json
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.progress import line
-from train import checkpoint, processes
-from train.alarms import first_rings, ringing
+from train import checkpoint
 from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
@@ -32,9 +28,7 @@ from train.remote_sampling import drawn_by, responder
 from train.repetition import describer
 from train.shared_base import load_shared_base
 from train.stage import METRICS, Meter, Stage, publish
-from train.tracking import tracker
-
-logger = logging.getLogger(__name__)
+from train.updates import take_updates
 
 
 def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: Path) -> None:
@@ -55,7 +49,7 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
     model = load_shared_base(page, sft, reward)
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
-    resumed_from, rung = len(history), len(first_rings(history))
+    resumed_from = len(history)
     sampling = Sampling(
         longest_response,
         tokenizer.pad_token_id,
@@ -64,27 +58,10 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
         *score_scale(reward),
     )
     describe, answer = describer(tokenizer, prompts, ids), responder(stage, settings.generation)
-    shown = line("train ppo", settings.updates, resumed_from, console=processes.screen())
-    with tracker(stage) as track, shown as progress:
-        try:
-            for facts in ppo(model, optimizer, ids, settings, sampling, history, describe, answer):
-                history.append(facts | ringing(history, facts))
-                track(len(history), history[-1])
-                progress.show(len(history), f"score {facts['score']:+.2f}  kl {facts['kl']:.2f}")
-                for alarm in first_rings(history)[rung:]:
-                    logger.warning(alarm)
-                    rung += 1
-                if len(history) % page.checkpoint_steps == 0:
-                    checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
-        except (EndpointFailure, ProvenanceError):
-            # Nobody draws for the next update: those before it need not be done again.
-            if len(history) > resumed_from:
-                checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
-            raise
+    updates = ppo(model, optimizer, ids, settings, sampling, tuple(history), describe, answer)
+    told = {"prompts": len(prompts)} | take_updates(stage, settings, updates, history, model, optimizer)
     tokens = sum(int(facts["tokens"] * facts["steps"]) for facts in history[resumed_from:])
-    counts = {"prompts": len(prompts), "updates": len(history), "resumed_from_update": resumed_from}
-    told = drawn_by(answer) | {"alarms": first_rings(history), "history": history}
-    publish(stage, model.save_policy, counts | told | meter.read(tokens))
+    publish(stage, model.save_policy, told | drawn_by(answer) | meter.read(tokens))
 
 
 def score_scale(reward: Path) -> tuple[float, float]:

@@ -48,3 +48,8 @@ def test_the_first_update_is_what_is_compared_with_and_never_rings() -> None:
         "alarm_collapse": 0.0,
         "alarm_length": 0.0,
     }
+
+
+def test_updates_that_were_written_down_before_there_were_alarms_ring_as_well() -> None:
+    (said,) = first_rings([FIRST, FIRST | {"ended": 0.5}])
+    assert said.startswith("Update 2: the responses have grown or do not end")

@@ -25,6 +25,7 @@ from tests.support.runs import HOUSEHOLD, facts_of, open_page, write_page
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import AUTHOR, collect, metrics, page, prompt
 from train.__main__ import main
+from train.alarms import first_rings
 from train.base import load_base, lora_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -64,6 +65,8 @@ def test_against_the_reward_model_a_killed_run_ends_like_an_unbroken_one(
     assert "trained grpo: runs/tiny/grpo (12 prompts, 12 updates, score " in capsys.readouterr().out
     require_alike(broken, train_in(whole, "grpo", made), 3)
     assert broken["history"][-1]["kl"] > 0
+    assert broken["alarms"] == first_rings(broken["history"])
+    assert all({"alarm_collapse", "alarm_length"} <= facts.keys() for facts in broken["history"])
     main(["grpo", str(made)])
     assert "grpo is already done with these inputs" in capsys.readouterr().out
     served = names(load(made), made)

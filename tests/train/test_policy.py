@@ -35,12 +35,12 @@ def test_every_update_is_written_down_and_an_alarm_is_said_once_over_a_resumptio
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
     made = experiment(workplace, tiny_base, ppo={**quick, "kl": 1e-3, "kl_target": 5.0, "kl_horizon": 20})
     stage, prompts = make_stage("ppo", made, made.train.ppo, [], {}), [prompt(f"task {number}") for number in range(4)]
-    caplog.set_level(logging.WARNING, logger="train.policy")
+    caplog.set_level(logging.WARNING, logger="train.updates")
 
     def improved() -> tuple[dict[str, Any], bytes, list[str]]:
         caplog.clear()
         improve_policy(stage, prompts, sft, reward)
-        said = [record.getMessage() for record in caplog.records if record.name == "train.policy"]
+        said = [record.getMessage() for record in caplog.records if record.name == "train.updates"]
         weights = (stage.folder / "adapter_model.safetensors").read_bytes()
         return json.loads((stage.folder / "metrics.json").read_text()), weights, said
 
