@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from retroformer.config import Experiment
+from retroformer.config import Experiment, Serve
 from retroformer.errors import ConfigError, ServiceError
 from serve import adapters
 from serve.openai_api_keys import API_KEYS_VARIABLE
@@ -28,11 +28,12 @@ def run(experiment: Experiment, page: Path, stop: threading.Event) -> None:
 
     Raises:
         MissingInput: an adapter or the base model is not there.
-        ConfigError: the key's variable is not set, or an adapter's name is not free.
+        ConfigError: the key's variable is not set, or an adapter's name is not free, or strangers could load adapters.
         ServiceError: the port is taken, or a process could not start or keeps dying.
     """
     names = adapters.names(experiment, page)
     keys = _api_keys(experiment)
+    require_key_for_strangers(experiment.serve)
     warn_unless_loopback(experiment.serve.host)
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -63,18 +64,30 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
+def require_key_for_strangers(page: Serve) -> None:
+    """Raises ConfigError where anyone in the network could load adapters from this machine's disk."""
+    if page.hand_over and page.api_key_env is None and not _is_loopback(page.host):
+        raise ConfigError(
+            f"serve.hand_over lets whoever reaches serve.host={page.host} load any adapter on this machine: set "
+            "serve.api_key_env to the variable with the keys, or stay on 127.0.0.1."
+        )
+
+
 def warn_unless_loopback(host: str) -> None:
     """Say loudly what becomes open to the network."""
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
+    if not _is_loopback(host):
         logger.warning(
             "serve.host=%s OPENS THIS SERVER TO THE NETWORK. API keys (serve.api_key_env) guard /v1/* only: "
             "/api/v1/* answers without one. Put a proxy in front of it, or stay on 127.0.0.1.",
             host,
         )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _services(
@@ -93,6 +106,8 @@ def _services(
         f"--body-bytes={experiment.serve.body_bytes}",
         f"--controller-address={controller}",
         *hand_over,
+        # No web page that someone has open on this machine may ask for adapters; FastChat lets every one.
+        *(["--allowed-origins=[]"] if hand_over else []),
     ]
     worker_arguments = [*_worker_arguments(experiment, names), f"--controller={controller}", f"--socket={worker}"]
     worker_arguments += hand_over

@@ -7,10 +7,10 @@ import itertools
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from fastapi import FastAPI, HTTPException
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from retroformer.errors import MissingInput
 from retroformer.own_server import seed_field
@@ -19,6 +19,9 @@ from serve.adapters import UNUSABLE, WEIGHTS
 from serve.best_of import Target
 from serve.engine import Engine
 from serve.model import Model
+
+MOST = 8
+"""Adapters that were handed over and not taken back: a trainer has one at a time, unless it was killed."""
 
 
 class Answering(Protocol):
@@ -52,11 +55,16 @@ class HandedOver:
         Its hash is that of the files as this machine saw them before it read the weights.
 
         Raises:
-            HTTPException: the name is not free, or there is no adapter that can be served.
+            HTTPException: the name is not free, there are too many, or there is no adapter that can be served.
         """
         with self._change:
             if name in self._worker.targets or not name or set(name) & UNUSABLE:
                 raise HTTPException(400, f"The name {name!r} is not free: take another one.")
+            if len(self._adapters) >= MOST:
+                held = ", ".join(self._adapters)
+                raise HTTPException(
+                    400, f"{MOST} adapters are held, and no more: give one back at /v1/unload_lora_adapter ({held})."
+                )
             if not (folder / WEIGHTS).is_file():
                 raise HTTPException(404, f"There is no {WEIGHTS} in {str(folder)!r} on the server's machine.")
             # A name that the engine has not known: it keeps computed beginnings of prompts under those it has.
@@ -96,8 +104,17 @@ class Adapter(BaseModel):
     lora_path: Path = Path()
 
 
+Zero: TypeAlias = Annotated[float, Field(ge=0, le=0)]
+One: TypeAlias = Annotated[float, Field(ge=1, le=1)]
+
+
 class Drawing(BaseModel):
-    """A completion to draw in token ids, in the words of the OpenAI protocol and vLLM's."""
+    """A completion to draw in token ids, in the words of the OpenAI protocol and vLLM's.
+
+    Other words, and other values of those that only have one, are refused: nothing that was asked for is left out.
+    """
+
+    model_config = ConfigDict(extra="forbid")
 
     model: str
     prompt: list[int]
@@ -108,6 +125,16 @@ class Drawing(BaseModel):
     seed: int | None = None
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
+    min_p: Zero = 0.0
+    repetition_penalty: One = 1.0
+    presence_penalty: Zero = 0.0
+    frequency_penalty: Zero = 0.0
+    n: Literal[1] = 1
+    echo: Literal[False] = False
+    stream: Literal[False] = False
+    logprobs: Literal[0] = 0
+    """Those of the drawn tokens and of no others, which every answer has."""
+    return_token_ids: Literal[True] = True
 
     def parameters(self) -> dict[str, Any]:
         """The same in FastChat's words, as its API server says it to a worker."""

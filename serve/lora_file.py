@@ -21,20 +21,31 @@ def read_lora(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     Raises:
         ValueError, SafetensorError: there is no plain LoRA, or it is damaged.
     """
-    from peft import PeftConfig
     from safetensors.torch import load_file
 
-    config: Any = PeftConfig.from_pretrained(str(folder))
-    if config.peft_type != "LORA" or any(getattr(config, name) for name in FOR_SOME_LAYERS):
-        raise ValueError("only plain LoRA can be handed over")
-    scaling = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
+    rank, scaling = _rank_and_scaling(folder)
     factors: dict[str, dict[str, torch.Tensor]] = {}
     for name, weight in load_file(folder / "adapter_model.safetensors").items():
         known = WEIGHT.fullmatch(name)
-        if known is None:
+        if known is None or weight.ndim != 2:
             raise ValueError(f"{name} is no factor of a plain LoRA")
+        if weight.shape[known["factor"] == "B"] != rank:
+            raise ValueError(f"{name} is not of the rank {rank} that the configuration says")
         factors.setdefault(known["path"], {})[known["factor"]] = weight.T
     try:
         return {path: ((scaling * pair["A"]).contiguous(), pair["B"].contiguous()) for path, pair in factors.items()}
     except KeyError as absent:
         raise ValueError(f"a layer lacks its factor {absent}") from None
+
+
+def _rank_and_scaling(folder: Path) -> tuple[int, float]:
+    from peft import PeftConfig
+
+    try:
+        config: Any = PeftConfig.from_pretrained(str(folder))
+        if config.peft_type != "LORA" or any(getattr(config, name) for name in FOR_SOME_LAYERS):
+            raise ValueError("only plain LoRA can be handed over")
+        return config.r, config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
+    # Whatever stands in the file in place of settings, peft goes on with.
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ValueError(f"its configuration cannot be read ({type(error).__name__} {error})") from error

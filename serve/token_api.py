@@ -44,6 +44,10 @@ async def complete(asked: Annotated[InTokens | CompletionRequest, Field(union_mo
 
 async def hand_over(request: Request) -> JSONResponse:
     """Load or unload an adapter, by the path that was asked for."""
+    # Other types are what a browser sends for a web page without asking whether it may.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        message = f"{request.url.path} takes a body of the type application/json only."
+        return JSONResponse({"object": "error", "message": message}, status_code=415)
     return await _ask_worker("base", request.url.path.removeprefix("/v1"), await request.json())
 
 

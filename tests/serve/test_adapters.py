@@ -10,7 +10,7 @@ from retroformer.config import Experiment
 from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput, ServiceError
 from serve.adapters import names
-from serve.endpoint import warn_unless_loopback
+from serve.endpoint import require_key_for_strangers, warn_unless_loopback
 from serve.supervisor import Service, supervise
 
 
@@ -120,6 +120,14 @@ def test_only_a_host_that_others_can_reach_is_warned_of(caplog: pytest.LogCaptur
         assert caplog.text == ""
         warn_unless_loopback("0.0.0.0")
     assert "OPENS THIS SERVER TO THE NETWORK" in caplog.text
+
+
+def test_adapters_are_taken_from_strangers_only_with_a_key(run: Path) -> None:
+    taking = "serve.hand_over=true"
+    for allowed in ((taking,), (taking, "serve.host=::1"), (taking, "serve.host=0.0.0.0", "serve.api_key_env=KEYS")):
+        require_key_for_strangers(experiment(*allowed).serve)
+    with pytest.raises(ConfigError, match=r"serve.host=0.0.0.0 .* set serve.api_key_env"):
+        require_key_for_strangers(experiment(taking, "serve.host=0.0.0.0").serve)
 
 
 def test_a_service_that_keeps_dying_is_given_up_with_its_last_words(tmp_path: Path) -> None:

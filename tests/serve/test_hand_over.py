@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from retroformer.provenance import folder_sha256
 from retroformer.served import provenance
+from serve.hand_over import MOST
 from serve.linear import AdaptedLinear, Spans, add_adapter, remove_adapter
 from serve.lora_file import read_lora
 from tests.serve.running import Endpoint, make_adapter, start
@@ -29,9 +31,11 @@ class World(NamedTuple):
     endpoint: Endpoint
     adapters: dict[str, Path]
 
-    def ask(self, path: str, body: dict[str, Any] | None = None, key: str = KEY) -> tuple[int, Any]:
+    def ask(
+        self, path: str, body: dict[str, Any] | None = None, key: str = KEY, kind: str = "application/json"
+    ) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        headers = {"Content-Type": kind, "Authorization": f"Bearer {key}"}
         try:
             with urllib.request.urlopen(urllib.request.Request(f"{self.endpoint.url}{path}", data, headers)) as answer:
                 return answer.status, json.load(answer)
@@ -82,6 +86,7 @@ def test_an_adapter_that_is_handed_over_draws_as_if_it_had_been_on_the_page(worl
     assert world.draw("handed") != world.draw("base")
     told = asyncio.run(provenance(world.endpoint.url, KEY)).models
     assert told["handed"] == told["page"]
+    assert told["handed"].adapter_sha256 == folder_sha256(world.adapters["page"])
     assert world.unload("handed")[0] == 200
 
 
@@ -132,6 +137,58 @@ def test_what_cannot_be_done_is_refused_and_nothing_changes(world: World, tmp_pa
     assert world.ask("/completions", {**ASKED, "model": "base", "prompt": [1, 100_000]})[0] == 400
     assert world.ask("/completions", {**ASKED, "model": "base", "max_tokens": 600})[0] == 400
     assert world.models() == before
+
+
+def test_who_loads_is_told_the_hash_of_what_was_read(world: World) -> None:
+    status, told = world.load("told", world.adapters["other"])
+    assert (status, told["adapter_sha256"]) == (200, folder_sha256(world.adapters["other"]))
+    models = asyncio.run(provenance(world.endpoint.url, KEY)).models
+    assert (told["base_sha256"], told["dtype"]) == (models["base"].base_sha256, "float32")
+    assert world.unload("told")[0] == 200
+
+
+def test_no_more_adapters_are_held_than_fit(world: World) -> None:
+    names = [f"held{number}" for number in range(MOST)]
+    assert [world.load(name, world.adapters["other"])[0] for name in names] == [200] * MOST
+    status, answer = world.load("more", world.adapters["other"])
+    assert (status, f"{MOST} adapters are held" in answer["detail"]) == (400, True)
+    assert world.unload(names.pop())[0] == 200
+    assert world.load("more", world.adapters["other"])[0] == 200
+    assert [world.unload(name)[0] for name in (*names, "more")] == [200] * MOST
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"n": 2},
+        {"stream": True},
+        {"echo": True},
+        {"logprobs": 5},
+        {"return_token_ids": False},
+        {"min_p": 0.1},
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": 0.5},
+        {"stop": ["."]},
+        {"logit_bias": {"5": 1}},
+    ],
+)
+def test_what_would_be_left_out_of_a_drawing_is_refused(world: World, other: dict[str, Any]) -> None:
+    status, answer = world.ask("/completions", {**ASKED, "model": "base", **other})
+    (name,) = other
+    assert (status, answer["detail"][0]["loc"]) == (422, ["body", name])
+
+
+def test_a_web_page_cannot_hand_over_an_adapter(world: World) -> None:
+    asked = {"lora_name": "new", "lora_path": str(world.adapters["other"])}
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        status, answer = world.ask("/load_lora_adapter", asked, kind=kind)
+        assert (status, "application/json only" in answer["message"]) == (415, True)
+    # What a browser asks before it sends JSON for a page.
+    headers = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST"}
+    url = f"{world.endpoint.url}/load_lora_adapter"
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        urllib.request.urlopen(urllib.request.Request(url, headers=headers, method="OPTIONS"))
+    assert "new" not in world.models()
 
 
 def test_an_adapter_that_is_drawing_is_not_taken_back(world: World) -> None:
@@ -215,3 +272,37 @@ def test_an_adapter_is_read_with_its_scale_and_only_where_it_is_plain(tmp_path: 
     ):
         with pytest.raises(ValueError, match=reason):
             read_lora(saved(names, **settings))
+
+
+@pytest.mark.parametrize(
+    ("down", "up", "reason"),
+    [
+        ((3, 4), (4, 4), "lora_A.weight is not of the rank 4"),
+        ((4, 4), (4, 3), "lora_B.weight is not of the rank 4"),
+        ((2, 4), (4, 2), "not of the rank 4"),
+        ((4,), (4, 4), "lora_A.weight is no factor"),
+    ],
+)
+def test_both_factors_must_have_the_rank_of_the_configuration(
+    tmp_path: Path, down: tuple[int, ...], up: tuple[int, ...], reason: str
+) -> None:
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    LoraConfig(r=4, target_modules=["q_proj"]).save_pretrained(str(tmp_path))
+    path = "base_model.model.a.q_proj.lora_"
+    weights = {f"{path}A.weight": torch.ones(down), f"{path}B.weight": torch.ones(up)}
+    save_file(weights, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=reason):
+        read_lora(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"peft_type": "NONE SUCH"}, {"r": "four"}, {"r": 0}, {"lora_alpha": None}])
+def test_a_damaged_configuration_is_refused_like_damaged_weights(tmp_path: Path, changes: dict[str, Any]) -> None:
+    from peft import LoraConfig
+
+    LoraConfig(r=4, target_modules=["q_proj"]).save_pretrained(str(tmp_path))
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ValueError, match="its configuration cannot be read"):
+        read_lora(tmp_path)
