@@ -19,9 +19,9 @@ class Generation(Section):
     """How long one response may take, behind the others of its update, before it counts as failed."""
     tolerance: Annotated[float, Field(gt=0)] = 0.1
     """The stage ends where the server's log-probabilities of what it drew are further than this from the policy's own,
-    in nats, as a mean over the tokens of an update. bfloat16 makes 0.03 to 0.05 by its rounding, so 0.1 sees another
-    model or an adapter that is ignored, and no policy of some updates ago; where both are float32, 0.001 sees that as
-    well. `python -m serve` is besides held to the sha256 of the adapter, which sees any; vLLM tells none."""
+    in nats, as a mean over the tokens of an update. bfloat16 makes 0.03 to 0.05 by its rounding, so 0.1 sees
+    another model, and not always a policy of some updates ago; where both are float32, 0.001 sees smaller changes of
+    the weights. `python -m serve` is besides held to the sha256 of the adapter, which sees any; vLLM tells none."""
 
 
 class Drawing(Section):

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+LONGEST_WAIT = timedelta(hours=24)
+"""Of processes for one that does what the others cannot, such as asking a server for all responses of an update. That
+one has died is no matter of waiting: connections break, and the launcher ends the others."""
 FIRST_WORD_SECONDS = 60.0
 """For the main process to end with its sentence, and the launcher to end the others, before one says the same."""
 
@@ -86,7 +90,7 @@ def joined() -> Iterator[None]:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         _require_whole_models()
-        torch.distributed.init_process_group(_take_card(local_rank), rank=rank, world_size=number)
+        torch.distributed.init_process_group(_take_card(local_rank), timeout=LONGEST_WAIT, rank=rank, world_size=number)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             os.environ.pop(name, None)
         if not is_main():

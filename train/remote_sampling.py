@@ -157,9 +157,9 @@ class Server:
             answer = await server.post("/load_lora_adapter", {"lora_name": server.model, "lora_path": str(folder)})
         except EndpointFailure as failure:
             raise EndpointFailure(
-                f"The policy could not be handed over. {failure} Start a server there that reads {str(folder.parent)!r} "
-                "and takes adapters (`python -m serve` with serve.hand_over=true, or vLLM with --enable-lora and "
-                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), and run the same command again."
+                f"The policy could not be handed over. {failure} Start a server there that reads "
+                f"{str(folder.parent)!r} and takes adapters (`python -m serve` with serve.hand_over=true, or vLLM "
+                "with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), and run the same command again."
             ) from failure
         try:
             self._require_the_files(answer, saved)
