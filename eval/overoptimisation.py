@@ -1,7 +1,8 @@
 """Did what PPO was paid for pay? What it gained with its reward model, held against what it gained in the world.
 
-Both gains are over the SFT policy that PPO started from. A reward model that rates higher and higher what helps no more
-is the alarm that training cannot ring by itself, since it plays nothing.
+So is GRPO asked where a reward model paid it, too. Both gains are over the SFT policy that training started from. A
+reward model that rates higher and higher what helps no more is the alarm that training cannot ring by itself, since it
+plays nothing.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ _LAST = 0.2
 
 
 class Gain(NamedTuple):
-    """Of an arm whose models PPO has trained, over the arm of the policies from which it started."""
+    """Of an arm whose models PPO or GRPO has trained, over the arm of the policies from which it started."""
 
     arm: str
     start: str
@@ -36,13 +37,13 @@ class Gain(NamedTuple):
 
 
 def gains(experiment: Experiment, outcomes: Sequence[ArmOutcome]) -> list[Gain]:
-    """One for each arm of PPO with an arm of exactly the SFT policies, by hash, that it started from."""
+    """One for each arm that a reward model paid and that started, by hash, from exactly the policies of another arm."""
     played = {arm.name: arm for arm in outcomes}
     known = {name: _trained(experiment, arm) for name, arm in experiment.eval.arms.items() if name in played}
     starts = {frozenset(one.metrics["adapter_sha256"] for one in found): name for name, found in known.items()}
     gained = []
     for name, found in known.items():
-        if found and all(one.stage == "ppo" for one in found):
+        if found and all(one.paid_by_reward_model for one in found):
             start = starts.get(frozenset(one.metrics["inputs"]["adapters"]["sft"] for one in found))
             if start is not None:
                 realised = difference_after_last(played[name], played[start], experiment.seed)

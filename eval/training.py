@@ -44,24 +44,38 @@ class Trained(NamedTuple):
     @property
     def title(self) -> str:
         """The stage in words, and where its rewards came from if they were the actor's own returns."""
-        live = self.metrics.get("inputs", {}).get("optimizer", {}).get("reward") == "live"
-        return f"{_STAGES[self.stage]} live" if live else _STAGES[self.stage]
+        return f"{_STAGES[self.stage]} live" if self._paid_in == "live" else _STAGES[self.stage]
+
+    @property
+    def paid_by_reward_model(self) -> bool:
+        """Whether its score is that of a reward model: PPO's is, and GRPO's where it was not tried live."""
+        return self.stage == "ppo" or self._paid_in == "model"
+
+    @property
+    def _paid_in(self) -> str | None:
+        """Where GRPO's rewards came from, by its page."""
+        return self.metrics.get("inputs", {}).get("optimizer", {}).get("reward") if self.stage == "grpo" else None
 
 
 def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[Trained]:
-    """Those behind the models of a report, and the reward models that PPO had or that choose; stage by stage."""
+    """Those behind the models of a report, and the reward models that paid them or that choose; stage by stage."""
     judged = {name: chosen.model for name in models if (chosen := best_of(name))}
-    folders = [model_folder(experiment, judged.get(name, name)) for name in models]
-    rewards = [folder.with_name(folder.name.replace("ppo", "reward")) for folder in folders if "ppo" in folder.name]
+    policies = _written_in([model_folder(experiment, judged.get(name, name)) for name in models])
+    rewards = [
+        one.folder.with_name(one.folder.name.replace(one.stage, "reward"))
+        for one in policies
+        if one.paid_by_reward_model
+    ]
     rewards += [reward_folder(experiment, model) for model in judged.values()]
-    found = []
-    for folder in dict.fromkeys((*folders, *rewards)):
-        path = folder / "metrics.json"
-        if path.is_file():
-            metrics = json.loads(path.read_text(encoding="utf-8"))
-            if metrics.get("stage") in _STAGES:
-                found.append(Trained(folder, metrics))
-    return sorted(found, key=lambda one: (list(_STAGES).index(one.stage), str(one.folder)))
+    found = {one.folder: one for one in (*policies, *_written_in(rewards))}
+    return sorted(found.values(), key=lambda one: (list(_STAGES).index(one.stage), str(one.folder)))
+
+
+def _written_in(folders: Sequence[Path]) -> list[Trained]:
+    """What the stages of training wrote down in those of these folders that they have filled."""
+    paths = [folder / "metrics.json" for folder in folders]
+    found = [Trained(path.parent, json.loads(path.read_text(encoding="utf-8"))) for path in paths if path.is_file()]
+    return [one for one in found if one.metrics.get("stage") in _STAGES]
 
 
 def training_table(trained: Sequence[Trained]) -> str:

@@ -94,3 +94,22 @@ def test_a_score_that_never_rose_is_no_alarm_of_this_kind(experiment: Experiment
 def test_without_the_arm_that_ppo_started_from_nothing_is_said(experiment: Experiment) -> None:
     assert gains(experiment, [outcome("alone", 0), outcome("PPO", 4, 4), outcome("stranger", 9)]) == []
     assert render_gains([]) == ""
+
+
+@pytest.mark.parametrize(("reward", "arms"), [("model", ["PPO", "GRPO"]), ("live", ["PPO"])])
+def test_grpo_is_asked_too_where_a_reward_model_paid_it(
+    experiment: Experiment, tmp_path: Path, reward: str, arms: list[str]
+) -> None:
+    for seed in (1, 2):
+        metrics = json.loads((tmp_path / f"ppo-{seed}" / "metrics.json").read_text())
+        inputs = metrics["inputs"] | {"optimizer": {"reward": reward}}
+        written = metrics | {"stage": "grpo", "adapter_sha256": f"group {seed}", "inputs": inputs}
+        (tmp_path / f"grpo-{seed}").mkdir()
+        (tmp_path / f"grpo-{seed}" / "metrics.json").write_text(json.dumps(written))
+    page = experiment.model_dump()
+    page["serve"]["adapters"] |= {f"grpo-{seed}": tmp_path / f"grpo-{seed}" for seed in (1, 2)}
+    page["eval"]["arms"]["GRPO"] = {"kind": "model", "model": ["grpo-1", "grpo-2"]}
+    outcomes = [outcome("alone", 0), outcome("SFT", 4, 4), outcome("PPO", 9, 9), outcome("GRPO", 4, 4)]
+    found = gains(Experiment.model_validate(page), outcomes)
+    assert [gain.arm for gain in found] == arms
+    assert [gain.arm for gain in found if gain.alarming] == arms[1:]

@@ -100,6 +100,15 @@ def test_grpo_stands_beside_ppo(experiment: Experiment) -> None:
     assert training_table(found).splitlines()[2].split(" | ")[::2][:2] == ["| GRPO", "7 prompts"]
 
 
+@pytest.mark.parametrize(("reward", "stages"), [("model", ["reward", "grpo"]), ("live", ["grpo"])])
+def test_the_reward_model_that_grpo_had_stands_there_if_it_had_one(
+    experiment: Experiment, reward: str, stages: list[str]
+) -> None:
+    path = experiment.serve.adapters["grpo-one"] / "metrics.json"
+    path.write_text(json.dumps(WRITTEN["one/grpo"] | COST | {"inputs": {"optimizer": {"reward": reward}}}))
+    assert [one.stage for one in trained_adapters(experiment, ["grpo-one"])] == stages
+
+
 def test_live_returns_and_rounds_are_lines_of_their_own(experiment: Experiment) -> None:
     grpo, ppo = trained_adapters(experiment, ["grpo-one", "ppo-two"])
     live = grpo._replace(metrics=grpo.metrics | {"inputs": {"optimizer": {"reward": "live"}}})
