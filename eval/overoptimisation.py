@@ -14,6 +14,7 @@ from eval.rates import difference_after_last
 from eval.statistics import Interval
 from eval.table import table
 from eval.training import Trained, trained_adapters
+from retroformer.best_of import best_of
 from retroformer.config import Arm, Experiment
 
 _LAST = 0.2
@@ -65,9 +66,11 @@ def render_gains(found: Sequence[Gain]) -> str:
 
 
 def _trained(experiment: Experiment, arm: Arm) -> list[Trained]:
-    """The adapters of an arm's models, without the reward models behind them."""
+    """The adapters of an arm's models, without the reward models behind them; none where one chooses the answers."""
     models = (arm.model,) if isinstance(arm.model, str) else arm.model
-    found = trained_adapters(experiment, models) if arm.kind == "model" else []
+    if arm.kind != "model" or any(map(best_of, models)):
+        return []
+    found = trained_adapters(experiment, models)
     return [one for one in found if one.stage != "reward"]
 
 

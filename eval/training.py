@@ -67,7 +67,10 @@ def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[Trai
         if one.paid_by_reward_model
     ]
     rewards += [reward_folder(experiment, model) for model in judged.values()]
-    found = {one.folder: one for one in (*policies, *_written_in(rewards))}
+    found: dict[Any, Trained] = {}
+    for one in (*policies, *_written_in(rewards)):
+        # A copy in another run is no other adapter.
+        found.setdefault(one.metrics.get("adapter_sha256", one.folder), one)
     return sorted(found.values(), key=lambda one: (list(_STAGES).index(one.stage), str(one.folder)))
 
 

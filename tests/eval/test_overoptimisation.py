@@ -9,7 +9,7 @@ import pytest
 
 from eval.outcome import ArmOutcome, SeedOutcome
 from eval.overoptimisation import gains, render_gains
-from retroformer.config import Experiment
+from retroformer.config import Arm, Experiment
 from retroformer.records import Usage
 
 SCORES = [0.1, 0.5, 0.9, 1.1, 0.9, 1.3, 1.0, 1.2, 1.0, 1.2]
@@ -89,6 +89,15 @@ def test_a_score_that_never_rose_is_no_alarm_of_this_kind(experiment: Experiment
     outcomes = [outcome("alone", 0), outcome("SFT", 4, 4), outcome("PPO", 0, 0), outcome("stranger", 9)]
     assert gains(experiment, outcomes)[0].alarming
     assert not gains(experiment, outcomes)[0]._replace(scored=-0.1).alarming
+
+
+def test_the_best_of_several_answers_is_not_where_a_policy_started(experiment: Experiment) -> None:
+    chosen = Arm(kind="model", model=("sft-1+best8", "sft-2+best8"))
+    arms = {**experiment.eval.arms, "best of 8": chosen}
+    page = experiment.model_copy(update={"eval": experiment.eval.model_copy(update={"arms": arms})})
+    outcomes = [outcome("alone", 0), outcome("SFT", 4, 4), outcome("PPO", 4, 4), outcome("best of 8", 9, 9)]
+    assert [(gain.arm, gain.start) for gain in gains(page, outcomes)] == [("PPO", "SFT")]
+    assert gains(page, [one for one in outcomes if one.name != "SFT"]) == []
 
 
 def test_without_the_arm_that_ppo_started_from_nothing_is_said(experiment: Experiment) -> None:

@@ -67,6 +67,15 @@ def test_the_best_of_several_answers_stands_there_with_its_reward_model(experime
     assert [(one.stage, one.folder.parent.name) for one in found] == [("sft", "one"), ("reward", "one")]
 
 
+def test_a_copy_of_an_adapter_in_another_run_is_told_once(experiment: Experiment) -> None:
+    for name in ("one/reward", "two/reward"):
+        folder = experiment.serve.adapters["ppo-one"].parents[1] / name
+        folder.mkdir(exist_ok=True)
+        (folder / "metrics.json").write_text(json.dumps(WRITTEN["one/reward"] | COST | {"adapter_sha256": "same"}))
+    found = trained_adapters(experiment, ["ppo-one", "ppo-two"])
+    assert [(one.stage, one.folder.parent.name) for one in found] == [("reward", "one"), ("ppo", "one"), ("ppo", "two")]
+
+
 def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> None:
     rows = training_table(trained_adapters(experiment, ["sft-one", "ppo-one"])).splitlines()[2:]
     assert [row.split(" | ")[2:] for row in rows] == [
