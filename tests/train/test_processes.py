@@ -51,17 +51,16 @@ def both(folder: Path, alone: int | None, stage: str, made: Path) -> list[dict[s
     return told
 
 
-@pytest.mark.parametrize("stage", ["sft", "reward"])
+@pytest.mark.parametrize("stage", ["sft", "reward", "dpo"])
 def test_two_processes_learn_what_one_learns_from_the_same_batches(
     tiny_base: Path, workplace: Path, stage: str
 ) -> None:
-    # Eight micro-batches in a step, and rows that do not fill the last one: 36 of sft, 30 of reward.
+    # Eight micro-batches in a step, and rows that do not fill the last one: 36 of sft, 30 of reward and dpo.
     many = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_size": 1, "epochs": 3}
-    made = page(workplace, tiny_base, sft=many, reward=many)
-    collect(made)
+    made = trained(workplace, tiny_base, sft=many, reward=many, dpo=many)
     one, two = both(workplace, None, stage, made)
     assert one["fingerprint"] == two["fingerprint"]
-    assert one["steps"] == two["steps"] == {"sft": 5, "reward": 4}[stage]
+    assert one["steps"] == two["steps"] == {"sft": 5, "reward": 4, "dpo": 4}[stage]
     assert two["losses"] == pytest.approx(one["losses"], rel=ROUNDING)
     assert one["losses"][-1] < 0.95 * one["losses"][0], "nothing was learned that two processes could learn otherwise"
 
