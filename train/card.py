@@ -18,7 +18,7 @@ EMBEDDED = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """What `embedded` is called on the hub."""
 COST = ("seconds", "cpu_seconds", "tokens", "tokens_per_cpu_second", "peak_memory_bytes")
 """Metrics that say what the training took, not what came of it."""
-NO_MEASURE = (*COST, "stage", "fingerprint", "inputs", "adapter_sha256", "code", "versions")
+NO_MEASURE = (*COST, "stage", "fingerprint", "inputs", "adapter_sha256", "code", "versions", "drawn_by")
 ABOUT = {
     "actor": "plays ALFWorld's compact text, taught by scripted play; it is frozen in every experiment",
     "warm": "writes advice after a failed attempt, in the form of advice written by rule (a warm start)",

@@ -283,6 +283,7 @@ def test_metrics_name_the_server_and_what_it_says_of_itself(tiny_base: Path, wor
     metrics = json.loads((stage.folder / "metrics.json").read_text())
     said = {"base_url": url, "base_sha256": stage.inputs["base"], "dtype": "float32"}
     assert metrics["drawn_by"] == said
+    assert "drawn_by" not in (stage.folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
