@@ -137,6 +137,15 @@ def keep_trainables_in_fp32(model: nn.Module) -> None:
             parameter.data = parameter.data.float()
 
 
+def put_back(model: Any, folder: Path) -> None:
+    """Give an adapter the weights in `folder` again, which trl has rounded to bf16 on the way."""
+    from peft import set_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    keep_trainables_in_fp32(model)
+    set_peft_model_state_dict(model, load_peft_weights(str(folder), device="cpu"))
+
+
 def leave_casting_to_autocast(model: nn.Module) -> None:
     """For a model that is read under autocast alone: no number changes, and memory and copies are saved.
 

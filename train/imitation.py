@@ -16,7 +16,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from retroformer.config import Optimizer
-from train.base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config
+from train.base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config, put_back
 from train.dataset import IGNORED, require_length
 from train.stage import Meter, Stage, publish
 from train.supervised import DealingTrainer, ordered_rows, run_trainer, trainer_settings
@@ -83,6 +83,8 @@ def imitate(
         processing_class=load_tokenizer(page),
         train_dataset=ordered_rows(rows, lengths, optimizer, stage.experiment.seed),
     )
+    if start:
+        put_back(trainer.model, start)
     told = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
     for parameter in trainer.model.parameters():
         if parameter.requires_grad:

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from retroformer.config import Optimizer
-from tests.train.world import BAD, GOOD, experiment, prompt
+from tests.train.world import BAD, GOOD, experiment, prompt, save_adapter
 from train.base import load_adapter, load_base, load_tokenizer, lora_config
 from train.dataset import samples
 from train.imitation import ResponseTrainer, imitate
@@ -82,3 +82,16 @@ def test_the_real_small_model_in_4_bits_learns_from_a_few_steps(workplace: Path)
     # trl makes the adapter of a 4-bit base bf16, in which the paper's steps are lost.
     weights = load_file(workplace / "runs" / "tiny" / "warm" / "adapter_model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
+
+
+def test_the_weights_that_training_starts_from_are_not_rounded_by_a_4_bit_base(
+    tiny_base: Path, workplace: Path
+) -> None:
+    """Steps of 1e-9 leave them as they are; rounded to bf16 they would be off by up to 1/512 of themselves."""
+    page = experiment(workplace, tiny_base, quantization="nf4", dtype="bfloat16")
+    save_adapter(page, workplace / "start", size=0.0123)
+    train_once(page, Optimizer(learning_rate=1e-9, batch_size=4, micro_batch_size=4), TEXTS, workplace / "start")
+    started = load_file(workplace / "start" / "adapter_model.safetensors")
+    ended = load_file(workplace / "runs" / "tiny" / "warm" / "adapter_model.safetensors")
+    assert started.keys() == ended.keys()
+    assert all(torch.allclose(started[name], ended[name], rtol=0, atol=1e-8) for name in started)
