@@ -81,7 +81,7 @@ def add_adapter(model: Any, name: str, factors: Mapping[str, tuple[torch.Tensor,
     Raises:
         ValueError: the model has no such linear layers before the last; nothing has been changed.
     """
-    layers = dict(model.named_modules())
+    layers: dict[str, Any] = dict(model.named_modules())
     for path, (down_KR, up_RN) in factors.items():
         layer = layers.get(path)
         linear = layer.base if isinstance(layer, AdaptedLinear) else layer
