@@ -45,7 +45,7 @@ async def _finished(engine: Engine, request: Request) -> Output:
     """What a request that does not stream delivers. When nobody waits for it any more, its row is freed."""
     loop = asyncio.get_running_loop()
     outputs: asyncio.Queue[Output] = asyncio.Queue()
-    request.deliver = lambda output: hand_over(loop, outputs, output)
+    request.deliver = lambda output: put_into(loop, outputs, output)
     engine.submit(request)
     try:
         return await outputs.get()
@@ -53,6 +53,6 @@ async def _finished(engine: Engine, request: Request) -> Output:
         request.cancelled = True
 
 
-def hand_over(loop: asyncio.AbstractEventLoop, outputs: asyncio.Queue[Output], output: Output) -> None:
+def put_into(loop: asyncio.AbstractEventLoop, outputs: asyncio.Queue[Output], output: Output) -> None:
     """From the engine's thread to a queue of the event loop."""
     loop.call_soon_threadsafe(outputs.put_nowait, output)

@@ -108,7 +108,7 @@ Zero: TypeAlias = Annotated[float, Field(ge=0, le=0)]
 One: TypeAlias = Annotated[float, Field(ge=1, le=1)]
 
 
-class Drawing(BaseModel):
+class TokenCompletion(BaseModel):
     """A completion to draw in token ids, in the words of the OpenAI protocol and vLLM's.
 
     Other words, and other values of those that only have one, are refused: nothing that was asked for is left out.
@@ -147,7 +147,7 @@ class Drawing(BaseModel):
         }
 
 
-def take_tokens_and_adapters(app: FastAPI, worker: Answering, adapters: HandedOver) -> None:
+def add_worker_routes(app: FastAPI, worker: Answering, adapters: HandedOver) -> None:
     """Give a worker's application the routes that `serve.token_api` asks for."""
 
     @app.post("/load_lora_adapter")
@@ -162,7 +162,7 @@ def take_tokens_and_adapters(app: FastAPI, worker: Answering, adapters: HandedOv
         return f"Unloaded {asked.lora_name}."
 
     @app.post("/draw_tokens")
-    async def draw(asked: Drawing) -> dict[str, Any]:
+    async def draw(asked: TokenCompletion) -> dict[str, Any]:
         answer = await worker.generate(asked.parameters())
         if answer["error_code"]:
             # Codes of FastChat's are those of HTTP with two digits more, and some say 403 of what is a bad request.

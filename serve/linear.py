@@ -81,10 +81,10 @@ def add_adapter(model: Any, name: str, factors: Mapping[str, tuple[torch.Tensor,
     Raises:
         ValueError: the model has no such linear layers before the last; nothing has been changed.
     """
-    layers: dict[str, Any] = dict(model.named_modules())
+    layers = dict(model.named_modules())
     for path, (down_KR, up_RN) in factors.items():
         layer = layers.get(path)
-        linear = layer.base if isinstance(layer, AdaptedLinear) else layer
+        linear: Any = layer.base if isinstance(layer, AdaptedLinear) else layer
         if not isinstance(linear, torch.nn.Linear | PackedLinear) or layer is model.get_output_embeddings():
             raise ValueError(f"the model has no layer {path} that an adapter could change")
         if (linear.in_features, linear.out_features) != (len(down_KR), up_RN.shape[1]):

@@ -25,7 +25,7 @@ from fastchat.serve import openai_api_server
 
 from serve.asgi import BodyLimit, StopWhenClientLeaves
 from serve.openai_api_keys import API_KEYS_VARIABLE
-from serve.token_api import take_tokens_and_adapters
+from serve.token_api import add_api_routes
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
     openai_api_server.create_openai_api_server()
     app = openai_api_server.app
     if arguments.hand_over:
-        take_tokens_and_adapters(app)
+        add_api_routes(app)
     app.add_middleware(BodyLimit, limit_bytes=arguments.body_bytes)
     app.add_middleware(StopWhenClientLeaves)
     app.get("/provenance", dependencies=[Depends(openai_api_server.check_api_key)])(provenance)

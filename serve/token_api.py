@@ -26,7 +26,7 @@ class InTokens(BaseModel):
     prompt: Annotated[list[Annotated[int, Field(strict=True)]], Field(min_length=1)]
 
 
-def take_tokens_and_adapters(app: FastAPI) -> None:
+def add_api_routes(app: FastAPI) -> None:
     """Put the routes before those that FastChat's application has."""
     router = APIRouter(dependencies=[Depends(openai_api_server.check_api_key)])
     router.post("/v1/completions", response_model=None)(complete)

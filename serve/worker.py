@@ -24,10 +24,10 @@ from retroformer.embedded_model import base_model_folder
 from retroformer.errors import run_command
 from retroformer.provenance import Provenance, ServedModel, chat_template_sha256, folder_sha256, package_versions
 from serve.asgi import StopWhenClientLeaves
-from serve.best_of import Target, hand_over, write_best
+from serve.best_of import Target, put_into, write_best
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
-from serve.hand_over import HandedOver, take_tokens_and_adapters
+from serve.hand_over import HandedOver, add_worker_routes
 from serve.marked_prompt import MarkedPrompt
 from serve.model import BASE, Model
 from serve.request import (
@@ -110,7 +110,7 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
             reward = self.targets[params["model"]].reward
             yield _answer(await write_best(self._engine, self._model, (generation, *others), reward))
             return
-        generation.deliver = lambda output: hand_over(loop, outputs, output)
+        generation.deliver = lambda output: put_into(loop, outputs, output)
         self._engine.submit(generation)
         try:
             while True:
@@ -280,7 +280,7 @@ def main(argv: Sequence[str]) -> None:
     worker.register(arguments.controller, f"http://{host}:{port}")
     app = application(worker)
     if arguments.hand_over:
-        take_tokens_and_adapters(app, worker, HandedOver(worker, model, engine))
+        add_worker_routes(app, worker, HandedOver(worker, model, engine))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     asyncio.run(server.serve(sockets=[listening]))
 
