@@ -137,4 +137,4 @@ def test_a_changed_arm_never_mixes_with_the_facts_of_the_old_one(tmp_path: Path)
 def test_from_the_command_line_a_fault_is_one_sentence_and_status_1(tmp_path: Path) -> None:
     done = run(tmp_path, "eval", str(write_page(tmp_path, "http://127.0.0.1:1/v1")))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "The model 'big' at http://127.0.0.1:1/v1 APIConnectionError: Connection error..\n"
+    assert done.stderr == "The model 'big' at http://127.0.0.1:1/v1 APIConnectionError: Connection error.\n"
