@@ -119,37 +119,32 @@ def _peak_memory(model: nn.Module) -> Iterator[Callable[[], int]]:
 
 
 def _imitation(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
+    from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig
 
     from train.imitation import ResponseTrainer
 
-    rows = []
+    page, rows = stage.experiment.train, []
     for ids in _texts(stage, lengths, STEPS * lengths.micro_batch):
         prompt = len(ids) - lengths.response_tokens
         rows.append({"input_ids": ids, "labels": [IGNORED] * prompt + ids[prompt:]})
-    return _with_fresh_adapter(stage, folder, rows, ResponseTrainer, SFTConfig)
-
-
-def _reward(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
-    from trl.trainer.reward_config import RewardConfig
-    from trl.trainer.reward_trainer import RewardTrainer
-
-    rows = [{"chosen_ids": one, "rejected_ids": other} for one, other in _pairs(stage, lengths)]
-    return _with_fresh_adapter(stage, folder, rows, RewardTrainer, RewardConfig)
-
-
-def _with_fresh_adapter(stage: Stage, folder: Path, rows: list[dict[str, Any]], kind: Any, settings: Any) -> Rehearsal:
-    """One of trl's trainers, which puts the adapter on the base itself."""
-    from datasets import Dataset
-
-    page, scores = stage.experiment.train, stage.name == "reward"
-    trainer: Any = kind(
-        model=load_base(page, scores=scores),
-        peft_config=lora_config(page.lora, scores=scores),
-        args=settings(**_arguments(stage, folder)),
+    trainer: Any = ResponseTrainer(
+        model=load_base(page),
+        peft_config=lora_config(page.lora),
+        args=SFTConfig(**_arguments(stage, folder)),
         processing_class=load_tokenizer(page),
         train_dataset=Dataset.from_list(rows),
     )
+    return trainer.model, lambda: run_trainer(trainer, stage, len(rows))
+
+
+def _reward(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
+    from datasets import Dataset
+
+    from train.reward import order_trainer
+
+    rows = [{"chosen_ids": one, "rejected_ids": other} for one, other in _pairs(stage, lengths)]
+    trainer = order_trainer(stage.experiment.train, _arguments(stage, folder), Dataset.from_list(rows))
     return trainer.model, lambda: run_trainer(trainer, stage, len(rows))
 
 

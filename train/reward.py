@@ -15,7 +15,7 @@ import torch
 from trl.trainer.reward_config import RewardConfig
 from trl.trainer.reward_trainer import RewardTrainer
 
-from retroformer.config import Optimizer
+from retroformer.config import Optimizer, Train
 from retroformer.records import PreferencePair, RatedReflection
 from train.audit import audit_of_pairs
 from train.base import load_base, load_tokenizer, lora_config
@@ -61,13 +61,7 @@ def train_reward_model(
     lengths = [max(len(pair.chosen.ids), len(pair.rejected.ids)) for pair in known]
     torch.manual_seed(stage.experiment.seed)  # The score head is drawn when the model is loaded.
     settings = trainer_settings(stage, optimizer)
-    trainer: Any = OrderTrainer(
-        model=load_base(page, scores=True),
-        peft_config=lora_config(page.lora, scores=True),
-        args=RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=not page.lora.dropout),
-        processing_class=tokenizer,
-        train_dataset=ordered_rows(rows, lengths, optimizer, stage.experiment.seed),
-    )
+    trainer = order_trainer(page, settings, ordered_rows(rows, lengths, optimizer, stage.experiment.seed))
     told = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
     some = random.Random(stage.experiment.seed).sample(known, min(MEASURED_PAIRS, len(known)))
     chosen, rejected = scores_of_pairs(trainer, unknown)
@@ -80,6 +74,17 @@ def train_reward_model(
         stage,
         lambda folder: trainer.model.save_pretrained(folder),
         counts | measured | told | meter.read(tokens),
+    )
+
+
+def order_trainer(page: Train, settings: dict[str, Any], rows: Any) -> Any:
+    """The trainer of a base with a fresh adapter and score head, on `rows` of chosen_ids and rejected_ids."""
+    return OrderTrainer(
+        model=load_base(page, scores=True),
+        peft_config=lora_config(page.lora, scores=True),
+        args=RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=not page.lora.dropout),
+        processing_class=load_tokenizer(page),
+        train_dataset=rows,
     )
 
 
