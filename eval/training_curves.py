@@ -19,14 +19,19 @@ class Curve(NamedTuple):
     """How many values at the beginning, and at the end, are one number in the table: single batches are noisy."""
 
 
-_OF_LOSSES = {
-    "warm": (Curve("Imitation: loss by step", "loss", 5),),
-    "sft": (Curve("Imitation: loss by step", "loss", 5),),
-    "reward": (Curve("On pairs: loss by step", "loss", 5),),
-    "dpo": (Curve("On pairs: loss by step", "loss", 5),),
+_IMITATION = Curve("Imitation: loss by step", "loss", 5)
+_ON_PAIRS = Curve("On pairs: loss by step", "loss", 5)
+_SCORE = Curve("Score, or live return, by update", "score", 2)
+_DIVERGENCE = Curve("Divergence from SFT, in nats", "kl", 2)
+_PANELS = (_IMITATION, _ON_PAIRS, _SCORE, _DIVERGENCE)
+_CURVES = {
+    "warm": (_IMITATION,),
+    "sft": (_IMITATION,),
+    "reward": (_ON_PAIRS,),
+    "dpo": (_ON_PAIRS,),
+    "grpo": (_SCORE, _DIVERGENCE),
+    "ppo": (_SCORE, _DIVERGENCE),
 }
-_OF_UPDATES = (Curve("Score, or live return, by update", "score", 2), Curve("Divergence from SFT, in nats", "kl", 2))
-_PANELS = ("Imitation: loss by step", "On pairs: loss by step", *(curve.panel for curve in _OF_UPDATES))
 IN_WORDS = (
     "Means over the training seeds with Student's 95 % interval, each seed's number the mean of its first and of its "
     "last five steps (of an update: two). Scores are in standard deviations of the reward model's, live returns as "
@@ -42,13 +47,13 @@ def draw_training(trained: Sequence[Trained], path: Path) -> None:
     figure = Figure(figsize=(9.0, 5.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = dict(zip(_PANELS, figure.subplots(2, 2).flat, strict=True))
-    for title, axes in panels.items():
-        axes.set_title(title, loc="left", fontsize=10)
+    for curve, axes in panels.items():
+        axes.set_title(curve.panel, loc="left", fontsize=10)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     for number, (title, seeds) in enumerate(by_title(trained).items()):
-        for curve in curves_of(seeds[0]):
-            _draw(panels[curve.panel], [values_of(one, curve) for one in seeds], f"C{number}", title)
+        for curve in _CURVES[seeds[0].stage]:
+            _draw(panels[curve], [values_of(one, curve) for one in seeds], f"C{number}", title)
     for axes in panels.values():
         if axes.lines:
             axes.legend(frameon=False, fontsize=7)
@@ -60,7 +65,7 @@ def curve_table(trained: Sequence[Trained]) -> str:
     rows = [
         [title, curve.name, str(len(seeds)), *ends([values_of(one, curve) for one in seeds], curve.averaged)]
         for title, seeds in by_title(trained).items()
-        for curve in curves_of(seeds[0])
+        for curve in _CURVES[seeds[0].stage]
     ]
     return f"{table(['stage', 'curve', 'seeds', 'first', 'last'], rows)}\n\n{IN_WORDS}"
 
@@ -89,10 +94,6 @@ def _settings(one: Trained) -> dict[str, Any]:
     inputs: dict[str, Any] = one.metrics.get("inputs", {})
     flat = {name: inputs.get(name) for name in ("base", "quantization", "dtype", "max_new_tokens")}
     return {**flat, **inputs.get("lora", {}), **inputs.get("optimizer", {})}
-
-
-def curves_of(one: Trained) -> Sequence[Curve]:
-    return _OF_LOSSES.get(one.stage, _OF_UPDATES)
 
 
 def values_of(one: Trained, curve: Curve) -> list[float]:
