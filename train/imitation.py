@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from retroformer.config import Optimizer
+from retroformer.config import Optimizer, Train
 from train.base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config, put_back
 from train.dataset import IGNORED, require_length
 from train.stage import Meter, Stage, publish
@@ -75,14 +75,8 @@ def imitate(
     lengths = [len(sample.ids) for sample in data]
     require_length(lengths, page.max_length, "samples")
     rows = [{"input_ids": sample.ids, "labels": sample.labels} for sample in data]
-    base = load_base(page)
-    trainer: Any = ResponseTrainer(
-        model=load_adapter(base, start, page.lora) if start else base,
-        peft_config=None if start else lora_config(page.lora),
-        args=SFTConfig(**trainer_settings(stage, optimizer), packing=False),
-        processing_class=load_tokenizer(page),
-        train_dataset=ordered_rows(rows, lengths, optimizer, stage.experiment.seed),
-    )
+    ordered = ordered_rows(rows, lengths, optimizer, stage.experiment.seed)
+    trainer = response_trainer(page, trainer_settings(stage, optimizer), ordered, start)
     if start:
         put_back(trainer.model, start)
     told = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
@@ -91,3 +85,15 @@ def imitate(
             parameter.data = parameter.data.to(save_as)
     metrics = {"samples": len(rows), **counts} | told | meter.read(sum(lengths) * optimizer.epochs)
     publish(stage, lambda folder: trainer.model.save_pretrained(folder), metrics)
+
+
+def response_trainer(page: Train, settings: dict[str, Any], rows: Any, start: Path | None = None) -> Any:
+    """The trainer of the adapter in `start`, or of a fresh one, on `rows` of input_ids and labels."""
+    base = load_base(page)
+    return ResponseTrainer(
+        model=load_adapter(base, start, page.lora) if start else base,
+        peft_config=None if start else lora_config(page.lora),
+        args=SFTConfig(**settings, packing=False),
+        processing_class=load_tokenizer(page),
+        train_dataset=rows,
+    )

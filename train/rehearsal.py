@@ -120,21 +120,14 @@ def _peak_memory(model: nn.Module) -> Iterator[Callable[[], int]]:
 
 def _imitation(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
     from datasets import Dataset
-    from trl.trainer.sft_config import SFTConfig
 
-    from train.imitation import ResponseTrainer
+    from train.imitation import response_trainer
 
-    page, rows = stage.experiment.train, []
+    rows = []
     for ids in _texts(stage, lengths, STEPS * lengths.micro_batch):
         prompt = len(ids) - lengths.response_tokens
         rows.append({"input_ids": ids, "labels": [IGNORED] * prompt + ids[prompt:]})
-    trainer: Any = ResponseTrainer(
-        model=load_base(page),
-        peft_config=lora_config(page.lora),
-        args=SFTConfig(**_arguments(stage, folder)),
-        processing_class=load_tokenizer(page),
-        train_dataset=Dataset.from_list(rows),
-    )
+    trainer = response_trainer(stage.experiment.train, _arguments(stage, folder), Dataset.from_list(rows))
     return trainer.model, lambda: run_trainer(trainer, stage, len(rows))
 
 
