@@ -1,11 +1,13 @@
 """The best of several answers: read by the reward model as in training, chosen by its scores, the same every time."""
 
+import asyncio
 import queue
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -15,6 +17,7 @@ import torch
 
 from retroformer.errors import MissingInput
 from retroformer.provenance import Provenance, folder_sha256
+from serve.best_of import write_best
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
 from serve.model import Model
@@ -28,6 +31,8 @@ from tests.train.world import prompt
 ASKED = "Find the mug"
 TEXTS = ("Look in the fridge.", "Dance on the sofa.", "", "é?", "Go to cabinet 1, then 2, then 3. " * 4)
 TOKENS = 24
+ENDLESS = 8000
+"""Tokens: seconds of work; without stop tokens it does not end sooner by itself."""
 PATIENCE_SECONDS = 60.0
 
 
@@ -61,6 +66,13 @@ def wait_for(engine: Engine, requests: list[Generation | Scoring]) -> None:
     assert [outputs.get(timeout=PATIENCE_SECONDS).failure for _ in requests] == [""] * len(requests)
 
 
+def becomes_true(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
 def writing(model: Model, asked: str) -> Generation:
     return Generation(
         prompt=model.encode(model.render([{"role": "user", "content": asked}])),
@@ -90,6 +102,24 @@ def test_scores_are_those_of_training_also_beside_answers_that_stay_as_they_are(
         assert [one.tokens for one in beside] == [one.tokens for one in alone]
         beside = [writing(model, ASKED), writing(model, "Heat an egg")]
     assert engine.load == 0
+
+
+def test_whoever_stops_waiting_frees_all_rows(model: Model) -> None:
+    engine = Engine(model, 4)
+    candidates = [replace(writing(model, asked), limit=ENDLESS) for asked in (ASKED, "Heat an egg", "Look at the mug")]
+
+    async def leave() -> None:
+        waiting = asyncio.create_task(write_best(engine, model, candidates, "judge"))
+        assert await asyncio.to_thread(becomes_true, lambda: all(one.tokens for one in candidates))
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    asyncio.run(leave())
+    later = writing(model, ASKED)
+    wait_for(engine, [later])
+    assert len(later.tokens) == TOKENS
+    assert becomes_true(lambda: engine.load == 0)
+    assert all(len(one.tokens) < ENDLESS for one in candidates)
 
 
 def test_a_judge_needs_no_other_adapter_but_a_score_head(
@@ -194,12 +224,3 @@ def test_provenance_has_both_hashes_and_a_pinned_name_for_them(endpoint: Endpoin
     assert said.models[pinned] == best
     with openai.OpenAI(base_url=endpoint.url, api_key="none", max_retries=0) as client:
         assert ask(client, pinned, 3) == ask(client, "sft+best8", 3)
-
-
-def test_a_client_that_leaves_frees_all_rows(client: openai.OpenAI, endpoint: Endpoint) -> None:
-    with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=0.5).completions.create(model="sft+best8", prompt="1 2 3", max_tokens=6000)
-    end = time.monotonic() + PATIENCE_SECONDS
-    while httpx.post(f"{endpoint.worker_url}/worker_get_status").json()["queue_length"] and time.monotonic() < end:
-        time.sleep(0.05)
-    assert httpx.post(f"{endpoint.worker_url}/worker_get_status").json()["queue_length"] == 0
