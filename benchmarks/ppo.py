@@ -1,6 +1,6 @@
 """Peak memory and seconds of an update: our PPO, and the last PPOTrainer that TRL had (1.12), in one run.
 
-    python benchmarks/ppo.py [--batch 8] [--micro-batch 4] [--prompt 128] [--response 16] [--epochs 4]
+    python benchmarks/ppo.py [--batch 8] [--micro-batch 4] [--draw 4] [--prompt 128] [--response 16] [--epochs 4]
                              [--updates 3] [--rounds 1] [--trl-python PYTHON] [--only ours trl lean]
 
 Both train the embedded model on a CPU with one thread. Each side of each round is a fresh process, so that its peak is
@@ -139,6 +139,7 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> Experiment:
     base = base_model_folder(arguments.base_model)
     ppo = {"learning_rate": 1.4e-5, "epochs": arguments.epochs, "updates": arguments.updates}
     ppo |= {"batch_size": arguments.batch, "micro_batch_size": arguments.micro_batch}
+    ppo |= {"draw_batch_size": arguments.draw}
     page = {
         "run": "benchmark",
         "environment": {"name": "alfworld", "source": "generated"},
@@ -206,6 +207,7 @@ def report(sides: Mapping[str, Summary]) -> None:
 def compare(chosen: argparse.Namespace) -> None:
     """Print each process's figures as they come, then the table and the ratios."""
     sizes = f"batch {chosen.batch} in micro-batches of {chosen.micro_batch}, {chosen.epochs} epochs"
+    sizes += f", {chosen.draw or chosen.micro_batch} drawn at once"
     print(f"{sizes}, {chosen.prompt} tokens of prompt, {chosen.response} of response")
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     theirs = (chosen.trl_python or trl_environment()).absolute() if set(chosen.only) - {"ours"} else None
@@ -230,6 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--micro-batch", type=int, default=4)
+    parser.add_argument("--draw", type=int, help="responses drawn at once; as many as a micro-batch if not said")
     parser.add_argument("--prompt", type=int, default=128, help="tokens")
     parser.add_argument("--response", type=int, default=16, help="tokens")
     parser.add_argument("--epochs", type=int, default=4, help="passes over a batch")

@@ -27,20 +27,20 @@ class Ready(NamedTuple):
 
 def ours(experiment: Experiment, folder: Path) -> Ready:
     """The loop of `python -m train ppo`."""
-    from train.ppo import Sampling, make_optimizer, ppo
+    from train.ppo import make_optimizer, ppo
+    from train.sampling import draw_of
     from train.shared_base import load_shared_base
 
     page, settings = experiment.train, experiment.train.ppo
     model = load_shared_base(page, folder / SFT, folder / REWARD)
     language_model: Any = model.language_model.get_base_model()
     # No token is the end of a turn, so every response is as long as it may be.
-    never, pad_id = language_model.config.vocab_size, load_tokenizer(page).pad_token_id
-    sampling = Sampling(experiment.reflector.max_new_tokens, pad_id, never, experiment.seed)
+    draw = draw_of(experiment, settings, load_tokenizer(page))._replace(eos_id=language_model.config.vocab_size)
     optimizer = make_optimizer(model, settings)
     prompts = json.loads((folder / PROMPTS).read_text())
 
     def train(lap: Callable[[], None]) -> None:
-        for _ in ppo(model, optimizer, prompts, settings, sampling):
+        for _ in ppo(model, optimizer, prompts, settings, draw):
             lap()
 
     return Ready([model], language_model, train)
@@ -138,7 +138,7 @@ def _their_settings(experiment: Experiment, folder: Path) -> Any:
         num_mini_batches=1,
         num_ppo_epochs=settings.epochs,
         total_episodes=settings.batch_size * settings.updates,
-        local_rollout_forward_batch_size=settings.micro_batch_size,
+        local_rollout_forward_batch_size=settings.draw_batch_size or settings.micro_batch_size,
         response_length=experiment.reflector.max_new_tokens,
         stop_token=None,
         temperature=1.0,

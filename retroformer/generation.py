@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
 from retroformer.section import Section
 
@@ -29,11 +29,21 @@ class Drawing(Section):
 
     generation: Generation | None = None
     """Who draws responses; without it the process that trains."""
+    draw_batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Responses that this process draws at once; without a number as many as a micro-batch has. Drawing keeps no
+    gradients but the keys and values of every token, so more or fewer may fit: `train plan` tells. Another number
+    draws other responses from the same seed."""
+
+    @field_validator("draw_batch_size")
+    @classmethod
+    def _draws_itself(cls, size: int | None, known: ValidationInfo) -> int | None:
+        if size is not None and known.data.get("generation") is not None:
+            raise ValueError("A server draws the responses (generation), and sees to its batches: leave this out")
+        return size
 
     @model_serializer(mode="wrap")
     def _without_what_is_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A stage is known by its page, and is the same one where nothing is said of this.
+        # A stage is known by its page, and is the same one where nothing is said of these.
         page: dict[str, Any] = serialize(self)
-        if self.generation is None:
-            del page["generation"]
-        return page
+        absent = [name for name in Drawing.model_fields if page.get(name, ...) is None]
+        return {name: value for name, value in page.items() if name not in absent}

@@ -28,12 +28,11 @@ from train import checkpoint, processes
 from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
-from train.grpo import Draw, Rewards, grpo, make_optimizer
-from train.policy import score_scale
-from train.ppo import MISSING_END_PENALTY
+from train.grpo import Rewards, grpo, make_optimizer
 from train.remote_sampling import drawn_by, responder
 from train.repetition import describer
-from train.sampling import Responses, blocks
+from train.sampling import Responses, blocks, draw_of
+from train.score_scale import score_scale
 from train.shared_base import SharedBase, load_shared_base
 from train.stage import Meter, Stage, publish
 from train.updates import take_updates
@@ -64,8 +63,8 @@ def improve_in_groups(
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
     resumed_from = len(history)
-    draw = Draw(longest_response, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed)
-    describe, answer = describer(tokenizer, prompts, ids), responder(stage, settings.generation)
+    draw = draw_of(experiment, settings, tokenizer)
+    describe, answer = describer(tokenizer, prompts, ids), responder(stage, settings)
     source = nullcontext(ModelScores(model, adapters["reward"], settings)) if live is None else live
     with source as rewards:
         updates = grpo(model, optimizer, ids, rewards, settings, draw, resumed_from, describe, answer)
@@ -88,7 +87,7 @@ class ModelScores:
 
     def __init__(self, model: SharedBase, reward: Path, page: Grpo) -> None:
         self._model, self._page = model, page
-        self._mean, self._deviation = score_scale(reward)
+        self._scale = score_scale(reward)
 
     @torch.no_grad()
     def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
@@ -103,6 +102,4 @@ class ModelScores:
         rows = [(number, tuple(tokens)) for number, tokens in zip(asked, responses.tokens, strict=True)]
         first: dict[tuple[int, tuple[int, ...]], int] = {}
         alike_B = raw_B[[first.setdefault(row, place) for place, row in enumerate(rows)]]
-        missing_end_B = (~responses.ended_B).float()
-        scores_B: Tensor = (alike_B - self._mean) / self._deviation - MISSING_END_PENALTY * missing_end_B
-        return scores_B
+        return self._scale(alike_B, responses.ended_B)

@@ -40,17 +40,8 @@ from train.group_relative import centred, differing, group_loss, shares, standar
 from train.losses import k1, k3, masked_mean
 from train.ppo import MAX_GRADIENT_NORM, set_learning_rates
 from train.repetition import Describe
-from train.sampling import Block, Respond, Responses, blocks, respond
+from train.sampling import Block, Draw, Respond, Responses, blocks, respond
 from train.shared_base import SharedBase
-
-
-class Draw(NamedTuple):
-    """How responses are drawn, and what is known about the tokens."""
-
-    max_new_tokens: int
-    pad_id: int
-    eos_id: int
-    seed: int
 
 
 class Rewards(Protocol):
@@ -94,7 +85,7 @@ def grpo(
         # Step 1. The policy answers some prompts, each with a group of responses.
         asked = asked_in_update(lengths, update, page.batch_size // page.group, page.group, draw.seed)
         batch = [prompts[number] for number in asked]
-        responses = answer(model, batch, draw.max_new_tokens, page.micro_batch_size, draw.pad_id, draw.eos_id)
+        responses = answer(model, batch, draw)
         # Step 2. Each response is rewarded, and compared with the others of its group.
         rollouts = compare(model, responses, rewards(update, asked, responses), page, draw)
         # Step 3. A few passes over the batch with the clipped loss, one optimiser step each.

@@ -54,6 +54,8 @@ class Load:
     tokens: int
     """Of a sample: prompt and response."""
     response_tokens: int
+    drawn: int | None = None
+    """Responses that are drawn at once; without a number as many as a micro-batch."""
 
 
 def setting_of(page: Train, *, on_gpu: bool) -> Setting:
@@ -234,7 +236,7 @@ class StageMemory:
             return 0
         shape = self.shape
         per_token = 2 * shape.layers * shape.key_value_heads * shape.head_size * self.setting.number_bytes
-        return self.load.micro_batch * self.load.tokens * per_token
+        return (self.load.drawn or self.load.micro_batch) * self.load.tokens * per_token
 
     @property
     def backward_workspace(self) -> int:
@@ -264,8 +266,11 @@ class StageMemory:
         feed_forward = 3 * size * shape.intermediate
         attention = 4 * size * queries
         if not self.setting.on_gpu:
-            attention = 3 * size * queries + shape.heads * self.load.tokens * (2 * size + 2 * FP32)
-        workspace = tokens * (max(feed_forward, attention) + 2 * size * shape.hidden) + self._dequantized
+            # The softmax's input and output, both in fp32, beside what is turned into fp32.
+            pairs = shape.heads * self.load.tokens * (2 * FP32 + (size if size < FP32 else 0))
+            attention = 3 * size * queries + pairs
+        # Beside them the embeddings, which the model holds to its end, the residual, its norm and the sum.
+        workspace = tokens * (max(feed_forward, attention) + 4 * size * shape.hidden) + self._dequantized
         return workspace + self.mask + self._layer_mask
 
     @property
@@ -284,7 +289,16 @@ class StageMemory:
     @property
     def drawing_peak(self) -> int:
         """The prompts are read at once, then a token at a time; 0 where no responses are drawn here."""
-        return self.held + self.cache + self.forward_workspace if self.kind.draws else 0
+        if not self.kind.draws:
+            return 0
+        load, shape = self.load, self.shape
+        rows = load.drawn or load.micro_batch
+        prompts = replace(self, load=replace(load, micro_batch=rows, tokens=load.tokens - load.response_tokens))
+        # At the last token a layer's cache is copied to be longer, and repeated for queries that share keys and values.
+        shares = shape.key_value_heads < shape.heads
+        repeated = shares * 2 * rows * load.tokens * shape.heads * shape.head_size * self.setting.number_bytes
+        last = self.cache + self.cache // shape.layers + repeated
+        return self.held + max(prompts.cache + prompts.forward_workspace, last)
 
     @property
     def peak(self) -> int:

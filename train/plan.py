@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from retroformer.assembly import read_page
-from retroformer.config import Experiment
+from retroformer.config import Experiment, Grpo, Optimizer, Ppo
 from retroformer.errors import ConfigError, MissingInput
 from train.architecture import Architecture, architecture, is_here, read_config
 from train.memory import (
@@ -59,15 +59,12 @@ def plan(arguments: Sequence[str]) -> Iterator[str]:
 
 def memories(experiment: Experiment, shape: Architecture, setting: Setting, tokens: int) -> list[StageMemory]:
     """Of all stages, with the page's micro-batches, on samples of `tokens`."""
-    return [
-        StageMemory(
-            kind,
-            shape,
-            setting,
-            Load(getattr(experiment.train, kind.name).micro_batch_size, tokens, experiment.reflector.max_new_tokens),
-        )
-        for kind in kinds(experiment)
-    ]
+
+    def load(page: Optimizer) -> Load:
+        drawn = page.draw_batch_size if isinstance(page, Ppo | Grpo) else None
+        return Load(page.micro_batch_size, tokens, experiment.reflector.max_new_tokens, drawn)
+
+    return [StageMemory(kind, shape, setting, load(getattr(experiment.train, kind.name))) for kind in kinds(experiment)]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -169,7 +166,7 @@ def _measured(experiment: Experiment, shape: Architecture, tokens: int, wanted: 
     on_gpu = torch.cuda.is_available()
     if not wanted and not (on_gpu and is_here(experiment.train.base_model)):
         return
-    from train.rehearsal import Lengths, rehearse
+    from train.rehearsal import rehearse
 
     room = torch.cuda.mem_get_info()[0] if on_gpu else float("inf")
     yield f"Measured by real steps on {'this GPU' if on_gpu else 'the CPU'} at {tokens} tokens:"
@@ -177,7 +174,7 @@ def _measured(experiment: Experiment, shape: Architecture, tokens: int, wanted: 
         if memory.peak > room:
             yield f"{memory.kind.name}: not tried, its {_gib(memory.peak)} GiB do not fit."
             continue
-        found = rehearse(experiment, memory.kind.name, Lengths(*vars(memory.load).values()))
+        found = rehearse(experiment, memory.kind.name, memory.load)
         yield (
             f"{memory.kind.name}: {_gib(found)} GiB, the estimate is {_gib(memory.peak)} GiB "
             f"({memory.peak / found - 1:+.1%})."

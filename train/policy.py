@@ -15,7 +15,6 @@
 - tokens, steps: tokens read in a pass, and optimiser steps; fewer than the page's epochs where `kl_stop` ended them.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,11 +22,13 @@ from train import checkpoint
 from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
-from train.ppo import Sampling, make_optimizer, ppo
+from train.ppo import make_optimizer, ppo
 from train.remote_sampling import drawn_by, responder
 from train.repetition import describer
+from train.sampling import draw_of
+from train.score_scale import score_scale
 from train.shared_base import load_shared_base
-from train.stage import METRICS, Meter, Stage, publish
+from train.stage import Meter, Stage, publish
 from train.updates import take_updates
 
 
@@ -50,22 +51,9 @@ def improve_policy(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: P
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
     resumed_from = len(history)
-    sampling = Sampling(
-        longest_response,
-        tokenizer.pad_token_id,
-        tokenizer.eos_token_id,
-        experiment.seed,
-        *score_scale(reward),
-    )
-    describe, answer = describer(tokenizer, prompts, ids), responder(stage, settings.generation)
-    updates = ppo(model, optimizer, ids, settings, sampling, tuple(history), describe, answer)
+    draw, scale = draw_of(experiment, settings, tokenizer), score_scale(reward)
+    describe, answer = describer(tokenizer, prompts, ids), responder(stage, settings)
+    updates = ppo(model, optimizer, ids, settings, draw, scale, tuple(history), describe, answer)
     told = {"prompts": len(prompts)} | take_updates(stage, settings, updates, history, model, optimizer)
     tokens = sum(int(facts["tokens"] * facts["steps"]) for facts in history[resumed_from:])
     publish(stage, model.save_policy, told | drawn_by(answer) | meter.read(tokens))
-
-
-def score_scale(reward: Path) -> tuple[float, float]:
-    """Mean and standard deviation of the scores that the reward model in `reward` gave in training."""
-    measured = json.loads((reward / METRICS).read_text())
-    # A reward model that scores everything alike would divide by nothing.
-    return measured["train_score_mean"], max(measured["train_score_deviation"], 1e-3)

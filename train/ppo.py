@@ -42,26 +42,14 @@ from train.losses import (
     whitened_around_mean,
 )
 from train.repetition import Describe
-from train.sampling import Block, Respond, Responses, blocks, prompts_of_update, respond
+from train.sampling import Block, Draw, Respond, Responses, blocks, prompts_of_update, respond
+from train.score_scale import UNSCALED, ScoreScale
 from train.shared_base import SharedBase
 
-MISSING_END_PENALTY = 1.0
-"""Taken from the score of a response that did not end, in standard deviations of the score."""
 VALUE_LEARNING_RATE = 1e-3
 MAX_GRADIENT_NORM = 1.0
 WARMUP_SHARE = 0.05
 """Of all optimiser steps, in which the learning rates rise to their peak."""
-
-
-class Sampling(NamedTuple):
-    """How responses are drawn, and what is known about the tokens and scores."""
-
-    max_new_tokens: int
-    pad_id: int
-    eos_id: int
-    seed: int
-    score_mean: float = 0.0
-    score_deviation: float = 1.0
 
 
 class Rollouts(NamedTuple):
@@ -80,7 +68,8 @@ def ppo(
     optimizer: torch.optim.Optimizer,
     prompts: Sequence[list[int]],
     page: Ppo,
-    sampling: Sampling,
+    draw: Draw,
+    scale: ScoreScale = UNSCALED,
     done: Sequence[dict[str, float]] = (),
     describe: Describe = lambda prompts, responses: {},
     answer: Respond = respond,
@@ -92,14 +81,12 @@ def ppo(
     """
     kl_weight = kl_weight_after(done, page)
     for update in range(len(done), page.updates):
-        torch.manual_seed(sampling.seed * 1_000_003 + update)
+        torch.manual_seed(draw.seed * 1_000_003 + update)
         # Step 1. The policy answers a batch of prompts.
-        batch = prompts_of_update(prompts, update, page.batch_size, sampling.seed)
-        responses = answer(
-            model, batch, sampling.max_new_tokens, page.micro_batch_size, sampling.pad_id, sampling.eos_id
-        )
+        batch = prompts_of_update(prompts, update, page.batch_size, draw.seed)
+        responses = answer(model, batch, draw)
         # Step 2. The policy, the SFT policy and the reward model read the answers; rewards become advantages.
-        rollouts = evaluate(model, responses, page, sampling, kl_weight)
+        rollouts = evaluate(model, responses, page, scale, kl_weight)
         # Step 3. A few passes over the batch with the clipped losses, one optimiser step each.
         facts, steps = rollouts.facts | describe(batch, responses.tokens), 0
         for epoch in range(page.epochs):
@@ -115,7 +102,7 @@ def ppo(
 
 
 @torch.no_grad()
-def evaluate(model: SharedBase, responses: Responses, page: Ppo, sampling: Sampling, kl_weight: float) -> Rollouts:
+def evaluate(model: SharedBase, responses: Responses, page: Ppo, scale: ScoreScale, kl_weight: float) -> Rollouts:
     """What the models say about the responses, and the advantages that follow."""
     model.train()
     micro_batches = blocks(responses, page.micro_batch_size)
@@ -124,8 +111,7 @@ def evaluate(model: SharedBase, responses: Responses, page: Ppo, sampling: Sampl
         torch.cat(column) for column in zip(*parts, strict=True)
     )
     mask_BT = responses.mask_BT
-    scores_B = (raw_scores_B - sampling.score_mean) / sampling.score_deviation
-    scores_B = scores_B - MISSING_END_PENALTY * (~responses.ended_B).float()
+    scores_B = scale(raw_scores_B, responses.ended_B)
     # Masked before, since k3 of what policies think of padding may be infinite.
     pair = log_probs_BT * mask_BT, reference_BT * mask_BT
     rewards_BT = token_rewards(scores_B, ESTIMATORS[page.kl_estimator](*pair), mask_BT, kl_weight)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_map_only
 from retroformer.config import Experiment, Grpo, Optimizer, Ppo
 from train.base import CPU, device, load_base, load_tokenizer, lora_config
 from train.dataset import IGNORED
-from train.sampling import Respond, Responses, padded_responses, respond
+from train.memory import Load
+from train.sampling import Draw, Respond, Responses, draw_of, padded_responses, respond
 from train.shared_base import SharedBase
 from train.stage import Stage
 from train.stage_kind import StageName
@@ -32,15 +33,6 @@ STEPS = 2
 
 Rehearsal = tuple[nn.Module, Callable[[], object]]
 """A model in memory, and what takes the steps."""
-
-
-class Lengths(NamedTuple):
-    """What a rehearsed step is made of."""
-
-    micro_batch: int
-    tokens: int
-    """Of each sample, prompt and response together."""
-    response_tokens: int
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -86,22 +78,23 @@ def tensors_of(model: nn.Module) -> Iterator[Tensor]:
             yield from (value for value in vars(owner or object).values() if isinstance(value, Tensor))
 
 
-def rehearse(experiment: Experiment, name: StageName, lengths: Lengths) -> int:
-    """Take `STEPS` steps of a stage with one micro-batch each; the peak memory of tensors, in bytes."""
+def rehearse(experiment: Experiment, name: StageName, load: Load) -> int:
+    """Take `STEPS` steps of a stage with no more rows than are in memory at once; the peak of tensors, in bytes."""
     prepare = {"warm": _imitation, "sft": _imitation, "reward": _reward, "ppo": _ppo, "dpo": _dpo, "grpo": _grpo}
-    stage = Stage(name, _with_batches_of_one_micro_batch(experiment, name, lengths), {})
+    stage = Stage(name, _with_small_batches(experiment, name, load), {})
     with TemporaryDirectory() as folder:
-        model, run = prepare[name](stage, lengths, Path(folder))
+        model, run = prepare[name](stage, load, Path(folder))
         with _peak_memory(model) as peak:
             run()
         return peak()
 
 
-def _with_batches_of_one_micro_batch(experiment: Experiment, name: StageName, lengths: Lengths) -> Experiment:
+def _with_small_batches(experiment: Experiment, name: StageName, load: Load) -> Experiment:
     page: Optimizer = getattr(experiment.train, name)
-    changes = {"batch_size": lengths.micro_batch, "micro_batch_size": lengths.micro_batch}
+    changes = {"batch_size": load.micro_batch, "micro_batch_size": load.micro_batch}
     if isinstance(page, Ppo | Grpo):
-        changes |= {"updates": 1, "epochs": STEPS}
+        batch = max(load.micro_batch, load.drawn or 0)
+        changes |= {"batch_size": batch, "updates": 1, "epochs": STEPS}
     if isinstance(page, Grpo):
         changes |= {"group": 1}  # The prompts of a group have one length; the padding of real rows is made of several.
     train = experiment.train.model_copy(update={name: page.model_copy(update=changes)})
@@ -118,40 +111,40 @@ def _peak_memory(model: nn.Module) -> Iterator[Callable[[], int]]:
         yield lambda: live.peak
 
 
-def _imitation(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
+def _imitation(stage: Stage, load: Load, folder: Path) -> Rehearsal:
     from datasets import Dataset
 
     from train.imitation import response_trainer
 
     rows = []
-    for ids in _texts(stage, lengths, STEPS * lengths.micro_batch):
-        prompt = len(ids) - lengths.response_tokens
+    for ids in _texts(stage, load, STEPS * load.micro_batch):
+        prompt = len(ids) - load.response_tokens
         rows.append({"input_ids": ids, "labels": [IGNORED] * prompt + ids[prompt:]})
     trainer = response_trainer(stage.experiment.train, _arguments(stage, folder), Dataset.from_list(rows))
     return trainer.model, lambda: run_trainer(trainer, stage, len(rows))
 
 
-def _reward(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
+def _reward(stage: Stage, load: Load, folder: Path) -> Rehearsal:
     from datasets import Dataset
 
     from train.reward import order_trainer
 
-    rows = [{"chosen_ids": one, "rejected_ids": other} for one, other in _pairs(stage, lengths)]
+    rows = [{"chosen_ids": one, "rejected_ids": other} for one, other in _pairs(stage, load)]
     trainer = order_trainer(stage.experiment.train, _arguments(stage, folder), Dataset.from_list(rows))
     return trainer.model, lambda: run_trainer(trainer, stage, len(rows))
 
 
-def _dpo(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
+def _dpo(stage: Stage, load: Load, folder: Path) -> Rehearsal:
     from datasets import Dataset
     from transformers import TrainingArguments
     from trl.trainer.dpo_trainer import DataCollatorForPreference
 
     from train.dpo import PairTrainer, policy_and_reference
 
-    page, response = stage.experiment.train, slice(-lengths.response_tokens, None)
+    page, response = stage.experiment.train, slice(-load.response_tokens, None)
     rows = [
         {"prompt_ids": one[: response.start], "chosen_ids": one[response], "rejected_ids": other[response][1:]}
-        for one, other in _pairs(stage, lengths)
+        for one, other in _pairs(stage, load)
     ]
     settings = _arguments(stage, folder)
     del settings["max_length"]
@@ -170,23 +163,23 @@ def _arguments(stage: Stage, folder: Path) -> dict[str, Any]:
     return trainer_settings(stage, page) | {"output_dir": str(folder), "save_strategy": "no"}
 
 
-def _ppo(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
-    from train.ppo import Sampling, make_optimizer, ppo
+def _ppo(stage: Stage, load: Load, folder: Path) -> Rehearsal:
+    from train.ppo import make_optimizer, ppo
 
     page, model = stage.experiment.train.ppo, _shared_base(stage, folder, with_reward=True)
-    sampling = Sampling(lengths.response_tokens, 0, _no_end(model), stage.experiment.seed)
-    prompts, optimizer = _prompts(stage, lengths), make_optimizer(model, page)
-    return model, lambda: list(ppo(model, optimizer, prompts, page, sampling, answer=_answer(page)))
+    draw = _draw(stage, load, page, model)
+    prompts, optimizer = _prompts(stage, load), make_optimizer(model, page)
+    return model, lambda: list(ppo(model, optimizer, prompts, page, draw, answer=_answer(page)))
 
 
-def _grpo(stage: Stage, lengths: Lengths, folder: Path) -> Rehearsal:
-    from train.grpo import Draw, grpo, make_optimizer
+def _grpo(stage: Stage, load: Load, folder: Path) -> Rehearsal:
+    from train.grpo import grpo, make_optimizer
 
     page = stage.experiment.train.grpo
     scored = page.reward == "model"
     model = _shared_base(stage, folder, with_reward=scored)
-    draw = Draw(lengths.response_tokens, 0, _no_end(model), stage.experiment.seed)
-    prompts, optimizer = _prompts(stage, lengths), make_optimizer(model, page)
+    draw = _draw(stage, load, page, model)
+    prompts, optimizer = _prompts(stage, load), make_optimizer(model, page)
 
     def rewards(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
         return model.scores(responses.ids_BL, responses.attention_BL) if scored else torch.zeros(len(asked))
@@ -199,11 +192,9 @@ def _answer(page: Ppo | Grpo) -> Respond:
     return respond if page.generation is None else _same_word_over_and_over
 
 
-def _same_word_over_and_over(
-    model: SharedBase, prompts: Sequence[list[int]], max_new_tokens: int, at_once: int, pad_id: int, eos_id: int
-) -> Responses:
-    drawn_BT = torch.ones(len(prompts), max_new_tokens, dtype=torch.long, device=model.device)
-    return padded_responses(prompts, drawn_BT, max(map(len, prompts)), pad_id, eos_id)
+def _same_word_over_and_over(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+    drawn_BT = torch.ones(len(prompts), draw.max_new_tokens, dtype=torch.long, device=model.device)
+    return padded_responses(prompts, drawn_BT, draw)
 
 
 def _shared_base(stage: Stage, folder: Path, *, with_reward: bool) -> SharedBase:
@@ -212,10 +203,11 @@ def _shared_base(stage: Stage, folder: Path, *, with_reward: bool) -> SharedBase
     return SharedBase(load_base(experiment.train), fresh_adapter(experiment, folder / "sft"), reward)
 
 
-def _no_end(model: SharedBase) -> int:
+def _draw(stage: Stage, load: Load, page: Ppo | Grpo, model: SharedBase) -> Draw:
     """No token is the end of a turn, so every response is as long as it may be."""
-    vocabulary: int = model.language_model.config.get_text_config().vocab_size
-    return vocabulary
+    no_end: int = model.language_model.config.get_text_config().vocab_size
+    draw = draw_of(stage.experiment, page, load_tokenizer(stage.experiment.train))
+    return draw._replace(max_new_tokens=load.response_tokens, eos_id=no_end)
 
 
 def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool = False) -> Path:
@@ -233,18 +225,18 @@ def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool = False)
     return folder
 
 
-def _prompts(stage: Stage, lengths: Lengths) -> list[list[int]]:
-    return [ids[: -lengths.response_tokens] for ids in _texts(stage, lengths, lengths.micro_batch)]
+def _prompts(stage: Stage, load: Load) -> list[list[int]]:
+    return [ids[: -load.response_tokens] for ids in _texts(stage, load, load.micro_batch)]
 
 
-def _pairs(stage: Stage, lengths: Lengths) -> list[tuple[list[int], list[int]]]:
-    texts = _texts(stage, lengths, 2 * STEPS * lengths.micro_batch)
+def _pairs(stage: Stage, load: Load) -> list[tuple[list[int], list[int]]]:
+    texts = _texts(stage, load, 2 * STEPS * load.micro_batch)
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _texts(stage: Stage, lengths: Lengths, count: int) -> list[list[int]]:
+def _texts(stage: Stage, load: Load, count: int) -> list[list[int]]:
     """Noise; all but the first of each micro-batch are a token shorter, since real ones are padded."""
     generator = torch.Generator().manual_seed(stage.experiment.seed)
     words = len(load_tokenizer(stage.experiment.train))
-    texts = torch.randint(3, words, (count, lengths.tokens), generator=generator).tolist()
-    return [ids if not index % lengths.micro_batch else ids[1:] for index, ids in enumerate(texts)]
+    texts = torch.randint(3, words, (count, load.tokens), generator=generator).tolist()
+    return [ids if not index % load.micro_batch else ids[1:] for index, ids in enumerate(texts)]

@@ -44,14 +44,14 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retroformer.config import Endpoint
+from retroformer.config import Endpoint, Grpo, Ppo
 from retroformer.errors import EndpointFailure, ProvenanceError
 from retroformer.generation import Generation
 from retroformer.llm import LanguageModel
 from retroformer.provenance import folder_sha256
 from train import processes
 from train.losses import k3, masked_mean
-from train.sampling import Respond, Responses, blocks, padded_responses, respond
+from train.sampling import Draw, Respond, Responses, blocks, padded_responses, respond
 from train.shared_base import SharedBase
 from train.stage import Stage
 
@@ -71,9 +71,11 @@ HOW = {
 """What every request says. Other tokens that may end a turn are no end here, as they are none in training."""
 
 
-def responder(stage: Stage, page: Generation | None) -> Respond:
+def responder(stage: Stage, settings: Ppo | Grpo) -> Respond:
     """Who draws the responses of a stage."""
-    return respond if page is None else Server(page, f"{stage.experiment.run}-{stage.name}", stage.checkpoints)
+    if settings.generation is None:
+        return respond
+    return Server(settings.generation, f"{stage.experiment.run}-{stage.name}", stage.checkpoints)
 
 
 def drawn_by(answer: Respond) -> dict[str, Any]:
@@ -90,15 +92,7 @@ class Server:
         self.identity: dict[str, str] = {"base_url": page.base_url}
         """Who drew last, in the process that asks: of `python -m serve` also the sha256 of its base, and its type."""
 
-    def __call__(
-        self,
-        model: SharedBase,
-        prompts: Sequence[list[int]],
-        max_new_tokens: int,
-        at_once: int,
-        pad_id: int,
-        eos_id: int,
-    ) -> Responses:
+    def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
         """One response to each prompt; `facts` has how far the server's log-probabilities are from the policy's.
 
         Raises:
@@ -106,13 +100,13 @@ class Server:
             ProvenanceError: it has read other weights, or draws with others.
         """
         # Of several processes one asks, and tells the others.
-        (drawn,) = processes.each([prompts], lambda all_of: self._drawn(model, all_of, max_new_tokens, eos_id))
-        response_BT = _padded([[token for token, _ in one] for one in drawn], pad_id, model.device)
-        responses = padded_responses(prompts, response_BT, max(map(len, prompts)), pad_id, eos_id)
+        (drawn,) = processes.each([prompts], lambda all_of: self._drawn(model, all_of, draw))
+        response_BT = _padded([[token for token, _ in one] for one in drawn], draw.pad_id, model.device)
+        responses = padded_responses(prompts, response_BT, draw)
         theirs_BT = _padded([[log_prob for _, log_prob in one] for one in drawn], 0.0, model.device)
-        return responses._replace(facts=self._compared(model, responses, theirs_BT, at_once))
+        return responses._replace(facts=self._compared(model, responses, theirs_BT, draw.at_once))
 
-    def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], limit: int, end: int) -> list[Drawn]:
+    def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> list[Drawn]:
         seeds: list[int] = torch.randint(SEEDS, (len(prompts),)).tolist()
         folder = (self._folder / f"{self._name}-{secrets.token_hex(4)}").resolve()
         folder.mkdir(parents=True)
@@ -124,8 +118,8 @@ class Server:
                     "model": folder.name,
                     "prompt": prompt,
                     "seed": seed,
-                    "max_tokens": limit,
-                    "stop_token_ids": [end],
+                    "max_tokens": draw.max_new_tokens,
+                    "stop_token_ids": [draw.eos_id],
                 }
                 for prompt, seed in zip(prompts, seeds, strict=True)
             ]

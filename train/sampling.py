@@ -3,12 +3,13 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from retroformer.config import Experiment, Grpo, Ppo
 from train import processes
 from train.shared_base import SharedBase
 
@@ -37,19 +38,24 @@ class Responses(NamedTuple):
         return [ids_T[mask_T > 0].tolist() for ids_T, mask_T in zip(response_BT, self.mask_BT, strict=True)]
 
 
+class Draw(NamedTuple):
+    """How responses are drawn."""
+
+    max_new_tokens: int
+    at_once: int
+    """Responses that are in memory at once."""
+    pad_id: int
+    eos_id: int
+    """The token that ends a turn."""
+    seed: int
+    """Of the prompts of each update and of what is drawn."""
+
+
 class Respond(Protocol):
     """Draws from the policy, as `respond` does in this process and `train.remote_sampling` by a server."""
 
-    def __call__(
-        self,
-        model: SharedBase,
-        prompts: Sequence[list[int]],
-        max_new_tokens: int,
-        at_once: int,
-        pad_id: int,
-        eos_id: int,
-    ) -> Responses:
-        """One response of the policy, as it is now, to each prompt; `at_once` of them are in memory at once."""
+    def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+        """One response of the policy, as it is now, to each prompt."""
         ...
 
 
@@ -59,6 +65,17 @@ class Block(NamedTuple):
     rows: slice
     ids_BL: Tensor
     attention_BL: Tensor
+
+
+def draw_of(experiment: Experiment, settings: Ppo | Grpo, tokenizer: Any) -> Draw:
+    """What a page says of drawing."""
+    return Draw(
+        experiment.reflector.max_new_tokens,
+        settings.draw_batch_size or settings.micro_batch_size,
+        tokenizer.pad_token_id,
+        tokenizer.eos_token_id,
+        experiment.seed,
+    )
 
 
 def prompts_of_update(prompts: Sequence[list[int]], update: int, batch_size: int, seed: int) -> list[list[int]]:
@@ -74,41 +91,31 @@ def prompts_of_update(prompts: Sequence[list[int]], update: int, batch_size: int
     return sorted(chosen, key=len)
 
 
-def respond(
-    model: SharedBase, prompts: Sequence[list[int]], max_new_tokens: int, at_once: int, pad_id: int, eos_id: int
-) -> Responses:
-    """One response of the policy to each prompt, `at_once` prompts at a time."""
+def respond(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+    """One response of the policy to each prompt."""
     model.eval()
-    longest = max(map(len, prompts))
 
-    def draw(first: int) -> Tensor:
-        some = prompts[first : first + at_once]
-        width = max(map(len, some))
-        ids_BP = torch.tensor([[pad_id] * (width - len(ids)) + ids for ids in some], device=model.device)
-        attention_BP = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in some], device=model.device)
-        return model.generate(ids_BP, attention_BP, max_new_tokens, pad_id, eos_id)[:, width:]
+    def drawn_for(first: int) -> Tensor:
+        ids_BP, attention_BP = _padded(prompts[first : first + draw.at_once], draw.pad_id, model.device)
+        drawn_BL = model.generate(ids_BP, attention_BP, draw.max_new_tokens, draw.pad_id, draw.eos_id)
+        return drawn_BL[:, ids_BP.shape[1] :]
 
-    drawn = processes.each(range(0, len(prompts), at_once), draw)
+    drawn = processes.each(range(0, len(prompts), draw.at_once), drawn_for)
     length = max(part.shape[1] for part in drawn)
-    response_BT = torch.cat([pad(part, (0, length - part.shape[1]), value=pad_id) for part in drawn])
-    return padded_responses(prompts, response_BT, longest, pad_id, eos_id)
+    response_BT = torch.cat([pad(part, (0, length - part.shape[1]), value=draw.pad_id) for part in drawn])
+    return padded_responses(prompts, response_BT, draw)
 
 
-def padded_responses(
-    prompts: Sequence[list[int]], response_BT: Tensor, width: int, pad_id: int, eos_id: int
-) -> Responses:
+def padded_responses(prompts: Sequence[list[int]], response_BT: Tensor, draw: Draw) -> Responses:
     """Prompts and drawn tokens in one tensor, with what follows the end of a turn turned into padding."""
-    device = response_BT.device
-    is_end_BT = response_BT == eos_id
+    is_end_BT = response_BT == draw.eos_id
     mask_BT = (is_end_BT.cumsum(dim=1) - is_end_BT.long()) == 0
-    ended_B = is_end_BT.any(dim=1)
-    prompt_BP = torch.tensor([[pad_id] * (width - len(ids)) + ids for ids in prompts], device=device)
-    attention_BP = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+    ids_BP, attention_BP = _padded(prompts, draw.pad_id, response_BT.device)
     return Responses(
-        torch.cat([prompt_BP, response_BT.where(mask_BT, pad_id)], dim=1),
+        torch.cat([ids_BP, response_BT.where(mask_BT, draw.pad_id)], dim=1),
         torch.cat([attention_BP, mask_BT.long()], dim=1),
         mask_BT.float(),
-        ended_B,
+        ended_B=is_end_BT.any(dim=1),
     )
 
 
@@ -123,3 +130,11 @@ def blocks(responses: Responses, size: int) -> Iterator[Block]:
         attention_BL = responses.attention_BL[rows]
         padding = int((attention_BL.cumsum(dim=1) == 0).sum(dim=1).min())
         yield Block(rows, responses.ids_BL[rows, padding:], attention_BL[:, padding:])
+
+
+def _padded(prompts: Sequence[list[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Prompts, padded at the left, and 1 where they are not padding: (B, P) both."""
+    width = max(map(len, prompts))
+    ids = [[pad_id] * (width - len(one)) + one for one in prompts]
+    attention = [[0] * (width - len(one)) + [1] * len(one) for one in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(attention, device=device)

@@ -11,10 +11,11 @@ from tests.train.test_ppo import adapters
 from train import checkpoint
 from train.base import load_base
 from train.divergence_control import kl_weight_after, next_kl_weight
-from train.ppo import Sampling, make_optimizer, ppo
+from train.ppo import make_optimizer, ppo
+from train.sampling import Draw
 from train.shared_base import SharedBase
 
-SAMPLING = Sampling(max_new_tokens=4, pad_id=0, eos_id=2, seed=0)
+DRAW = Draw(max_new_tokens=4, at_once=5, pad_id=0, eos_id=2, seed=0)
 PROMPTS = [[1, 10 + number, 30] for number in range(6)]
 
 
@@ -74,14 +75,14 @@ def test_a_resumed_run_steers_and_stops_as_an_unbroken_one(tiny_base: Path, work
 
     model, optimizer = fresh()
     unbroken = []
-    for facts in ppo(model, optimizer, PROMPTS, page, SAMPLING):
+    for facts in ppo(model, optimizer, PROMPTS, page, DRAW):
         unbroken.append(facts)
         if len(unbroken) == 2:
             checkpoint.save(workplace / "checkpoints", 2, model, optimizer, unbroken)
     resumed_model, resumed_optimizer = fresh()
     resumed = checkpoint.restore(workplace / "checkpoints", resumed_model, resumed_optimizer)
     assert len(resumed) == 2
-    resumed += ppo(resumed_model, resumed_optimizer, PROMPTS, page, SAMPLING, tuple(resumed))
+    resumed += ppo(resumed_model, resumed_optimizer, PROMPTS, page, DRAW, done=tuple(resumed))
     assert resumed == unbroken
     assert len({facts["kl_weight"] for facts in unbroken}) == page.updates, "the weight never moved"
     assert any(facts["steps"] < page.epochs for facts in unbroken), "no batch was stopped early"

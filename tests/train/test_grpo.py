@@ -14,12 +14,12 @@ from tests.train.test_ppo import END, FIRST_BAD_TOKEN, PAD, PROMPTS, adapters
 from train.base import load_base
 from train.group_policy import ModelScores
 from train.group_relative import centred, group_loss, shares, standardised
-from train.grpo import Draw, Rollouts, accumulate_gradients, asked_in_update, compare, grpo, make_optimizer
-from train.sampling import Responses, padded_responses, respond
+from train.grpo import Rollouts, accumulate_gradients, asked_in_update, compare, grpo, make_optimizer
+from train.sampling import Draw, Responses, padded_responses, respond
 from train.shared_base import SharedBase
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-DRAW = Draw(max_new_tokens=4, pad_id=PAD, eos_id=END, seed=0)
+DRAW = Draw(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
 NONE = math.nan
 REWARDS_NG = torch.tensor(
     [[1.0, 0.0, 0.0, 1.0], [0.3, 0.3, 0.3, 0.3], [3.0, NONE, 0.0, NONE], [NONE, NONE, 2.0, NONE], [NONE] * 4]
@@ -53,7 +53,7 @@ def low_tokens_pay(update: int, asked: Sequence[int], responses: Responses) -> T
 
 def answers(model: SharedBase, group: int, at_once: int) -> Responses:
     torch.manual_seed(1)
-    return respond(model, [ids for ids in PROMPTS[:3] for _ in range(group)], 4, at_once, PAD, END)
+    return respond(model, [ids for ids in PROMPTS[:3] for _ in range(group)], DRAW._replace(at_once=at_once))
 
 
 def test_an_advantage_is_the_distance_to_the_mean_of_the_group() -> None:
@@ -222,7 +222,7 @@ def test_the_same_reflection_has_the_same_score_and_one_without_an_end_less(tiny
     (reward / "metrics.json").write_text('{"train_score_mean": 1.0, "train_score_deviation": 0.5}')
     model = ScoresByPlace(load_base(page), sft, reward)
     drawn_BT = torch.tensor([[20, END, PAD], [20, END, PAD], [20, END, PAD], [20, 21, 22]])
-    responses = padded_responses([[5], [5], [6], [6]], drawn_BT, 1, PAD, END)
+    responses = padded_responses([[5], [5], [6], [6]], drawn_BT, DRAW)
     scores_B = ModelScores(model, reward, settings())(0, [0, 0, 1, 1], responses)
     # Scores are 1, the first one's again, 3 and 4; (4 - 1) / 0.5 = 6, less 1 for the missing end.
     assert scores_B.tolist() == [0.0, 0.0, 4.0, 5.0]

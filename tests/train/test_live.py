@@ -23,7 +23,7 @@ from tests.train.world import AUTHOR, experiment, prompt
 from train.base import load_tokenizer
 from train.failures import Failure, stored_failures
 from train.live import LiveReturns, conditions_of_play, conditions_of_returns
-from train.sampling import Responses, padded_responses
+from train.sampling import Draw, Responses, padded_responses
 
 
 def said(page: Any, *texts: str) -> Responses:
@@ -32,7 +32,7 @@ def said(page: Any, *texts: str) -> Responses:
     ids = [[*tokenizer(text, add_special_tokens=False).input_ids, END] for text in texts]
     width = max(map(len, ids))
     drawn_BT = torch.tensor([row + [PAD] * (width - len(row)) for row in ids])
-    return padded_responses([[5]] * len(texts), drawn_BT, 1, PAD, END)
+    return padded_responses([[5]] * len(texts), drawn_BT, Draw(0, 1, PAD, END, 0))
 
 
 FAILURE = Failure(attempt_at(CAPITAL), Memory(), trial=1, accepted=0, prompt=prompt("capital"))

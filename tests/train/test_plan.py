@@ -133,6 +133,19 @@ def test_where_a_server_draws_there_is_no_cache_here_but_responses_are_padded_al
         assert (here.cache > 0) == (kind.name in ("ppo", "grpo"))
 
 
+def test_drawing_has_a_batch_of_its_own_and_training_is_the_same(longchat: Architecture) -> None:
+    setting = Setting(True, 2, RANK_4, True, True)
+    like_training, more, fewer = (
+        StageMemory(KIND["ppo"], longchat, setting, Load(2, 2048, 128, drawn)) for drawn in (None, 8, 1)
+    )
+    assert [one.cache for one in (like_training, more, fewer)] == [rows * 2048 * 2**19 for rows in (2, 8, 1)]
+    assert more.drawing_peak == like_training.with_micro_batch(8).drawing_peak
+    assert {one.training_peak for one in (like_training, more, fewer)} == {like_training.training_peak}
+    # Keys and values of LongChat are dear: who draws them one by one trains on more at once.
+    one_at_a_time = (largest_micro_batch(one, 24 * GIB) for one in (like_training, fewer))
+    assert next(one_at_a_time) < next(one_at_a_time)
+
+
 def test_where_policies_are_compared_nothing_is_dropped_out(longchat: Architecture) -> None:
     noisy = RANK_4.model_copy(update={"dropout": 0.1})
     kept = {
@@ -219,9 +232,10 @@ def test_a_pass_through_the_trunk_takes_what_the_arithmetic_says(fused: bool, na
 def test_real_steps_of_every_stage_take_what_the_plan_says(workplace: Path, tiny_base: Path, rewards: str) -> None:
     rate: dict[str, Any] = {"learning_rate": 1e-5} | BATCH
     groups = rate | {"reward": rewards}
+    drawing = rate | {"draw_batch_size": 3 * BATCH["micro_batch_size"]} if rewards == "model" else rate
     if rewards == "live":
         groups["generation"] = {"base_url": "http://127.0.0.1:1/v1"}  # Nobody is asked.
-    page = world.page(workplace, tiny_base, dpo=rate, grpo=groups)
+    page = world.page(workplace, tiny_base, dpo=rate, grpo=groups, ppo=drawing)
     told = "\n".join(plan([str(page), "collect.written=1", "reflector.max_new_tokens=16", "--tokens=192", "--measure"]))
     off = dict(re.findall(r"^(\w+): .* GiB, the estimate is .* GiB \((.*)%\)\.$", told, re.MULTILINE))
     assert set(off) == set(KIND)

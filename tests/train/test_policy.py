@@ -15,7 +15,8 @@ from train.alarms import first_rings
 from train.base import load_tokenizer
 from train.dataset import prompt_ids
 from train.policy import improve_policy
-from train.ppo import Sampling, make_optimizer, ppo
+from train.ppo import make_optimizer, ppo
+from train.sampling import draw_of
 from train.shared_base import load_shared_base
 from train.stage import make_stage
 
@@ -57,8 +58,8 @@ def test_every_update_is_written_down_and_an_alarm_is_said_once_over_a_resumptio
     optimizer = make_optimizer(model, made.train.ppo)
     tokenizer = load_tokenizer(page)
     ids = [prompt_ids(tokenizer, one) for one in prompts]
-    sampling = Sampling(8, tokenizer.pad_token_id, tokenizer.eos_token_id, made.seed)
-    list(islice(ppo(model, optimizer, ids, made.train.ppo, sampling), 2))
+    draw = draw_of(made, made.train.ppo, tokenizer)
+    list(islice(ppo(model, optimizer, ids, made.train.ppo, draw), 2))
     checkpoint.save(stage.checkpoints, 2, model, optimizer, metrics["history"][:2])
     resumed, resumed_weights, said = improved()
     assert resumed["resumed_from_update"] == 2

@@ -1,5 +1,6 @@
 """The real loop on a tiny model, at rates that a few updates can show."""
 
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,24 @@ from torch import Tensor
 
 from retroformer.config import Ppo
 from tests.train.world import experiment
-from train.base import load_base, lora_config
-from train.ppo import Sampling, accumulate_gradients, evaluate, make_optimizer, ppo, set_learning_rates
-from train.sampling import blocks, padded_responses, prompts_of_update, respond
+from train.base import load_base, load_tokenizer, lora_config
+from train.ppo import accumulate_gradients, evaluate, make_optimizer, ppo, set_learning_rates
+from train.sampling import Draw, blocks, draw_of, padded_responses, prompts_of_update, respond
+from train.score_scale import UNSCALED, ScoreScale
 from train.shared_base import SharedBase
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(6)]
 PAD, END = 0, 2
 FIRST_BAD_TOKEN = 130
-SAMPLING = Sampling(max_new_tokens=4, pad_id=PAD, eos_id=END, seed=0)
+DRAW = Draw(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
 
 
 class PaysForLowTokens(SharedBase):
     """A bandit: a response is worth the share of its tokens below a border that the policy crosses half of the time."""
 
     def scores(self, ids_BL: Tensor, attention_BL: Tensor) -> Tensor:
-        response_BT = ids_BL[:, -SAMPLING.max_new_tokens :]
+        response_BT = ids_BL[:, -DRAW.max_new_tokens :]
         return (response_BT < FIRST_BAD_TOKEN).float().mean(dim=1)
 
 
@@ -50,7 +52,7 @@ def settings(**changes: Any) -> Ppo:
 def test_the_policy_learns_to_pull_the_paying_arm(tiny_base: Path, workplace: Path) -> None:
     page, sft, reward = adapters(workplace, tiny_base)
     model = PaysForLowTokens(load_base(page), sft, reward)
-    facts = list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(), SAMPLING))
+    facts = list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(), DRAW))
     assert facts[0]["reward_model_score"] < 0.55
     assert facts[-1]["reward_model_score"] > 0.75
     assert facts[-1]["kl"] > 5
@@ -59,7 +61,7 @@ def test_the_policy_learns_to_pull_the_paying_arm(tiny_base: Path, workplace: Pa
 def test_a_heavy_weight_on_divergence_keeps_the_policy_where_it_was(tiny_base: Path, workplace: Path) -> None:
     page, sft, reward = adapters(workplace, tiny_base)
     model, heavy = PaysForLowTokens(load_base(page), sft, reward), settings(kl=3.0, learning_rate=3e-3, updates=4)
-    facts = list(ppo(model, make_optimizer(model, heavy), PROMPTS, heavy, SAMPLING))
+    facts = list(ppo(model, make_optimizer(model, heavy), PROMPTS, heavy, DRAW))
     assert facts[-1]["kl"] < 1.0
     assert facts[-1]["reward_model_score"] < 0.6
 
@@ -73,8 +75,8 @@ def test_the_first_ratio_of_an_update_is_exactly_one(
     model = SharedBase(load_base(page), sft, reward)
     optimizer = make_optimizer(model, settings())
     torch.manual_seed(1)
-    responses = respond(model, sorted(PROMPTS * 2, key=len), 4, 5, PAD, END)
-    rollouts = evaluate(model, responses, settings(micro_batch_size=5), SAMPLING, kl_weight=0.0)
+    responses = respond(model, sorted(PROMPTS * 2, key=len), DRAW._replace(at_once=5))
+    rollouts = evaluate(model, responses, settings(micro_batch_size=5), UNSCALED, kl_weight=0.0)
     set_learning_rates(optimizer, settings(), 100)
     first = accumulate_gradients(model, optimizer, rollouts, settings(micro_batch_size=5))
     assert (first["ratio_furthest_from_1"], first["clip_fraction"], first["kl_from_writer"]) == (0.0, 0.0, 0.0)
@@ -89,7 +91,7 @@ def test_only_policy_and_value_head_are_trained(tiny_base: Path, workplace: Path
     page, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(page), sft, reward)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(updates=1), SAMPLING))
+    list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(updates=1), DRAW))
     moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
     assert moved
     assert all(".policy." in name or name.startswith("value_head") for name in moved)
@@ -119,7 +121,7 @@ def test_opinions_are_those_of_the_plain_model_whatever_the_padding(tiny_base: P
 def test_the_saved_policy_gives_equal_log_probabilities(tiny_base: Path, workplace: Path) -> None:
     page, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(page), sft, reward)
-    list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(updates=1), SAMPLING))
+    list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(updates=1), DRAW))
     (workplace / "ppo").mkdir()
     model.save_policy(workplace / "ppo")
     again = SharedBase(load_base(page), workplace / "ppo", reward)
@@ -130,15 +132,33 @@ def test_the_saved_policy_gives_equal_log_probabilities(tiny_base: Path, workpla
 
 def test_tokens_after_the_end_of_a_turn_are_padding_and_the_end_is_not() -> None:
     drawn_BT = torch.tensor([[7, END, 9], [7, 8, 9]])
-    responses = padded_responses([[5], [5, 6]], drawn_BT, 2, PAD, END)
+    responses = padded_responses([[5], [5, 6]], drawn_BT, DRAW)
     assert responses.ids_BL.tolist() == [[PAD, 5, 7, END, PAD], [5, 6, 7, 8, 9]]
     assert responses.attention_BL.tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
     assert responses.mask_BT.tolist() == [[1, 1, 0], [1, 1, 1]]
     assert responses.ended_B.tolist() == [True, False]
 
 
+@pytest.mark.parametrize(("asked", "drawn_at_once"), [(None, [4, 2]), (3, [3]), (8, [6])])
+def test_as_many_are_drawn_at_once_as_the_page_says(
+    tiny_base: Path, workplace: Path, asked: int | None, drawn_at_once: list[int]
+) -> None:
+    page, sft, reward = adapters(workplace, tiny_base)
+    made = experiment(workplace, tiny_base, ppo=settings(micro_batch_size=4, draw_batch_size=asked).model_dump())
+    draw = draw_of(made, made.train.ppo, load_tokenizer(page))
+    model, rows = SharedBase(load_base(page), sft, reward), list[int]()
+
+    def note(_: Any, __: Any, read: Any) -> None:
+        rows.append(len(read.logits))
+
+    model.language_model.get_base_model().register_forward_hook(note)
+    responses = respond(model, PROMPTS, draw)
+    assert [size for size, _ in groupby(rows)] == drawn_at_once
+    assert len(responses.tokens) == len(PROMPTS)
+
+
 def test_a_block_leaves_out_the_padding_of_longer_prompts() -> None:
-    responses = padded_responses([[5], [5, 6], [5, 6, 7, 8]], torch.tensor([[9], [9], [9]]), 4, PAD, END)
+    responses = padded_responses([[5], [5, 6], [5, 6, 7, 8]], torch.tensor([[9], [9], [9]]), DRAW)
     shapes = [tuple(block.ids_BL.shape) for block in blocks(responses, 2)]
     assert shapes == [(2, 3), (1, 5)]
 
@@ -152,9 +172,8 @@ def test_an_answer_without_an_end_costs_one_deviation_of_the_score(tiny_base: Pa
     page, sft, reward = adapters(workplace, tiny_base)
     model = PaysForLowTokens(load_base(page), sft, reward)
     low = torch.tensor([[20, 21, 22, 23], [20, 21, 22, END]])
-    responses = padded_responses([[5], [5]], low, 1, PAD, END)
-    sampling = SAMPLING._replace(score_mean=0.5, score_deviation=0.25)
-    facts = evaluate(model, responses, settings(), sampling, kl_weight=0.0).facts
+    responses = padded_responses([[5], [5]], low, DRAW)
+    facts = evaluate(model, responses, settings(), ScoreScale(mean=0.5, deviation=0.25), kl_weight=0.0).facts
     # Both earn (1 - 0.5) / 0.25 = 2; the first loses 1 for its missing end.
     assert (facts["reward_model_score"], facts["score"], facts["ended"]) == (1.0, 1.5, 0.5)
 
@@ -163,7 +182,7 @@ def moved(folder: Path, base: Path) -> SharedBase:
     """A policy that is no longer its reference."""
     page, sft, reward = adapters(folder, base)
     model = PaysForLowTokens(load_base(page), sft, reward)
-    list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(updates=1, kl=0.1), SAMPLING))
+    list(ppo(model, make_optimizer(model, settings()), PROMPTS, settings(updates=1, kl=0.1), DRAW))
     return model
 
 
@@ -172,7 +191,7 @@ def test_a_response_earns_its_score_less_the_divergence_that_the_page_names(
     tiny_base: Path, workplace: Path, estimator: str, fact: str
 ) -> None:
     model, page = moved(workplace, tiny_base), settings(kl_estimator=estimator, lam=1.0)
-    rollouts = evaluate(model, respond(model, PROMPTS, 4, 6, PAD, END), page, SAMPLING, kl_weight=0.5)
+    rollouts = evaluate(model, respond(model, PROMPTS, DRAW), page, UNSCALED, kl_weight=0.5)
     # With lambda and gamma 1 the return of the first token is the sum of all rewards, whatever the values.
     earned = rollouts.returns_BT[:, 0].mean().item()
     assert rollouts.facts["kl"] != rollouts.facts["kl_k3"]
@@ -182,9 +201,9 @@ def test_a_response_earns_its_score_less_the_divergence_that_the_page_names(
 def test_rewards_and_advantages_are_whitened_where_the_page_says_so(tiny_base: Path, workplace: Path) -> None:
     model = moved(workplace, tiny_base)
     torch.manual_seed(0)
-    responses = respond(model, PROMPTS, 4, 6, PAD, END)
+    responses = respond(model, PROMPTS, DRAW)
     plain, whitened = (
-        evaluate(model, responses, settings(lam=1.0, whiten_rewards=on, whiten_advantages=on), SAMPLING, kl_weight=0.5)
+        evaluate(model, responses, settings(lam=1.0, whiten_rewards=on, whiten_advantages=on), UNSCALED, kl_weight=0.5)
         for on in (False, True)
     )
     here = responses.mask_BT > 0
@@ -201,14 +220,14 @@ def test_rewards_and_advantages_are_whitened_where_the_page_says_so(tiny_base: P
 def test_a_batch_is_left_where_the_policy_has_gone_too_far_from_its_writer(tiny_base: Path, workplace: Path) -> None:
     page, sft, reward = adapters(workplace, tiny_base)
     model, wary = PaysForLowTokens(load_base(page), sft, reward), settings(kl_stop=1e-4, updates=2)
-    facts = list(ppo(model, make_optimizer(model, wary), PROMPTS, wary, SAMPLING))
+    facts = list(ppo(model, make_optimizer(model, wary), PROMPTS, wary, DRAW))
     # The writer is the policy itself in the first pass, so one step is always taken.
     assert [one["steps"] for one in facts] == [1, 1]
     assert all(one["kl_from_writer"] > 1e-4 for one in facts)
 
 
 def test_responses_are_told_without_their_padding() -> None:
-    responses = padded_responses([[5], [5, 6]], torch.tensor([[7, END, 9], [7, 8, 9]]), 2, PAD, END)
+    responses = padded_responses([[5], [5, 6]], torch.tensor([[7, END, 9], [7, 8, 9]]), DRAW)
     assert responses.tokens == [[7, END], [7, 8, 9]]
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 @pytest.fixture
 def sizes(tiny_base: Path) -> argparse.Namespace:
     return argparse.Namespace(
-        base_model=str(tiny_base), batch=4, micro_batch=2, prompt=12, response=3, epochs=2, updates=2
+        base_model=str(tiny_base), batch=4, micro_batch=2, prompt=12, response=3, epochs=2, updates=2, draw=None
     )
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from retroformer.config import Ppo
 from retroformer.errors import EndpointFailure, ProvenanceError
 from retroformer.generation import Generation
 from tests.serve.running import Endpoint, start
-from tests.train.test_ppo import END, PAD, PROMPTS, SAMPLING, adapters, settings
+from tests.train.test_ppo import DRAW, END, PROMPTS, adapters, settings
 from tests.train.world import experiment, prompt
 from train.base import load_base
 from train.group_policy import improve_in_groups
@@ -140,7 +141,7 @@ def drawing_at(url: str, base: Path, workplace: Path) -> Callable[[], Responses]
     page, sft, reward = adapters(workplace, base)
     model = SharedBase(load_base(page), sft, reward)
     server = Server(Generation(base_url=url, tolerance=99), "run-ppo", workplace / "handed")
-    return lambda: server(model, [[1, 10]], 4, 1, PAD, END)
+    return lambda: server(model, [[1, 10]], DRAW)
 
 
 def models(url: str) -> list[str]:
@@ -152,7 +153,7 @@ def test_an_update_is_drawn_with_the_very_weights_that_were_trained(tiny_base: P
     page, sft, reward = adapters(workplace, tiny_base)
     model, some = SharedBase(load_base(page), sft, reward), settings(updates=3, batch_size=8, micro_batch_size=4)
     server = Server(Generation(base_url=url, tolerance=EXACT), "run-ppo", workplace / "handed")
-    history = list(ppo(model, make_optimizer(model, some), PROMPTS, some, SAMPLING, answer=server))
+    history = list(ppo(model, make_optimizer(model, some), PROMPTS, some, DRAW, answer=server))
     assert [facts["server_distance"] < EXACT for facts in history] == [True, True, True]
     assert all(abs(facts["server_kl"]) < EXACT for facts in history)
     # The policy that drew last was another one than the first.
@@ -168,7 +169,7 @@ def test_weights_that_did_not_arrive_end_the_stage_before_anything_is_learned(
     model, some = HandsOverAnother(load_base(page), sft, reward), settings(updates=3, batch_size=8)
     model.another = sft
     server = Server(Generation(base_url=url), "run-ppo", workplace / "handed")
-    updates = ppo(model, make_optimizer(model, some), PROMPTS, some, SAMPLING, answer=server)
+    updates = ppo(model, make_optimizer(model, some), PROMPTS, some, DRAW, answer=server)
     assert next(updates)["server_distance"] < EXACT, "the policy is the SFT policy until it learns"
     learned = [parameter.detach().clone() for parameter in model.adapter_parameters()]
     with pytest.raises(ProvenanceError) as failure:
@@ -185,7 +186,7 @@ def test_stale_files_are_seen_however_near_their_policy_is(tiny_base: Path, work
     some = settings(updates=2, batch_size=8, learning_rate=1e-6)
     with answering(ReadsStaleFiles(url, workplace / "kept")) as address:
         server = Server(Generation(base_url=address), "run-ppo", workplace / "handed")
-        updates = ppo(model, make_optimizer(model, some), PROMPTS, some, SAMPLING, answer=server)
+        updates = ppo(model, make_optimizer(model, some), PROMPTS, some, DRAW, answer=server)
         assert next(updates)["server_distance"] < EXACT
         with pytest.raises(ProvenanceError, match="has not read the policy it was handed: the sha256 of its files"):
             next(updates)
@@ -201,7 +202,9 @@ def test_rounding_of_bfloat16_is_no_other_policy_and_a_4_bit_base_is(
     def distance(**kind: Any) -> float:
         model = SharedBase(load_base(page.model_copy(update=kind)), sft, reward)
         server = Server(Generation(base_url=url, tolerance=9), "run-ppo", workplace / "handed")
-        return server(model, sorted(PROMPTS, key=len), 16, 4, PAD, END).facts["server_distance"]
+        return server(model, sorted(PROMPTS, key=len), DRAW._replace(max_new_tokens=16, at_once=4)).facts[
+            "server_distance"
+        ]
 
     assert EXACT < distance(dtype="bfloat16") < ROUNDED
     assert distance(dtype="bfloat16", quantization="nf4") > OTHER
@@ -216,7 +219,7 @@ def test_equal_prompts_have_seeds_of_their_own_and_an_update_repeats_its_draws(
     def drawn(seed: int) -> list[list[int]]:
         torch.manual_seed(seed)
         server = Server(Generation(base_url=url), "run-grpo", workplace / "handed")
-        return server(model, [[1, 10, 30]] * 4, 8, 2, PAD, END).tokens
+        return server(model, [[1, 10, 30]] * 4, DRAW._replace(max_new_tokens=8, at_once=2)).tokens
 
     assert len(set(map(tuple, drawn(0)))) == 4
     assert drawn(0) == drawn(0) != drawn(1)
@@ -326,8 +329,8 @@ def test_without_generation_the_process_draws_itself_and_the_stage_is_the_same_o
 ) -> None:
     made = experiment(workplace, tiny_base)
     stage = make_stage("ppo", made, made.train.ppo, [], {})
-    assert responder(stage, None) is respond
-    assert "generation" not in stage.inputs["optimizer"]
+    assert responder(stage, made.train.ppo) is respond
+    assert not {"generation", "draw_batch_size"} & set(stage.inputs["optimizer"])
 
     def drawn_by(server: dict[str, Any]) -> str:
         other = experiment(workplace, tiny_base, ppo={**made.train.ppo.model_dump(), "generation": server})
@@ -335,3 +338,10 @@ def test_without_generation_the_process_draws_itself_and_the_stage_is_the_same_o
 
     here, there = {"base_url": "http://x/v1"}, {"base_url": "http://y/v1", "timeout_seconds": 9}
     assert stage.fingerprint != drawn_by(here) == drawn_by(there) == drawn_by(here | {"tolerance": 0.2})
+
+
+def test_a_server_sees_to_its_own_batches() -> None:
+    page = {"learning_rate": 1e-5, "batch_size": 4, "micro_batch_size": 2, "draw_batch_size": 4}
+    assert Ppo.model_validate(page).model_dump()["draw_batch_size"] == 4
+    with pytest.raises(ValueError, match="A server draws the responses"):
+        Ppo.model_validate(page | {"generation": {"base_url": "http://127.0.0.1:1/v1"}})
