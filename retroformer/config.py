@@ -4,9 +4,9 @@ All stages validate the whole page, so a misspelt key stops the first command in
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from retroformer.best_of import BEST_OF
 from retroformer.environments import section_of
@@ -233,6 +233,15 @@ class Train(Section):
     """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
     actor: Demonstrations = Demonstrations(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
     """Behaviour cloning of a household actor; not part of the method, and done once before it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_is_not_said_of_a_stage_is_its_default(cls, page: Any) -> Any:
+        if not isinstance(page, dict):
+            return page
+        stages = {name: one.default for name, one in cls.model_fields.items() if isinstance(one.default, Optimizer)}
+        said = {name: given for name, given in page.items() if name in stages and isinstance(given, dict)}
+        return page | {name: stages[name].model_dump() | given for name, given in said.items()}
 
 
 class Serve(Section):

@@ -34,6 +34,16 @@ def test_the_smallest_page_gets_the_papers_defaults(tmp_path: Path) -> None:
     assert experiment.store_url == "sqlite:///runs/toy/experience.db"
 
 
+def test_what_is_not_said_of_a_stage_is_its_default(tmp_path: Path) -> None:
+    train = load(page(tmp_path), ["train.ppo.kl=0.1", "train.grpo={reward: live}"]).train
+    whole = load(page(tmp_path)).train
+    assert train.ppo == whole.ppo.model_copy(update={"kl": 0.1})
+    assert train.grpo == whole.grpo.model_copy(update={"reward": "live"})
+    assert train.sft == whole.sft
+    assert "train.sft: Input should be a valid dictionary" in faults_of(tmp_path, SMALLEST, "train.sft=3")
+    assert "train: Input should be a valid dictionary" in faults_of(tmp_path, SMALLEST, "train=3")
+
+
 def test_a_store_elsewhere_is_named_by_its_url(tmp_path: Path) -> None:
     assert load(page(tmp_path), ["store=postgresql://db/x"]).store_url == "postgresql://db/x"
 
