@@ -26,6 +26,7 @@ class TokenOpinions(NamedTuple):
     log_probs_BT: Tensor
     values_BT: Tensor
     entropies_BT: Tensor
+    """Nothing is trained by them, so there are none, (0,), where gradients are taken."""
 
 
 class SharedBase(nn.Module):
@@ -71,7 +72,8 @@ class SharedBase(nn.Module):
         """The policy's log-probabilities, values and entropies for the last `length` tokens (T) of each row."""
         hidden_BTH = self._hidden(ids_BL, attention_BL)[:, -length - 1 : -1].float()
         log_probs_BTV = self._log_probs(hidden_BTH)
-        with torch.no_grad():
+        entropies_BT = torch.empty(0)
+        if not torch.is_grad_enabled():
             entropies_BT = -(log_probs_BTV.exp() * log_probs_BTV).sum(dim=-1)
         chosen_BT = log_probs_BTV.gather(2, ids_BL[:, -length:, None])[..., 0]
         return TokenOpinions(chosen_BT, self.value_head(hidden_BTH)[..., 0], entropies_BT)
