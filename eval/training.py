@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eval.table import table
-from retroformer.best_of import best_of, model_folder, reward_folder
+from retroformer.best_of import best_of, model_folder, reward_beside, reward_folder
 from retroformer.config import Experiment
 
 _STAGES = {"warm": "warm start", "sft": "SFT", "reward": "reward model", "dpo": "DPO", "grpo": "GRPO", "ppo": "PPO"}
@@ -61,11 +61,7 @@ def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[Trai
     """Those behind the models of a report, and the reward models that paid them or that choose; stage by stage."""
     judged = {name: chosen.model for name in models if (chosen := best_of(name))}
     policies = _written_in([model_folder(experiment, judged.get(name, name)) for name in models])
-    rewards = [
-        one.folder.with_name(one.folder.name.replace(one.stage, "reward"))
-        for one in policies
-        if one.paid_by_reward_model
-    ]
+    rewards = [reward_beside(one.folder) for one in policies if one.paid_by_reward_model]
     rewards += [reward_folder(experiment, model) for model in judged.values()]
     found: dict[Any, Trained] = {}
     for one in (*policies, *_written_in(rewards)):

@@ -49,9 +49,14 @@ def reward_folder(experiment: "Experiment", model: str) -> Path:
 
     So each training seed that a page names in serve.adapters has the judge that it was trained against.
     """
-    folder = model_folder(experiment, model)
-    beside = folder.with_name("-".join(("reward", *folder.name.split("-")[1:])))
+    beside = reward_beside(model_folder(experiment, model))
     return beside if beside.is_dir() else experiment.stage_folder("reward")
+
+
+def reward_beside(adapter: Path) -> Path:
+    """Where the run of the adapter in this folder has the reward model of the same round, if it has one."""
+    _, *of_round = adapter.name.split("-")
+    return adapter.with_name("-".join(("reward", *of_round)))
 
 
 def trained_sha256(adapter: str | None, reward: str | None) -> str | None:

@@ -75,15 +75,8 @@ def prefer(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], sft: P
     texts = [len(sample.ids) for pair in (*known, *unknown) for sample in pair]
     require_length(texts, page.max_length, "samples of pairs")
     lengths = [max(len(pair.chosen.ids), len(pair.rejected.ids)) for pair in known]
-    settings = trainer_settings(stage, optimizer)
-    del settings["max_length"]  # An argument of trl's; this trainer cuts nothing.
-    trainer: Any = PairTrainer(
-        optimizer.beta,
-        model=policy_and_reference(load_base(page), sft, stage),
-        args=TrainingArguments(**settings, remove_unused_columns=False),
-        data_collator=DataCollatorForPreference(pad_token_id=tokenizer.pad_token_id),
-        train_dataset=ordered_rows([as_row(pair) for pair in known], lengths, optimizer, seed),
-    )
+    rows = ordered_rows([as_row(pair) for pair in known], lengths, optimizer, seed)
+    trainer = pair_trainer(stage, optimizer, trainer_settings(stage, optimizer), sft, tokenizer.pad_token_id, rows)
     told = run_trainer(trainer, stage, len(known) * optimizer.epochs)
     some = random.Random(seed).sample(known, min(MEASURED_PAIRS, len(known)))
     measured = measure(trainer, some, optimizer.beta, "train") | measure(trainer, unknown, optimizer.beta, "held_out")
@@ -93,6 +86,18 @@ def prefer(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], sft: P
         stage,
         lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]),
         counts | measured | told | meter.read(tokens),
+    )
+
+
+def pair_trainer(stage: Stage, optimizer: Dpo, settings: dict[str, Any], sft: Path, pad_id: int, rows: Any) -> Any:
+    """The trainer of the adapter in `sft` on rows as `as_row` makes them."""
+    del settings["max_length"]  # An argument of trl's; this trainer cuts nothing.
+    return PairTrainer(
+        optimizer.beta,
+        model=policy_and_reference(load_base(stage.experiment.train), sft, stage),
+        args=TrainingArguments(**settings, remove_unused_columns=False),
+        data_collator=DataCollatorForPreference(pad_token_id=pad_id),
+        train_dataset=rows,
     )
 
 

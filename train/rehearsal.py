@@ -136,25 +136,17 @@ def _reward(stage: Stage, load: Load, folder: Path) -> Rehearsal:
 
 def _dpo(stage: Stage, load: Load, folder: Path) -> Rehearsal:
     from datasets import Dataset
-    from transformers import TrainingArguments
-    from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-    from train.dpo import PairTrainer, policy_and_reference
+    from train.dpo import pair_trainer
 
-    page, response = stage.experiment.train, slice(-load.response_tokens, None)
+    response = slice(-load.response_tokens, None)
     rows = [
         {"prompt_ids": one[: response.start], "chosen_ids": one[response], "rejected_ids": other[response][1:]}
         for one, other in _pairs(stage, load)
     ]
-    settings = _arguments(stage, folder)
-    del settings["max_length"]
-    trainer: Any = PairTrainer(
-        page.dpo.beta,
-        model=policy_and_reference(load_base(page), fresh_adapter(stage.experiment, folder / "sft"), stage),
-        args=TrainingArguments(**settings, remove_unused_columns=False),
-        data_collator=DataCollatorForPreference(pad_token_id=0),
-        train_dataset=Dataset.from_list(rows),
-    )
+    sft = fresh_adapter(stage.experiment, folder / "sft")
+    page = stage.experiment.train.dpo
+    trainer = pair_trainer(stage, page, _arguments(stage, folder), sft, 0, Dataset.from_list(rows))
     return trainer.model, lambda: run_trainer(trainer, stage, len(rows))
 
 
