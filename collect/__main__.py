@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from retroformer.assembly import read_page
-from retroformer.errors import ConfigError, run_command
+from retroformer.errors import ConfigError, asks_for_help, run_command
 
 USAGE = """
   python -m collect EXPERIMENT.yaml [key=value ...] [--dry-run]
@@ -14,6 +14,9 @@ USAGE = """
 
 def main(arguments: list[str]) -> None:
     """Rate reflections; or write advice for the warm start; or import recorded logs."""
+    if asks_for_help(arguments):
+        print(f"Usage:{USAGE}")
+        return
     flags = {word for word in arguments if word.startswith("-")}
     words = [word for word in arguments if word not in flags]
     command = words.pop(0) if words and words[0] in ("warm", "import") else "rate"

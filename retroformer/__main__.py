@@ -22,7 +22,9 @@ def main(arguments: list[str]) -> None:
     for command in (exporting, importing):
         command.add_argument("folder", type=Path, help="where the Parquet files are")
     for command in (playing, exporting, importing):
-        command.add_argument("overrides", nargs="*", metavar="key=value", help="such as environment.split=valid_seen")
+        command.add_argument(
+            "overrides", nargs="*", default=[], metavar="key=value", help="such as environment.split=valid_seen"
+        )
     which = playing.add_mutually_exclusive_group(required=True)
     which.add_argument("--list", action="store_true", help="print one task id a line")
     which.add_argument("--task", metavar="ID", help="play this task")

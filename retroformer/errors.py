@@ -20,7 +20,7 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class RetroformerError(Exception):
@@ -65,6 +65,11 @@ class EndpointFailure(InfrastructureFailure, ConnectionError):
 
 class EnvironmentFailure(InfrastructureFailure):
     """An environment died, hung or could not load its task."""
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Whether a command is to say what it takes, and do nothing."""
+    return bool({"-h", "--help"} & set(arguments))
 
 
 def run_command(command: Callable[[list[str]], None]) -> None:

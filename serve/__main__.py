@@ -14,7 +14,7 @@ from serve import endpoint
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m serve", description=__doc__)
     parser.add_argument("experiment", type=Path, help="a YAML file such as configs/demo.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="as in serve.port=0")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="as in serve.port=0")
     parser.add_argument(
         "--until-input-closes", action="store_true", help="also stop when standard input ends, as when a parent dies"
     )
