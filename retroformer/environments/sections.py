@@ -34,7 +34,8 @@ class Alfworld(EnvironmentSection):
     success: ClassVar[str] = "the game is won"
     name: Literal["alfworld"] = "alfworld"
     data: Path | None = None
-    """A folder as ALFWORLD_DATA names it, or of SPLIT.tar.zst packs; without one $ALFWORLD_DATA."""
+    """A folder as ALFWORLD_DATA names it, or of SPLIT.tar.zst packs; without one $ALFWORLD_DATA, or where
+    `alfworld-download` puts them."""
     split: str = "train"
     """train, valid_seen, valid_unseen; for generated games train or held_out."""
     source: Literal["released", "generated"] = "released"

@@ -37,8 +37,11 @@ TYPES = {
 
 SPLITS = ("train", "valid_seen", "valid_train", "valid_unseen")
 
+_DOWNLOADED = "~/.cache/alfworld"
+"""Where `alfworld-download` puts them if nothing else is said."""
+
 _HOW_TO_GET_THEM = (
-    "run `alfworld-download` and set environment.data or $ALFWORLD_DATA to its folder, "
+    "run `alfworld-download`, or set environment.data or $ALFWORLD_DATA to a folder of them, "
     "or play environment.source=generated."
 )
 
@@ -107,10 +110,8 @@ class ReleasedGames:
         return self._splits[split]
 
     def _data(self) -> Path:
-        data = self._section.data or os.environ.get("ALFWORLD_DATA")
-        if not data:
-            raise MissingInput(f"No folder of ALFWorld games is named: {_HOW_TO_GET_THEM}")
-        folder = Path(data).expanduser()
+        named = self._section.data or os.environ.get("ALFWORLD_DATA")
+        folder = Path(named or _DOWNLOADED).expanduser()
         if not folder.is_dir():
             raise MissingInput(f"The folder of ALFWorld games {str(folder)!r} is not there: {_HOW_TO_GET_THEM}")
         return folder

@@ -32,6 +32,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETROFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("ALFWORLD_DATA", raising=False)
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         yield
 
 
@@ -107,6 +108,11 @@ def test_a_folder_and_a_pack_hold_the_same_game(tmp_path: Path) -> None:
     (folder / "game.tw-pddl").write_text(json.dumps(page))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ALFWORLD_DATA", str(tmp_path))
+        assert games(data=None).game(task) == game
+        patch.delenv("ALFWORLD_DATA")
+        patch.setenv("HOME", str(tmp_path / "home"))
+        (tmp_path / "home/.cache").mkdir(parents=True)
+        (tmp_path / "home/.cache/alfworld").symlink_to(tmp_path)  # Where `alfworld-download` puts them.
         assert games(data=None).game(task) == game
 
 
