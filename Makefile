@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Both need nothing but Python 3.11 or newer.
+# Two commands on a fresh machine: `make demo` and `make test`. Both need Python 3.11 or newer, a C++ compiler and the package registry.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -75,13 +75,13 @@ alternatives-1 alternatives-2 alternatives-3: alternatives-%: $(VENV)/.installed
 	cp -r runs/$@/sft runs/$@-live/
 	$(RUN) -m train grpo $(DEMO) run=$@-live seed=$* train.grpo.reward=live
 
-test: $(VENV)/.developing  ## the whole suite: real parts, no GPU, no network
+test: $(VENV)/.developing  ## the suite without what takes minutes: real parts, no GPU, no network
 	$(RUN) -m pytest
 
 test-slow: $(VENV)/.developing  ## what takes minutes
 	$(RUN) -m pytest -m slow
 
-check: $(VENV)/.developing  ## what CI and pre-commit ask before the tests
+check: $(VENV)/.developing  ## formatting, lint, types and tests: what pre-commit and CI ask
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy

@@ -49,7 +49,7 @@ def check_arms(experiment: Experiment) -> None:
         if arm.kind in ("rule", "oracle") and not isinstance(experiment.environment, Alfworld):
             raise ConfigError(
                 f"{here}.kind: {arm.kind} advice is written for ALFWorld only, not for {experiment.environment.name}; "
-                "take none, phrase, model or placebo."
+                "take none, phrase, model, placebo or retrieved."
             )
         if arm.actor_temperature is not None and experiment.actor.kind == "rule":
             raise ConfigError(
