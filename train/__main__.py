@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from retroformer.assembly import Page, read_page
-from retroformer.config import Experiment, Optimizer
-from retroformer.errors import ConfigError, run_command
+from retroformer.config import Experiment
+from retroformer.errors import ConfigError, asks_for_help, run_command
+from retroformer.train_sections import Optimizer
 from train import inputs, processes
 from train.base import load_tokenizer, require_adapter
 from train.card import ABOUT
@@ -17,7 +18,7 @@ from train.dataset import Prompt, samples
 from train.stage import Stage, finished, make_stage
 
 USAGE = """
-  python -m train plan EXPERIMENT.yaml [key=value ...]     say what training takes, before anything is loaded
+  python -m train plan EXPERIMENT.yaml [key=value ...]     say what training takes (train plan --help)
   python -m train actor EXPERIMENT.yaml [key=value ...]    teach a household actor by scripted play
   python -m train warm EXPERIMENT.yaml [key=value ...]     imitate advice written by rule
   python -m train sft EXPERIMENT.yaml [key=value ...]      imitate positively rated reflections
@@ -39,10 +40,13 @@ def main(arguments: list[str]) -> None:
 
 def _run_command(arguments: list[str]) -> None:
     stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo, "dpo": dpo}
-    if arguments and arguments[0] not in (*stages, "grpo"):
+    if arguments and arguments[0] not in (*stages, "grpo", "-h", "--help"):
         processes.require_one(arguments[0])
     if arguments[:1] == ["plan"]:
         print_plan(arguments[1:])
+        return
+    if asks_for_help(arguments):
+        print(f"Usage:{USAGE}{USAGE_OF_WEIGHTS}")
         return
     if arguments[:1] in (["merge"], ["gguf"]):
         print(full_weights(*arguments))

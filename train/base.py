@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from retroformer.chat_template import chat_template
-from retroformer.config import Lora, Train
 from retroformer.embedded_model import base_model_folder, model_config
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.train_sections import Lora, Train
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ responses whatever the batch. There is no state beside the facts of the last upd
 
 from collections.abc import Sequence
 
-from retroformer.config import Ppo
+from retroformer.train_sections import Ppo
 
 MOST_ERROR = 0.2
 """Of one update, as a share of the target: a burst of divergence does not throw the weight about."""

@@ -25,8 +25,8 @@ from torch.nn.functional import linear
 from transformers import TrainingArguments
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-from retroformer.config import Dpo
 from retroformer.records import PreferencePair
+from retroformer.train_sections import Dpo
 from train.base import CPU, device, load_adapter, load_base, load_tokenizer
 from train.dataset import SamplePair, require_length, sample_pairs
 from train.losses import divergence, implicit_rewards, preference_loss

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from retroformer.config import Grpo
 from retroformer.errors import ConfigError
+from retroformer.train_sections import Grpo
 from train import checkpoint, processes
 from train.audit import require_better_than_chance
 from train.base import load_tokenizer

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from retroformer.config import Grpo
+from retroformer.train_sections import Grpo
 from train import processes
 from train.group_relative import centred, differing, group_loss, shares, standardised
 from train.losses import k1, k3, masked_mean

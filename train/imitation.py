@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from retroformer.config import Optimizer, Train
+from retroformer.train_sections import Optimizer, Train
 from train.base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config, put_back
 from train.dataset import IGNORED, require_length
 from train.stage import Meter, Stage, publish

@@ -14,7 +14,7 @@ Where it is simpler than the truth:
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from retroformer.config import Lora, Train
+from retroformer.train_sections import Lora, Train
 from train.architecture import Architecture, Matrix
 from train.stage_kind import StageKind
 

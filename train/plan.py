@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from retroformer.assembly import read_page
-from retroformer.config import Experiment, Grpo, Optimizer, Ppo
+from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.train_sections import Grpo, Optimizer, Ppo
 from train.architecture import Architecture, architecture, is_here, read_config
 from train.memory import (
     USABLE_SHARE,
@@ -24,7 +25,7 @@ from train.memory import (
 from train.stage_kind import StageName, kinds
 from train.workload import throughput, workload
 
-USAGE = "python -m train plan EXPERIMENT.yaml [key=value ...] [--card GIB ...] [--tokens N,N] [--like RUN] [--measure]"
+USAGE = "python -m train plan EXPERIMENT.yaml [key=value ...] [--card GIB] [--tokens N,N] [--like RUN] [--measure]"
 GIB = 1024**3
 CARDS_GIB = (24.0, 40.0, 80.0)
 PAPER_MILLIONS = {1: 0.53, 4: 2.25}
@@ -195,7 +196,7 @@ def _duration(seconds: float) -> str:
 def _options(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser("python -m train plan", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("page", metavar="EXPERIMENT.yaml")
-    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", default=[])
     parser.add_argument("--card", type=_positive, action="append", metavar="GIB", help="memory of a GPU; repeat it")
     parser.add_argument("--tokens", type=_lengths, metavar="N,N", help="sample lengths (default: train.max_length)")
     parser.add_argument("--like", metavar="RUN", help="the run whose finished stages tell the throughput")

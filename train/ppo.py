@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from retroformer.config import Grpo, Ppo
+from retroformer.train_sections import Grpo, Ppo
 from train import processes
 from train.divergence_control import kl_weight_after, next_kl_weight
 from train.losses import (

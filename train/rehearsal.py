@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from retroformer.config import Experiment, Grpo, Optimizer, Ppo
+from retroformer.config import Experiment
+from retroformer.train_sections import Grpo, Optimizer, Ppo
 from train.base import CPU, device, load_base, load_tokenizer, lora_config
 from train.dataset import IGNORED
 from train.memory import Load

@@ -44,11 +44,11 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retroformer.config import Endpoint, Grpo, Ppo
+from retroformer.config import Endpoint
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.generation import Generation
 from retroformer.llm import LanguageModel
 from retroformer.provenance import folder_sha256
+from retroformer.train_sections import Generation, Grpo, Ppo
 from train import processes
 from train.losses import k3, masked_mean
 from train.sampling import Draw, Respond, Responses, blocks, padded_responses, respond

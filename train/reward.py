@@ -15,8 +15,8 @@ import torch
 from trl.trainer.reward_config import RewardConfig
 from trl.trainer.reward_trainer import RewardTrainer
 
-from retroformer.config import Optimizer, Train
 from retroformer.records import PreferencePair, RatedReflection
+from retroformer.train_sections import Optimizer, Train
 from train.audit import audit_of_pairs
 from train.base import load_base, load_tokenizer, lora_config
 from train.dataset import Sample, SamplePair, require_length, sample_pairs, samples

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from retroformer.config import Experiment, Grpo, Ppo
+from retroformer.config import Experiment
+from retroformer.train_sections import Grpo, Ppo
 from train import processes
 from train.shared_base import SharedBase
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from retroformer.config import Train
+from retroformer.train_sections import Train
 from train.base import CPU, keep_trainables_in_fp32, leave_casting_to_autocast, load_base
 
 POLICY, REFERENCE, REWARD = "policy", "ref", "reward"

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from retroformer.config import Experiment, Optimizer
+from retroformer.config import Experiment
 from retroformer.embedded_model import base_model_folder
 from retroformer.errors import ConfigError
 from retroformer.provenance import code_version, folder_sha256, package_versions
+from retroformer.train_sections import Optimizer
 from train import processes
 from train.card import CARD, adapter_card
 

@@ -10,8 +10,8 @@ import torch
 from datasets import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
-from retroformer.config import Optimizer
 from retroformer.progress import Line, line
+from retroformer.train_sections import Optimizer
 from train import processes
 from train.base import CPU, device, keep_trainables_in_fp32
 from train.dataset import order_of_training, require_rows

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from retroformer.config import Grpo, Ppo
 from retroformer.errors import RetroformerError
 from retroformer.progress import line
+from retroformer.train_sections import Grpo, Ppo
 from train import checkpoint, processes
 from train.alarms import Facts, first_rings, ringing
 from train.shared_base import SharedBase

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import yaml
 
-from retroformer.config import Experiment, Grpo, Optimizer, Ppo
+from retroformer.config import Experiment
 from retroformer.errors import MissingInput
+from retroformer.train_sections import Grpo, Optimizer, Ppo
 from train import inputs
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, sample_pairs, samples

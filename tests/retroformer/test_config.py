@@ -167,10 +167,13 @@ def test_every_knob_has_a_sentence() -> None:
     import ast
     import inspect
 
-    import retroformer.config as module
+    from retroformer import config, train_sections
 
-    silent = []
-    for section in (node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)):
+    silent, written = (
+        [],
+        [node for module in (config, train_sections) for node in ast.parse(inspect.getsource(module)).body],
+    )
+    for section in (node for node in written if isinstance(node, ast.ClassDef)):
         for knob, after in zip(section.body, [*section.body[1:], None], strict=True):
             sentence = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             if isinstance(knob, ast.AnnAssign) and isinstance(knob.target, ast.Name) and not sentence:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from retroformer.config import Lora, Train
 from retroformer.embedded_model import model_config
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.train_sections import Lora, Train
 from tests.train.world import save_tiny_model
 from train.base import (
     guard_bnb_cpu,

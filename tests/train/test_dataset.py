@@ -1,8 +1,8 @@
 import pytest
 
-from retroformer.config import Train
 from retroformer.errors import ConfigError
 from retroformer.records import Message, PreferencePair
+from retroformer.train_sections import Train
 from tests.train.world import BAD, GOOD, prompt
 from train.base import load_tokenizer
 from train.dataset import (

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from retroformer.actors.household import household_prompt
-from retroformer.config import Train
 from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.sections import Alfworld
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step
+from retroformer.train_sections import Train
 from tests.train.world import experiment
 from train.base import load_tokenizer
 from train.cloning import clone, scripted_play

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from retroformer.config import Ppo
+from retroformer.train_sections import Ppo
 from tests.train.test_ppo import adapters
 from train import checkpoint
 from train.base import load_base

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-from retroformer.config import Dpo, Experiment
+from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.records import PreferencePair
+from retroformer.train_sections import Dpo
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, experiment, metrics, page, prompt
 from train.__main__ import main

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from retroformer.config import Grpo
+from retroformer.train_sections import Grpo
 from tests.train.test_ppo import END, FIRST_BAD_TOKEN, PAD, PROMPTS, adapters
 from train.base import load_base
 from train.group_policy import ModelScores

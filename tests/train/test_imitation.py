@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from retroformer.config import Optimizer
+from retroformer.train_sections import Optimizer
 from tests.train.world import BAD, GOOD, experiment, prompt, save_adapter
 from train.base import load_adapter, load_base, load_tokenizer, lora_config
 from train.dataset import samples

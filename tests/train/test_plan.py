@@ -8,9 +8,9 @@ import pytest
 import torch
 import yaml
 
-from retroformer.config import Lora
 from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.train_sections import Lora
 from tests.train import world
 from train.__main__ import main
 from train.architecture import CARDS, Architecture, Matrix, architecture, read_config, skeleton

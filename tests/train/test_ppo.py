@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from retroformer.config import Ppo
+from retroformer.train_sections import Ppo
 from tests.train.world import experiment
 from train.base import load_base, load_tokenizer, lora_config
 from train.ppo import accumulate_gradients, evaluate, make_optimizer, ppo, set_learning_rates

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from retroformer.config import Ppo
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.generation import Generation
+from retroformer.train_sections import Generation, Ppo
 from tests.serve.running import Endpoint, start
 from tests.train.test_ppo import DRAW, END, PROMPTS, adapters, settings
 from tests.train.world import experiment, prompt

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from retroformer.config import Optimizer
 from retroformer.records import Author, Key, PreferencePair, RatedReflection, Reflection
+from retroformer.train_sections import Optimizer
 from tests.train.world import BAD, GOOD, experiment, prompt
 from train.base import load_base, load_tokenizer, lora_config
 from train.dataset import sample_pairs
