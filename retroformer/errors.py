@@ -67,6 +67,14 @@ class EnvironmentFailure(InfrastructureFailure):
     """An environment died, hung or could not load its task."""
 
 
+_NO_WRITING = {
+    errno.ENOSPC: "The disk is full ({where}): free space",
+    errno.EDQUOT: "The quota of disk space is used up ({where}): free space",
+    errno.EROFS: "The disk is read-only ({where}): make it writable or name another folder",
+    errno.EACCES: "Permission is denied ({where}): give it or name another folder",
+}
+
+
 def asks_for_help(arguments: Sequence[str]) -> bool:
     """Whether a command is to say what it takes, and do nothing."""
     return bool({"-h", "--help"} & set(arguments))
@@ -87,12 +95,11 @@ def run_command(command: Callable[[list[str]], None]) -> None:
         _drop_output()
         sys.exit(1)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            _drop_output()
-            sys.exit(
-                f"The disk is full ({error.filename or 'while writing'}): free space and run the same command again."
-            )
-        raise
+        if error.errno not in _NO_WRITING:
+            raise
+        _drop_output()
+        where = error.filename or "while writing"
+        sys.exit(f"{_NO_WRITING[error.errno].format(where=where)} and run the same command again.")
 
 
 def _drop_output() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from train import processes
+from train.disk import writing_to
 from train.shared_base import POLICY, SharedBase
 
 KEPT = 2
@@ -16,6 +17,9 @@ def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, his
     """Write what the next update needs; of several processes the main one does.
 
     Random states are not among it: every update seeds itself.
+
+    Raises:
+        OSError: the disk is full.
     """
     if not processes.is_main():
         return
@@ -29,7 +33,8 @@ def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, his
         "optimizer": optimizer.state_dict(),
         "history": history,
     }
-    torch.save(state, unfinished)
+    with writing_to(folder):
+        torch.save(state, unfinished)
     unfinished.rename(folder / f"update-{updates_done:06d}.pt")
     for old in sorted(folder.glob("update-*.pt"))[:-KEPT]:
         old.unlink()

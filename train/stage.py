@@ -28,6 +28,7 @@ from retroformer.provenance import code_version, folder_sha256, package_versions
 from retroformer.train_sections import Optimizer
 from train import processes
 from train.card import CARD, adapter_card
+from train.disk import writing_to
 
 METRICS = "metrics.json"
 CONFIG = "config.yaml"
@@ -159,7 +160,8 @@ def replacing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
-        yield unfinished
+        with writing_to(unfinished):
+            yield unfinished
         if folder.exists():
             folder.rename(replaced)
         unfinished.rename(folder)

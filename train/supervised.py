@@ -15,6 +15,7 @@ from retroformer.train_sections import Optimizer
 from train import processes
 from train.base import CPU, device, keep_trainables_in_fp32
 from train.dataset import order_of_training, require_rows
+from train.disk import writing_to
 from train.stage import Stage
 from train.tracking import Tracker, tracker
 
@@ -135,6 +136,7 @@ def run_trainer(trainer: Any, stage: Stage, rows: int) -> dict[str, Any]:
     """Train from the last checkpoint on, or from the start; and tell what happened, over all of the stage's steps.
 
     Raises:
+        OSError: the disk is full.
         RuntimeError: the trainer does not hold `rows` rows.
     """
     require_rows(len(trainer.train_dataset), rows)
@@ -148,7 +150,8 @@ def run_trainer(trainer: Any, stage: Stage, rows: int) -> dict[str, Any]:
     shown = line(f"train {stage.name}", steps, done, console=processes.screen())
     with tracker(stage) as track, shown as progress:
         trainer.add_callback(Watcher(progress, track))
-        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+        with writing_to(stage.checkpoints):
+            trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {"steps": trainer.state.global_step, "resumed_from_step": done, "losses": losses}
 

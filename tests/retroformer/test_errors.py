@@ -54,6 +54,19 @@ def test_a_full_disk_is_one_sentence_that_names_the_file() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [("EDQUOT", "The quota of disk space"), ("EROFS", "The disk is read-only"), ("EACCES", "Permission is denied")],
+)
+def test_where_nothing_can_be_written_one_sentence_names_the_file(number: str, said: str) -> None:
+    done = run(f"raise OSError(errno.{number}, 'No', 'runs/toy/report.md')")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{said}")
+    assert "(runs/toy/report.md)" in done.stderr
+    assert done.stderr.endswith(" and run the same command again.\n")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_output_into_a_full_disk_is_one_sentence_even_when_it_is_buffered() -> None:
     with Path("/dev/full").open("w") as full:
