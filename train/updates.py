@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from retroformer.errors import RetroformerError
+from retroformer.errors import RetroformerError, ServiceError
 from retroformer.progress import line
 from retroformer.train_sections import Grpo, Ppo
 from train import checkpoint, processes
@@ -29,6 +29,7 @@ def take_updates(
     """Take the `updates` that follow `history`, and append their facts to it; what metrics.json tells of all of them.
 
     Raises:
+        ServiceError: another process has ended; what is kept is what a kill would have left.
         RetroformerError: the next update cannot be made; those before it are kept.
     """
     steps, resumed_from, rung = stage.experiment.train.checkpoint_steps, len(history), len(first_rings(history))
@@ -44,6 +45,9 @@ def take_updates(
                     rung += 1
                 if len(history) % steps == 0:
                     checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+        except ServiceError:
+            # Another process has ended, maybe between two passes over a batch: this policy belongs to no update.
+            raise
         except RetroformerError:
             # No server, endpoint or budget for the next update: those before it need not be done again.
             if len(history) > resumed_from:
