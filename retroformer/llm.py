@@ -3,6 +3,7 @@
 A call that fails for good raises EndpointFailure; what it means for the rollout is the caller's business.
 """
 
+import asyncio
 import json
 import os
 from collections.abc import Sequence
@@ -14,12 +15,14 @@ from retroformer.own_server import choices_field, seed_field
 from retroformer.records import Message, Record, Usage
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import APIStatusError, AsyncOpenAI
 
 Prompt = str | tuple[Message, ...]
 
 _PATIENCE = 2
 """Retries of one call inside the client, with exponential back-off, for 408, 409, 429, 5xx and lost connections."""
+_LONGEST_PAUSE_SECONDS = 60.0
+"""Before a retry, if the server asks for one."""
 
 
 class Completion(Record):
@@ -65,14 +68,17 @@ class LanguageModel:
         """
         import openai
 
+        seconds = self.endpoint.timeout_seconds
         try:
-            # The client's typed methods walk through every message and answer field by field: half of a rollout's time.
-            return await self._connected().post(path, body=body, cast_to=object)
-        except openai.APITimeoutError:
-            raise self._failure(f"gave no answer within {self.endpoint.timeout_seconds:g} s") from None
+            # The client's own clock starts anew at every byte, so an answer that trickles in would never be late.
+            async with asyncio.timeout((1 + _PATIENCE) * (seconds + _LONGEST_PAUSE_SECONDS)):
+                # Its typed methods walk through every message and answer field by field: half of a rollout's time.
+                return await self._connected().post(path, body=body, cast_to=object)
+        except (openai.APITimeoutError, TimeoutError):
+            raise self._failure(f"gave no answer within {seconds:g} s in {1 + _PATIENCE} tries") from None
         except openai.APIStatusError as error:
-            raise self._failure(f"answered {error.status_code}: {' '.join(str(error.message).split())[:300]}") from None
-        except (openai.OpenAIError, json.JSONDecodeError) as error:
+            raise self._failure(f"answered {error.status_code}: {_reason(error)}") from None
+        except (openai.OpenAIError, json.JSONDecodeError, UnicodeError, RecursionError) as error:
             raise self._failure(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from None
 
     def _fields(self, seed: int | None, choices: Sequence[str] | None) -> list[str]:
@@ -120,6 +126,7 @@ class LanguageModel:
         if not isinstance(text, str):
             raise self._failure(f"answered what is not a completion: {str(answer)[:200]!r}")
         usage = answer.get("usage") if isinstance(answer, dict) else None
+        text = _encodable(text)
         return Completion(text=text, usage=self._usage(usage if isinstance(usage, dict) else {}, prompt, text))
 
     def _usage(self, reported: dict[str, object], prompt: Prompt, text: str) -> Usage:
@@ -134,9 +141,22 @@ class LanguageModel:
         return Usage(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, dollars=dollars)
 
     def _failure(self, what: str) -> EndpointFailure:
-        return EndpointFailure(f"The model {self.model!r} at {self.base_url} {what.removesuffix('.')}.")
+        return EndpointFailure(f"The model {self.model!r} at {self.base_url} {_encodable(what).removesuffix('.')}.")
 
     async def close(self) -> None:
         """Give the connections back."""
         if self._client is not None:
             await self._client.close()
+
+
+def _reason(error: "APIStatusError") -> str:
+    """The server's own words, in whichever field it has them."""
+    told = error.body
+    if isinstance(told, dict):
+        told = told.get("message") or told.get("detail") or told
+    return " ".join(str(told or error.response.reason_phrase).split())[:300]
+
+
+def _encodable(text: str) -> str:
+    """JSON may hold halves of characters, which no file, database or request takes."""
+    return text.encode("utf-8", "replace").decode()

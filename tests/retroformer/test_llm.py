@@ -134,10 +134,11 @@ def test_one_bad_answer_is_forgiven_within_the_call(server: Endpoint) -> None:
 
 
 SAID = {
-    Behaviour.ERROR: "answered 500: ",
-    Behaviour.BUSY: "answered 429: ",
+    Behaviour.ERROR: "answered 500: out of memory.",
+    Behaviour.BUSY: "answered 429: slow down.",
+    Behaviour.REFUSED: "answered 400: the name is not free.",
     Behaviour.GARBAGE: "answered what is not a completion: '<html>Welcome",
-    Behaviour.SILENT: "gave no answer within 0.2 s",
+    Behaviour.SILENT: "gave no answer within 0.2 s in 3 tries.",
     Behaviour.CUT: "Connection error",
 }
 
@@ -153,6 +154,11 @@ def test_an_endpoint_that_misbehaves_is_one_sentence_with_its_address(server: En
     assert SAID.get(behaviour, "") in sentence
     assert "\n" not in sentence
     assert len(sentence) < 500
+
+
+def test_half_a_character_is_told_and_stored_as_none() -> None:
+    with Endpoint(reply=lambda body: "half \ud83d of it") as server:
+        assert ask(EndpointSection(base_url=server.url)).text == "half ? of it"
 
 
 def test_nobody_at_the_address_is_one_sentence() -> None:

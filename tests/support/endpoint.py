@@ -31,6 +31,9 @@ class Behaviour(StrEnum):
     BUSY = "answers 429"
     GARBAGE = "answers text that is no JSON"
     BROKEN_JSON = "answers half of a JSON object"
+    NESTED = "answers JSON of endless depth"
+    UNDECODABLE = "answers JSON in no known encoding"
+    REFUSED = "answers 400 in words of its own"
     BINARY = "answers bytes that are no text"
     NO_COMPLETION = "answers JSON that is no completion"
     NO_CHOICES = "answers a completion without choices"
@@ -170,6 +173,9 @@ def _answers(behaviour: Behaviour, good: bytes) -> bytes:
     return {
         Behaviour.ERROR: _http("500 Internal Server Error", b'{"error": {"message": "out of memory"}}', more=_HURRY),
         Behaviour.BUSY: _http("429 Too Many Requests", b'{"error": {"message": "slow down"}}', more=_HURRY),
+        Behaviour.REFUSED: _http("400 Bad Request", b'{"detail": "the name is not free"}'),
+        Behaviour.NESTED: _http("200 OK", b"[" * 100_000),
+        Behaviour.UNDECODABLE: _http("200 OK", b'\xff\xfe{"a'),
         Behaviour.GARBAGE: _http("200 OK", page, kind="text/html"),
         Behaviour.BROKEN_JSON: _http("200 OK", good[: len(good) // 2]),
         Behaviour.BINARY: _http("200 OK", b"\xff\xfe\x81" * 50),
