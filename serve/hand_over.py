@@ -58,6 +58,10 @@ class HandedOver:
             HTTPException: the name is not free, there are too many, or there is no adapter that can be served.
         """
         with self._change:
+            if name in self._adapters and (folder / WEIGHTS).is_file():
+                known = self._worker.provenance.models[name]
+                if known.adapter_sha256 == folder_sha256(folder):
+                    return known  # Asked for once more: a client repeats what it got no answer to.
             if name in self._worker.targets or not name or set(name) & UNUSABLE:
                 raise HTTPException(400, f"The name {name!r} is not free: take another one.")
             if len(self._adapters) >= MOST:

@@ -123,17 +123,17 @@ class Server:
                 }
                 for prompt, seed in zip(prompts, seeds, strict=True)
             ]
-            return asyncio.run(self._answers(folder, asked))
+            return asyncio.run(self._answers(folder, asked, model.vocabulary))
         finally:
             shutil.rmtree(folder)
 
-    async def _answers(self, folder: Path, asked: Sequence[dict[str, Any]]) -> list[Drawn]:
+    async def _answers(self, folder: Path, asked: Sequence[dict[str, Any]], vocabulary: int) -> list[Drawn]:
         """What is drawn with the adapter in `folder`."""
         told = self._page.model_dump(include={"base_url", "api_key_env", "timeout_seconds"})
         server = LanguageModel(Endpoint(**told), self._page.base_url, folder.name)
         try:
             async with self._handed_over(server, folder), asyncio.TaskGroup() as group:
-                drawing = [group.create_task(_draw(server, one)) for one in asked]
+                drawing = [group.create_task(_draw(server, one, vocabulary)) for one in asked]
             return [task.result() for task in drawing]
         except ExceptionGroup as failures:
             first = failures.exceptions[0]
@@ -195,8 +195,9 @@ class Server:
         return {"server_distance": distance, "server_kl": float(masked_mean(k3(theirs_BT, mine_BT), mask_BT))}
 
 
-async def _draw(server: LanguageModel, asked: dict[str, Any]) -> Drawn:
+async def _draw(server: LanguageModel, asked: dict[str, Any], vocabulary: int) -> Drawn:
     """Raises EndpointFailure: the answer holds no whole response in token ids with their log-probabilities."""
+    most = asked["max_tokens"]
     answer = await server.post("/completions", asked)
     try:
         choice = _Completion.model_validate(answer).choices[0]
@@ -204,9 +205,15 @@ async def _draw(server: LanguageModel, asked: dict[str, Any]) -> Drawn:
     except ValueError:
         what = f"answered without token ids and the log-probability of each: {str(answer)[:200]!r}"
         raise EndpointFailure(f"The server at {server.base_url} {what}.") from None
-    if len(drawn) < asked["max_tokens"] and choice.token_ids[-1:] != asked["stop_token_ids"]:
+    if len(drawn) > most or not all(0 <= token < vocabulary for token in choice.token_ids):
         raise EndpointFailure(
-            f"The server at {server.base_url} ended a response after {len(drawn)} of {asked['max_tokens']} tokens, and "
+            f"The server at {server.base_url} answered with {len(drawn)} tokens of at most {most}, the greatest "
+            f"{max(choice.token_ids)} and the least {min(choice.token_ids)} of {vocabulary}: see that it serves "
+            "train.base_model."
+        )
+    if len(drawn) < most and choice.token_ids[-1:] != asked["stop_token_ids"]:
+        raise EndpointFailure(
+            f"The server at {server.base_url} ended a response after {len(drawn)} of {most} tokens, and "
             "not with the end of a turn: see that its longest text is train.max_length."
         )
     return drawn

@@ -64,6 +64,12 @@ class SharedBase(nn.Module):
     def device(self) -> torch.device:
         return self.value_head.weight.device
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        size: int = self.language_model.config.get_text_config().vocab_size
+        return size
+
     def adapter_parameters(self) -> list[nn.Parameter]:
         """Those of the policy."""
         return [parameter for parameter in self.language_model.parameters() if parameter.requires_grad]

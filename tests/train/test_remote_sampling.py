@@ -268,7 +268,9 @@ def test_a_run_goes_on_where_its_server_failed_and_ends_with_the_weights_of_an_u
 def test_a_server_that_takes_no_adapters_is_told_in_one_sentence(tiny_base: Path, workplace: Path) -> None:
     with answering(lambda path, _: (404, b'{"detail": "Not Found"}')) as address:
         ask = drawing_at(address, tiny_base, workplace)
-        with pytest.raises(EndpointFailure, match=r"answered 404.* serve.hand_over=true, or vLLM with --enable-lora"):
+        with pytest.raises(
+            EndpointFailure, match=r"answered 404: Not Found.* serve.hand_over=true, or vLLM with --enable-lora"
+        ):
             ask()
 
 
@@ -296,6 +298,9 @@ def test_metrics_name_the_server_and_what_it_says_of_itself(tiny_base: Path, wor
         (completion([5, 6], [-1.0, -2.0]), "ended a response after 2 of 4 tokens"),
         (completion([], []), "ended a response after 0 of 4 tokens"),
         (completion([5, 6, 7, 8], [-1.0]), "answered without token ids and the log-probability of each"),
+        (completion([5] * 9, [-1.0] * 9), "answered with 9 tokens of at most 4"),
+        (completion([5, 6, 7, 10**30], [-1.0] * 4), r"the greatest 1000000000\d* and the least 5 of 259"),
+        (completion([5, -6, 7, 8], [-1.0] * 4), "the least -6 of 259"),
     ],
 )
 def test_what_is_no_whole_response_is_never_made_one(
