@@ -13,6 +13,20 @@ from retroformer.environments import section_class
 from retroformer.errors import ConfigError, MissingInput
 
 
+class _NothingTwice(yaml.SafeLoader):
+    """Of two equal keys YAML's own loader drops the first in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Raises yaml.YAMLError: a key comes twice."""
+        seen = set[str]()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} comes twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """The experiment that a YAML file and `key=value` overrides describe.
 
@@ -21,7 +35,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         ConfigError: the page is not YAML or does not describe an experiment; all faults in one message.
     """
     try:
-        page = yaml.safe_load(path.read_text())
+        page = yaml.load(path.read_text(), _NothingTwice)
     except FileNotFoundError:
         raise MissingInput(
             f"No experiment page at {str(path)!r}: name a YAML file such as configs/demo.yaml."
@@ -50,7 +64,9 @@ def _override(page: dict[str, Any], override: str) -> None:
     *path, last = key.split(".")
     section = page
     for name in path:
-        section = section.setdefault(name, {})
+        if section.get(name) is None:
+            section[name] = {}
+        section = section[name]
         if not isinstance(section, dict):
             raise ConfigError(f"{override!r} cannot be applied: {name!r} is a value, not a section.")
     try:

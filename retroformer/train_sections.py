@@ -33,7 +33,8 @@ class Optimizer(Section):
     micro_batch_size: Positive
     """Samples that are in memory at once; the batch is accumulated from them."""
     epochs: Positive = 1
-    """Passes over the data (over each batch of responses, for PPO and GRPO)."""
+    """Passes over the data (over each batch of responses, for PPO and GRPO); what a page leaves out of a stage is that
+    stage's default."""
 
 
 class Generation(Section):

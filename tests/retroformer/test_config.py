@@ -44,6 +44,21 @@ def test_what_is_not_said_of_a_stage_is_its_default(tmp_path: Path) -> None:
     assert "train: Input should be a valid dictionary" in faults_of(tmp_path, SMALLEST, "train=3")
 
 
+def test_an_empty_section_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    whole = load(page(tmp_path))
+    assert load(page(tmp_path, SMALLEST + "train:\neval:\n")) == whole
+    assert load(page(tmp_path, SMALLEST + "train: {ppo: , lora: }\n")) == whole
+    assert load(page(tmp_path, SMALLEST + "train:\n"), ["train.ppo.kl=0.1"]).train.ppo.kl == 0.1
+    assert "environment: " in faults_of(tmp_path, "run: toy\nenvironment:\n")
+
+
+def test_a_key_that_comes_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    twice = SMALLEST + "train: {ppo: {kl: 0.5}}\nloop: {trials: 2}\ntrain: {sft: {epochs: 3}}\n"
+    assert "the key 'train' comes twice" in faults_of(tmp_path, twice)
+    assert f"line {twice.count(chr(10))}," in faults_of(tmp_path, twice)
+    assert "the key 'kl' comes twice" in faults_of(tmp_path, SMALLEST + "train: {ppo: {kl: 0.5, kl: 0.6}}\n")
+
+
 def test_a_store_elsewhere_is_named_by_its_url(tmp_path: Path) -> None:
     assert load(page(tmp_path), ["store=postgresql://db/x"]).store_url == "postgresql://db/x"
 
