@@ -169,9 +169,11 @@ def _held_out(page: Page) -> Page:
 def _refuse_half_a_source(stage: _Stage, source: str, experience: Experience) -> None:
     """What a placebo deals out is drawn from all that its source wrote; drawn too early, it would differ."""
     if left := experience.unfinished & {key.task_id for key in stage.store.trajectories(first_trial(stage.actor))}:
+        # Trial 0 is every arm's, and has its causes for itself.
+        causes = stage.store.invalid_causes(source) or stage.store.invalid_causes(first_trial(stage.actor))
         raise InfrastructureFailure(
             f"Arm {source.removeprefix('eval/')!r} left {len(left)} tasks unfinished, so its advice cannot be dealt "
-            f"out yet: run the same command again to go on. The last cause: {stage.store.invalid_causes(source)[-1]}"
+            f"out yet: run the same command again to go on. The last cause: {causes[-1]}"
         )
 
 

@@ -63,6 +63,7 @@ def memories(experiment: Experiment, shape: Architecture, setting: Setting, toke
 
     def load(page: Optimizer) -> Load:
         drawn = page.draw_batch_size if isinstance(page, Ppo | Grpo) else None
+        drawn = drawn and min(drawn, page.batch_size)
         return Load(page.micro_batch_size, tokens, experiment.reflector.max_new_tokens, drawn)
 
     return [StageMemory(kind, shape, setting, load(getattr(experiment.train, kind.name))) for kind in kinds(experiment)]
@@ -133,7 +134,9 @@ def _by_card(
 def _fit(memory: StageMemory, batch_size: int, card_bytes: float) -> str:
     fits = largest_micro_batch(memory, card_bytes)
     if not fits:
-        return f"does not fit ({_gib(memory.with_micro_batch(1).peak)} GiB)"
+        least = memory.with_micro_batch(1)
+        drawing = " to draw" if least.drawing_peak > least.training_peak else ""
+        return f"does not fit ({_gib(least.peak)} GiB{drawing})"
     dividing = max(size for size in range(1, min(fits, batch_size) + 1) if batch_size % size == 0)
     return f"{dividing} ({fits})"
 

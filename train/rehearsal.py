@@ -23,7 +23,7 @@ from retroformer.train_sections import Grpo, Optimizer, Ppo
 from train.base import CPU, device, load_base, load_tokenizer, lora_config
 from train.dataset import IGNORED
 from train.memory import Load
-from train.sampling import Draw, Respond, Responses, draw_of, padded_responses, respond
+from train.sampling import Draw, Respond, Responses, blocks, draw_of, padded_responses, respond
 from train.shared_base import SharedBase
 from train.stage import Stage
 from train.stage_kind import StageName
@@ -175,7 +175,10 @@ def _grpo(stage: Stage, load: Load, folder: Path) -> Rehearsal:
     prompts, optimizer = _prompts(stage, load), make_optimizer(model, page)
 
     def rewards(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
-        return model.scores(responses.ids_BL, responses.attention_BL) if scored else torch.zeros(len(asked))
+        if not scored:
+            return torch.zeros(len(asked))
+        parts = [model.scores(one.ids_BL, one.attention_BL) for one in blocks(responses, page.micro_batch_size)]
+        return torch.cat(parts)
 
     return model, lambda: list(grpo(model, optimizer, prompts, rewards, page, draw, answer=_answer(page)))
 
@@ -198,9 +201,8 @@ def _shared_base(stage: Stage, folder: Path, *, with_reward: bool) -> SharedBase
 
 def _draw(stage: Stage, load: Load, page: Ppo | Grpo, model: SharedBase) -> Draw:
     """No token is the end of a turn, so every response is as long as it may be."""
-    no_end: int = model.language_model.config.get_text_config().vocab_size
     draw = draw_of(stage.experiment, page, load_tokenizer(stage.experiment.train))
-    return draw._replace(max_new_tokens=load.response_tokens, eos_id=no_end)
+    return draw._replace(max_new_tokens=load.response_tokens, eos_id=model.vocabulary)
 
 
 def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool = False) -> Path:
