@@ -25,7 +25,7 @@ from train.memory import (
     largest_micro_batch,
     nf4_bytes,
 )
-from train.plan import GIB, plan, table
+from train.plan import GIB, memories, plan, table
 from train.rehearsal import LiveBytes, tensors_of
 from train.stage_kind import KINDS, StageName, kinds
 from train.workload import throughput, workload
@@ -144,6 +144,20 @@ def test_drawing_has_a_batch_of_its_own_and_training_is_the_same(longchat: Archi
     # Keys and values of LongChat are dear: who draws them one by one trains on more at once.
     one_at_a_time = (largest_micro_batch(one, 24 * GIB) for one in (like_training, fewer))
     assert next(one_at_a_time) < next(one_at_a_time)
+
+
+def test_no_more_is_drawn_than_a_batch_has_and_who_does_not_fit_is_told_where(
+    workplace: Path, tiny_base: Path, longchat: Architecture
+) -> None:
+    drawn = {"learning_rate": 1e-5, "draw_batch_size": 2_000_000} | BATCH
+    page = world.experiment(workplace, tiny_base, ppo=drawn)
+    setting = Setting(True, 2, RANK_4, True, True)
+    stages = {one.kind.name: one for one in memories(page, longchat, setting, 4096)}
+    assert stages["ppo"].load.drawn == BATCH["batch_size"]
+    assert stages["grpo"].load.drawn is None
+    told = "\n".join(plan([str(world.page(workplace, tiny_base, ppo=drawn)), "--card=0.0001", "--tokens=192"]))
+    (row,) = [line for line in told.splitlines() if line.startswith("| 0.0001 GiB")]
+    assert [" to draw)" in cell for cell in row.split("|")[3:8]] == [False, False, True, False, False]
 
 
 def test_where_policies_are_compared_nothing_is_dropped_out(longchat: Architecture) -> None:
