@@ -3,7 +3,7 @@
 import queue
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,12 @@ NAMES = (BASE, "first", "second")
 ACTIONS = tuple(f" go to {place}\n" for place in ("fridge 1", "cabinet 1", "cabinet 10", "sinkbasin 1", "drawer 4"))
 END = 0
 """A token that ends a text of the embedded model's."""
+ENDLESS = 10_000
+"""Tokens: minutes of work. Two requests of so many find room beside each other."""
+FILLING = 1_000_000
+"""Tokens: as long as one that may write so many runs, no other finds room beside it."""
+PATIENCE_SECONDS = 300.0
+"""Longer than anything takes here on a loaded machine."""
 
 
 class Client:
@@ -63,10 +69,7 @@ class Client:
         return Pending(generation, outputs)
 
     def becomes_idle(self) -> bool:
-        end = time.monotonic() + 60
-        while self.engine.load and time.monotonic() < end:
-            time.sleep(0.01)
-        return self.engine.load == 0
+        return becomes_true(lambda: self.engine.load == 0)
 
 
 class Pending:
@@ -75,9 +78,29 @@ class Pending:
         self.outputs = outputs
 
     def wait(self) -> list[int]:
-        output = self.outputs.get(timeout=120)
-        assert output.failure == ""
+        assert self.failure() == ""
         return self.generation.tokens
+
+    def failure(self) -> str:
+        """Wait for its end, and tell why it failed, if it did."""
+        return self.outputs.get(timeout=PATIENCE_SECONDS).failure
+
+    def goes_on(self) -> bool:
+        """Whether it writes a token more than it has by now."""
+        written = len(self.generation.tokens)
+        return becomes_true(lambda: len(self.generation.tokens) > written)
+
+    def let_end(self) -> list[int]:
+        """Its tokens, when it may write no more than it has by now."""
+        self.generation.limit = len(self.generation.tokens)
+        return self.wait()
+
+
+def becomes_true(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
 
 
 @pytest.fixture(scope="module")
@@ -160,23 +183,25 @@ def test_tokens_that_leave_no_choice_cost_no_step(model: Model) -> None:
 
 def test_a_short_request_joins_a_long_one_and_leaves_before_it(model: Model) -> None:
     client = Client(model)
-    long = client.send(PROMPTS[1], tokens=60)
-    while len(long.generation.tokens) < 2:
-        time.sleep(0.005)
-    client.send(PROMPTS[0], tokens=3).wait()
-    assert len(long.generation.tokens) < 60
-    assert len(long.wait()) == 60
+    long = client.send(PROMPTS[1], tokens=ENDLESS)
+    assert long.goes_on()
+    assert len(client.send(PROMPTS[0], tokens=3).wait()) == 3
+    assert long.outputs.empty()
+    assert long.goes_on()
+    assert 3 < len(long.let_end()) < ENDLESS
 
 
 def test_equal_prompts_at_once_are_computed_once(model: Model) -> None:
     client = Client(model)
-    busy = client.send(PROMPTS[0], tokens=8)
-    while not busy.generation.tokens:
-        time.sleep(0.005)
-    same = [client.send(PROMPTS[1]) for _ in range(6)]
+    busy = client.send(PROMPTS[0], tokens=FILLING)
+    assert busy.goes_on()
+    beside, *same = [client.send(prompt) for prompt in (PROMPTS[0], *6 * [PROMPTS[1]])]
+    assert not any(one.generation.tokens for one in same)
+    busy.generation.cancelled = True
     assert len({tuple(one.wait()) for one in same}) == 1
     length = len(same[0].generation.prompt)
     assert sorted(one.generation.cached_tokens for one in same) == [0] + 5 * [length]
+    assert len(beside.wait()) == 12
 
 
 def test_the_next_turn_of_a_conversation_computes_only_what_is_new(model: Model) -> None:
@@ -196,32 +221,37 @@ def test_more_requests_than_rows_wait_their_turn(model: Model) -> None:
 
 def test_a_cancelled_request_frees_its_row(model: Model) -> None:
     client = Client(model, max_batch=1)
-    long = client.send(PROMPTS[0], tokens=4000)
-    while not long.generation.tokens:
-        time.sleep(0.005)
+    long = client.send(PROMPTS[0], tokens=ENDLESS)
+    assert long.goes_on()
     long.generation.cancelled = True
     assert len(client.send(PROMPTS[0], tokens=2).wait()) == 2
     assert client.becomes_idle()
 
 
-@pytest.mark.parametrize("when", ["prompt", "decoding"])
-def test_an_error_is_told_to_whom_it_concerns_and_leaks_no_row(model: Model, when: str) -> None:
+def test_an_error_in_a_prompt_is_told_to_whom_it_concerns_and_leaks_no_row(model: Model) -> None:
     client = Client(model, max_batch=2)
-    good = client.send(PROMPTS[3], tokens=30)
-    while not good.generation.tokens:
-        time.sleep(0.005)
-    if when == "prompt":
-        bad = client.send("never seen before: " + PROMPTS[0], "no such adapter")
-    else:
-        bad = client.send(PROMPTS[0], tokens=30)
-        while not bad.generation.tokens:
-            time.sleep(0.005)
-        bad.generation.adapter = "no such adapter"
-    assert "no such adapter" in bad.outputs.get(timeout=60).failure
-    if when == "prompt":
-        assert len(good.wait()) == 30
-    else:
-        assert good.outputs.get(timeout=60).failure
+    good = client.send(PROMPTS[3], tokens=ENDLESS)
+    assert good.goes_on()
+    bad = client.send("never seen before: " + PROMPTS[0], "no such adapter")
+    assert "no such adapter" in bad.failure()
+    assert good.goes_on()
+    assert len(good.let_end()) < ENDLESS
+    require_two_free_rows(client)
+
+
+def test_an_error_while_decoding_is_told_to_all_that_run_and_leaks_no_row(model: Model) -> None:
+    client = Client(model, max_batch=2)
+    good = client.send(PROMPTS[3], tokens=ENDLESS)
+    assert good.goes_on()
+    bad = client.send(PROMPTS[0], tokens=ENDLESS)
+    assert bad.goes_on()
+    bad.generation.adapter = "no such adapter"
+    assert "no such adapter" in bad.failure()
+    assert good.failure()
+    require_two_free_rows(client)
+
+
+def require_two_free_rows(client: Client) -> None:
     assert client.becomes_idle()
     both = [client.send(prompt, tokens=2) for prompt in PROMPTS[:2]]
     assert all(len(one.wait()) == 2 for one in both)

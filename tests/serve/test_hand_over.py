@@ -21,6 +21,8 @@ from serve.lora_file import read_lora
 from tests.serve.running import Endpoint, make_adapter, start
 from tests.train.world import save_tiny_model
 
+PATIENCE_SECONDS = 300.0
+"""Longer than an endpoint takes to end, on a loaded machine."""
 KEY, VARIABLE = "for tests", "RETROFORMER_TEST_KEYS"
 ASKED: dict[str, Any] = {"prompt": [1, 10, 30, 40], "max_tokens": 6, "seed": 7, "stop_token_ids": [2], "logprobs": 0}
 
@@ -77,7 +79,7 @@ serve: {{port: 0, hand_over: true, api_key_env: {VARIABLE}, adapters: {{page: {a
     assert " at " in line, process.communicate()[1]
     yield World(Endpoint(process, line, folder / "runs" / "tiny" / "logs"), adapters)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_SECONDS)
 
 
 def test_an_adapter_that_is_handed_over_draws_as_if_it_had_been_on_the_page(world: World) -> None:
