@@ -13,8 +13,9 @@ from retroformer.environments.programming.problems import Problem
 from retroformer.environments.programming.verdict import Verdict
 from tests.support.attempts import DAEMON, EXHAUSTING, FORGING, KILLING, REACHING, SLEEPING, Attempt
 
-TIGHT = Limits(cpu_seconds=1, wall_seconds=8.0, memory_bytes=192 << 20, file_bytes=1 << 20, files=20, threads=8)
+TIGHT = Limits(cpu_seconds=1, wall_seconds=120.0, memory_bytes=192 << 20, file_bytes=1 << 20, files=20, threads=8)
 BRIEF = TIGHT.model_copy(update={"wall_seconds": 1.2})
+"""For what may be stopped by the clock: on a busy machine that comes sooner, and to the same verdict."""
 SECRET = "hunter2-of-the-host"
 
 DOUBLE = Problem(
@@ -109,7 +110,7 @@ def _programs(*commands: str) -> list[sandbox.Report]:
         }
         for command in commands
     ]
-    outcome = sandbox.run({"kind": "commands", "steps": steps}, TIGHT, 60.0, ("/usr", "/bin"))
+    outcome = sandbox.run({"kind": "commands", "steps": steps}, TIGHT, 300.0, ("/usr", "/bin"))
     return [report[2:] for report in outcome.reports if report[0] == "command"]
 
 

@@ -25,6 +25,8 @@ from retroformer.records import Task
 from tests.support.mediawiki import Article, Behaviour, Wiki
 
 CONTACT = "somebody@example.org"
+PATIENCE_SECONDS = 20.0
+"""Of a client that is told nothing else."""
 BERGEN = (
     "Bergen is a city in Norway. It lies on the west coast.\nIt has seven mountains, as Dr. Lind said.\n\n\n"
     "== History ==\nBergen was founded in 1070 by King Olav III.\n\n\n=== Fires ===\nIt burned in 1702."
@@ -75,7 +77,7 @@ def observed(environment: HotpotqaEnvironment, *actions: str) -> list[str]:
     return [environment.step(action).observation for action in actions]
 
 
-def client(folder: Path, wiki: Wiki, patience_seconds: float = 20.0, per_second: float = 50.0) -> MediaWiki:
+def client(folder: Path, wiki: Wiki, patience_seconds: float = PATIENCE_SECONDS, per_second: float = 50.0) -> MediaWiki:
     return MediaWiki(wiki.address, CONTACT, per_second, folder / "kept", patience_seconds)
 
 
@@ -185,9 +187,9 @@ def test_a_wiki_that_fails_is_a_failure_and_never_a_page_that_was_not_found(
 def test_a_wiki_that_never_answers_costs_no_more_than_the_patience(folder: Path, wiki: Wiki) -> None:
     wiki.behaviour = Behaviour.SILENT
     started = time.monotonic()
-    with pytest.raises(EnvironmentFailure, match=r"could not be asked \(TimeoutError|may not be asked"):
+    with pytest.raises(EnvironmentFailure, match=r"could not be asked \(TimeoutError"):
         Wikipedia(client(folder, wiki, patience_seconds=0.3)).find("Bergen")
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < PATIENCE_SECONDS
 
 
 def test_a_wiki_that_is_not_there_is_a_failure(folder: Path) -> None:
