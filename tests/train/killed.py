@@ -1,6 +1,7 @@
 """A stage that is killed with SIGKILL and goes on, beside the same stage unbroken."""
 
 import contextlib
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,27 @@ def copy_of_run(folder: Path, name: str = "whole") -> Path:
 
 
 def kill_at(folder: Path, checkpoint: str, stage: str, made: Path) -> None:
-    """Start a stage in a process of its own, and kill it when a checkpoint of this name is there."""
+    """Start a stage in a process of its own, and kill it when this checkpoint is there, or a later one.
+
+    A stage keeps but two: whoever looks late finds those that came after.
+    """
 
     def is_there(_: int) -> bool:
-        return any(folder.glob(f"runs/tiny/checkpoints/*/{checkpoint}"))
+        pattern = re.sub(r"[0-9]+", "*", checkpoint)
+        with contextlib.suppress(FileNotFoundError):  # Checkpoints go while one looks.
+            stages = list((folder / "runs/tiny/checkpoints").glob("*"))
+            found = [path.relative_to(stage) for stage in stages for path in stage.glob(pattern)]
+            return any(_number(path) >= _number(Path(checkpoint)) for path in found)
+        return False
 
     said = start_and_kill(folder, "train", [stage, str(made)], is_there)
     assert said is None, said
     assert not (folder / "runs/tiny" / stage).exists(), "a half-trained adapter looks finished"
+
+
+def _number(checkpoint: Path) -> int:
+    """The step or update that a checkpoint's name tells."""
+    return int("".join(re.findall("[0-9]+", str(checkpoint))))
 
 
 def train_in(folder: Path, stage: str, made: Path) -> dict[str, Any]:
