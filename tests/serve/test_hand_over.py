@@ -146,7 +146,11 @@ def test_who_loads_is_told_the_hash_of_what_was_read(world: World) -> None:
     assert (status, told["adapter_sha256"]) == (200, folder_sha256(world.adapters["other"]))
     models = asyncio.run(provenance(world.endpoint.url, KEY)).models
     assert (told["base_sha256"], told["dtype"]) == (models["base"].base_sha256, "float32")
+    # A client repeats what it got no answer to; another adapter is not meant by that.
+    assert world.load("told", world.adapters["other"]) == (200, told)
+    assert world.load("told", world.adapters["page"])[0] == 400
     assert world.unload("told")[0] == 200
+    assert world.unload("told")[0] == 404
 
 
 def test_no_more_adapters_are_held_than_fit(world: World) -> None:
