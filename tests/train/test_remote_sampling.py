@@ -54,7 +54,7 @@ def url(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     assert " at " in line, process.communicate()[1]
     yield Endpoint(process, line, folder).url
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class Turns:
             cursor.execute("BEGIN IMMEDIATE")
             now = time.time()
             turn = max(now, self._next(cursor, now))
-            is_taken = turn - now <= patience_seconds
+            is_taken = turn - now <= max(patience_seconds, 0.0)
             if is_taken:
                 self._set(cursor, turn + self._interval)
             cursor.execute("COMMIT")
