@@ -334,4 +334,4 @@ def test_the_real_wikipedia_speaks_as_the_one_here_does(tmp_path: Path) -> None:
 def test_who_has_no_patience_left_takes_a_turn_that_is_there_as_others_do(tmp_path: Path) -> None:
     turns = Turns(tmp_path / "turns.sqlite", "wiki", per_second=0.01)
     assert turns.take(-1.0) == 0
-    assert turns.take(-1.0) == pytest.approx(100, abs=30)
+    assert 0 < turns.take(-1.0) <= 100
