@@ -57,6 +57,10 @@ class Load:
     drawn: int | None = None
     """Responses that are drawn at once; without a number as many as a micro-batch."""
 
+    @property
+    def rows_drawn(self) -> int:
+        return self.drawn or self.micro_batch
+
 
 def setting_of(page: Train, *, on_gpu: bool) -> Setting:
     """As train/base.py loads it: with memory-saving attention and checkpointing on a GPU, and neither on a CPU."""
@@ -236,7 +240,7 @@ class StageMemory:
             return 0
         shape = self.shape
         per_token = 2 * shape.layers * shape.key_value_heads * shape.head_size * self.setting.number_bytes
-        return (self.load.drawn or self.load.micro_batch) * self.load.tokens * per_token
+        return self.load.rows_drawn * self.load.tokens * per_token
 
     @property
     def backward_workspace(self) -> int:
@@ -292,7 +296,7 @@ class StageMemory:
         if not self.kind.draws:
             return 0
         load, shape = self.load, self.shape
-        rows = load.drawn or load.micro_batch
+        rows = load.rows_drawn
         prompts = replace(self, load=replace(load, micro_batch=rows, tokens=load.tokens - load.response_tokens))
         # At the last token a layer's cache is copied to be longer, and repeated for queries that share keys and values.
         shares = shape.key_value_heads < shape.heads

@@ -94,7 +94,7 @@ def _with_small_batches(experiment: Experiment, name: StageName, load: Load) -> 
     page: Optimizer = getattr(experiment.train, name)
     changes = {"batch_size": load.micro_batch, "micro_batch_size": load.micro_batch}
     if isinstance(page, Ppo | Grpo):
-        batch = max(load.micro_batch, load.drawn or 0)
+        batch = max(load.micro_batch, load.rows_drawn)
         changes |= {"batch_size": batch, "updates": 1, "epochs": STEPS}
     if isinstance(page, Grpo):
         changes |= {"group": 1}  # The prompts of a group have one length; the padding of real rows is made of several.
