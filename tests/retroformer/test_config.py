@@ -9,6 +9,7 @@ from retroformer.config import Experiment
 from retroformer.config_file import load
 from retroformer.environments.sections import Alfworld, Hotpotqa
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.train_sections import Ppo
 
 SMALLEST = "run: toy\nenvironment: {name: alfworld}\n"
 
@@ -195,3 +196,10 @@ def test_every_knob_has_a_sentence() -> None:
                 silent.append(f"{section.name}.{knob.target.id}")
     sections = {*Experiment.model_fields, "name", "lora", "endpoint"}
     assert [name for name in silent if name.partition(".")[2] not in sections] == []
+
+
+def test_a_server_sees_to_its_own_batches() -> None:
+    page = {"learning_rate": 1e-5, "batch_size": 4, "micro_batch_size": 2, "draw_batch_size": 4}
+    assert Ppo.model_validate(page).model_dump()["draw_batch_size"] == 4
+    with pytest.raises(ValueError, match="A server draws the responses"):
+        Ppo.model_validate(page | {"generation": {"base_url": "http://127.0.0.1:1/v1"}})

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.train_sections import Generation, Ppo
+from retroformer.train_sections import Generation
 from tests.serve.running import Endpoint, start
 from tests.train.test_ppo import DRAW, END, PROMPTS, adapters, settings
 from tests.train.world import experiment, prompt
@@ -342,10 +342,3 @@ def test_without_generation_the_process_draws_itself_and_the_stage_is_the_same_o
 
     here, there = {"base_url": "http://x/v1"}, {"base_url": "http://y/v1", "timeout_seconds": 9}
     assert stage.fingerprint != drawn_by(here) == drawn_by(there) == drawn_by(here | {"tolerance": 0.2})
-
-
-def test_a_server_sees_to_its_own_batches() -> None:
-    page = {"learning_rate": 1e-5, "batch_size": 4, "micro_batch_size": 2, "draw_batch_size": 4}
-    assert Ppo.model_validate(page).model_dump()["draw_batch_size"] == 4
-    with pytest.raises(ValueError, match="A server draws the responses"):
-        Ppo.model_validate(page | {"generation": {"base_url": "http://127.0.0.1:1/v1"}})
