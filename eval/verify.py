@@ -93,6 +93,6 @@ async def _probe(experiment: Experiment, made: Parts, model: str, prompt: tuple[
 def _probe_prompt(store: Store) -> tuple[Message, ...]:
     """A prompt that the reflector was trained on, where the store has one."""
     for arm in (COLLECT, WRITTEN):
-        if known := store.reflections(arm):
-            return known[0].reflection.prompt
+        if stored := next(store.stream_reflections(arm), None):
+            return stored.reflection.prompt
     return (Message(role="user", content="The last attempt failed. What should the next attempt do first?"),)
