@@ -6,7 +6,8 @@ from contextlib import closing
 
 from collect.tasks import refuse_repeated, tasks_of_round
 from retroformer.arms import collecting
-from retroformer.assembly import Page, check_prompts, conditions, parts
+from retroformer.assembly import Page, check_prompts, parts
+from retroformer.conditions import conditions
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.ledger import Ledger
@@ -31,8 +32,7 @@ async def rate_reflections(page: Page) -> str:
         refuse_repeated(experiment, store, tasks)
         async with parts(page, asks_reflector=True) as made:
             model = experiment.reflector.endpoint.model
-            known = conditions(experiment, made.adapter_sha256.get(model), made.actor_sha256)
-            store.declare(arm, known | _sampling(page))
+            store.declare(arm, conditions(experiment, made.provenance) | _sampling(page))
             with tally("collect", len(tasks)) as counts:
                 experience = Experience(
                     ledger,

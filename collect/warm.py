@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from collect.tasks import ordered_tasks
 from retroformer.arms import WRITTEN
-from retroformer.assembly import Page, Parts, conditions, gather_all, parts
+from retroformer.assembly import Page, Parts, gather_all, parts
+from retroformer.conditions import conditions
 from retroformer.config import ActorSection, EvaluatorSection, Experiment
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
@@ -42,7 +43,7 @@ async def write_advice(page: Page) -> str:
     tasks = ordered_tasks(experiment)[rated:]
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(page, asks_reflector=False) as made:
-            store.declare(WRITTEN, conditions(experiment, None) | {"lesson": experiment.collect.lesson})
+            store.declare(WRITTEN, conditions(experiment) | {"lesson": experiment.collect.lesson})
             held = {
                 Key(arm=WRITTEN, task_id=advice.task_id, trial=advice.trial, candidate=advice.candidate)
                 for advice in store.advice_rows(WRITTEN)

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from eval.actors import with_actor, write_table
-from eval.arms import actor_of, at_arm, check_arms, conditions_of, models, reflector_of, spread
+from eval.arms import actor_of, at_arm, check_arms, conditions_of, held_out_splits, models, reflector_of, spread
 from eval.findings import Findings
 from eval.outcome import ArmOutcome, arm_outcomes
 from eval.report import write_report
@@ -49,7 +49,7 @@ async def _with_actors(pages: Mapping[str, Page]) -> dict[str, tuple[Path, Seque
     Whatever can be refused is refused before the first of them plays.
     """
     experiment = next(iter(pages.values())).experiment
-    tasks = chosen_tasks(experiment, experiment.eval.tasks, _splits(experiment))
+    tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         _refuse_overlap(store, tasks)
         for page in pages.values():
@@ -163,18 +163,13 @@ def _of_arm(stage: _Stage, stored: str, arm: Arm) -> Experience:
 
 def _spent(store: Store) -> Usage:
     """By all arms that are played for a report."""
-    return store.usage(*(arm for arm in store.arms() if not is_for_training(arm)))
-
-
-def _splits(experiment: Experiment) -> tuple[str, ...]:
-    split = experiment.eval.split or experiment.environment.split
-    return (split,) if isinstance(split, str) else split
+    return sum((usage for arm, usage in store.accounts().items() if not is_for_training(arm)), Usage())
 
 
 def _held_out(page: Page) -> Page:
     """The page with the (first) held-out split in place of the training split; a game of another can be played, too."""
     experiment = page.experiment
-    environment = experiment.environment.model_copy(update={"split": _splits(experiment)[0]})
+    environment = experiment.environment.model_copy(update={"split": held_out_splits(experiment)[0]})
     return Page(page.path, page.overrides, experiment.model_copy(update={"environment": environment}))
 
 

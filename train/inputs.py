@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 
 from retroformer.arms import WRITTEN, collecting, is_rated
+from retroformer.conditions import check_training_facts
 from retroformer.config import Experiment
 from retroformer.errors import MissingInput
 from retroformer.rating import Rating, counted, preference_pairs, rated_reflections, ratings
@@ -90,7 +91,10 @@ def failures(experiment: Experiment) -> list[Failure]:
 
 
 def _rated_arms(store: Store, experiment: Experiment) -> list[str]:
-    return [arm for arm in store.arms() if is_rated(arm, experiment.round)]
+    """Arms to train on. Raises ConfigError where one was made under other conditions than the config describes."""
+    arms = [arm for arm in store.arms() if is_rated(arm, experiment.round)]
+    check_training_facts(store, experiment, arms)
+    return arms
 
 
 def _rated(store: Store, experiment: Experiment) -> Iterator[Rating]:

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from retroformer.arms import LIVE
-from retroformer.assembly import Page, check_prompts, conditions, gather_all, parts
+from retroformer.assembly import Page, check_prompts, gather_all, parts
+from retroformer.conditions import conditions
 from retroformer.config import Experiment
 from retroformer.errors import InfrastructureFailure
 from retroformer.experience import Budget, Experience
 from retroformer.ledger import Ledger
+from retroformer.provenance import Provenance
 from retroformer.records import Author, Key, Outcome, Reflection, Sampling
 from retroformer.reflectors.baseline import NoReflector
 from retroformer.store import Store, open_store
@@ -45,7 +47,7 @@ def live_returns(page: Page, failures: Sequence[Failure]) -> Iterator["LiveRetur
         stack = AsyncExitStack()
         try:
             made = runner.run(stack.enter_async_context(parts(page, asks_reflector=False)))
-            store.declare(LIVE, conditions_of_play(experiment, made.actor_sha256))
+            store.declare(LIVE, conditions_of_play(experiment, made.provenance))
             experience = Experience(
                 ledger,
                 LIVE,
@@ -61,9 +63,9 @@ def live_returns(page: Page, failures: Sequence[Failure]) -> Iterator["LiveRetur
             runner.run(stack.aclose())
 
 
-def conditions_of_play(experiment: Experiment, actor_sha256: str | None = None) -> dict[str, Any]:
+def conditions_of_play(experiment: Experiment, provenance: Provenance | None = None) -> dict[str, Any]:
     """What a rollout depends on besides the failure and the text; who wrote the text does not matter."""
-    known = conditions(experiment, None, actor_sha256)
+    known = conditions(experiment, provenance)
     del known["reflector"]
     return known | {"repeats": experiment.collect.repeats}
 

@@ -7,7 +7,7 @@ work, and nothing is stored twice. Rollouts and reflections that the infrastruct
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -37,6 +37,8 @@ from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, KEY, 
 
 _IDS_AT_ONCE = 500
 """Task ids in one query; databases bound the number of parameters."""
+_FACTS_AT_ONCE = 500
+"""Facts of an import that are in memory together."""
 
 Item = TypeVar("Item")
 
@@ -64,7 +66,7 @@ class Store:
         """
         record = conditions.model_dump(mode="json") if isinstance(conditions, BaseModel) else dict(conditions)
         wanted = json.loads(canonical_json(record))
-        sha256 = sha256_of(wanted)
+        sha256 = sha256_of(wanted) if wanted else schema.UNDECLARED
 
         def work(connection: sa.Connection) -> None:
             insert = insert_into(CONDITIONS, connection).on_conflict_do_nothing()
@@ -76,18 +78,38 @@ class Store:
         self._database.write(work)
         self._declared[arm] = sha256
 
-    def add(self, facts: Sequence[NewFact], *, charge_repeated: bool = True) -> list[Trajectory | Reflection | None]:
+    def add(self, facts: Sequence[NewFact]) -> list[Trajectory | Reflection | None]:
         """Store facts in one transaction; for each what counts under its key, which is the first writer's.
 
-        `charge_repeated`: whether facts whose key was taken count in the accounts. A call that lost a race was paid
-        for; a fact that is imported once more was not.
+        All of them are charged to the accounts: a call that lost a race was paid for.
 
         Raises:
             ConfigError: an arm holds facts made under other conditions.
             StoreError: the store could not be written.
         """
         rows = [prepared(fact) for fact in facts]
-        return self._database.write(lambda connection: self._add(connection, rows, charge_repeated))
+        return self._database.write(lambda connection: self._add(connection, rows))
+
+    def add_all(self, facts: Callable[[], Iterable[NewFact]]) -> int:
+        """Store facts that somebody else has made and paid for, in one transaction; the number of those that are new.
+
+        `facts` is called anew when the transaction must be repeated.
+
+        Raises:
+            ConfigError: an arm holds facts made under other conditions; nothing is stored then.
+        """
+
+        def work(connection: sa.Connection) -> int:
+            new = 0
+            some = list[Prepared]()
+            for fact in facts():
+                some.append(prepared(fact))
+                if len(some) == _FACTS_AT_ONCE:
+                    new += self._add_unpaid(connection, some)
+                    some = []
+            return new + self._add_unpaid(connection, some)
+
+        return self._database.write(work)
 
     def add_trajectory(self, key: Key, trajectory: Trajectory) -> Trajectory:
         """Store a valid attempt, and return the one that counts: of two writers, the first one's."""
@@ -149,6 +171,18 @@ class Store:
         """The columns of reflections, in the order of their keys."""
         columns = [REFLECTIONS.c[name] for name in AdviceRow._fields]
         return map(AdviceRow._make, self._stream(REFLECTIONS, columns, arm, task_ids))
+
+    def exported_trajectories(self, arm: str) -> Iterator[dict[str, Any]]:
+        """Columns and JSON of attempts, in the order of their keys."""
+        names = (*KEY, "split", "outcome", "ending", "episode_return", "actions", "conditions_sha256", "record")
+        rows = self._stream(TRAJECTORIES, [TRAJECTORIES.c[name] for name in names], arm, None)
+        return (dict(zip(names, row, strict=True)) for row in rows)
+
+    def exported_reflections(self, arm: str) -> Iterator[dict[str, Any]]:
+        """Columns and JSON of reflections, in the order of their keys."""
+        names = (*KEY, "text", "model", "previous_candidate", "conditions_sha256", "record")
+        rows = self._stream(REFLECTIONS, [REFLECTIONS.c[name] for name in names], arm, None)
+        return (dict(zip(names, row, strict=True)) for row in rows)
 
     def rating_rows(self, arm: str, *, records: bool = False) -> Iterator[RatingRow]:
         """Every reflection whose trial before and trial after are stored, with their returns; a row for each repeat.
@@ -217,12 +251,20 @@ class Store:
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id.desc()).limit(1)
         return next(iter(self._scalars(chosen)), "")
 
-    def usage(self, *arms: str) -> Usage:
-        """All that these arms consumed so far, spoiled attempts and calls that lost a race included."""
-        sums = [sa.func.sum(ACCOUNTS.c[name]) for name in USAGE]
-        chosen = sa.select(*sums).where(ACCOUNTS.c.experiment == self.experiment, ACCOUNTS.c.arm.in_(arms))
-        row = self._database.read(lambda connection: connection.execute(chosen).one())
-        return Usage(**{name: value or 0 for name, value in zip(USAGE, row, strict=True)})
+    def usage(self, arm: str) -> Usage:
+        """All that an arm consumed so far, spoiled attempts and calls that lost a race included."""
+        return self.accounts().get(arm, Usage())
+
+    def accounts(self) -> dict[str, Usage]:
+        """What each arm consumed so far."""
+        chosen = sa.select(ACCOUNTS.c.arm, *(ACCOUNTS.c[name] for name in USAGE))
+        mine = chosen.where(ACCOUNTS.c.experiment == self.experiment).order_by(ACCOUNTS.c.arm)
+        rows = self._database.read(lambda connection: connection.execute(mine).all())
+        return {arm: Usage(**dict(zip(USAGE, spent, strict=True))) for arm, *spent in rows}
+
+    def charge(self, arm: str, usage: Usage) -> None:
+        """Count calls that made no fact, such as a probe."""
+        self._database.write(lambda connection: self._charge(connection, {arm: usage}))
 
     def mean_tokens(self, arm: str) -> list[tuple[float, float] | None]:
         """Prompt and completion tokens of a mean attempt, and of a mean reflection; None where there is none."""
@@ -253,28 +295,36 @@ class Store:
         """Give leases and connections back."""
         self._database.close()
 
-    def _add(
-        self, connection: sa.Connection, facts: Sequence[Prepared], charge_repeated: bool
-    ) -> list[Trajectory | Reflection | None]:
-        for arm in sorted({fact.key.arm for fact in facts} - self._bound):
-            self._bind(connection, arm)
-        first = set[int]()
-        for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
-            chosen = [(number, fact) for number, fact in enumerate(facts) if fact.table is table]
-            if chosen:
-                first |= self._insert(connection, table, chosen)
-        spent: defaultdict[str, Usage] = defaultdict(Usage)
-        for number, fact in enumerate(facts):
-            if charge_repeated or number in first:
-                spent[fact.key.arm] += fact.usage
-        self._charge(connection, spent)
-        self._bound |= {fact.key.arm for fact in facts}
+    def _add(self, connection: sa.Connection, facts: Sequence[Prepared]) -> list[Trajectory | Reflection | None]:
+        first = self._insert(connection, facts)
+        self._charge(connection, _sums(facts))
         return [
             fact.record if number in first or fact.record is None else self._first(connection, fact)
             for number, fact in enumerate(facts)
         ]
 
-    def _insert(self, connection: sa.Connection, table: sa.Table, facts: Sequence[tuple[int, Prepared]]) -> set[int]:
+    def _add_unpaid(self, connection: sa.Connection, facts: Sequence[Prepared]) -> int:
+        first = self._insert(connection, facts)
+        self._charge(connection, _sums([facts[number] for number in first]))
+        return len(first)
+
+    def _insert(self, connection: sa.Connection, facts: Sequence[Prepared]) -> set[int]:
+        """Insert facts; the numbers of those whose key was free."""
+        # What was spoiled is no fact: it binds nothing.
+        arms = {fact.key.arm for fact in facts if fact.table is not INVALIDS}
+        for arm in sorted(arms - self._bound):
+            self._bind(connection, arm)
+        first = set[int]()
+        for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
+            chosen = [(number, fact) for number, fact in enumerate(facts) if fact.table is table]
+            if chosen:
+                first |= self._insert_into(connection, table, chosen)
+        self._bound |= arms
+        return first
+
+    def _insert_into(
+        self, connection: sa.Connection, table: sa.Table, facts: Sequence[tuple[int, Prepared]]
+    ) -> set[int]:
         """Insert rows of one table; the numbers of those whose key was free."""
         # Writers that insert the same keys in one order wait for each other instead of locking each other out.
         ordered = sorted(facts, key=lambda numbered: [numbered[1].row[name] for name in KEY])
@@ -379,6 +429,14 @@ def differences(bound: Any, wanted: Any, at: str = "") -> Iterator[str]:
             yield from differences(bound.get(name), wanted.get(name), f"{at}.{name}" if at else name)
     elif bound != wanted:
         yield f"{at}={bound!r}, not {wanted!r}"
+
+
+def _sums(facts: Iterable[Prepared]) -> dict[str, Usage]:
+    """What facts of each arm consumed."""
+    spent: defaultdict[str, Usage] = defaultdict(Usage)
+    for fact in facts:
+        spent[fact.key.arm] += fact.usage
+    return spent
 
 
 def _key(row: sa.Row[Any]) -> Key:

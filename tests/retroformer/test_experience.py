@@ -206,7 +206,9 @@ def test_the_budget_knows_what_earlier_runs_spent(store: Store) -> None:
     improve(experience(store))
     assert store.usage("collect") == Usage(calls=5, prompt_tokens=500, completion_tokens=50, dollars=2.5)
     with pytest.raises(BudgetExhausted, match=r"2.5 dollars is spent \(2.5\).*collect.dollars"):
-        improve(experience(store, budget=Budget(Collect(dollars=2.5), lambda: store.usage("collect"))), 2, "another task")
+        improve(
+            experience(store, budget=Budget(Collect(dollars=2.5), lambda: store.usage("collect"))), 2, "another task"
+        )
 
 
 def test_a_spent_budget_does_not_stop_what_costs_nothing(store: Store) -> None:
