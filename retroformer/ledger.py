@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from retroformer.errors import RetroformerError, StoreError
+from retroformer.errors import ConfigError, RetroformerError, StoreError
 from retroformer.records import Reflection, Trajectory
 from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
 from retroformer.store.rows import NewFact
@@ -41,12 +41,7 @@ class Ledger:
         self, question: Callable[Parameters, Result], *arguments: Parameters.args, **named: Parameters.kwargs
     ) -> Result:
         """Answer a question about the store in its thread. Raises StoreError, and what the question raises."""
-        self.check()
-        try:
-            return await self._in_thread(lambda: question(*arguments, **named))
-        except StoreError as error:
-            self._failure = error
-            raise
+        return await self._in_thread(lambda: question(*arguments, **named))
 
     async def keep_trajectory(self, fact: NewTrajectory) -> Trajectory:
         """Store an attempt, and return the one that counts. Raises StoreError, ConfigError."""
@@ -81,8 +76,6 @@ class Ledger:
             try:
                 kept = await self._in_thread(lambda facts=facts: self.store.add(facts))  # type: ignore[misc]
             except Exception as error:
-                if isinstance(error, RetroformerError):
-                    self._failure = error
                 for _, stored in batch + self._waiting:
                     if not stored.done():
                         stored.set_exception(error)
@@ -93,4 +86,14 @@ class Ledger:
                     stored.set_result(record)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        def unless_failed() -> Result:
+            # Looked at in the thread: a question that waited behind a failing write must not be answered.
+            self.check()
+            try:
+                return work()
+            except (StoreError, ConfigError) as error:
+                self._failure = error
+                raise
+
+        self.check()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, unless_failed)
