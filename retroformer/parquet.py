@@ -6,8 +6,9 @@ changed freely. The metadata of both files hold the conditions themselves.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,10 +18,10 @@ from retroformer.canonical import sha256_of
 from retroformer.conditions import check_imported
 from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.rating import Rating, ratings
+from retroformer.rating import ratings
 from retroformer.records import Key, Outcome, Reflection, Trajectory
 from retroformer.store import NewReflection, NewTrajectory, Store, open_store
-from retroformer.store.schema import KEY, UNDECLARED
+from retroformer.store.schema import KEY, REFLECTIONS, TRAJECTORIES, UNDECLARED
 
 if TYPE_CHECKING:
     import pyarrow
@@ -39,7 +40,8 @@ class _File(NamedTuple):
     name: str
     columns: tuple[tuple[str, str], ...]
     """Names and Arrow types of the columns behind the key."""
-    rows: Callable[[Store, str], Iterator[Row]]
+    rows: Callable[[Store, str], Iterator[Sequence[Any]]]
+    """The facts of an arm in the order of their keys: values of the key, then of the columns."""
     fact: Callable[[Row], NewTrajectory | NewReflection]
     """The fact of a row. Raises ValueError with the name of the field at fault."""
 
@@ -140,54 +142,45 @@ def _reflection(row: Row) -> NewReflection:
     return NewReflection(key, previous_candidate, Reflection.model_validate_json(row["record"]))
 
 
-def _trajectory_rows(store: Store, arm: str) -> Iterator[Row]:
-    return store.exported_trajectories(arm)
+def _trajectory_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
+    return store.exported(TRAJECTORIES, arm, [name for name, _ in _TRAJECTORY_COLUMNS])
 
 
-def _reflection_rows(store: Store, arm: str) -> Iterator[Row]:
+def _reflection_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
+    """The rating is the last column."""
     rated = ratings(store, arm)
     waiting = next(rated, None)
-    for row in store.exported_reflections(arm):
+    for row in store.exported(REFLECTIONS, arm, [name for name, _ in _REFLECTION_COLUMNS]):
         # Both come in the order of their keys, and each rating has its reflection.
-        mine = waiting is not None and _rated(waiting) == (row["task_id"], row["trial"], row["candidate"])
-        yield row | {"rating": waiting.rating if mine and waiting else None}
-        if mine:
+        _, *key = row[:4]
+        if waiting is not None and key == [waiting.task_id, waiting.trial, waiting.candidate]:
+            yield (*row, waiting.rating)
             waiting = next(rated, None)
-
-
-def _rated(rating: Rating) -> tuple[str, int, int]:
-    return rating.task_id, rating.trial, rating.candidate
+        else:
+            yield (*row, None)
 
 
 _KEY_COLUMNS = (("arm", "string"), ("task_id", "string"), *((name, "int64") for name in KEY[2:]))
+_TRAJECTORY_COLUMNS = (
+    ("split", "string"),
+    ("outcome", "string"),
+    ("ending", "string"),
+    ("episode_return", "double"),
+    ("actions", "int64"),
+    ("conditions_sha256", "string"),
+    ("record", "string"),
+)
+_REFLECTION_COLUMNS = (
+    ("text", "string"),
+    ("model", "string"),
+    ("previous_candidate", "int64"),
+    ("conditions_sha256", "string"),
+    ("record", "string"),
+)
+_RATING = (("rating", "double"),)
 _FILES = (
-    _File(
-        "trajectories.parquet",
-        (
-            ("split", "string"),
-            ("outcome", "string"),
-            ("ending", "string"),
-            ("episode_return", "double"),
-            ("actions", "int64"),
-            ("conditions_sha256", "string"),
-            ("record", "string"),
-        ),
-        _trajectory_rows,
-        _trajectory,
-    ),
-    _File(
-        "reflections.parquet",
-        (
-            ("text", "string"),
-            ("model", "string"),
-            ("rating", "double"),
-            ("previous_candidate", "int64"),
-            ("conditions_sha256", "string"),
-            ("record", "string"),
-        ),
-        _reflection_rows,
-        _reflection,
-    ),
+    _File("trajectories.parquet", _TRAJECTORY_COLUMNS, _trajectory_rows, _trajectory),
+    _File("reflections.parquet", _REFLECTION_COLUMNS + _RATING, _reflection_rows, _reflection),
 )
 
 
@@ -207,16 +200,11 @@ def _write(
     with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
         for arm in arms:
             rows = file.rows(store, arm)
-            while some := list(_first(rows, _ROWS_AT_ONCE)):
-                writer.write_table(pyarrow.Table.from_pylist(some, schema))
+            while some := list(islice(rows, _ROWS_AT_ONCE)):
+                writer.write_table(pyarrow.table(list(zip(*some, strict=True)), schema=schema))
                 count += len(some)
     partial.replace(path)
     return count
-
-
-def _first(rows: Iterator[Row], count: int) -> Iterator[Row]:
-    for row, _ in zip(rows, range(count), strict=False):
-        yield row
 
 
 def _facts(file: _File, path: Path) -> Iterator[tuple[Row, NewTrajectory | NewReflection]]:

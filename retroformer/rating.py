@@ -8,7 +8,7 @@ from itertools import combinations, groupby
 from typing import Protocol, TypeVar
 
 from retroformer.records import Key, PreferencePair, RatedReflection, Reflection, Returns
-from retroformer.store import RatingRow, Store
+from retroformer.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,16 @@ def ratings(store: Store, arm: str, *, records: bool = False) -> Iterator[Rating
     The store holds valid attempts only, so a reflection whose retry the infrastructure spoiled is not rated: it waits
     for the next run.
     """
-    for _, repeats in groupby(store.rating_rows(arm, records=records), key=_rated_by):
-        rows = list(repeats)
-        first = rows[0]
-        yield Rating(
-            first.task_id,
-            first.trial,
-            first.candidate,
-            first.text,
-            first.return_before,
-            tuple(row.return_after for row in rows),
-            first.record,
-        )
+    rated: tuple[str, int, int] | None = None
+    text, before, returns, record = "", 0.0, list[float](), None
+    for task_id, trial, candidate, text_, before_, after, record_ in store.rating_rows(arm, records=records):
+        if rated != (task_id, trial, candidate):
+            if rated is not None:
+                yield Rating(*rated, text, before, tuple(returns), record)
+            rated, text, before, returns, record = (task_id, trial, candidate), text_, before_, [], record_
+        returns.append(after)
+    if rated is not None:
+        yield Rating(*rated, text, before, tuple(returns), record)
 
 
 def rated_reflections(store: Store, arm: str) -> Iterator[RatedReflection]:
@@ -100,9 +98,12 @@ def preferences(rated: Iterable[Rated]) -> Iterator[tuple[Rated, Rated]]:
     Reflections on one trajectory must come one after the other, as they do in the order of their keys.
     """
     for _, candidates in groupby(rated, key=lambda candidate: candidate.trajectory):
-        for first, second in combinations(candidates, 2):
-            better, worse = (second, first) if second.rating > first.rating else (first, second)
-            margin = better.rating - worse.rating
+        worth = [(candidate.rating, candidate) for candidate in candidates]
+        for first, second in combinations(worth, 2):
+            if first[0] == second[0]:
+                continue
+            (most, better), (least, worse) = (second, first) if second[0] > first[0] else (first, second)
+            margin = most - least
             if margin > math.hypot(better.standard_error, worse.standard_error) and better.text != worse.text:
                 yield better, worse
 
@@ -117,7 +118,3 @@ def preference_pairs(store: Store, arm: str) -> Iterator[PreferencePair]:
             rejected=worse.text,
             margin=better.rating - worse.rating,
         )
-
-
-def _rated_by(row: RatingRow) -> tuple[str, int, int]:
-    return row.task_id, row.trial, row.candidate

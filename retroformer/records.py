@@ -191,7 +191,8 @@ class Returns:
     @property
     def rating(self) -> float:
         """How much the next trial gained: G[i+1] - G[i], a mean over the repeats (Retroformer, section 4.3)."""
-        return fmean(self.returns_after) - self.return_before
+        after = self.returns_after
+        return (after[0] if len(after) == 1 else fmean(after)) - self.return_before
 
     @property
     def standard_error(self) -> float:

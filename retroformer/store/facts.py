@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from pydantic import BaseModel
@@ -173,17 +173,9 @@ class Store:
         columns = [REFLECTIONS.c[name] for name in AdviceRow._fields]
         return map(AdviceRow._make, self._stream(REFLECTIONS, columns, arm, task_ids))
 
-    def exported_trajectories(self, arm: str) -> Iterator[dict[str, Any]]:
-        """Columns and JSON of attempts, in the order of their keys."""
-        names = (*KEY, "split", "outcome", "ending", "episode_return", "actions", "conditions_sha256", "record")
-        rows = self._stream(TRAJECTORIES, [TRAJECTORIES.c[name] for name in names], arm, None)
-        return (dict(zip(names, row, strict=True)) for row in rows)
-
-    def exported_reflections(self, arm: str) -> Iterator[dict[str, Any]]:
-        """Columns and JSON of reflections, in the order of their keys."""
-        names = (*KEY, "text", "model", "previous_candidate", "conditions_sha256", "record")
-        rows = self._stream(REFLECTIONS, [REFLECTIONS.c[name] for name in names], arm, None)
-        return (dict(zip(names, row, strict=True)) for row in rows)
+    def exported(self, table: sa.Table, arm: str, names: Sequence[str]) -> Iterator[Sequence[Any]]:
+        """The key and these columns of all facts of a table, in the order of their keys."""
+        return self._stream(table, [table.c[name] for name in (*KEY, *names)], arm, None)
 
     def rating_rows(self, arm: str, *, records: bool = False) -> Iterator[RatingRow]:
         """Every reflection whose trial before and trial after are stored, with their returns; a row for each repeat.
@@ -204,7 +196,6 @@ class Store:
         query = (
             sa.select(
                 *key,
-                advice.c.previous_candidate,
                 advice.c.text,
                 before.c.episode_return,
                 after.c.episode_return,
@@ -214,7 +205,7 @@ class Store:
             .where(self._of_arm(advice, arm))
             .order_by(*key, after.c.repeat)
         )
-        return map(RatingRow._make, self._database.stream(query))
+        return cast("Iterator[RatingRow]", self._database.stream(query))
 
     # Counting.
 

@@ -123,15 +123,9 @@ class AdviceRow(NamedTuple):
     previous_candidate: int
 
 
-class RatingRow(NamedTuple):
-    """A reflection beside the returns of the trial before it and of one repeat of the trial after it."""
+RatingRow = tuple[str, int, int, str, float, float, str | None]
+"""A reflection beside the returns of the trial before it and of one repeat of the trial after it.
 
-    task_id: str
-    trial: int
-    candidate: int
-    previous_candidate: int
-    text: str
-    return_before: float
-    return_after: float
-    record: str | None
-    """The reflection as JSON, where it was asked for."""
+Task id, trial, candidate, text, return before, return after, and the reflection as JSON where it was asked for. A plain
+tuple, as a million of them pass through one loop.
+"""
