@@ -13,6 +13,7 @@ from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.rating import rated_reflections
 from retroformer.records import Key, Reflection, Trajectory
+from retroformer.redaction import redacted, redacted_data
 from retroformer.store import Store, open_store
 
 _FILES = ("trajectories.parquet", "reflections.parquet")
@@ -64,14 +65,16 @@ def _trajectory_rows(store: Store, arm: str) -> Iterable[dict[str, Any]]:
     for key, one in store.trajectories(arm).items():
         columns = {"split": one.task.split, "outcome": one.outcome.value, "ending": one.ending.value}
         numbers = {"episode_return": one.episode_return, "actions": len(one.steps)}
-        yield key.model_dump() | columns | numbers | {"record": one.model_dump_json()}
+        yield key.model_dump() | columns | numbers | {"record": redacted_data(one.model_dump_json())}
 
 
 def _reflection_rows(store: Store, arm: str) -> Iterable[dict[str, Any]]:
     ratings = {one.key: one.rating for one in rated_reflections(store, arm)}
     for key, previous_candidate, one, _ in store.reflections(arm):
-        columns = {"text": one.text, "model": one.author.model, "rating": ratings.get(key)}
-        record = one.model_dump_json()
+        columns = {"text": redacted_data(one.text), "model": one.author.model, "rating": ratings.get(key)}
+        # Older versions stored addresses with their credentials.
+        author = one.author.model_copy(update={"endpoint": redacted(one.author.endpoint)})
+        record = redacted_data(one.model_copy(update={"author": author}).model_dump_json())
         yield key.model_dump() | columns | {"previous_candidate": previous_candidate, "record": record}
 
 

@@ -20,6 +20,7 @@ from sqlalchemy import event, exc
 from retroformer.config import Experiment
 from retroformer.errors import ConfigError, StoreError
 from retroformer.records import Key, Reflection, Trajectory, Usage
+from retroformer.secret_url import SecretUrl
 
 _METADATA = sa.MetaData()
 _PATIENCE_SECONDS = 30
@@ -91,10 +92,10 @@ class Store:
     """The facts of one experiment."""
 
     def __init__(self, url: str, experiment: str) -> None:
-        self.url = url
+        self.url = SecretUrl(url)
         self.experiment = experiment
         with self._translated():
-            parsed = sa.make_url(url)
+            parsed = sa.make_url(self.url.secret_url())
             if parsed.get_backend_name() == "sqlite" and parsed.database:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             self._engine = sa.create_engine(parsed)
