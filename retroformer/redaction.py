@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO, cast
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
@@ -108,7 +108,7 @@ class _RedactedRecord(logging.LogRecord):
 class _Guarded:
     """A text stream that hides secrets in each piece that is written to it."""
 
-    def __init__(self, stream: TextIO, hide: Any) -> None:
+    def __init__(self, stream: TextIO, hide: Callable[[str], str]) -> None:
         self._stream, self._hide = stream, hide
 
     def write(self, text: str) -> int:

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from base64 import b64encode
@@ -162,6 +164,39 @@ def test_a_store_that_cannot_be_reached_is_named_without_its_password(tmp_path: 
     for command in (["collect", "page.yaml"], ["eval", "page.yaml"], ["retroformer", "export", "page.yaml", "out"]):
         said = workplace.run(*command, f"store={store}", status=1)
         assert "The store postgresql+psycopg://me:***@127.0.0.1:1/retroformer?sslpassword=***" in said
+
+
+def test_the_password_of_a_store_is_sent_and_its_echo_is_hidden(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        sent: list[bytes] = []
+        database = threading.Thread(target=_refuse_a_password, args=(listening, sent), daemon=True)
+        database.start()
+        port = listening.getsockname()[1]
+        store = (
+            f"postgresql+psycopg://me:{STORE_PASSWORD}@127.0.0.1:{port}/retroformer?sslmode=disable&gssencmode=disable"
+        )
+        said = Workplace(tmp_path, page_for("127.0.0.1:1")).run("collect", "page.yaml", f"store={store}", status=1)
+        database.join(_PATIENCE_SECONDS)
+    assert sent == [STORE_PASSWORD.encode()]
+    assert f"The store postgresql+psycopg://me:***@127.0.0.1:{port}/retroformer?" in said
+    assert "no user has the password ***" in said
+
+
+def _refuse_a_password(listening: socket.socket, sent: list[bytes]) -> None:
+    """PostgreSQL's protocol, version 3: ask for the password in clear text, and repeat it in the refusal."""
+
+    def message() -> bytes:
+        return reading.read(int.from_bytes(reading.read(4)) - 4)
+
+    connection, _ = listening.accept()
+    with connection, connection.makefile("rb") as reading:
+        message()
+        connection.sendall(b"R" + (8).to_bytes(4) + (3).to_bytes(4))
+        assert reading.read(1) == b"p"
+        sent.append(message().removesuffix(b"\0"))
+        error = b"SFATAL\0C28P01\0Mno user has the password " + sent[0] + b"\0\0"
+        connection.sendall(b"E" + (len(error) + 4).to_bytes(4) + error)
 
 
 def test_training_and_serving_leave_no_secret_behind(tmp_path: Path, remote: Endpoint) -> None:
