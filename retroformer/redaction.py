@@ -12,6 +12,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, TextIO, cast
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
@@ -20,6 +21,9 @@ _SHORTEST = 8
 """Characters. A shorter value is no secret that can be told from ordinary words; in a URL its place gives it away."""
 _SHORTEST_IN_DATA = 12
 """Characters. API keys are longer; passwords such as `postgres` are also words."""
+
+_ANY_TEXT = "surrogatepass"
+"""An environment variable may hold bytes that are no text."""
 
 _LETTERS = r"[^=&?#;\s'\"]{0,32}"
 SECRET_NAME = rf"{_LETTERS}(?:key|token|secret|pass|pwd|auth|sig|cred|jwt|session|code|odbc_connect){_LETTERS}"
@@ -40,34 +44,36 @@ class _Known:
     """The secrets of this process, in every spelling that text may hold them in."""
 
     def __init__(self) -> None:
-        self._spellings: set[str] = set()
-        self._patterns: dict[int, re.Pattern[str] | None] = {}
+        self._spellings: frozenset[str] = frozenset()
 
     def add(self, spellings: Iterable[str]) -> None:
-        new = set(spellings) - self._spellings
-        if new:
-            self._spellings |= new
-            self._patterns.clear()
+        self._spellings = self._spellings.union(spellings)
 
     def hidden_in(self, text: str, shortest: int) -> str:
-        if shortest not in self._patterns:
-            # The longest first: one secret may begin with another.
-            long = sorted((one for one in self._spellings if len(one) >= shortest), key=len, reverse=True)
-            self._patterns[shortest] = re.compile("|".join(map(re.escape, long))) if long else None
-        pattern = self._patterns[shortest]
+        pattern = _pattern_of(self._spellings, shortest)
         return pattern.sub(HIDDEN, text) if pattern else text
+
+
+@lru_cache(maxsize=4)
+def _pattern_of(spellings: frozenset[str], shortest: int) -> re.Pattern[str] | None:
+    """Matches those that are long enough, the longest first: one secret may begin with another."""
+    long = sorted((one for one in spellings if len(one) >= shortest), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, long))) if long else None
 
 
 _KNOWN = _Known()
 
 
 def keep_secret(value: str, user: str | None = None) -> None:
-    """Hide `value` from now on wherever this process writes; with its `user`, also what HTTP makes of the two."""
+    """Hide `value` from now on wherever this process writes; also what HTTP makes of it and its `user`."""
     plain = unquote(value)
     spellings = {value, plain, unquote_plus(value)}
-    spellings |= {encode(one) for one in (value, plain) for encode in (quote, quote_plus, _without_slashes, _escaped)}
-    if user is not None:
-        spellings.add(base64.b64encode(f"{unquote(user)}:{plain}".encode()).decode())
+    for one in (value, plain):
+        # As repr and JSON write it between quotes, and as URLs do.
+        spellings |= {repr(one)[1:-1], quote_plus(one, errors=_ANY_TEXT)}
+        spellings |= {quote(one, safe, errors=_ANY_TEXT) for safe in ("", "/")}
+    pair = f"{plain}:" if user is None else f"{unquote(user)}:{plain}"
+    spellings.add(base64.b64encode(pair.encode(errors=_ANY_TEXT)).decode())
     _KNOWN.add(spellings - {HIDDEN})
 
 
@@ -121,12 +127,3 @@ class _Guarded:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _without_slashes(text: str) -> str:
-    return quote(text, safe="")
-
-
-def _escaped(text: str) -> str:
-    """As repr and JSON write it between quotes."""
-    return repr(text)[1:-1]

@@ -118,6 +118,16 @@ def test_a_password_of_a_url_is_known_decoded_and_in_a_header() -> None:
         assert redacted(f"({spelling})") == "(***)"
 
 
+def test_a_lone_user_of_a_web_address_is_a_key_and_known_in_a_header() -> None:
+    SecretUrl("https://sk-lone-user@host/v1")
+    assert redacted("(sk-lone-user) (c2stbG9uZS11c2VyOg==)") == "(***) (***)"
+
+
+def test_a_key_of_bytes_that_are_no_text_is_hidden() -> None:
+    keep_secret("sk-odd-\udc80-\ud800-key")
+    assert redacted("it is sk-odd-\udc80-\ud800-key") == "it is ***"
+
+
 def test_of_two_secrets_the_longer_one_is_hidden_whole() -> None:
     keep_secret("marked-begin")
     keep_secret("marked-begin-and-more")
