@@ -8,6 +8,7 @@ from eval.page import to_html
 from eval.statistics import bootstrap
 from eval.table import table
 from retroformer.config import Experiment
+from retroformer.redaction import redacted
 
 
 def with_actor(experiment: Experiment, name: str) -> Experiment:
@@ -47,6 +48,7 @@ def write_table(experiment: Experiment, played: Mapping[str, Sequence[ArmOutcome
     )
     folder = experiment.folder / "eval"
     folder.mkdir(parents=True, exist_ok=True)
+    text = redacted(text)
     (folder / "report.md").write_text(text, encoding="utf-8")
     (folder / "report.html").write_text(to_html(text, f"Retroformer: {experiment.run}"), encoding="utf-8")
     return folder / "report.html"

@@ -27,6 +27,7 @@ from eval.training import reward_audit, trained_adapters, training_table
 from eval.training_curves import curve_table, draw_training
 from retroformer.environments.sections import Alfworld
 from retroformer.records import Task
+from retroformer.redaction import redacted
 
 
 def write_report(findings: Findings) -> Path:
@@ -36,7 +37,7 @@ def write_report(findings: Findings) -> Path:
     tasks = findings.outcomes[0].solved_NT.shape[1]
     title = f"{findings.experiment.environment.name}, {tasks} held-out tasks, trial 0 shared"
     draw_curve(findings.outcomes, title, findings.experiment.seed, folder / "curve.png")
-    text = "\n\n".join(_sections(findings)) + "\n"
+    text = redacted("\n\n".join(_sections(findings))) + "\n"
     (folder / "report.md").write_text(text, encoding="utf-8")
     page = to_html(text, f"Retroformer: {findings.experiment.run}")
     for picture in folder.glob("*.png"):

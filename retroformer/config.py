@@ -11,13 +11,15 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 from retroformer.best_of import BEST_OF
 from retroformer.environments import section_of
 from retroformer.environments.sections import EnvironmentSection
+from retroformer.secret_url import SecretUrl
 from retroformer.section import Positive, Section
 from retroformer.train_sections import Train
 
 
 class Endpoint(Section):
-    base_url: str | None = None
-    """An OpenAI-compatible `/v1` address; without one, the experiment's own server is started for the stage."""
+    base_url: SecretUrl | None = None
+    """An OpenAI-compatible `/v1` address; without one, the experiment's own server is started for the stage.
+    Credentials in it (`https://user:password@host/v1`, `?api_key=`) are used, and written nowhere."""
     model: str = "base"
     """The name to ask for: `base`, a stage of this run, a name of serve.adapters, or the remote model's name."""
     api: Literal["chat", "completions"] = "chat"
@@ -25,7 +27,7 @@ class Endpoint(Section):
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key; a local server needs none."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
-    """How long one call may take before it counts as failed."""
+    """How long one call may take, its retries and their pauses included, before it counts as failed."""
     dollars_per_million: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (0.0, 0.0)
     """Price of a million prompt and of a million completion tokens, for the accounts and the budget."""
 
@@ -201,8 +203,9 @@ class Experiment(Section):
     round: Positive = 1
     """Of collecting and training. A later round collects on the next tasks, with a reflector that an earlier one has
     trained, and trains anew on the reflections of all rounds so far."""
-    store: str | None = None
-    """A SQLAlchemy URL where several machines write; without one runs/RUN/experience.db."""
+    store: SecretUrl | None = None
+    """A SQLAlchemy URL where several machines write; without one runs/RUN/experience.db. Its password is written
+    nowhere."""
     environment: Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
     """Where the tasks come from; its `name` says which other keys there are."""
     loop: Loop = Loop()
@@ -224,5 +227,5 @@ class Experiment(Section):
         return self.folder / (stage if once else f"{stage}-{self.round}")
 
     @property
-    def store_url(self) -> str:
-        return self.store or f"sqlite:///{self.folder / 'experience.db'}"
+    def store_url(self) -> SecretUrl:
+        return self.store or SecretUrl(f"sqlite:///{self.folder / 'experience.db'}")

@@ -1,6 +1,7 @@
 """Reads an experiment page: a YAML file and `key=value` overrides with dotted keys, as in `run=try2 eval.tasks=10`."""
 
 import difflib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from retroformer.config import Experiment
 from retroformer.environments import section_class
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.redaction import keep_secret
 
 
 class _NothingTwice(yaml.SafeLoader):
@@ -49,10 +51,26 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     for override in overrides:
         _override(page, override)
     try:
-        return Experiment.model_validate(page)
+        experiment = Experiment.model_validate(page)
     except ValidationError as error:
         faults = "\n".join(f"  {_fault(fault, page)}" for fault in error.errors())
         raise ConfigError(f"{path} does not describe an experiment:\n{faults}") from None
+    _keep_keys_secret(experiment)
+    return experiment
+
+
+def _keep_keys_secret(section: object) -> None:
+    """Hide the keys in all environment variables that an experiment names, in whatever this process writes."""
+    if isinstance(section, BaseModel):
+        for name, value in section:
+            if name == "api_key_env" and value:
+                for key in os.environ.get(value, "").split(","):
+                    keep_secret(key.strip())
+            else:
+                _keep_keys_secret(value)
+    elif isinstance(section, dict):
+        for value in section.values():
+            _keep_keys_secret(value)
 
 
 def _override(page: dict[str, Any], override: str) -> None:

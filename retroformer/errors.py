@@ -10,10 +10,13 @@
     ├── BudgetExhausted        (RuntimeError)       the token or money budget of the run is spent
     └── InfrastructureFailure  (RuntimeError)       becomes an invalid outcome, never a return of 0
         ├── EndpointFailure    (ConnectionError)    a model endpoint refused, hung or answered garbage
+        │   ├── EndpointBusy                        it asks for a longer pause than a call may take: come back later
+        │   └── EndpointRefusal                     it refuses this key or model: every other call would fail, too
         └── EnvironmentFailure (RuntimeError)       an environment died, hung or could not load its task
 
 An infrastructure failure inside a rollout is data: it is stored with its cause, counted and retried.
 Everything else stops the stage, which ends with the sentence and exit status 1. A bug still shows its traceback.
+No sentence holds a password or an API key: what `retroformer.redaction` knows is hidden when an error is made.
 """
 
 import errno
@@ -22,9 +25,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from retroformer.records import Usage
+from retroformer.redaction import guard_output, redacted
+
 
 class RetroformerError(Exception):
     """Base of every error that Retroformer raises on purpose."""
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*(redacted(word) if isinstance(word, str) else word for word in words))
 
 
 class ConfigError(RetroformerError, ValueError):
@@ -58,9 +67,32 @@ class BudgetExhausted(RetroformerError, RuntimeError):
 class InfrastructureFailure(RetroformerError, RuntimeError):
     """The attempt could not be made; it becomes an invalid outcome, never a return of 0."""
 
+    usage: Usage = Usage()
+    """What was paid for all the same."""
+
 
 class EndpointFailure(InfrastructureFailure, ConnectionError):
-    """A model endpoint refused, hung or answered garbage."""
+    """A model endpoint refused, hung or answered garbage.
+
+    `usage` holds the tokens that the server reported with a bad answer. Where the answer was lost after the request had
+    been sent, it holds the call and its prompt at four characters a token: what was generated is not known.
+    """
+
+    def __init__(self, *words: object, usage: Usage | None = None) -> None:
+        super().__init__(*words)
+        self.usage = usage or Usage()
+
+
+class EndpointBusy(EndpointFailure):
+    """The endpoint asks for a longer pause than a call may take (Retry-After): leave it alone until then."""
+
+    def __init__(self, *words: object, retry_after_seconds: float, usage: Usage | None = None) -> None:
+        super().__init__(*words, usage=usage)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class EndpointRefusal(EndpointFailure):
+    """The endpoint does not accept the key, the account or the model: no other call can succeed either."""
 
 
 class EnvironmentFailure(InfrastructureFailure):
@@ -75,13 +107,23 @@ _NO_WRITING = {
 }
 
 
+def usage_of(error: BaseException) -> Usage:
+    """What was paid for before `error`: a failed call, or one whose task was cancelled after it had been sent."""
+    usage = getattr(error, "usage", None)
+    return usage if isinstance(usage, Usage) else Usage()
+
+
 def asks_for_help(arguments: Sequence[str]) -> bool:
     """Whether a command is to say what it takes, and do nothing."""
     return bool({"-h", "--help"} & set(arguments))
 
 
 def run_command(command: Callable[[list[str]], None]) -> None:
-    """Run a stage's `main` on the process arguments; an expected error ends as one sentence and exit status 1."""
+    """Run a stage's `main` on the process arguments; an expected error ends as one sentence and exit status 1.
+
+    From here on no secret that the process knows is printed or logged, in tracebacks neither.
+    """
+    guard_output()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         command(sys.argv[1:])

@@ -12,12 +12,25 @@ from dataclasses import dataclass, field, replace
 
 from retroformer.config import Loop, Spending
 from retroformer.environments.pool import EnvironmentPool
-from retroformer.errors import BudgetExhausted, EnvironmentFailure, InfrastructureFailure
+from retroformer.errors import (
+    BudgetExhausted,
+    EndpointBusy,
+    EndpointRefusal,
+    EnvironmentFailure,
+    InfrastructureFailure,
+)
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.records import Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
 from retroformer.rollout import improve, is_complete, rollout
 from retroformer.store import AdviceRow, AttemptRow, NewInvalid, NewReflection, NewTrajectory
+
+_LONGEST_PAUSE_SECONDS = 30.0
+"""An endpoint that asks to be left alone for longer is not asked again in this run."""
+
+
+class EndpointClosed(InfrastructureFailure):
+    """An endpoint has refused an earlier call in a way that every call would be refused; this one was not made."""
 
 
 class Budget:
@@ -71,12 +84,14 @@ class Experience:
         told: Callable[[str], None] = lambda outcome: None,
     ) -> None:
         self._ledger, self.arm, self._pool, self._loop = ledger, arm, pool, loop
-        self._agent = replace(agent, actor=_UntilStoreFails(agent.actor, ledger))
+        self._agent = replace(agent, actor=_Watched(agent.actor, ledger, self._note))
         self._seed, self._budget, self._slots, self._repeats = seed, budget, slots, repeats
         self._first_trial_arm = first_trial_arm or arm
         self.told = told
         self._facts: dict[str, TaskFacts] = {}
         """What is stored about the tasks that are being improved, by task id."""
+        self._closed: InfrastructureFailure | None = None
+        """Why no more calls are made."""
         self.unfinished: set[str] = set()
         """Ids of tasks that the infrastructure left for the next run."""
 
@@ -154,7 +169,7 @@ class Experience:
             return stored
         for _ in range(1 + self._loop.retries):
             async with self._slots:
-                await self._ledger.ask(self._budget.check)
+                await self._may_start()
                 trajectory = await self._play(task, memory, key)
             if trajectory.outcome is not Outcome.INVALID:
                 trajectory = await self._ledger.keep_trajectory(NewTrajectory(key, trajectory))
@@ -183,10 +198,13 @@ class Experience:
         for tries_left in reversed(range(1 + self._loop.retries)):
             try:
                 async with self._slots:
-                    await self._ledger.ask(self._budget.check)
+                    await self._may_start()
                     written = await self._agent.reflector.reflect(failure, memory, self._draw(key))
+            except EndpointClosed:
+                raise
             except InfrastructureFailure as error:
-                await self._ledger.keep_invalid(NewInvalid(key, str(error), Usage()))
+                self._note(error)
+                await self._ledger.keep_invalid(NewInvalid(key, str(error), error.usage))
                 self.told(Outcome.INVALID.value)
                 if not tries_left:
                     raise
@@ -194,6 +212,18 @@ class Experience:
                 self.told("reflections")
                 return await self._ledger.keep_reflection(NewReflection(key, previous_candidate, written))
         raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _may_start(self) -> None:
+        """Raises where nothing more can or may be paid for: BudgetExhausted, StoreError, EndpointClosed."""
+        if self._closed is not None:
+            raise EndpointClosed(str(self._closed))
+        await self._ledger.ask(self._budget.check)
+
+    def _note(self, failure: InfrastructureFailure) -> None:
+        """Start nothing more at an endpoint that refuses every call, or asks to be left alone for long."""
+        busy = isinstance(failure, EndpointBusy) and failure.retry_after_seconds > _LONGEST_PAUSE_SECONDS
+        if busy or isinstance(failure, EndpointRefusal):
+            self._closed = failure
 
     async def _stored_trajectory(self, key: Key) -> Trajectory | None:
         if facts := self._facts.get(key.task_id):
@@ -220,12 +250,17 @@ class Experience:
 
 
 @dataclass(frozen=True)
-class _UntilStoreFails:
-    """An actor whose model is not asked again once the store has failed: its attempt could not be stored."""
+class _Watched:
+    """An actor that is not asked again once the store has failed, as its attempt could not be stored."""
 
     actor: Actor
     ledger: Ledger
+    note: Callable[[InfrastructureFailure], None]
 
     async def act(self, scene: Scene) -> Move:
         self.ledger.check()
-        return await self.actor.act(scene)
+        try:
+            return await self.actor.act(scene)
+        except InfrastructureFailure as failure:
+            self.note(failure)
+            raise

@@ -6,6 +6,7 @@ changed freely. The metadata of both files hold the conditions themselves.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
@@ -20,12 +21,15 @@ from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.rating import ratings
 from retroformer.records import Key, Outcome, Reflection, Trajectory
+from retroformer.redaction import redacted, redacted_data
 from retroformer.store import NewReflection, NewTrajectory, Store, open_store
 from retroformer.store.schema import KEY, REFLECTIONS, TRAJECTORIES, UNDECLARED
 
 if TYPE_CHECKING:
     import pyarrow
 
+_ENDPOINT = re.compile(r'"endpoint": ?"[^"]*"')
+"""Earlier versions stored addresses with their credentials."""
 _ROWS_AT_ONCE = 2000
 """Rows of a file that are in memory together."""
 _CONDITIONS = b"retroformer.conditions"
@@ -143,16 +147,21 @@ def _reflection(row: Row) -> NewReflection:
 
 
 def _trajectory_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
-    return store.exported(TRAJECTORIES, arm, [name for name, _ in _TRAJECTORY_COLUMNS])
+    for *row, record in store.exported(TRAJECTORIES, arm, [name for name, _ in _TRAJECTORY_COLUMNS]):
+        yield (*row, redacted_data(record))
 
 
 def _reflection_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
     """The rating is the last column."""
     rated = ratings(store, arm)
     waiting = next(rated, None)
-    for row in store.exported(REFLECTIONS, arm, [name for name, _ in _REFLECTION_COLUMNS]):
+    for *before, text, model, previous, sha256, record in store.exported(
+        REFLECTIONS, arm, [name for name, _ in _REFLECTION_COLUMNS]
+    ):
+        shown = _ENDPOINT.sub(lambda found: redacted(found[0]), redacted_data(record))
+        row = (*before, redacted_data(text), model, previous, sha256, shown)
         # Both come in the order of their keys, and each rating has its reflection.
-        _, *key = row[:4]
+        _, *key = before[:4]
         if waiting is not None and key == [waiting.task_id, waiting.trial, waiting.candidate]:
             yield (*row, waiting.rating)
             waiting = next(rated, None)

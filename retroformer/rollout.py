@@ -132,7 +132,7 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
         verdict = await agent.evaluator.judge(made, seen)
         return made.model_copy(update={"judged": verdict.solved, "usage": usage + verdict.usage})
     except InfrastructureFailure as failure:
-        so_far = {"opening": opening, "steps": tuple(steps), "usage": usage}
+        so_far = {"opening": opening, "steps": tuple(steps), "usage": usage + failure.usage}
         return Trajectory.invalid(task, str(failure)).model_copy(update=so_far)
 
 

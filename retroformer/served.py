@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import sys
@@ -31,7 +32,10 @@ async def served(experiment_path: Path, overrides: Sequence[str], experiment: Ex
     Raises:
         ServiceError: the server could not start; the message ends with what it said.
     """
-    process = await _start(experiment_path, overrides)
+    process = await _start(experiment_path)
+    assert process.stdin is not None
+    # An override may hold a password, and every user of the machine can read a command line.
+    process.stdin.write(json.dumps(list(overrides)).encode() + b"\n")
     assert process.stderr is not None
     said: deque[str] = deque(maxlen=TAIL_LINES)
     listener = asyncio.create_task(_listen(process.stderr, said))
@@ -83,10 +87,10 @@ async def provenance(base_url: str, api_key: str | None = None) -> Provenance:
         raise ProvenanceError(f"{url} does not answer with the provenance of models: {answer.text[:200]!r}") from None
 
 
-async def _start(experiment_path: Path, overrides: Sequence[str]) -> asyncio.subprocess.Process:
+async def _start(experiment_path: Path) -> asyncio.subprocess.Process:
     # Nobody but this stage can reach it, so it asks for no key.
     own = ("serve.port=0", "serve.host=127.0.0.1", "serve.api_key_env=")
-    command = ["serve", str(experiment_path), *overrides, *own]
+    command = ["serve", str(experiment_path), *own, "--more-from-input"]
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -11,6 +11,7 @@ from pydantic import (
     model_validator,
 )
 
+from retroformer.secret_url import SecretUrl
 from retroformer.section import Positive, Rate, Section
 
 
@@ -40,7 +41,7 @@ class Optimizer(Section):
 class Generation(Section):
     """A server that draws the responses of an update, in place of the process that trains."""
 
-    base_url: str
+    base_url: SecretUrl
     """An OpenAI-compatible `/v1` address that serves train.base_model and takes adapters while it runs, from the disk
     that this process writes to: vLLM, or `python -m serve` with serve.hand_over."""
     api_key_env: str = "OPENAI_API_KEY"

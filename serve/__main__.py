@@ -1,6 +1,7 @@
 """One command for the whole endpoint: starts it, waits until it is healthy, keeps it alive, stops all together."""
 
 import argparse
+import json
 import os
 import signal
 import threading
@@ -18,14 +19,28 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--until-input-closes", action="store_true", help="also stop when standard input ends, as when a parent dies"
     )
+    parser.add_argument(
+        "--more-from-input",
+        action="store_true",
+        help="read overrides before these, a JSON list, from the first line of standard input",
+    )
     arguments = parser.parse_args(argv)
-    experiment = load(arguments.experiment, arguments.overrides)
+    more = json.loads(_first_line_of_input() or b"[]") if arguments.more_from_input else []
+    experiment = load(arguments.experiment, [*more, *arguments.overrides])
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     if arguments.until_input_closes:
         threading.Thread(target=_stop_when_input_closes, args=(stop,), daemon=True).start()
     endpoint.run(experiment, arguments.experiment, stop)
+
+
+def _first_line_of_input() -> bytes:
+    """Byte by byte: what follows must be left for who waits until the input closes."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
+        line += byte
+    return line
 
 
 def _stop_when_input_closes(stop: threading.Event) -> None:

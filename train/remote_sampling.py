@@ -46,7 +46,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.config import Endpoint
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.llm import LanguageModel
+from retroformer.llm import LanguageModel, beginning
 from retroformer.provenance import folder_sha256
 from retroformer.train_sections import Generation, Grpo, Ppo
 from train import processes
@@ -203,7 +203,7 @@ async def _draw(server: LanguageModel, asked: dict[str, Any], vocabulary: int) -
         choice = _Completion.model_validate(answer).choices[0]
         drawn = list(zip(choice.token_ids, choice.logprobs.token_logprobs, strict=True))
     except ValueError:
-        what = f"answered without token ids and the log-probability of each: {str(answer)[:200]!r}"
+        what = f"answered without token ids and the log-probability of each: {beginning(answer)!r}"
         raise EndpointFailure(f"The server at {server.base_url} {what}.") from None
     if len(drawn) > most or not all(0 <= token < vocabulary for token in choice.token_ids):
         raise EndpointFailure(

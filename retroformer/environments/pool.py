@@ -13,6 +13,7 @@ from typing import Any, Self
 from retroformer.environments.sections import EnvironmentSection
 from retroformer.errors import EnvironmentFailure
 from retroformer.records import Task, Transition
+from retroformer.secret_url import WITH_SECRETS
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class _Worker:
         except OSError as error:
             raise EnvironmentFailure(f"No environment process could be started ({error}).") from error
         worker = cls(process, timeout_seconds)
-        worker._send({"section": section.model_dump(mode="json"), "seed": seed})
+        worker._send({"section": section.model_dump(mode="json", context=WITH_SECRETS), "seed": seed})
         return worker
 
     async def ask(self, episode: int, request: dict[str, Any]) -> Transition:

@@ -1,13 +1,24 @@
 """The environment section of an experiment page, one class for each environment; `name` says which."""
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from retroformer.secret_url import SecretUrl
 from retroformer.section import Positive, Section
+
+_WEB_ADDRESS = r"^https?://[^\s?#]+$"
+
+
+def _web_address(url: SecretUrl) -> SecretUrl:
+    # pydantic's own pattern would make plain text of the URL.
+    if not re.match(_WEB_ADDRESS, url.secret_url()):
+        raise PydanticCustomError("string_pattern_mismatch", f"String should match pattern '{_WEB_ADDRESS}'")
+    return url
 
 
 class EnvironmentSection(Section):
@@ -73,7 +84,7 @@ class Hotpotqa(EnvironmentSection):
     docstore: Literal["data", "wikipedia"] = "data"
     """Where Search looks: in the pages of the data, or in Wikipedia as it is today, over the network, with a cache on
     disk. An attempt for which it cannot be asked, or wants a rest of more than 20 s, is invalid."""
-    wikipedia: Annotated[str, Field(pattern=r"^https?://[^\s?#]+$")] = "https://en.wikipedia.org/w/api.php"
+    wikipedia: Annotated[SecretUrl, AfterValidator(_web_address)] = SecretUrl("https://en.wikipedia.org/w/api.php")
     """The address of the MediaWiki API, for docstore wikipedia."""
     contact: Annotated[str, Field(pattern=r"^[!-~]*$")] = ""
     """Your mail address or web page, which Wikipedia asks of every program; docstore wikipedia needs it."""

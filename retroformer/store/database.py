@@ -15,6 +15,7 @@ from sqlalchemy import event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from retroformer.errors import StoreError
+from retroformer.secret_url import SecretUrl
 from retroformer.store.schema import METADATA
 from retroformer.store.upgrade import upgrade
 
@@ -51,12 +52,11 @@ _log = logging.getLogger(__name__)
 class Database:
     """Transactions on the tables of the store, from any thread."""
 
-    def __init__(self, url: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, url: str | SecretUrl, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._patience, self._closing = patience_seconds, threading.Event()
-        self.url = url
+        self.url = SecretUrl(url)
         with self._translated():
-            parsed = sa.make_url(url)
-            self.url = parsed.render_as_string(hide_password=True)
+            parsed = sa.make_url(self.url.secret_url())
             if parsed.get_backend_name() == "sqlite" and parsed.database:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             self._engine = sa.create_engine(parsed)

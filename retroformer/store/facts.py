@@ -18,6 +18,7 @@ from retroformer.canonical import canonical_json, sha256_of
 from retroformer.config import Experiment
 from retroformer.errors import ConfigError
 from retroformer.records import Key, Reflection, Trajectory, Usage
+from retroformer.secret_url import SecretUrl
 from retroformer.store import schema
 from retroformer.store.database import PATIENCE_SECONDS, Database, insert_into
 from retroformer.store.leases import Leases
@@ -47,7 +48,7 @@ Item = TypeVar("Item")
 class Store:
     """The facts of one experiment."""
 
-    def __init__(self, url: str, experiment: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, url: str | SecretUrl, experiment: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.experiment = experiment
         self._database = Database(url, patience_seconds)
         self.url = self._database.url

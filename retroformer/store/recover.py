@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from retroformer.errors import ConfigError, MissingInput, StoreError
 from retroformer.records import Reflection, Trajectory
+from retroformer.secret_url import SecretUrl
 from retroformer.store.database import Database
 from retroformer.store.schema import ARMS, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES
 from retroformer.store.upgrade import fill_accounts
@@ -28,7 +29,7 @@ class Recovered(NamedTuple):
     path: Path
 
 
-def recover(url: str) -> Recovered:
+def recover(url: str | SecretUrl) -> Recovered:
     """Copy every readable fact of the SQLite file at `url` into a new file beside it, and leave the old one alone.
 
     Raises:
@@ -36,7 +37,7 @@ def recover(url: str) -> Recovered:
         MissingInput: there is no such file.
         StoreError: nothing in it can be read, or the new file is there already.
     """
-    parsed = sa.make_url(url)
+    parsed = sa.make_url(SecretUrl(url).secret_url())
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         raise ConfigError("Only a SQLite store is one file that can be recovered: use the backups of your server.")
     damaged = Path(parsed.database)

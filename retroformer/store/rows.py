@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from retroformer.records import Key, Outcome, Reflection, Trajectory, Usage
+from retroformer.redaction import redacted
 from retroformer.store.schema import INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
 from retroformer.store.text import clean, serialised
 
@@ -74,7 +75,7 @@ def prepared(fact: NewFact) -> Prepared:
             }
             return _row(key, REFLECTIONS, row, reflection, reflection.usage)
         case NewInvalid(key, cause, usage):
-            return _row(key, INVALIDS, {"cause": clean(cause)}, None, usage)
+            return _row(key, INVALIDS, {"cause": clean(redacted(cause))}, None, usage)
 
 
 def _row(

@@ -1,6 +1,7 @@
 """The one door to models, against a real server that behaves and misbehaves."""
 
 import asyncio
+import base64
 import socket
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from retroformer.llm import Completion, LanguageModel, Prompt
 from retroformer.own_server import choices_in
 from retroformer.records import Message, Usage
 from tests.support.endpoint import MISBEHAVIOURS, Behaviour, Endpoint
+from tests.support.raw_server import RawServer, Request, Write, http
 
 HELLO = (Message(role="system", content="Be brief."), Message(role="user", content="Hello?"))
 
@@ -138,7 +140,7 @@ SAID = {
     Behaviour.BUSY: "answered 429: slow down.",
     Behaviour.REFUSED: "answered 400: the name is not free.",
     Behaviour.GARBAGE: "answered what is not a completion: '<html>Welcome",
-    Behaviour.SILENT: "gave no answer within 0.2 s in 3 tries.",
+    Behaviour.SILENT: "gave no answer within 0.2 s.",
     Behaviour.CUT: "Connection error",
 }
 
@@ -174,8 +176,73 @@ def test_an_address_that_is_none_is_one_sentence() -> None:
         ask(EndpointSection(base_url="nowhere"))
 
 
+@pytest.mark.parametrize("address", ["http://host:port/v1", "http://[x/v1", "http://h\x00/v1", "http://h:99999/v1"])
+def test_an_address_that_nobody_can_have_is_an_error_of_the_page(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no address of a model \(base_url\)"):
+        ask(EndpointSection(base_url=address))
+
+
+def test_a_password_that_breaks_its_address_is_not_told() -> None:
+    with pytest.raises(ConfigError) as error:
+        ask(EndpointSection(base_url="http://me:mark/ed@host/v1"))
+    assert "'http://me:***@host/v1' is no address of a model" in str(error.value)
+    assert "mark" not in str(error.value)
+
+
 def test_the_key_is_read_from_the_named_variable(server: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "secret")
     assert ask(EndpointSection(base_url=server.url, api_key_env="SOME_KEY")).text
     monkeypatch.delenv("SOME_KEY")
     assert ask(EndpointSection(base_url=server.url, api_key_env="SOME_KEY")).text
+
+
+def refuses(request: Request, write: Write) -> None:
+    """As some servers do: with the key that it was sent, and with the whole header of it."""
+    said = f"Incorrect API key provided: {request.headers['authorization'].split()[1]}"
+    write(http("401 Unauthorized", f'{{"error": {{"message": "{said}"}}}}'.encode()))
+
+
+def refusal(section: EndpointSection) -> str:
+    with pytest.raises(EndpointFailure) as failure:
+        ask(section)
+    return str(failure.value)
+
+
+def test_a_user_and_password_in_the_address_are_sent_and_not_told() -> None:
+    with RawServer(refuses) as server:
+        sentence = refusal(EndpointSection(base_url=f"http://me:pass%40word-X1@{server.host}/v1"))
+        sent = base64.b64decode(server.requests[0].headers["authorization"].removeprefix("Basic ")).decode()
+    assert (server.requests[0].path, sent) == ("/v1/chat/completions", "me:pass@word-X1")
+    assert (
+        f"The model 'base' at http://me:***@{server.host}/v1 answered 401: Incorrect API key provided: ***." == sentence
+    )
+
+
+def test_a_key_in_the_query_of_the_address_is_sent_and_not_told() -> None:
+    with RawServer(refuses) as server:
+        sentence = refusal(EndpointSection(base_url=f"http://{server.host}/v1?api_key=QUERY-KEY-77&version=2"))
+    assert server.requests[0].path == "/v1/chat/completions?api_key=QUERY-KEY-77&version=2"
+    assert f"http://{server.host}/v1?api_key=***&version=2 answered 401" in sentence
+
+
+@pytest.mark.parametrize("length", [20, 280, 1000])
+def test_a_key_that_an_endpoint_repeats_is_not_told_not_even_half_of_it(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ("sk-marked" * 120)[:length]
+    monkeypatch.setenv("SOME_KEY", key)
+    with RawServer(refuses) as server:
+        sentence = refusal(EndpointSection(base_url=server.url, api_key_env="SOME_KEY"))
+        assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+    assert sentence.endswith("answered 401: Incorrect API key provided: ***.")
+
+
+def test_a_key_in_an_answer_that_is_no_completion_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-marked-in-an-answer")
+
+    def answer(request: Request, write: Write) -> None:
+        write(http("200 OK", f'["{request.headers["authorization"]}"]'.encode()))
+
+    with RawServer(answer) as server:
+        sentence = refusal(EndpointSection(base_url=server.url, api_key_env="SOME_KEY"))
+    assert "answered what is not a completion: \"['Bearer ***']\"." in sentence

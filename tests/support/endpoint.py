@@ -131,7 +131,7 @@ class Endpoint:
 
     def _completion(self, path: str, body: Body) -> Body:
         text = self._reply(body)
-        chat = path.endswith("/chat/completions")
+        chat = path.partition("?")[0].endswith("/chat/completions")
         said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         answer = {
             "id": "completion-1",

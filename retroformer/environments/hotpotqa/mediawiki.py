@@ -24,6 +24,7 @@ from typing import Any
 from retroformer.environments.hotpotqa.answers import Answers
 from retroformer.environments.hotpotqa.turns import Turns
 from retroformer.errors import EnvironmentFailure
+from retroformer.secret_url import SecretUrl
 
 _COMMON = {"action": "query", "format": "json", "formatversion": "2"}
 # A program that nobody waits for should give way while the wiki's replicas lag: it is then told to come back later.
@@ -42,14 +43,17 @@ class MediaWiki:
     def __init__(
         self, address: str, contact: str, per_second: float, folder: Path, patience_seconds: float = 20.0
     ) -> None:
-        self._address, self._folder, self._patience = address, folder, patience_seconds
+        self._address, self._folder, self._patience = SecretUrl(address), folder, patience_seconds
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         agent = f"Retroformer/{version('retroformer')} ({contact}) Python-urllib/{python}"
-        self._headers = {"User-Agent": agent, "Accept-Encoding": "gzip"}
+        self._connecting, authorization = self._address.split_user()
+        self._headers = {"User-Agent": agent, "Accept-Encoding": "gzip"} | authorization
         with self._files():
             folder.mkdir(parents=True, exist_ok=True)
             self._answers = Answers(folder / "wikipedia.sqlite")
-            self._turns = Turns(folder / "wikipedia-turns.sqlite", urllib.parse.urlsplit(address).netloc, per_second)
+            self._turns = Turns(
+                folder / "wikipedia-turns.sqlite", urllib.parse.urlsplit(self._connecting).netloc, per_second
+            )
 
     def query(self, **parameters: str) -> dict[str, Any]:
         """The `query` object that answers `action=query` with these parameters, maybe an old one of the cache.
@@ -87,7 +91,7 @@ class MediaWiki:
 
     def _fetch(self, parameters: dict[str, str], deadline: float) -> dict[str, Any]:
         """Raises _TryLater, EnvironmentFailure."""
-        url = f"{self._address}?{urllib.parse.urlencode(parameters)}"
+        url = f"{self._connecting}?{urllib.parse.urlencode(parameters)}"
         seconds = max(0.05, deadline - time.monotonic())
         try:
             with urllib.request.urlopen(urllib.request.Request(url, headers=self._headers), timeout=seconds) as answer:

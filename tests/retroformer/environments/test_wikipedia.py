@@ -1,6 +1,7 @@
 """Live Wikipedia, asked as it wants to be asked: over a real HTTP server that speaks the same JSON."""
 
 import asyncio
+import base64
 import os
 import sqlite3
 import time
@@ -23,6 +24,7 @@ from retroformer.environments.sections import Hotpotqa
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.records import Task
 from tests.support.mediawiki import Article, Behaviour, Wiki
+from tests.support.raw_server import RawServer, Request, Write, http
 
 CONTACT = "somebody@example.org"
 PATIENCE_SECONDS = 20.0
@@ -258,6 +260,29 @@ def test_a_failure_in_a_worker_process_is_an_invalid_attempt_s_cause(folder: Pat
 
     with pytest.raises(EnvironmentFailure, match="answered 403"):
         asyncio.run(play())
+
+
+def test_a_password_in_the_wikis_address_is_sent_by_a_worker_process_and_kept_nowhere(folder: Path) -> None:
+    def answer(request: Request, write: Write) -> None:
+        good = b'{"batchcomplete": true, "query": {"search": [], "pages": [{"title": "Bergen", "missing": true}]}}'
+        write(http("200 OK", good) if len(server.requests) < 3 else http("403 Forbidden", b"{}"))
+
+    async def play(address: str) -> None:
+        async with EnvironmentPool(section(folder, address), 0, 1, 60) as pool, pool.episode(TASK) as episode:
+            await episode.reset()
+            await episode.step("Search[Bergen]")
+            await episode.step("Search[Oslo]")
+
+    with RawServer(answer) as server:
+        with pytest.raises(EnvironmentFailure) as failure:
+            asyncio.run(play(f"http://me:pass%2Fword-marked@{server.host}/w/api.php"))
+        assert f"The wiki at http://me:***@{server.host}/w/api.php answered 403" in str(failure.value)
+        assert len(server.requests) == 3
+    sent = {request.headers["authorization"].removeprefix("Basic ") for request in server.requests}
+    assert {base64.b64decode(one) for one in sent} == {b"me:pass/word-marked"}
+    kept = [path for path in (folder / "cache").rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if b"marked" in path.read_bytes()]
 
 
 def test_a_damaged_cache_is_named(folder: Path, wiki: Wiki) -> None:

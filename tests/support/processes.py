@@ -1,0 +1,40 @@
+"""The command lines of all processes below this one, as every user of the machine can read them."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_PAUSE_SECONDS = 0.02
+
+
+@contextmanager
+def watched_command_lines(of: int) -> Iterator[set[str]]:
+    """Those of the descendants of the process `of`, itself left out; complete when the context ends."""
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def watch() -> None:
+        while True:
+            for pid in _descendants(of):
+                with suppress(OSError):
+                    seen.add(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " "))
+            if over.wait(_PAUSE_SECONDS):
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _descendants(pid: int) -> list[int]:
+    found = list[int]()
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in children.read_text().split():
+                found += [int(child), *_descendants(int(child))]
+    return found
