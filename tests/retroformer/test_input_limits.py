@@ -6,6 +6,7 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -13,8 +14,10 @@ import zstandard
 from retroformer.__main__ import main
 from retroformer.config_file import load
 from retroformer.environments import taskset
+from retroformer.environments.alfworld.engine import Engine
+from retroformer.environments.alfworld.generated import GeneratedGames
 from retroformer.environments.sections import Alfworld
-from retroformer.errors import RetroformerError
+from retroformer.errors import EnvironmentFailure, RetroformerError
 from retroformer.prompts import load_pack
 from tests.support.refused import refusal
 
@@ -169,6 +172,29 @@ def test_a_game_file_that_is_damaged_is_refused(folder: Path) -> None:
     said = refusal("retroformer", "play", "page.yaml", "--task", task, cwd=folder)
     assert "is broken: " in said
     assert "game.tw-pddl holds more than 4 MiB" in said
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"intro": "[" * 5000}, "grammar cannot be read"),
+        ({"intro": ["no rule"]}, "grammar cannot be read"),
+        ({"intro": [{"rhs": "#intro#"}]}, "has a rule that needs itself"),
+        (
+            {"intro": [{"rhs": "#a0#"}], "a60": [{"rhs": "x"}]}
+            | {f"a{number}": [{"rhs": f"#a{number + 1}##a{number + 1}#"}] for number in range(60)},
+            "writes more than 100000 symbols at once",
+        ),
+    ],
+    ids=["brackets", "shape", "itself", "doubling"],
+)
+def test_a_game_whose_grammar_has_no_end_is_refused(folder: Path, rules: dict[str, Any], said: str) -> None:
+    pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
+    source = GeneratedGames(Alfworld(source="generated", receptacles=6), 0)
+    made = source.game(source.tasks()[0])
+    text = rules["intro"] if isinstance(rules["intro"], str) else json.dumps(rules)
+    with pytest.raises(EnvironmentFailure, match=said):
+        Engine().start(made._replace(grammar=f'grammar :: """{text}""";'))
 
 
 HOTPOTQA = "run: toy\nenvironment: {name: hotpotqa, data: ., split: all, context: true}\n"
