@@ -154,6 +154,7 @@ def test_a_link_or_a_fifo_in_a_pack_is_no_game(folder: Path) -> None:
 
 
 def test_a_game_file_that_is_damaged_is_refused(folder: Path) -> None:
+    pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
     task = "pick_and_place_simple-Mug-None-Desk-308/trial_1"
     Path("train", task).mkdir(parents=True)
     file = Path("train", task, "game.tw-pddl")
@@ -307,6 +308,7 @@ def test_a_prompt_pack_beyond_the_limits_is_refused(folder: Path) -> None:
 
 
 def test_actions_are_lines_of_utf_8_within_a_limit(tmp_path: Path) -> None:
+    pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
     (tmp_path / "page.yaml").write_text(SMALLEST)
     task = taskset(Alfworld(source="generated")).tasks()[0].id
     play = ("retroformer", "play", "page.yaml", "--task", task)
