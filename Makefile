@@ -1,6 +1,8 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Both need Python 3.11 or newer, a C++ compiler and the package registry.
 PYTHON ?= python3
 VENV := .venv
+# The newest Python that the suite passes on; `make test-newest NEWEST=/path/to/python` takes another.
+NEWEST ?= python3.13
 RUN := $(VENV)/bin/python
 DEMO := configs/demo.yaml
 
@@ -9,7 +11,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo evidence evidence-1 evidence-2 evidence-3 alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow check clean
+.PHONY: install demo evidence evidence-1 evidence-2 evidence-3 alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest check clean
 
 install: $(VENV)/.installed
 
@@ -82,6 +84,9 @@ test: $(VENV)/.developing  ## the suite without what takes minutes: real parts, 
 test-slow: $(VENV)/.developing  ## what takes minutes
 	$(RUN) -m pytest -m slow
 
+test-newest:  ## the suite on the newest Python, in an environment of its own
+	$(MAKE) test PYTHON=$(NEWEST) VENV=.venv-newest
+
 check: $(VENV)/.developing  ## formatting, lint, types and tests: what pre-commit and CI ask
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
@@ -90,4 +95,4 @@ check: $(VENV)/.developing  ## formatting, lint, types and tests: what pre-commi
 	$(RUN) -m pytest
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) .venv-newest runs

@@ -1,14 +1,20 @@
 """Finds Reflexion's logs: in a `.jsonl[.xz]` of {"path": str, "text": str} lines, a folder, or a single file."""
 
-import json
-import lzma
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retroformer.bounded_file import GIB, MIB, read_text, size
+from retroformer.bounded_json import json_rows, parse_json
 from retroformer.errors import MissingInput
 
 _SUFFIXES = (".txt", ".json")
+_LOG_BYTES = 64 * MIB
+"""Of one log. The longest one that Reflexion published has 2.3 MB."""
+_MOST_BYTES = GIB
+"""Of all logs together, which are held in memory. Reflexion's 52 logs have 15 MB."""
+_MOST_LOGS = 10_000
+"""In a folder: more are no logs of a run, but a folder such as `/` that was named by mistake."""
 
 
 class Log(NamedTuple):
@@ -26,33 +32,47 @@ def read_logs(path: Path) -> list[Log]:
     """All logs at `path`, in the order of their paths.
 
     Raises:
-        MissingInput: there is none, or the file is damaged.
+        MissingInput: there is none, or a file is damaged or larger than the limits.
     """
     try:
-        logs = sorted(_found(path))
-    except (OSError, lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise MissingInput(f"No logs can be read from {str(path)!r} ({type(error).__name__}: {error}).") from error
+        logs = sorted(_limited(path, _found(path)))
+    except MissingInput:
+        raise
+    except OSError as error:
+        raise MissingInput(f"No logs can be read from {str(path)!r} ({error}): name a file or a folder.") from error
     if not logs:
         raise MissingInput(f"No log in {str(path)!r}: name a .jsonl[.xz] of logs, a .txt log or a folder of them.")
     return logs
 
 
+def _limited(path: Path, logs: Iterable[Log]) -> Iterator[Log]:
+    """These logs. Raises MissingInput where they are too many, or too much, to be held in memory."""
+    total = 0
+    for number, log in enumerate(logs, start=1):
+        total += len(log.text)
+        if number > _MOST_LOGS or total > _MOST_BYTES:
+            limit = f"{_MOST_LOGS} logs or {size(_MOST_BYTES)}"
+            raise MissingInput(f"{str(path)!r} holds more than {limit}, the limit for one import: name a part of them.")
+        yield log
+
+
 def _found(path: Path) -> Iterator[Log]:
     if path.is_dir():
         for file in path.rglob("*"):
-            if file.suffix in _SUFFIXES:
-                yield Log(str(file.relative_to(path)), file.read_text(encoding="utf-8"))
+            if file.suffix in _SUFFIXES and not file.is_dir():
+                yield Log(str(file.relative_to(path)), read_text(file, _LOG_BYTES))
     elif path.suffix in _SUFFIXES:
-        yield Log(path.name, path.read_text(encoding="utf-8"))
+        yield Log(path.name, read_text(path, _LOG_BYTES))
     else:
-        yield from _rows(path)
+        wanted = 'a line is {"path": TEXT, "text": TEXT}'
+        yield from json_rows(path, _log, wanted, line_bytes=_LOG_BYTES, most_bytes=_MOST_BYTES)
 
 
-def _rows(path: Path) -> Iterator[Log]:
-    with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            yield Log(row["path"], row["text"])
+def _log(row: Any) -> Log:
+    log = Log(row["path"], row["text"])
+    if not isinstance(log.path, str) or not isinstance(log.text, str):
+        raise TypeError("path and text are texts")
+    return log
 
 
 def reflections_without_trajectories(logs: Iterable[Log]) -> int:
@@ -71,10 +91,11 @@ def reflections_without_trajectories(logs: Iterable[Log]) -> int:
 def _entries(log: Log) -> list[dict[str, Any]]:
     """The tasks of a result file; none where the file is another kind of JSON."""
     try:
-        entries = json.loads(log.text)
-    except ValueError:
+        entries = parse_json(log.text, log.path)
+    except MissingInput:
         return []
-    known = isinstance(entries, list) and all(
-        isinstance(one, dict) and {"name", "memory"} <= set(one) for one in entries
-    )
-    return entries if known else []
+    return entries if isinstance(entries, list) and all(map(_is_entry, entries)) else []
+
+
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str) and isinstance(value.get("memory"), list)

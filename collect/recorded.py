@@ -117,7 +117,7 @@ def recorded(
     for log in logs:
         reason = _RESULT_FILES if log.is_result_file else why_unusable(log.text)
         if reason is None:
-            skipped["records that another log has too"] += _join(runs, attempts(log.text))
+            skipped["records that another log has too"] += _join(runs, attempts(log.text, repr(log.path)))
         else:
             skipped[f"logs: {reason}"] += 1
     skipped[f"reflections: {_RESULT_FILES}"] = reflections_without_trajectories(logs)

@@ -26,6 +26,7 @@ solved before is printed again in every later trial, with or without its steps.
 import re
 from typing import NamedTuple
 
+from retroformer.errors import MissingInput
 from retroformer.records import Step
 
 _TRIAL = re.compile(r"^BEGIN TRIAL (\d+)[ \t]*$", re.MULTILINE)
@@ -36,6 +37,8 @@ _PART = re.compile(r"^(Thought|Action|Observation) \d+:", re.MULTILINE)
 _BULLET = re.compile(r"^- ", re.MULTILINE)
 _EARLIER_FAILURES = "You have attempted to answer following question before and failed."
 _REFLECTIONS = "Reflections:\n"
+_MOST_TRIALS = 9_999
+"""Reflexion's longest run has 15; a larger number is damage."""
 
 
 class Attempt(NamedTuple):
@@ -60,8 +63,24 @@ def why_unusable(text: str) -> str | None:
     return None if _REFLECTIONS in text else "retries without reflections"
 
 
-def attempts(text: str) -> list[Attempt]:
-    """All records of a log, in its order; one without a gold answer is cut off and left out."""
+def attempts(text: str, source: str = "the log") -> list[Attempt]:
+    """All records of a log, in its order; one without a gold answer is cut off and left out.
+
+    Args:
+        text: the log.
+        source: names it in an error.
+
+    Raises:
+        MissingInput: a trial has a number that no trial has.
+    """
+    for head in _TRIAL.finditer(text):
+        # Very long numbers cannot even be converted.
+        if len(head[1]) > len(str(_MOST_TRIALS)) or int(head[1]) < 1:
+            line = text.count("\n", 0, head.start()) + 1
+            raise MissingInput(
+                f"Line {line} of {source} begins trial {head[1][:20]}, but trials count from 1 to {_MOST_TRIALS}: "
+                "get a fresh copy."
+            )
     _, *parts = _TRIAL.split(text)
     return [
         _attempt(int(number), record[: golds[-1].start()], golds[-1].group(1).strip())

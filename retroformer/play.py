@@ -3,14 +3,18 @@
 import difflib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO
 
+from retroformer.bounded_file import MIB, has_surrogate, size
 from retroformer.config import Experiment
 from retroformer.environments import taskset
-from retroformer.errors import UnknownTask
+from retroformer.errors import ConfigError, UnknownTask
 from retroformer.protocols import Environment
 from retroformer.records import Task, Transition
+
+_ACTION_BYTES = 2 * MIB
+"""Of one line of standard input. Environments answer actions of a megabyte, which no agent sends."""
 
 
 def list_tasks(experiment: Experiment, out: IO[str] | None = None) -> None:
@@ -35,7 +39,10 @@ def play(
 
     Raises:
         UnknownTask: there is no such task.
+        ConfigError: a line of standard input is too long, or not UTF-8.
     """
+    if has_surrogate(task_id):
+        raise ConfigError(f"The task {task_id!r} is not UTF-8: write it in that encoding.")
     source = taskset(experiment.environment, experiment.seed)
     environment: Environment = source.environment()
     known = {task.id: task for task in source.tasks()}
@@ -48,13 +55,27 @@ def play(
         hint = f"did you mean {close[0]!r}?" if close else "--list prints those there are."
         raise UnknownTask(f"No task {task_id!r} in this split: {hint}") from None
     _show(0, None, seen, total, as_json, out)
-    for step, line in enumerate(sys.stdin if actions is None else actions, start=1):
+    for step, line in enumerate(_typed_actions() if actions is None else actions, start=1):
         if seen.over:
             break
         action = line.rstrip("\r\n")
         seen = environment.step(action)
         total += seen.reward
         _show(step, action, seen, total, as_json, out)
+
+
+def _typed_actions() -> Iterator[str]:
+    """The lines of standard input, read one by one, as whoever types them waits for the answer."""
+    stream, number = sys.stdin.buffer, 0
+    while line := stream.readline(_ACTION_BYTES + 1):
+        number += 1
+        if len(line) > _ACTION_BYTES:
+            limit = f"{size(_ACTION_BYTES)}, the limit for an action"
+            raise ConfigError(f"Line {number} of standard input is longer than {limit}: shorten it.")
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ConfigError(f"Line {number} of standard input is not UTF-8: send it in that encoding.") from None
 
 
 def _show(step: int, action: str | None, seen: Transition, total: float, as_json: bool, out: IO[str] | None) -> None:

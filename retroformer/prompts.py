@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field, ValidationError
 
+from retroformer.bounded_yaml import read_yaml
 from retroformer.config import Experiment
 from retroformer.environments.alfworld.digest import digest
 from retroformer.errors import ConfigError, MissingInput
@@ -66,16 +67,30 @@ def load_pack(name: str, environment: str) -> Pack:
         MissingInput: there is no such pack.
         ConfigError: the file is not a pack.
     """
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        path = Path(str(resources.files("retroformer") / "packs" / f"{environment}-{name}.yaml"))
+    packs = Path(str(resources.files("retroformer") / "packs"))
+    path = Path(name) if is_pack_file(name) else packs / f"{environment}-{name}.yaml"
     try:
-        return Pack.model_validate(yaml.safe_load(path.read_text()))
-    except FileNotFoundError:
-        known = sorted(pack.stem for pack in path.parent.glob("*.yaml"))
-        raise MissingInput(f"No prompt pack {name!r} for {environment}: known are {', '.join(known)}.") from None
-    except (ValidationError, yaml.YAMLError) as error:
+        return Pack.model_validate(read_yaml(path))
+    except MissingInput as error:
         raise ConfigError(f"{path} is not a prompt pack: {error}") from None
+    except FileNotFoundError:
+        if is_pack_file(name):
+            raise MissingInput(
+                f"No prompt pack at {name!r}, neither where the command runs nor beside the experiment config: "
+                "set actor.prompts to the path of a YAML file."
+            ) from None
+        known = sorted(pack.stem for pack in packs.glob("*.yaml"))
+        raise MissingInput(f"No prompt pack {name!r} for {environment}: known are {', '.join(known)}.") from None
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise ConfigError(f"{path} is not a prompt pack: {faults}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not a prompt pack: {' '.join(str(error).split())}.") from None
+
+
+def is_pack_file(name: str) -> bool:
+    """Whether `actor.prompts` names a file rather than a pack that is shipped."""
+    return Path(name).suffix in (".yaml", ".yml")
 
 
 def react_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:

@@ -2,8 +2,12 @@
 
 A piece of advice is worth the similarity of its task times an upper confidence bound of its realised ratings (UCB1,
 Auer et al. 2002), so that what has helped often comes first and what was hardly tried is tried, too.
+
+What does not depend on the failure is computed once: the usefulness of each piece, and an inverted index of the
+openings. A retrieval then adds up one array for each word of the failed task's opening.
 """
 
+import asyncio
 import math
 import re
 from collections import Counter, defaultdict
@@ -12,12 +16,19 @@ from datetime import UTC, datetime, timedelta
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from retroformer.arms import is_rated
 from retroformer.errors import MissingInput
 from retroformer.rating import rated_reflections
 from retroformer.records import Author, Memory, Record, Reflection, Sampling, Trajectory
 from retroformer.store import Store
 
+Floats = NDArray[np.float64]
+
+_MANY_PIECES = 20_000
+"""A retrieval from more takes milliseconds: a thread does it, so that the event loop is not kept waiting."""
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -89,25 +100,37 @@ class RetrievingReflector:
                 "eval.retrieval.days."
             )
         self._exploration = exploration
+        self._total_uses = sum(len(piece.uses) for piece in self._pieces)
+        self._usefulness: Floats = np.array([self.usefulness(piece) for piece in self._pieces])
         self._similarity = Similarity([piece.uses[0].opening for piece in self._pieces])
+        self._by_text = {piece.text: number for number, piece in enumerate(self._pieces)}
+        self._by_task = defaultdict[str, list[int]](list)
+        for number, piece in enumerate(self._pieces):
+            for task_id in {use.task_id for use in piece.uses}:
+                self._by_task[task_id].append(number)
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """The best piece that the memory does not hold yet, with where it comes from; blank where none is left."""
-        likeness = self._similarity.to(trajectory.opening)
-        scored = [
-            (alike * self.usefulness(piece), piece)
-            for alike, piece in zip(likeness, self._pieces, strict=True)
-            if piece.text not in memory.reflections and all(u.task_id != trajectory.task.id for u in piece.uses)
-        ]
-        if not scored:
+        if len(self._pieces) > _MANY_PIECES:
+            best = await asyncio.to_thread(self._best, trajectory, memory)
+        else:
+            best = self._best(trajectory, memory)
+        if best is None:
             return Reflection(text="", prompt=(), author=Author(endpoint="memory", model="none"))
-        _, best = max(scored, key=lambda one: one[0])
         author = Author(endpoint="memory", model=best.uses[0].source)
         return Reflection(text=best.text, prompt=(), author=author, sampling=Sampling(seed=seed))
 
+    def _best(self, trajectory: Trajectory, memory: Memory) -> Remembered | None:
+        """The piece of the highest score, which is never negative; of equal ones the first by its text."""
+        scores = self._similarity.to(trajectory.opening) * self._usefulness
+        held = [self._by_text[text] for text in memory.reflections if text in self._by_text]
+        scores[[*held, *self._by_task.get(trajectory.task.id, ())]] = -1.0
+        best = int(scores.argmax())
+        return self._pieces[best] if scores[best] >= 0 else None
+
     def usefulness(self, piece: Remembered) -> float:
         """Upper confidence bound of the rating, never below 0."""
-        total = sum(len(one.uses) for one in self._pieces)
+        total = self._total_uses
         bonus = self._exploration * math.sqrt(2 * math.log(total) / len(piece.uses)) if total > 1 else 0.0
         return max(0.0, piece.rating + bonus)
 
@@ -116,15 +139,36 @@ class Similarity:
     """Cosine of TF-IDF vectors of words; numbers are left out, as they name things of one room."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        counts = [_words(text) for text in texts]
+        copies = Counter(texts)
+        words = {text: _words(text) for text in copies}
         self._documents = max(1, len(texts))
-        self._containing = Counter(word for words in counts for word in words)
-        self._vectors = [self._vector(words) for words in counts]
+        self._containing = Counter[str]()
+        for text, count in copies.items():
+            self._containing.update(dict.fromkeys(words[text], count))
+        # Many pieces are written for the same task, so each different text is in the index once.
+        place_of = {text: place for place, text in enumerate(copies)}
+        self._places_T = np.array([place_of[text] for text in texts], dtype=np.intp)
+        self._count = len(copies)
+        self._postings = self._index(words.values())
 
-    def to(self, text: str) -> list[float]:
+    def to(self, text: str) -> Floats:
         """Of each text with this one, between 0 and 1."""
-        wanted = self._vector(_words(text))
-        return [sum(weight * vector.get(word, 0.0) for word, weight in wanted.items()) for vector in self._vectors]
+        similarities = np.zeros(self._count)
+        # Word by word in the order of the text: the sums are those of the plain definition to the last bit.
+        for word, weight in self._vector(_words(text)).items():
+            if (posting := self._postings.get(word)) is not None:
+                places, weights = posting
+                similarities[places] += weight * weights
+        return similarities[self._places_T]
+
+    def _index(self, documents: Iterable[Mapping[str, int]]) -> dict[str, tuple[NDArray[np.intp], Floats]]:
+        """For each word the places of the documents that hold it, and its weights there."""
+        places, weights = defaultdict[str, list[int]](list), defaultdict[str, list[float]](list)
+        for place, words in enumerate(documents):
+            for word, weight in self._vector(words).items():
+                places[word].append(place)
+                weights[word].append(weight)
+        return {word: (np.array(places[word], dtype=np.intp), np.array(weights[word])) for word in places}
 
     def _vector(self, words: Mapping[str, int]) -> dict[str, float]:
         weights = {

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import os
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,70 @@ def test_success_in_the_real_logs_is_what_their_environment_said() -> None:
     for one in recorded(REAL).attempts:
         said = one.trajectory.steps[-1].observation == "Answer is CORRECT"
         assert said == (one.trajectory.outcome is Outcome.SUCCESS)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            '{"path": "b.txt", "te',
+            r"Line 2 of .*logs\.jsonl is not JSON \(Unterminated string starting at column \d+\)",
+        ),
+        ('{"path": "b.txt"}', r"Line 2 of .*logs\.jsonl is JSON of another shape \(no 'text'\): a line is"),
+        ('{"path": 1, "text": "x"}', r"Line 2 of .*logs\.jsonl is JSON of another shape"),
+        ('{"path": "b.txt", "text": null}', r"Line 2 of .*logs\.jsonl is JSON of another shape"),
+        ('["b.txt"]', r"Line 2 of .*logs\.jsonl is JSON of another shape"),
+        ('{"path": "b.txt", "text": "\\udc80"}', r"Line 2 of .*logs\.jsonl holds half of a surrogate pair"),
+        ("[" * 900 + "]" * 900, r"Line 2 of .*logs\.jsonl is nested deeper than 50 levels"),
+        ("naïve", r"Line 2 of .*logs\.jsonl is not UTF-8"),
+    ],
+)
+def test_a_damaged_row_of_logs_is_one_sentence_with_its_line(tmp_path: Path, row: str, said: str) -> None:
+    good = json.dumps({"path": "a.txt", "text": FIRST + SECOND})
+    (tmp_path / "logs.jsonl").write_bytes(f"{good}\n{row}\n".encode("latin-1"))
+    with pytest.raises(MissingInput, match=said) as refused:
+        recorded(tmp_path / "logs.jsonl")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("lost", [1, 30, 60])
+def test_logs_that_were_cut_off_are_one_sentence_with_the_line(tmp_path: Path, lost: int) -> None:
+    rows = "".join(json.dumps({"path": f"{number}.txt", "text": FIRST + SECOND}) + "\n" for number in range(9))
+    (tmp_path / "logs.jsonl.xz").write_bytes(lzma.compress(rows.encode())[:-lost])
+    with pytest.raises(MissingInput, match=r"Line \d+ of .*logs\.jsonl\.xz is damaged \(.+\): get a fresh copy\."):
+        recorded(tmp_path / "logs.jsonl.xz")
+
+
+def test_a_log_of_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
+    (write(tmp_path, good=FIRST) / "latin.txt").write_bytes("fine\nnaïve".encode("latin-1"))
+    with pytest.raises(MissingInput, match=r"Line 2 of .*latin\.txt is not UTF-8"):
+        recorded(tmp_path)
+    (tmp_path / "latin.txt").write_bytes((FIRST + SECOND).encode("utf-16"))
+    with pytest.raises(MissingInput, match=r"Line 1 of .*latin\.txt is not UTF-8"):
+        recorded(tmp_path)
+
+
+@pytest.mark.parametrize("number", ["0", "10000", "9" * 5000])
+def test_a_trial_that_no_run_has_is_damage(tmp_path: Path, number: str) -> None:
+    log = FIRST + SECOND.replace("BEGIN TRIAL 2", f"BEGIN TRIAL {number}")
+    line = log[: log.index(f"BEGIN TRIAL {number}")].count("\n") + 1
+    with pytest.raises(MissingInput, match=f"Line {line} of 'log.txt' begins trial {number[:20]}, but trials count"):
+        recorded(write(tmp_path, log=log))
+
+
+def test_a_fifo_among_the_logs_is_named(tmp_path: Path) -> None:
+    os.mkfifo(write(tmp_path, log=FIRST) / "fifo.txt")
+    with pytest.raises(MissingInput, match=r"fifo\.txt' is a FIFO"):
+        recorded(tmp_path)
+
+
+def test_a_folder_with_the_name_of_a_log_is_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "logs.txt").mkdir()
+    write(tmp_path / "logs.txt", log=FIRST + SECOND)
+    assert recorded(tmp_path).counts("f1").rated == 2
+
+
+@pytest.mark.parametrize("entry", [{"name": [], "memory": []}, {"name": "a", "memory": 5}, {"memory": []}])
+def test_a_result_file_of_another_shape_holds_no_reflections(tmp_path: Path, entry: object) -> None:
+    (write(tmp_path, log=FIRST) / "results.json").write_text(json.dumps([entry]))
+    assert not [what for what in recorded(tmp_path).skipped if what.startswith("reflections")]

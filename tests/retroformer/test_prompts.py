@@ -214,3 +214,39 @@ def test_a_file_that_is_no_pack_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match="is not a prompt pack"):
         load_pack(str(path), "alfworld")
+
+
+def test_a_pack_beside_the_config_is_found_wherever_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    words = "examples: [b]\nremember: c\nreflect: d\nask: e\n"
+    (folder / "mine.yaml").write_text(f"act: beside\n{words}")
+    page = folder / "page.yaml"
+    page.write_text("run: toy\nenvironment: {name: alfworld}\nactor: {kind: react, prompts: mine.yaml}\n")
+
+    def found(*overrides: str) -> tuple[str, str]:
+        prompts = load(page, overrides).actor.prompts
+        return prompts, load_pack(prompts, "alfworld").act
+
+    monkeypatch.chdir(tmp_path)
+    assert found() == ("experiments/mine.yaml", "beside")
+    monkeypatch.chdir(folder)
+    assert found() == ("mine.yaml", "beside")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert found() == (str(folder / "mine.yaml"), "beside")
+    (tmp_path / "elsewhere" / "mine.yaml").write_text(f"act: here\n{words}")
+    assert found() == ("mine.yaml", "here")
+    assert found("actor.prompts=default")[0] == "default"
+
+
+def test_a_pack_file_that_is_nowhere_says_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".pre-commit-config.yaml").touch()
+    with pytest.raises(MissingInput, match="neither where the command runs nor beside the experiment config") as absent:
+        load_pack("fancy.yaml", "alfworld")
+    assert "pre-commit" not in str(absent.value)

@@ -30,7 +30,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 
 def run(folder: Path, number: int | None, *words: str) -> subprocess.CompletedProcess[str]:
     """A command of train, in so many launched processes, or without a launcher."""
-    launcher = () if number is None else (*LAUNCHER, "--nproc-per-node", str(number))
+    # Where no folder for its logs is named, the launcher makes one in the temporary folder and leaves it there.
+    logs = str(folder / "launcher")
+    launcher = () if number is None else (*LAUNCHER, "--log-dir", logs, "--nproc-per-node", str(number))
     command = [sys.executable, *launcher, "-m", "train", *words]
     return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 

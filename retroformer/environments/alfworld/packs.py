@@ -13,10 +13,11 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import zstandard
 
+from retroformer.bounded_file import GIB, MIB, LimitedStream, open_regular, size
 from retroformer.cache import cache_folder
 from retroformer.environments.alfworld.planner import write_in_one_stroke
 from retroformer.errors import MissingInput
@@ -26,6 +27,13 @@ _FORMAT = "1"
 
 _WINDOW = 2**27
 """Packs are made with `zstd --long=27`."""
+
+MOST_GAME_BYTES = 4 * MIB
+"""Of one game, in a pack or in a folder. The largest one released has 138 kB."""
+_MOST_BYTES = 2 * GIB
+"""Of a pack, decompressed. The largest split of the release, train, has 279 MB."""
+_MOST_BYTES_BETWEEN = 64 * MIB
+"""Between two members: tarfile holds a header of any length in memory, and a pack is 11,000 small files."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,10 +102,14 @@ class Pack:
     def _write_copy(self, path: Path) -> None:
         try:
             contents = dict(self._compressed_games())
+            if not contents:
+                raise MissingInput(f"The pack {str(self._path)!r} holds no game: copy it again.")
             lengths = {task_id: len(content) for task_id, content in contents.items()}
             write_in_one_stroke(path, json.dumps(lengths).encode() + b"\n" + b"".join(contents.values()))
         except (zstandard.ZstdError, tarfile.TarError) as error:
             raise MissingInput(f"The pack {str(self._path)!r} is broken ({error}): copy it again.") from None
+        except MissingInput:
+            raise
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
@@ -116,15 +128,46 @@ class Pack:
         """Id and content of each game, in the order of the pack."""
         decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
         with (
-            self._path.open("rb") as packed,
+            open_regular(self._path) as packed,
             decompressor.stream_reader(packed) as unpacked,
-            tarfile.open(fileobj=unpacked, mode="r|") as tree,
+            _PackStream(unpacked, self._path) as limited,
+            tarfile.open(fileobj=limited, mode="r|") as tree,
         ):
             for member in tree:
+                limited.next_member()
                 *_, task, trial, name = ("", "", *member.name.split("/"))
-                content = tree.extractfile(member) if name == "game.tw-pddl" else None
-                if content is not None:
-                    yield f"{task}/{trial}", content.read()
+                content = tree.extractfile(member) if name == "game.tw-pddl" and member.isreg() else None
+                if content is None:
+                    continue
+                if member.size > MOST_GAME_BYTES:
+                    raise MissingInput(
+                        f"The game {member.name!r} in the pack {str(self._path)!r} is larger than "
+                        f"{size(MOST_GAME_BYTES)}, the limit for a game: leave it out, or copy the pack again."
+                    )
+                yield f"{task}/{trial}", content.read()
+
+
+class _PackStream(LimitedStream):
+    """A decompressed pack: limited as a whole, and between two of its members."""
+
+    def __init__(self, stream: Any, path: Path) -> None:
+        what = f"The pack {str(path)!r} decompresses to more than {size(_MOST_BYTES)}, the limit for a split"
+        super().__init__(stream, _MOST_BYTES, f"{what}: copy it again, or split it.")
+        self._path, self._left_between = path, _MOST_BYTES_BETWEEN
+
+    def next_member(self) -> None:
+        self._left_between = _MOST_BYTES_BETWEEN
+
+    def readinto(self, buffer: Any) -> int:
+        """Raises MissingInput where a limit is passed."""
+        count = super().readinto(buffer)
+        self._left_between -= count
+        if self._left_between < 0:
+            raise MissingInput(
+                f"The pack {str(self._path)!r} has a member of more than {size(_MOST_BYTES_BETWEEN)}, which no file "
+                "of a game needs: copy it again."
+            )
+        return count
 
 
 def _open_copy(path: Path) -> _Copy:

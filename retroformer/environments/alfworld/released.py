@@ -12,15 +12,16 @@ listing opens no game.
 """
 
 import difflib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from retroformer.bounded_file import read_bytes
+from retroformer.bounded_json import parse_json
 from retroformer.environments.alfworld.engine import Game
 from retroformer.environments.alfworld.environment import AlfworldEnvironment
 from retroformer.environments.alfworld.grammar import in_grammar
-from retroformer.environments.alfworld.packs import Pack
+from retroformer.environments.alfworld.packs import MOST_GAME_BYTES, Pack
 from retroformer.environments.sections import Alfworld
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.provenance import files_sha256
@@ -100,9 +101,13 @@ class ReleasedGames:
             known = self._open(task.split).ids()
             raise UnknownTask(f"No ALFWorld game {task.id!r} in split {task.split!r}. {_close(task.id, known)}")
         try:
-            page = json.loads(content)
+            page = parse_json(content.decode("utf-8"), "The game file")
             solvable = page["solvable"]
             game = Game(page["pddl_domain"], page["grammar"], page["pddl_problem"], tuple(page["walkthrough"]))
+            if not all(isinstance(text, str) for text in (*game[:3], *game.walkthrough)):
+                raise TypeError("a text of the game is not a string")
+        except MissingInput as error:
+            raise EnvironmentFailure(f"The game file of {task.id!r} is broken: {error}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise EnvironmentFailure(f"The game file of {task.id!r} is broken: {error!r}; download it again.") from None
         if not solvable:
@@ -145,9 +150,15 @@ class _Folder:
         return {task_id: Path(self._root, task_id, "game.tw-pddl") for task_id in self.ids()}
 
     def read(self, task_id: str) -> bytes | None:
-        """The content of a game file; None where there is none."""
+        """The content of a game file; None where there is none. Raises EnvironmentFailure."""
         # Only what was listed: an id must not lead out of the folder.
-        return Path(self._root, task_id, "game.tw-pddl").read_bytes() if task_id in self.ids() else None
+        file = Path(self._root, task_id, "game.tw-pddl")
+        if task_id not in self.ids():
+            return None
+        try:
+            return read_bytes(file, MOST_GAME_BYTES)
+        except MissingInput as error:
+            raise EnvironmentFailure(f"The game file of {task_id!r} is broken: {error}") from None
 
 
 def _find(data: Path, split: str) -> _Folder | Pack:

@@ -23,6 +23,9 @@ _GRAMMAR = re.compile(r'\A\s*grammar\s*::\s*"""(?P<grammar>.*?)"""\s*;', re.DOTA
 _SYMBOL = re.compile(r"\[\{(?P<list>[^{}]*)\}\]|\{(?P<value>[^{}]*)\}|#(?P<rule>[^#\n]+)#")
 _TERM = re.compile(r"'(?P<literal>[^']*)'|(?P<variable>\w+)(?:\.(?P<attribute>name|id|definite|indefinite))?\Z")
 
+_MOST_SYMBOLS = 100_000
+"""Of one text; released games write fewer than 100. Rules that name each other twice would write for hours."""
+
 
 class Rule(NamedTuple):
     """One way to expand a name; it applies where its condition matches."""
@@ -60,7 +63,7 @@ class Grammar:
             for action in _ACTION.finditer(source):
                 self.actions[action["name"].lower()] = ActionTexts(action["template"], action["feedback"])
                 self._add_rules(action["grammar"] or "{}")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise EnvironmentFailure(f"The game's grammar cannot be read: {error}.") from None
 
     def _add_rules(self, productions: str) -> None:
@@ -70,7 +73,12 @@ class Grammar:
 
     def write(self, text: str, facts: Facts, names: Mapping[str, str], bindings: Bindings) -> str:
         """Expand `text` in a state, with the name of each entity and the entities of the action's variables."""
-        return _Writer(self._rules, facts, names).expand(text, bindings)
+        try:
+            return _Writer(self._rules, facts, names).expand(text, bindings)
+        except RecursionError:
+            raise EnvironmentFailure(
+                "The game's grammar has a rule that needs itself: download the game again."
+            ) from None
 
 
 class _Writer:
@@ -80,11 +88,18 @@ class _Writer:
         self._rules = rules
         self._facts = facts
         self._names = names
+        self._left = _MOST_SYMBOLS
 
     def expand(self, text: str, bindings: Bindings) -> str:
         return "".join(self._symbol(symbol, bindings) for symbol in _symbols(text))
 
     def _symbol(self, symbol: Symbol, bindings: Bindings) -> str:
+        self._left -= 1
+        if self._left < 0:
+            raise EnvironmentFailure(
+                f"The game's grammar writes more than {_MOST_SYMBOLS} symbols at once, which is the limit: "
+                "download the game again."
+            )
         if symbol.kind == "text":
             return symbol.text
         if symbol.kind == "rule":

@@ -9,15 +9,14 @@ A folder holds, each also as `.xz` and in UTF-8, one JSON object a line:
 
 import hashlib
 import html
-import json
-import lzma
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from retroformer.bounded_file import GIB, MIB, read_text, sha256
+from retroformer.bounded_json import json_rows, parse_json
 from retroformer.environments.hotpotqa.docstore import FORMAT, Page, page
 from retroformer.environments.hotpotqa.environment import Question
 from retroformer.errors import MissingInput, UnknownTask
@@ -26,6 +25,18 @@ from retroformer.provenance import files_sha256
 ALL = "all"
 HUB_NAME, HUB_SUBSET = "hotpotqa/hotpot_qa", "distractor"
 _HUB_SPLITS = ("train", "validation")
+_LINE_BYTES = MIB
+"""The longest paragraph of HotPotQA's pages has 8 kB, a question with the ten paragraphs of its context some 20 kB."""
+_QUESTIONS_BYTES = GIB
+"""The 97,852 released questions have 70 MB, and 650 MB with their contexts."""
+_DOCSTORE_BYTES = 16 * GIB
+"""The first paragraphs of all 5.2 million pages have about 3 GB."""
+_SPLITS_BYTES = 64 * MIB
+"""The ids of all released questions have 3 MB."""
+_WANTED = (
+    "there are `id`, `question` and `answer` in questions.jsonl, `title` and `sentences` in docstore.jsonl, lists of "
+    "ids in splits.json"
+)
 _NO_WORD = re.compile(r"\W+")
 
 
@@ -39,8 +50,8 @@ class Folder:
     def questions(self) -> Mapping[str, Question]:
         """All questions by id, in the order of the data. Raises MissingInput."""
         path = self._file("questions.jsonl")
-        with _shape_of(path):
-            return {row["id"]: _question(row) for row in _rows(path)}
+        found = json_rows(path, _question, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_QUESTIONS_BYTES)
+        return {question.id: question for question in found}
 
     def split(self, name: str) -> list[str]:
         """The ids of a split in their official order. Raises UnknownTask, MissingInput."""
@@ -61,26 +72,25 @@ class Folder:
 
     def docstore_name(self) -> str:
         """A file name that changes whenever the pages do. Raises MissingInput."""
-        digest = hashlib.sha256(self._file("docstore.jsonl").read_bytes()).hexdigest()
+        digest = sha256(self._file("docstore.jsonl")).hexdigest()
         return f"docstore-{digest[:16]}-{FORMAT}.sqlite"
 
     def pages(self) -> Iterator[Page]:
         """All pages, in the order of the data. Raises MissingInput."""
         path = self._file("docstore.jsonl")
-        with _shape_of(path):
-            for row in _rows(path):
-                yield page(row["title"], row["sentences"])
+        return json_rows(path, _page, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_DOCSTORE_BYTES)
 
     def _named_splits(self) -> dict[str, list[str]]:
         path = self._folder / "splits.json"
-        try:
-            splits = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not path.exists():
             return {}
-        except ValueError as error:
-            raise MissingInput(f"{path} is damaged ({error}): get a fresh copy.") from error
-        with _shape_of(path):
-            return {name: ids for name, ids in splits.items() if isinstance(ids, list)}
+        splits = parse_json(read_text(path, _SPLITS_BYTES), str(path))
+        if not isinstance(splits, dict):
+            raise MissingInput(f"{path} is JSON of another shape ({type(splits).__name__}): {_WANTED}.")
+        named = {name: ids for name, ids in splits.items() if isinstance(ids, list)}
+        if odd := [name for name, ids in named.items() if not all(isinstance(id_, str) for id_ in ids)]:
+            raise MissingInput(f"{path} is JSON of another shape ({odd[0]!r} lists what is no id): {_WANTED}.")
+        return named
 
     def _file(self, name: str) -> Path:
         for path in (self._folder / name, self._folder / f"{name}.xz"):
@@ -153,27 +163,10 @@ def _question(row: Mapping[str, Any]) -> Question:
     titles = facts["title"] if isinstance(facts, Mapping) else [title for title, _ in facts]
     # As docstore.page does: entities in titles are resolved.
     gold = tuple(dict.fromkeys(html.unescape(title) for title in titles))
+    if not isinstance(row["id"], str) or not isinstance(row["answer"], str):
+        raise TypeError("id and answer are texts")
     return Question(row["id"], " ".join(row["question"].split()), row["answer"], gold)
 
 
-@contextmanager
-def _shape_of(path: Path) -> Iterator[None]:
-    """What is read inside has the keys that this module's docstring names. Raises MissingInput where it has not."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise MissingInput(
-            f"{path} is JSON of another shape ({type(error).__name__}: {error}): there are `id`, `question` and "
-            "`answer` in questions.jsonl, `title` and `sentences` in docstore.jsonl, lists of ids in splits.json."
-        ) from error
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON-lines file. Raises MissingInput where it is damaged."""
-    try:
-        with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.strip():
-                    yield json.loads(line)
-    except (lzma.LZMAError, EOFError, ValueError) as error:
-        raise MissingInput(f"{path} is damaged ({error}): get a fresh copy.") from error
+def _page(row: Mapping[str, Any]) -> Page:
+    return page(row["title"], row["sentences"])

@@ -9,15 +9,13 @@
 """
 
 import ast
-import gzip
-import json
-import lzma
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from retroformer.bounded_file import MIB, read_text
+from retroformer.bounded_json import json_rows, parse_json
 from retroformer.environments.programming.own_file import own_problem
 from retroformer.environments.programming.problems import Problem, ProblemSet
 from retroformer.environments.programming.rust_source import split_tests
@@ -26,9 +24,15 @@ from retroformer.errors import MissingInput
 
 _MULTIPL_E = "MultiPL-E's licence: no training"
 _MULTIPL_E_KEYS = {"doctests", "stop_tokens"}
-_OPENERS: dict[str, Callable[..., IO[str]]] = {"": open, ".xz": lzma.open, ".gz": gzip.open}
+_ENDINGS = ("", ".xz", ".gz")
+_LINE_BYTES = MIB
+"""Of one problem. The longest one shipped by others, of MBPP, has 6 kB."""
+_FILE_BYTES = 256 * MIB
+"""Of a set, which is held in memory. MBPP, the largest one, has 565 kB."""
+_WANTED = "correct it, or get a fresh copy"
 
 Row = dict[str, Any]
+Made = TypeVar("Made")
 
 
 class _Source(NamedTuple):
@@ -48,8 +52,7 @@ def load(name: str, folder: Path) -> ProblemSet:
     if name.endswith(".jsonl"):
         return _own(path)
     source = _SOURCES[name]
-    with _shape_of(path):
-        problems = tuple(source.problem(row) for row in _rows(path))
+    problems = _whole(path, source.problem) if source.file.endswith(".json") else _lines(path, source.problem)
     return ProblemSet(name=name, licence=source.licence, may_train=source.may_train, problems=problems)
 
 
@@ -65,41 +68,37 @@ def problem_file(name: str, folder: Path) -> Path:
 
 
 def _own(path: Path) -> ProblemSet:
-    with _shape_of(path):
-        rows = list(_rows(path))
-        problems = tuple(own_problem(row) for row in rows)
-    translated = any(_MULTIPL_E_KEYS & row.keys() for row in rows)
+    found = _lines(path, lambda row: (own_problem(row), bool(_MULTIPL_E_KEYS & row.keys())))
+    problems, translated = tuple(problem for problem, _ in found), any(made for _, made in found)
     licence = _MULTIPL_E if translated else "the user's own file"
     return ProblemSet(name=path.stem, licence=licence, may_train=not translated, problems=problems)
 
 
 def _path(folder: Path, file: str) -> Path:
-    candidates = [folder / f"{prefix}{file}{ending}" for prefix in ("", "reflexion_") for ending in _OPENERS]
+    candidates = [folder / f"{prefix}{file}{ending}" for prefix in ("", "reflexion_") for ending in _ENDINGS]
     for path in candidates:
         if path.is_file():
             return path
     raise MissingInput(f"{folder} has no {file}, nor one that ends in .xz or .gz: put it there.")
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    opener = _OPENERS.get(path.suffix, open)
-    with opener(path, "rt", encoding="utf-8") as file:
-        if path.name.removesuffix(path.suffix if path.suffix in _OPENERS else "").endswith(".json"):
-            yield from json.load(file)
-            return
-        for line in file:
-            if line.strip():
-                yield json.loads(line)
+def _lines(path: Path, problem: Callable[[Row], Made]) -> tuple[Made, ...]:
+    return tuple(json_rows(path, problem, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES))
 
 
-@contextmanager
-def _shape_of(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyError as error:
-        raise MissingInput(f"A problem in {path} has no {error}: get a fresh copy, or correct it.") from error
-    except (ValueError, TypeError, AttributeError, EOFError, lzma.LZMAError, OSError) as error:
-        raise MissingInput(f"{path} cannot be read as problems ({error}): get a fresh copy, or correct it.") from error
+def _whole(path: Path, problem: Callable[[Row], Made]) -> tuple[Made, ...]:
+    """The problems of a file that is one JSON array."""
+    rows = parse_json(read_text(path, _FILE_BYTES), str(path))
+    if not isinstance(rows, list):
+        raise MissingInput(f"{path} cannot be read as problems (it is no list): {_WANTED}.")
+    made = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            made.append(problem(row))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise MissingInput(f"Problem {number} of {path} cannot be read ({what}): {_WANTED}.") from error
+    return tuple(made)
 
 
 def _humaneval(row: Row) -> Problem:

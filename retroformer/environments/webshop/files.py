@@ -12,13 +12,15 @@ drawn from a fixed seed. Arrays and objects are read entry by entry: the file of
 """
 
 import hashlib
+import io
 import json
-import lzma
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from retroformer.bounded_file import GIB, MIB, opened, sha256, size
+from retroformer.bounded_json import json_fault, json_rows
 from retroformer.errors import MissingInput
 
 PRODUCTS = ("items_shuffle*.json", "products*_full.jsonl")
@@ -28,6 +30,12 @@ PRICES = ("product_prices*.json",)
 TITLE_NOUNS = ("title_nouns*.json",)
 _CHUNK = 1 << 20
 _SMALL = 64 << 20
+_ENTRY_BYTES = 16 * MIB
+"""Of one product. The longest of the thousand-product shop has 34 kB."""
+_ROWS_BYTES = 64 * GIB
+"""Of a file that is read row by row. The file of 1.18 million products has 5 GB."""
+_ITEMS_BYTES = GIB
+"""Of an object, some of which are held in memory. The nouns of 1.18 million titles would have 170 MB."""
 _JSON = json.JSONDecoder()
 
 
@@ -60,49 +68,51 @@ def fingerprint(paths: list[Path]) -> str:
         known = path.stat()
         large = f"{known.st_size} {known.st_mtime_ns}".encode()
         digest.update(path.name.encode() + b"\0")
-        digest.update(large if known.st_size > _SMALL else hashlib.sha256(path.read_bytes()).digest())
+        digest.update(large if known.st_size > _SMALL else sha256(path).digest())
     return digest.hexdigest()[:16]
 
 
 def rows(path: Path) -> Iterator[Any]:
     """The objects of an array or of JSON lines. Raises MissingInput where the file is damaged or of another shape."""
-    with _reading(path) as text:
-        if path.name.removesuffix(".xz").endswith(".jsonl"):
-            yield from (json.loads(line) for line in text if line.strip())
-        else:
-            yield from (value for _, value in _entries(text, "["))
+    if path.name.removesuffix(".xz").endswith(".jsonl"):
+        wanted = "environment.data wants WebShop's own files"
+        yield from json_rows(path, lambda row: row, wanted, line_bytes=_ENTRY_BYTES, most_bytes=_ROWS_BYTES)
+        return
+    with _reading(path, _ROWS_BYTES) as text:
+        yield from (value for _, value in _entries(text, "["))
 
 
 def items(path: Path) -> Iterator[tuple[str, Any]]:
     """Keys and values of an object. Raises MissingInput where the file is damaged or of another shape."""
-    with _reading(path) as text:
+    with _reading(path, _ITEMS_BYTES) as text:
         yield from _entries(text, "{")
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[IO[str]]:
+def _reading(path: Path, most_bytes: int) -> Iterator[IO[str]]:
     try:
-        with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as text:
+        with opened(path, most_bytes) as stream, io.TextIOWrapper(stream, encoding="utf-8") as text:
             yield text
-    except (lzma.LZMAError, EOFError, ValueError, RecursionError) as error:
+    except (EOFError, ValueError) as error:
         raise MissingInput(f"{path} is damaged ({error}): get a fresh copy.") from error
 
 
 def _entries(text: IO[str], opening: str) -> Iterator[tuple[str, Any]]:
     """The entries of the one array (with empty keys) or object in a stream, decoded as they arrive."""
-    waiting = _Waiting(text)
+    waiting, number = _Waiting(text), 0
     if waiting.next_sign() != opening:
         raise ValueError(f"it does not begin with {opening!r}")
     while (sign := waiting.peek()) not in "]}":
         if sign == ",":
             waiting.next_sign()
             continue
+        number += 1
         key = ""
         if opening == "{":
-            key = waiting.value()
+            key = waiting.value(number)
             if waiting.next_sign() != ":":
                 raise ValueError(f"no value for {key!r}")
-        yield key, waiting.value()
+        yield key, waiting.value(number)
 
 
 class _Waiting:
@@ -126,19 +136,29 @@ class _Waiting:
         self._place += 1
         return sign
 
-    def value(self) -> Any:
-        """The next value. An incomplete one is tried again with twice the text, so that reading stays linear."""
+    def value(self, number: int) -> Any:
+        """The next value. An incomplete one is tried again with twice the text, so that reading stays linear.
+
+        Raises:
+            ValueError: entry `number` is not JSON, too long or too deep.
+        """
         self.peek()
         wanted = _CHUNK
         while True:
             try:
                 value, end = _JSON.raw_decode(self._text, self._place)
                 if end < len(self._text) or not self._more():
+                    if fault := json_fault(value, self._text[self._place : end]):
+                        raise ValueError(f"entry {number} {fault}")
                     self._place = end
                     return value
-            except json.JSONDecodeError:
+            except RecursionError:
+                raise ValueError(f"entry {number} is nested too deep") from None
+            except json.JSONDecodeError as error:
+                if len(self._text) - self._place > _ENTRY_BYTES:
+                    raise ValueError(f"entry {number} is longer than {size(_ENTRY_BYTES)}, or is not JSON") from None
                 if not self._more(wanted):
-                    raise
+                    raise ValueError(f"entry {number} is not JSON: {error.msg}") from None
                 wanted *= 2
 
     def _more(self, characters: int = _CHUNK) -> bool:

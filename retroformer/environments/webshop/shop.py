@@ -94,7 +94,7 @@ class Shop:
     def _open(self, path: Path, write: Any) -> sqlite3.Connection:
         try:
             return open_built(build_once(path, write))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, sqlite3.ProgrammingError) as error:
             raise MissingInput(
                 f"The data in {str(self._folder)!r} are JSON of another shape ({type(error).__name__}: {error}): "
                 "environment.data wants WebShop's own files."

@@ -14,7 +14,7 @@ from retroformer.environments.alfworld.grammar import check_grammar
 from retroformer.environments.alfworld.worlds import draw_wish, draw_world, kind_of
 from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError, UnknownTask
-from tests.support.alfworld import StockEngine, alfworld_at_home
+from tests.support.alfworld import StockEngine, alfworld_at_home, needs_stock_engine
 
 fast_downward = pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
 
@@ -153,6 +153,7 @@ def test_the_canary_knows_the_grammar_of_generated_games() -> None:
         check_grammar(games(receptacles=6), ["put mug 1 in/on desk 1"])
 
 
+@needs_stock_engine
 def test_the_stock_engine_gives_the_same_answers() -> None:
     source = games(receptacles=6, grammar="move")
     for task in (source.tasks()[0], source.tasks()[5]):

@@ -18,7 +18,7 @@ from retroformer.environments.alfworld.grammar import in_grammar
 from retroformer.environments.alfworld.released import ReleasedGames
 from retroformer.environments.sections import Alfworld
 from retroformer.records import Task
-from tests.support.alfworld import SHARED, alfworld_at_home, compare, without_help
+from tests.support.alfworld import SHARED, alfworld_at_home, compare, needs_stock_engine, without_help
 
 pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
 
@@ -68,6 +68,7 @@ def test_the_put_grammar_is_that_of_the_last_alfworld_that_spoke_it() -> None:
 
 
 @needs_data
+@needs_stock_engine
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("grammar", GRAMMARS)
 def test_a_released_game_is_told_as_the_stock_engine_tells_it(grammar: Literal["put", "move"]) -> None:
@@ -78,6 +79,7 @@ def test_a_released_game_is_told_as_the_stock_engine_tells_it(grammar: Literal["
 
 
 @needs_data
+@needs_stock_engine
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("first", range(0, 100, GAMES_AT_ONCE))

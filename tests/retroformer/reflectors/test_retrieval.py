@@ -2,8 +2,12 @@
 
 import asyncio
 import math
+import re
+from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
+from statistics import fmean
 
 import pytest
 
@@ -65,6 +69,77 @@ def test_similarity_is_the_cosine_of_what_is_rare() -> None:
     alike = Similarity(["put mug", "put egg", "put pan"])
     assert alike.to("put mug") == pytest.approx([1, 0, 0], abs=1e-6)
     assert Similarity(["desk 1", "desk 2", "bed 1"]).to("desk 7")[:2] == pytest.approx([1, 1], abs=1e-6)
+
+
+def chosen_by_definition(experiences: list[Experienced], opening: str, held: tuple[str, ...], c: float) -> str:
+    """The choice as the module's docstring defines it, computed anew for every piece."""
+    by_text = defaultdict[str, list[Experienced]](list)
+    for one in experiences:
+        by_text[" ".join(one.text.split())].append(one)
+    pieces = [uses for text, uses in sorted(by_text.items()) if text]
+    words = [Counter(re.findall(r"[^\W\d_]+", uses[0].opening.lower())) for uses in pieces]
+    containing = Counter(word for counted in words for word in counted)
+
+    def vector(counted: Counter[str]) -> dict[str, float]:
+        weights = {
+            word: count * math.log((1 + len(pieces)) / (1 + containing[word])) + 1e-9 for word, count in counted.items()
+        }
+        length = math.sqrt(math.fsum(weight**2 for weight in weights.values())) or 1.0
+        return {word: weight / length for word, weight in weights.items()}
+
+    wanted = vector(Counter(re.findall(r"[^\W\d_]+", opening.lower())))
+    best, best_score = "", -1.0
+    for uses, counted in zip(pieces, words, strict=True):
+        of_piece = vector(counted)
+        similarity = sum(weight * of_piece.get(word, 0.0) for word, weight in wanted.items())
+        total = sum(len(each) for each in pieces)
+        bonus = c * math.sqrt(2 * math.log(total) / len(uses)) if total > 1 else 0.0
+        score = similarity * max(0.0, fmean(use.rating for use in uses) + bonus)
+        allowed = uses[0].text not in held and all(use.task_id != "mine" for use in uses)
+        if allowed and score > best_score:
+            best, best_score = uses[0].text, score
+    return best
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_choice_is_that_of_the_definition(seed: int) -> None:
+    dice = Random(seed)
+    vocabulary = [f"word{letter}" for letter in "abcdefghij"[: dice.randint(1, 10)]]
+    openings = [" ".join(dice.choices([*vocabulary, "12", "the_end"], k=dice.randint(0, 8))) for _ in range(6)]
+    experiences = [
+        used(
+            dice.choice(("go  left", "go left", "look", "", "wait", *(f"advice {number}" for number in range(9)))),
+            dice.choice((-1.0, -0.25, 0.0, 0.1, 0.3, 0.5, 1.0)),  # Few values, so that there are ties.
+            dice.choice(openings),
+            dice.choice(("mine", "a", "b", "c")),
+        )
+        for _ in range(dice.randint(1, 40))
+    ]
+    if not any(one.text for one in experiences):
+        return
+    held = tuple(dice.choices(("go left", "look", "advice 1", "advice 2"), k=dice.randint(0, 3)))
+    opening, c = dice.choice((*openings, "wordz", "")), dice.choice((0.0, 0.3, 1.0))
+    assert retrieved(experiences, opening=opening, held=held, c=c) == chosen_by_definition(
+        experiences, opening, held, c
+    )
+
+
+def test_a_large_memory_is_searched_beside_the_event_loop() -> None:
+    pieces = [used(f"Advice {number}.", 0.5, f"{CLEAN} {'really ' * (number % 50)}") for number in range(20_001)]
+    best = used("Rinse it.", 1.0)
+    reflector = RetrievingReflector([*pieces, best], 0.0)
+    failure = attempt_at(task("mine")).model_copy(update={"opening": CLEAN})
+
+    async def reflect_while_the_loop_goes_on() -> tuple[str, int]:
+        turns, reflecting = 0, asyncio.ensure_future(reflector.reflect(failure, Memory(), 0))
+        while not reflecting.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return reflecting.result().text, turns
+
+    text, turns = asyncio.run(reflect_while_the_loop_goes_on())
+    assert text == "Rinse it."
+    assert turns > 1  # In the loop itself it would have been done after the first.
 
 
 def test_an_empty_memory_is_refused_with_what_to_do() -> None:
