@@ -106,10 +106,10 @@ def warm(experiment: Experiment) -> str:
 def sft(experiment: Experiment) -> str:
     """Imitate positively rated reflections, starting from the warm adapter where there is one."""
     optimizer, texts = experiment.train.sft, inputs.positive_reflections(experiment)
-    start = experiment.stage_folder("warm")
-    warmed = start.is_dir()
-    stage = make_stage("sft", experiment, optimizer, _plain(texts), {"start": start} if warmed else {})
-    return run(stage, lambda: _imitate(stage, optimizer, texts, start if warmed else None))
+    folder = experiment.stage_folder("warm")
+    start = require_adapter(folder) if folder.is_dir() else None
+    stage = make_stage("sft", experiment, optimizer, _plain(texts), {"start": start} if start else {})
+    return run(stage, lambda: _imitate(stage, optimizer, texts, start))
 
 
 def reward(experiment: Experiment) -> str:

@@ -8,6 +8,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from jinja2 import TemplateError
+
 from retroformer.errors import ConfigError
 from retroformer.records import Message, PreferencePair
 
@@ -40,9 +42,21 @@ class SamplePair(NamedTuple):
 
 
 def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
-    """The tokens that the served model sees for a prompt: the template's text, tokenised without further tokens."""
+    """The tokens that the served model sees for a prompt: the template's text, tokenised without further tokens.
+
+    Raises:
+        ConfigError: the template refuses the prompt's turns, or is broken.
+    """
     messages = [message.model_dump() for message in prompt]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    try:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except TemplateError as refusal:
+        turns = ", ".join(message.role for message in prompt)
+        raise ConfigError(
+            f"The chat template of the base model at {tokenizer.name_or_path} refuses a prompt of this run with the "
+            f"turns {turns} ({refusal}): put a chat_template.jinja that takes them into that folder, where training "
+            "and serving read it, or set train.base_model to another model."
+        ) from None
     return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
