@@ -212,7 +212,7 @@ def require_adapter(folder: Path) -> Path:
 
     Raises:
         MissingInput: it holds none.
-        DamagedFile, NotFinite: it is not what the stage wrote, or holds no numbers to start from.
+        DamagedFile, NotFinite, ProvenanceError: it is not what the stage wrote, or holds no numbers to start from.
     """
     if not (folder / WEIGHTS).is_file():
         stage = folder.name.partition("-")[0]

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from retroformer.errors import ConfigError, DamagedFile, MissingInput, RetroformerError
+from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError, RetroformerError
 from retroformer.provenance import ADAPTER_FILES, folder_sha256
 from train.finite import require_finite
 
@@ -24,8 +24,9 @@ def require_sound_adapter(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Check the files of the adapter in `folder`, and their hash where `metrics` record it.
 
     Raises:
-        DamagedFile: a file of it is missing, cut short or altered.
+        DamagedFile: a file of it is missing or cannot be read.
         NotFinite: a weight is infinite or not a number.
+        ProvenanceError: it was altered after training.
     """
     try:
         _require_lora(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
@@ -34,9 +35,9 @@ def require_sound_adapter(folder: Path, metrics: Mapping[str, Any]) -> None:
     require_finite_weights(folder, _how_to_replace(folder))
     recorded = metrics.get("adapter_sha256")
     if recorded is not None and (found := folder_sha256(folder)) != recorded:
-        raise DamagedFile(
-            f"The adapter in {folder} was altered after training (its sha256 is {found[:12]}, and its {METRICS} says "
-            f"{str(recorded)[:12]}): {_how_to_replace(folder)}"
+        raise ProvenanceError(
+            f"The adapter of {folder} has sha256 {found[:12]}, and {str(recorded)[:12]} was trained: "
+            f"{_how_to_replace(folder)}"
         )
 
 

@@ -14,7 +14,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,7 +70,7 @@ with a greater tolerance after the smaller one has ended it: its checkpoints are
 
 
 def make_stage(
-    name: str, experiment: Experiment, optimizer: Optimizer, data: Sequence[Any], adapters: dict[str, Path]
+    name: str, experiment: Experiment, optimizer: Optimizer, data: Iterable[Any], adapters: dict[str, Path]
 ) -> Stage:
     """The stage `name` on `data` (texts, in JSON's types), starting from `adapters` by their roles.
 
@@ -98,17 +98,26 @@ def make_stage(
         "max_new_tokens": experiment.reflector.max_new_tokens if name in ("ppo", "grpo") else None,
         "optimizer": optimizer.model_dump(exclude=_WITHOUT_EFFECT_ON_WEIGHTS),
         "seed": experiment.seed,
-        "data": hashlib.sha256(json.dumps(data).encode()).hexdigest(),
+        "data": _sha256_of_json(data),
         "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},
     }
     return Stage(name, experiment, inputs)
+
+
+def _sha256_of_json(data: Iterable[Any]) -> str:
+    """The sha256 of `json.dumps` of a list, of which one entry is in memory."""
+    digest = hashlib.sha256(b"[")
+    for number, entry in enumerate(data):
+        digest.update(f"{', ' if number else ''}{json.dumps(entry)}".encode())
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def finished(stage: Stage) -> dict[str, Any] | None:
     """The metrics of the stage where it is done with these inputs.
 
     Raises:
-        DamagedFile, NotFinite: it was done, and its adapter or its metrics are not what it wrote.
+        DamagedFile, NotFinite, ProvenanceError: it was done, and its adapter or its metrics are not what it wrote.
     """
     path = stage.folder / METRICS
     if not path.is_file():

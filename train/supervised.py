@@ -21,6 +21,7 @@ from train.dataset import order_of_training, require_rows
 from train.disk import writing_to
 from train.finite import LOWER_THE_RATE, require_finite_gradients
 from train.manifest import newest_sound, verify, write_manifest
+from train.rows import Rows
 from train.stage import Stage
 from train.tracking import Tracker, tracker
 
@@ -69,10 +70,9 @@ def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
     }
 
 
-def ordered_rows(rows: Sequence[dict[str, Any]], lengths: Sequence[int], optimizer: Optimizer, seed: int) -> Dataset:
-    """The rows of all epochs, in the order of training."""
-    order = order_of_training(lengths, optimizer.batch_size, optimizer.epochs, seed)
-    return Dataset.from_list([rows[index] for index in order])
+def ordered_rows(rows: Rows, lengths: Sequence[int], optimizer: Optimizer, seed: int) -> Dataset:
+    """The rows of all epochs, in the order of training; each is on the disk once."""
+    return rows.in_order(order_of_training(lengths, optimizer.batch_size, optimizer.epochs, seed))
 
 
 class DealingTrainer(Trainer):  # type: ignore[misc]

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from retroformer.config_file import load
-from retroformer.errors import ConfigError, DamagedFile, NotFinite, RetroformerError
+from retroformer.errors import ConfigError, DamagedFile, NotFinite, ProvenanceError, RetroformerError
 from retroformer.records import Key, Message, Reflection
 from retroformer.store import open_store
 from tests.support.killing import refused
@@ -140,7 +140,9 @@ def test_an_adapter_with_numbers_that_are_none_is_refused_with_tensor_and_file(
 @pytest.mark.parametrize(("words", "adapter"), USES)
 def test_an_adapter_that_was_altered_without_a_trace_is_known_by_its_hash(words: str, adapter: str, run: Run) -> None:
     put_number(0.25, Path("runs/tiny", adapter, WEIGHTS))
-    assert "was altered after training" in sentence(command(run, words), DamagedFile)
+    said = sentence(command(run, words), ProvenanceError)
+    assert f"The adapter of runs/tiny/{adapter} has sha256" in said
+    assert f"delete runs/tiny/{adapter} and run" in said
 
 
 def test_a_finished_stage_does_not_call_a_damaged_adapter_done(run: Run) -> None:
