@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from retroformer import durable
+from retroformer.built_once import build_once
 from tests.support.disk import DiskCalls
 
 
@@ -77,3 +78,14 @@ def test_a_disk_that_refuses_a_files_bytes_is_told(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="Input/output error"):
         durable.write_text(tmp_path / "file", "text")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_database_that_is_built_once_is_on_the_disk_before_it_counts_as_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, path = DiskCalls(monkeypatch), tmp_path / "shop.db"
+    build_once(path, lambda database: database.executescript("CREATE TABLE products (name TEXT)"))
+    ((_, scratch, target),) = [call for call in calls.made if call[0] == "rename"]
+    assert target == path
+    assert scratch in calls.synced_before(scratch, path)
+    assert tmp_path in calls.synced_after(scratch, path)
