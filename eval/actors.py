@@ -7,6 +7,7 @@ from eval.outcome import ArmOutcome
 from eval.page import to_html
 from eval.statistics import bootstrap
 from eval.table import table
+from retroformer import durable
 from retroformer.config import Experiment
 from retroformer.redaction import redacted
 
@@ -49,6 +50,6 @@ def write_table(experiment: Experiment, played: Mapping[str, Sequence[ArmOutcome
     folder = experiment.folder / "eval"
     folder.mkdir(parents=True, exist_ok=True)
     text = redacted(text)
-    (folder / "report.md").write_text(text, encoding="utf-8")
-    (folder / "report.html").write_text(to_html(text, f"Retroformer: {experiment.run}"), encoding="utf-8")
+    durable.write_text(folder / "report.md", text)
+    durable.write_text(folder / "report.html", to_html(text, f"Retroformer: {experiment.run}"))
     return folder / "report.html"

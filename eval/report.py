@@ -25,6 +25,7 @@ from eval.statistics import DRAWS
 from eval.telemetry import habits, measure, render_habits, render_telemetry
 from eval.training import reward_audit, trained_adapters, training_table
 from eval.training_curves import curve_table, draw_training
+from retroformer import durable
 from retroformer.environments.sections import Alfworld
 from retroformer.records import Task
 from retroformer.redaction import redacted
@@ -38,12 +39,12 @@ def write_report(findings: Findings) -> Path:
     title = f"{findings.experiment.environment.name}, {tasks} held-out tasks, trial 0 shared"
     draw_curve(findings.outcomes, title, findings.experiment.seed, folder / "curve.png")
     text = redacted("\n\n".join(_sections(findings))) + "\n"
-    (folder / "report.md").write_text(text, encoding="utf-8")
+    durable.write_text(folder / "report.md", text)
     page = to_html(text, f"Retroformer: {findings.experiment.run}")
     for picture in folder.glob("*.png"):
         encoded = base64.b64encode(picture.read_bytes()).decode()
         page = page.replace(f'src="{picture.name}"', f'src="data:image/png;base64,{encoded}"')
-    (folder / "report.html").write_text(page, encoding="utf-8")
+    durable.write_text(folder / "report.html", page)
     return folder / "report.html"
 
 

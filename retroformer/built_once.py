@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from retroformer import durable
+
 _BUILD_SECONDS = 3 * 3600.0
 """How long others wait for the one that builds; the shop of 1.18 million products takes a quarter of an hour."""
 
@@ -29,7 +31,7 @@ def build_once(path: Path, write: Callable[[sqlite3.Connection], None]) -> Path:
                     database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
                     write(database)
                     database.commit()
-                Path(scratch).replace(path)
+                durable.rename(Path(scratch), path)
             finally:
                 Path(scratch).unlink(missing_ok=True)
     return path

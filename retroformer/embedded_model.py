@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from retroformer import durable
 from retroformer.cache import cache_folder
 from retroformer.errors import MissingInput
 
@@ -85,6 +86,7 @@ def _embedded() -> Path:
     try:
         _convert(gguf, unfinished)
         unfinished.chmod(0o755)
+        durable.sync(unfinished)
         # The rename fails when another process has finished the same work in the meantime; its result is as good.
         with contextlib.suppress(OSError):
             unfinished.rename(folder)

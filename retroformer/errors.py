@@ -4,6 +4,8 @@
     ├── ConfigError            (ValueError)         the experiment page, or a key=value, is wrong
     ├── MissingInput           (FileNotFoundError)  a file or fact of the stage before is not there
     ├── UnknownTask            (LookupError)        no task of this id in this split
+    ├── DamagedFile            (ValueError)         a file that training wrote or reads is cut short or altered
+    ├── NotFinite              (ArithmeticError)    a weight, loss or gradient is infinite or not a number
     ├── ProvenanceError        (ValueError)         the served model is not the one that was asked for
     ├── ServiceError           (RuntimeError)       a server could not start, or its port is taken
     ├── StoreError             (OSError)            the store cannot be read or written
@@ -46,6 +48,14 @@ class MissingInput(RetroformerError, FileNotFoundError):
 
 class UnknownTask(RetroformerError, LookupError):
     """No task of this id in this split."""
+
+
+class DamagedFile(RetroformerError, ValueError):
+    """A file that training wrote or reads is cut short or altered; the message says how to replace it."""
+
+
+class NotFinite(RetroformerError, ArithmeticError):
+    """A weight, loss or gradient is infinite or not a number; training on would spoil every weight."""
 
 
 class ProvenanceError(RetroformerError, ValueError):

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from retroformer.canonical import sha256_of
 from retroformer.conditions import check_imported
 from retroformer.config import Experiment
+from retroformer.durable import replacing
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.rating import ratings
 from retroformer.records import Key, Outcome, Reflection, Trajectory
@@ -204,15 +205,13 @@ def _write(
         [(name, pyarrow.type_for_alias(kind)) for name, kind in _KEY_COLUMNS + file.columns],
         metadata={_CONDITIONS: json.dumps(conditions)},
     )
-    partial = path.with_name(f"{path.name}.partial")
     count = 0
-    with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
+    with replacing(path) as unfinished, pyarrow.parquet.ParquetWriter(unfinished, schema) as writer:
         for arm in arms:
             rows = file.rows(store, arm)
             while some := list(islice(rows, _ROWS_AT_ONCE)):
                 writer.write_table(pyarrow.table(list(zip(*some, strict=True)), schema=schema))
                 count += len(some)
-    partial.replace(path)
     return count
 
 

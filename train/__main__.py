@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from retroformer.train_sections import Optimizer
 from train import inputs, processes
 from train.base import load_tokenizer, require_adapter
 from train.card import ABOUT
-from train.dataset import Prompt, samples
+from train.dataset import Prompt, each_sample
 from train.stage import Stage, finished, make_stage
 
 USAGE = """
@@ -92,7 +92,7 @@ def actor(experiment: Experiment) -> str:
     from train.cloning import clone, scripted_play
 
     made = scripted_play(experiment)
-    stage = make_stage("actor", experiment, experiment.train.actor, [one.text for one in made], {})
+    stage = make_stage("actor", experiment, experiment.train.actor, (one.text for one in made), {})
     return run(stage, lambda: clone(stage, made))
 
 
@@ -106,10 +106,10 @@ def warm(experiment: Experiment) -> str:
 def sft(experiment: Experiment) -> str:
     """Imitate positively rated reflections, starting from the warm adapter where there is one."""
     optimizer, texts = experiment.train.sft, inputs.positive_reflections(experiment)
-    start = experiment.stage_folder("warm")
-    warmed = start.is_dir()
-    stage = make_stage("sft", experiment, optimizer, _plain(texts), {"start": start} if warmed else {})
-    return run(stage, lambda: _imitate(stage, optimizer, texts, start if warmed else None))
+    folder = experiment.stage_folder("warm")
+    start = require_adapter(folder) if folder.is_dir() else None
+    stage = make_stage("sft", experiment, optimizer, _plain(texts), {"start": start} if start else {})
+    return run(stage, lambda: _imitate(stage, optimizer, texts, start))
 
 
 def reward(experiment: Experiment) -> str:
@@ -117,7 +117,7 @@ def reward(experiment: Experiment) -> str:
     from train.reward import train_reward_model
 
     optimizer, pairs = experiment.train.reward, inputs.pairs(experiment)
-    stage = make_stage("reward", experiment, optimizer, [pair.model_dump() for pair in pairs], {})
+    stage = make_stage("reward", experiment, optimizer, (pair.model_dump() for pair in pairs), {})
     return run(stage, lambda: train_reward_model(stage, optimizer, pairs, inputs.rated(experiment)))
 
 
@@ -127,7 +127,7 @@ def ppo(experiment: Experiment) -> str:
 
     prompts = inputs.prompts(experiment)
     adapters = {name: require_adapter(experiment.stage_folder(name)) for name in ("sft", "reward")}
-    data = [[message.model_dump() for message in prompt] for prompt in prompts]
+    data = ([message.model_dump() for message in prompt] for prompt in prompts)
     stage = make_stage("ppo", experiment, experiment.train.ppo, data, adapters)
     return run(stage, lambda: improve_policy(stage, prompts, adapters["sft"], adapters["reward"]))
 
@@ -138,7 +138,7 @@ def dpo(experiment: Experiment) -> str:
 
     optimizer, pairs = experiment.train.dpo, inputs.pairs(experiment)
     start = require_adapter(experiment.stage_folder("sft"))
-    stage = make_stage("dpo", experiment, optimizer, [pair.model_dump() for pair in pairs], {"start": start})
+    stage = make_stage("dpo", experiment, optimizer, (pair.model_dump() for pair in pairs), {"start": start})
     return run(stage, lambda: prefer(stage, optimizer, pairs, start))
 
 
@@ -152,7 +152,7 @@ def grpo(page: Page) -> str:
         return _grpo_live(page)
     prompts = inputs.prompts(experiment)
     adapters = {name: require_adapter(experiment.stage_folder(name)) for name in ("sft", "reward")}
-    data = [[message.model_dump() for message in prompt] for prompt in prompts]
+    data = ([message.model_dump() for message in prompt] for prompt in prompts)
     stage = make_stage("grpo", experiment, settings, data, adapters)
     return run(stage, lambda: improve_in_groups(stage, prompts, adapters, live=None))
 
@@ -198,12 +198,12 @@ def _told(metrics: dict[str, Any]) -> str:
 def _imitate(stage: Stage, optimizer: Optimizer, texts: Sequence[tuple[Prompt, str]], start: Path | None) -> None:
     from train.imitation import imitate
 
-    data = samples(load_tokenizer(stage.experiment.train), texts)
+    data = each_sample(load_tokenizer(stage.experiment.train), texts)
     imitate(stage, optimizer, data, start, {"samples_with_duplicates": len(texts)})
 
 
-def _plain(texts: list[tuple[Any, str]]) -> list[Any]:
-    return [[[message.model_dump() for message in prompt], text] for prompt, text in texts]
+def _plain(texts: list[tuple[Any, str]]) -> Iterator[Any]:
+    return ([[message.model_dump() for message in prompt], text] for prompt, text in texts)
 
 
 def silence_libraries() -> None:

@@ -4,7 +4,6 @@ Pairs of one task share a trajectory, and often a text: intervals here take pair
 narrow for that.
 """
 
-import json
 import logging
 import math
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from retroformer.errors import ConfigError
 from train.dataset import SamplePair
-from train.stage import METRICS
+from train.sound import METRICS, read_metrics
 
 CHANCE = 0.5
 FEWEST_PAIRS = 10
@@ -113,7 +112,7 @@ def require_better_than_chance(reward: Path, weak: Literal["refuse", "allow"]) -
     Raises:
         ConfigError: it is no better than chance, and `weak` does not allow that.
     """
-    metrics = json.loads((reward / METRICS).read_text())
+    metrics = read_metrics(reward / METRICS)
     pairs, accuracy = metrics.get("held_out_pairs", 0), metrics.get("held_out_accuracy", 0.0)
     if pairs < FEWEST_PAIRS:
         logger.warning("Nothing is known of the reward model in %s: only %d pairs were held out.", reward, pairs)

@@ -10,6 +10,17 @@ from retroformer.chat_template import chat_template
 from retroformer.embedded_model import base_model_folder, model_config
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.train_sections import Lora, Train
+from train.finite import require_finite
+from train.sound import (
+    METRICS,
+    WEIGHTS,
+    damaged_base,
+    read_metrics,
+    reading_base,
+    require_fit,
+    require_sound_adapter,
+    require_sound_base,
+)
 
 CPU = torch.device("cpu")
 
@@ -24,11 +35,14 @@ def load_tokenizer(train: Train) -> Any:
 
     Raises:
         ConfigError: it has no chat template, so nobody knows how a prompt looks to this model.
+        DamagedFile: a file of the base model cannot be read.
     """
     from transformers import AutoTokenizer
 
     folder = base_model_folder(train.base_model)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    require_sound_base(folder)
+    with reading_base(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = chat_template(folder)
     if not tokenizer.chat_template:
         raise ConfigError(
@@ -56,10 +70,15 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
     """The base model with a language head, or with one score (a sequence classifier) where `scores`.
 
     On a GPU it uses memory-saving attention; on a CPU the plain one, which trains faster at short lengths.
+
+    Raises:
+        DamagedFile: a file of it is missing or cannot be read, or it lacks weights.
+        NotFinite: a weight is infinite or not a number.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     folder = base_model_folder(train.base_model)
+    require_sound_base(folder)
     target = device()
     options: dict[str, Any] = {
         "config": model_config(folder),
@@ -73,7 +92,12 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
     if scores:
         kind = AutoModelForSequenceClassification
         options["config"].num_labels = 1
-    model = kind.from_pretrained(folder, **options)
+    with reading_base(folder):
+        model, found = kind.from_pretrained(folder, output_loading_info=True, **options)
+    # transformers draws weights that it does not find, as it must for a score head.
+    if lacking := sorted(name for name in found["missing_keys"] if not (scores and name.startswith("score."))):
+        raise damaged_base(folder, ValueError(f"it has no weights called {lacking[0]}"))
+    require_finite(model.named_parameters(), f"in the base model at {folder}: put another copy of the model there.")
     guard_bnb_cpu(model)
     # A forward pass that keeps a cache would let packed samples see each other, and costs memory in training.
     model.config.use_cache = False
@@ -162,11 +186,12 @@ def load_adapter(base: Any, folder: Path, lora: Lora) -> Any:
     """`base` with the adapter in `folder`, ready to be trained further.
 
     Raises:
-        ConfigError: the adapter has another shape than the page asks for.
+        ConfigError: the adapter has another shape than the page asks for, or was made for a base of another shape.
     """
     from peft import PeftConfig, PeftModel
 
     require_same_shape(PeftConfig.from_pretrained(str(folder)), folder, lora)
+    require_fit(base, folder)
     return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
 
 
@@ -183,8 +208,15 @@ def require_same_shape(found: Any, folder: Path, lora: Lora) -> None:
 
 
 def require_adapter(folder: Path) -> Path:
-    """`folder`, which holds the adapter of the stage of its name. Raises MissingInput."""
-    if not (folder / "adapter_model.safetensors").is_file():
+    """`folder`, which holds the adapter of the stage of its name.
+
+    Raises:
+        MissingInput: it holds none.
+        DamagedFile, NotFinite, ProvenanceError: it is not what the stage wrote, or holds no numbers to start from.
+    """
+    if not (folder / WEIGHTS).is_file():
         stage = folder.name.partition("-")[0]
         raise MissingInput(f"No adapter at {folder}: run `python -m train {stage} EXPERIMENT.yaml` first.")
+    metrics = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else {}
+    require_sound_adapter(folder, metrics)
     return folder

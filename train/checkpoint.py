@@ -1,16 +1,21 @@
-"""Checkpoints of PPO: one file each, complete or not there. The last two are kept."""
+"""Checkpoints of PPO and GRPO: one file each, complete or not there, beside a manifest. The last two are kept."""
 
+import pickle
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from retroformer import durable
+from retroformer.errors import DamagedFile
 from train import processes
 from train.disk import writing_to
+from train.manifest import newest_sound, verify, write_manifest
 from train.shared_base import POLICY, SharedBase
 
 KEPT = 2
+PARTS = {"policy", "value_head", "optimizer", "history"}
 
 
 def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, history: list[dict[str, float]]) -> None:
@@ -26,7 +31,7 @@ def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, his
     from peft import get_peft_model_state_dict
 
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / "unfinished"
+    unfinished, path = folder / "unfinished", folder / f"update-{updates_done:06d}.pt"
     state = {
         "policy": get_peft_model_state_dict(model.language_model, adapter_name=POLICY),
         "value_head": model.value_head.state_dict(),
@@ -35,21 +40,58 @@ def save(folder: Path, updates_done: int, model: SharedBase, optimizer: Any, his
     }
     with writing_to(folder):
         torch.save(state, unfinished)
-    unfinished.rename(folder / f"update-{updates_done:06d}.pt")
-    for old in sorted(folder.glob("update-*.pt"))[:-KEPT]:
-        old.unlink()
+        durable.sync(unfinished)
+        # Before the rename, so that a checkpoint that can be seen can be verified.
+        write_manifest(_manifest(path), {path.name: unfinished})
+        durable.rename(unfinished, path)
+    _delete_all_but(path, folder)
 
 
 def restore(folder: Path, model: SharedBase, optimizer: Any) -> list[dict[str, float]]:
-    """Put the newest checkpoint back; returns the facts of the updates that are done, none without a checkpoint."""
+    """Put the newest sound checkpoint back; returns the facts of the updates that are done, none without a checkpoint.
+
+    Raises:
+        DamagedFile: there are checkpoints, and all of them are damaged.
+    """
     from peft import set_peft_model_state_dict
 
-    found = sorted(path for path in folder.glob("update-*.pt") if re.fullmatch(r"update-\d+\.pt", path.name))
-    if not found:
+    state = newest_sound(folder, _checkpoints(folder), lambda path: _load(path, model.device))
+    if state is None:
         return []
-    state = torch.load(found[-1], map_location=model.device, weights_only=True)
     set_peft_model_state_dict(model.language_model, state["policy"], adapter_name=POLICY)
     model.value_head.load_state_dict(state["value_head"])
     optimizer.load_state_dict(state["optimizer"])
     history: list[dict[str, float]] = state["history"]
     return history
+
+
+def _load(path: Path, device: torch.device) -> dict[str, Any]:
+    verify(_manifest(path))
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except torch.OutOfMemoryError:
+        raise
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
+        raise DamagedFile(f"{path.name} is no checkpoint of this stage ({type(error).__name__})") from None
+    if not isinstance(state, dict) or state.keys() != PARTS:
+        raise DamagedFile(f"{path.name} is no checkpoint of this stage")
+    return state
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("update-*.pt") if re.fullmatch(r"update-\d+\.pt", path.name))
+
+
+def _manifest(checkpoint: Path) -> Path:
+    return checkpoint.with_suffix(".json")
+
+
+def _delete_all_but(newest: Path, folder: Path) -> None:
+    """Keep the last checkpoints up to `newest`. Later ones were damaged, and passed over when the stage went on."""
+    kept = [path for path in _checkpoints(folder) if path <= newest][-KEPT:]
+    for old in _checkpoints(folder):
+        if old not in kept:
+            old.unlink()
+    for manifest in folder.glob("update-*.json"):
+        if manifest.with_suffix(".pt") not in kept:
+            manifest.unlink()

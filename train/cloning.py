@@ -42,5 +42,5 @@ def scripted_play(experiment: Experiment) -> list[Demonstration]:
 def clone(stage: Stage, made: Sequence[Demonstration]) -> None:
     """Train on the demonstrations, and publish the adapter in bf16: what is kept is small, and is what is served."""
     tokenizer = load_tokenizer(stage.experiment.train)
-    data = [transcript(tokenizer, one) for one in made]
+    data = (transcript(tokenizer, one) for one in made)
     imitate(stage, stage.experiment.train.actor, data, counts=counts(made), save_as=torch.bfloat16)

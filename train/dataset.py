@@ -5,8 +5,10 @@ that are trained on.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+from jinja2 import TemplateError
 
 from retroformer.errors import ConfigError
 from retroformer.records import Message, PreferencePair
@@ -40,9 +42,21 @@ class SamplePair(NamedTuple):
 
 
 def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
-    """The tokens that the served model sees for a prompt: the template's text, tokenised without further tokens."""
+    """The tokens that the served model sees for a prompt: the template's text, tokenised without further tokens.
+
+    Raises:
+        ConfigError: the template refuses the prompt's turns, or is broken.
+    """
     messages = [message.model_dump() for message in prompt]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    try:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except TemplateError as refusal:
+        turns = ", ".join(message.role for message in prompt)
+        raise ConfigError(
+            f"The chat template of the base model at {tokenizer.name_or_path} refuses a prompt of this run with the "
+            f"turns {turns} ({refusal}): put a chat_template.jinja that takes them into that folder, where training "
+            "and serving read it, or set train.base_model to another model."
+        ) from None
     return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
@@ -53,21 +67,27 @@ def response_ids(tokenizer: Any, text: str) -> list[int]:
 
 def samples(tokenizer: Any, texts: Iterable[tuple[Prompt, str]]) -> list[Sample]:
     """Each different (prompt, text) once, in the order of its first appearance."""
-    return [
-        Sample(prompt_ids(tokenizer, prompt), response_ids(tokenizer, text)) for prompt, text in dict.fromkeys(texts)
-    ]
+    return list(each_sample(tokenizer, texts))
+
+
+def each_sample(tokenizer: Any, texts: Iterable[tuple[Prompt, str]]) -> Iterator[Sample]:
+    """The same, tokenised one by one."""
+    for prompt, text in dict.fromkeys(texts):
+        yield Sample(prompt_ids(tokenizer, prompt), response_ids(tokenizer, text))
 
 
 def sample_pairs(tokenizer: Any, pairs: Iterable[PreferencePair]) -> list[SamplePair]:
     """Each different (prompt, chosen, rejected) once, in the order of its first appearance."""
-    different = dict.fromkeys((pair.prompt, pair.chosen, pair.rejected) for pair in pairs)
-    return [
-        SamplePair(
-            Sample(prompt_ids(tokenizer, prompt), response_ids(tokenizer, chosen)),
-            Sample(prompt_ids(tokenizer, prompt), response_ids(tokenizer, rejected)),
+    return list(each_pair(tokenizer, pairs))
+
+
+def each_pair(tokenizer: Any, pairs: Iterable[PreferencePair]) -> Iterator[SamplePair]:
+    """The same, tokenised one by one."""
+    for prompt, chosen, rejected in dict.fromkeys((pair.prompt, pair.chosen, pair.rejected) for pair in pairs):
+        asked = prompt_ids(tokenizer, prompt)
+        yield SamplePair(
+            Sample(asked, response_ids(tokenizer, chosen)), Sample(asked, response_ids(tokenizer, rejected))
         )
-        for prompt, chosen, rejected in different
-    ]
 
 
 def require_length(lengths: Sequence[int], max_length: int, what: str) -> None:

@@ -28,9 +28,10 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference
 from retroformer.records import PreferencePair
 from retroformer.train_sections import Dpo
 from train.base import CPU, device, load_adapter, load_base, load_tokenizer
-from train.dataset import SamplePair, require_length, sample_pairs
+from train.dataset import SamplePair, each_pair, require_length
 from train.losses import divergence, implicit_rewards, preference_loss
 from train.reward import MEASURED_PAIRS, held_out_tasks
+from train.rows import as_row, write_pairs
 from train.stage import Meter, Stage, publish
 from train.supervised import DealingTrainer, ordered_rows, run_trainer, trainer_settings
 
@@ -70,12 +71,13 @@ def prefer(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], sft: P
     meter, page, seed = Meter(), stage.experiment.train, stage.experiment.seed
     tokenizer = load_tokenizer(page)
     apart = held_out_tasks([pair.task_id for pair in pairs], seed)
-    known = sample_pairs(tokenizer, (pair for pair in pairs if pair.task_id not in apart))
-    unknown = sample_pairs(tokenizer, (pair for pair in pairs if pair.task_id in apart))
+    folder = stage.experiment.folder
+    known = write_pairs(each_pair(tokenizer, (pair for pair in pairs if pair.task_id not in apart)), folder)
+    unknown = write_pairs(each_pair(tokenizer, (pair for pair in pairs if pair.task_id in apart)), folder)
     texts = [len(sample.ids) for pair in (*known, *unknown) for sample in pair]
     require_length(texts, page.max_length, "samples of pairs")
     lengths = [max(len(pair.chosen.ids), len(pair.rejected.ids)) for pair in known]
-    rows = ordered_rows([as_row(pair) for pair in known], lengths, optimizer, seed)
+    rows = ordered_rows(known.rows, lengths, optimizer, seed)
     trainer = pair_trainer(stage, optimizer, trainer_settings(stage, optimizer), sft, tokenizer.pad_token_id, rows)
     told = run_trainer(trainer, stage, len(known) * optimizer.epochs)
     some = random.Random(seed).sample(known, min(MEASURED_PAIRS, len(known)))
@@ -124,15 +126,6 @@ def speaking_as_reference(model: Any) -> Iterator[None]:
         yield
     finally:
         model.set_adapter(POLICY)
-
-
-def as_row(pair: SamplePair) -> dict[str, list[int]]:
-    """A pair by the names that trl's collator knows; it puts the chosen ones first, padded at the right."""
-    return {
-        "prompt_ids": pair.chosen.prompt_ids,
-        "chosen_ids": pair.chosen.response_ids,
-        "rejected_ids": pair.rejected.response_ids,
-    }
 
 
 def token_log_probs(model: Any, batch: dict[str, Tensor]) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from retroformer import durable
 from retroformer.config import Experiment
 from retroformer.embedded_model import model_config
 from retroformer.errors import ConfigError
@@ -44,12 +45,8 @@ def convert_stage(experiment: Experiment, name: str) -> Path:
         )
     merged = merge(experiment, name)
     path = experiment.stage_folder(name).with_suffix(".gguf")
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
+    with durable.replacing(path) as unfinished:
         convert(merged, unfinished, f"{experiment.run} {name}")
-        unfinished.rename(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
     return path
 
 

@@ -28,6 +28,7 @@ from train import checkpoint, processes
 from train.audit import require_better_than_chance
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, require_length
+from train.finite import require_finite_scores
 from train.grpo import Rewards, grpo, make_optimizer
 from train.remote_sampling import drawn_by, responder
 from train.repetition import describer
@@ -95,10 +96,14 @@ class ModelScores:
 
         The same response to the same prompt has the same score: where it is read beside longer ones it is rounded
         otherwise, and a group that differs by rounding alone would be scaled up to advantages of 1.
+
+        Raises:
+            NotFinite: a score is infinite or not a number, which a group would take for one that is missing.
         """
         micro_batches = blocks(responses, self._page.micro_batch_size)
         parts = processes.each(micro_batches, lambda block: self._model.scores(block.ids_BL, block.attention_BL))
         raw_B = torch.cat(parts)
+        require_finite_scores(raw_B)
         rows = [(number, tuple(tokens)) for number, tokens in zip(asked, responses.tokens, strict=True)]
         first: dict[tuple[int, tuple[int, ...]], int] = {}
         alike_B = raw_B[[first.setdefault(row, place) for place, row in enumerate(rows)]]

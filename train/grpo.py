@@ -26,7 +26,6 @@ Where this is more than DeepSeekMath says:
    has read the cut text.
 """
 
-import random
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple, Protocol
@@ -36,11 +35,12 @@ from torch import Tensor
 
 from retroformer.train_sections import Grpo
 from train import processes
+from train.finite import LOWER_THE_RATE, require_finite, require_finite_gradients
 from train.group_relative import centred, differing, group_loss, shares, standardised
 from train.losses import k1, k3, masked_mean
 from train.ppo import MAX_GRADIENT_NORM, set_learning_rates
 from train.repetition import Describe
-from train.sampling import Block, Draw, Respond, Responses, blocks, respond
+from train.sampling import Block, Draw, Respond, Responses, blocks, numbers_of_update, respond
 from train.shared_base import SharedBase
 
 
@@ -103,10 +103,7 @@ def asked_in_update(lengths: Sequence[int], update: int, groups: int, group: int
     Passes through all prompts, each pass in an order of its own. A function of its arguments alone, so that a resumed
     run takes the prompts that the killed one would have taken.
     """
-    chosen = []
-    for position in range(update * groups, (update + 1) * groups):
-        turn, place = divmod(position, len(lengths))
-        chosen.append(random.Random(f"groups {seed} {turn}").sample(range(len(lengths)), len(lengths))[place])
+    chosen = numbers_of_update("groups", len(lengths), update, groups, seed)
     return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(group)]
 
 
@@ -137,7 +134,11 @@ def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, page: Gr
 def accumulate_gradients(
     model: SharedBase, optimizer: torch.optim.Optimizer, rollouts: Rollouts, page: Grpo
 ) -> dict[str, float]:
-    """One pass over the batch for one step; it does not matter how many responses are in memory at once."""
+    """One pass over the batch for one step; it does not matter how many responses are in memory at once.
+
+    Raises:
+        NotFinite: the gradient of a parameter is infinite or not a number.
+    """
     model.train()
     optimizer.zero_grad()
     micro_batches = blocks(rollouts.responses, page.micro_batch_size)
@@ -145,7 +146,10 @@ def accumulate_gradients(
     facts: dict[str, float] = {name: sum(part[name] for part in parts) for name in parts[0]}
     facts["ratio_furthest_from_1"] = max(part["ratio_furthest_from_1"] for part in parts)
     processes.sum_gradients(model.adapter_parameters())
-    facts["gradient_norm"] = float(torch.nn.utils.clip_grad_norm_(model.adapter_parameters(), MAX_GRADIENT_NORM))
+    require_finite_gradients(model.named_parameters(), "in a pass over the batch")
+    norm = torch.nn.utils.clip_grad_norm_(model.adapter_parameters(), MAX_GRADIENT_NORM)
+    require_finite([("The norm of the gradients", norm)], f"in a pass over the batch: {LOWER_THE_RATE}")
+    facts["gradient_norm"] = float(norm)
     return facts
 
 

@@ -4,7 +4,7 @@ on scripted play (`actor`).
 Reads tokens with labels; writes a LoRA adapter to runs/NAME/STAGE. Only labelled tokens carry loss.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from retroformer.train_sections import Optimizer, Train
 from train.base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config, put_back
 from train.dataset import IGNORED, require_length
+from train.rows import write_rows
 from train.stage import Meter, Stage, publish
 from train.supervised import DealingTrainer, ordered_rows, run_trainer, trainer_settings
 
@@ -61,7 +62,7 @@ class Labelled(Protocol):
 def imitate(
     stage: Stage,
     optimizer: Optimizer,
-    data: Sequence[Labelled],
+    data: Iterable[Labelled],
     start: Path | None = None,
     counts: Mapping[str, Any] = MappingProxyType({}),
     save_as: torch.dtype = torch.float32,
@@ -72,9 +73,10 @@ def imitate(
         ConfigError: a sample is longer than train.max_length, or `start` has another shape than the page asks for.
     """
     meter, page = Meter(), stage.experiment.train
-    lengths = [len(sample.ids) for sample in data]
+    texts = ({"input_ids": sample.ids, "labels": sample.labels} for sample in data)
+    rows = write_rows(texts, ("input_ids", "labels"), stage.experiment.folder)
+    lengths = rows.lengths("input_ids")
     require_length(lengths, page.max_length, "samples")
-    rows = [{"input_ids": sample.ids, "labels": sample.labels} for sample in data]
     ordered = ordered_rows(rows, lengths, optimizer, stage.experiment.seed)
     trainer = response_trainer(page, trainer_settings(stage, optimizer), ordered, start)
     if start:

@@ -10,6 +10,7 @@ A base that was held in 4 bits in training is dequantised first, and the check i
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +29,8 @@ from train import inputs
 from train.base import CPU, device, load_base, load_tokenizer, require_adapter
 from train.card import CARD, merged_card
 from train.dataset import samples
-from train.stage import METRICS, replacing
+from train.sound import METRICS, read_metrics, require_fit
+from train.stage import replacing
 
 FACTS = "merge.json"
 TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.jinja")
@@ -41,6 +43,8 @@ TOLERANCE = {"float32": 1e-2, "bfloat16": 2.0}
 average: 1e-4 in float32, where sums are in another order; 0.7 with weights rounded to bfloat16."""
 LOST = 0.1
 """The largest part of what the adapter does to logits that rounding may undo: a small adapter drowns in bfloat16."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def merge(experiment: Experiment, name: str) -> Path:
     }
     _require_as_trained(adapter, facts)
     folder = adapter.with_name(f"{adapter.name}-merged")
-    if _facts(folder).items() >= facts.items():
+    if (known := _facts(folder)).items() >= facts.items() and _are_sound(folder, known):
         return folder
     texts = texts_of(experiment, name)
     with replacing(folder) as unfinished:
@@ -163,7 +167,7 @@ def require_agreement(agreement: Agreement, dtype: str) -> None:
 
 
 def _require_as_trained(adapter: Path, facts: dict[str, Any]) -> None:
-    metrics = json.loads((adapter / METRICS).read_text())
+    metrics = read_metrics(adapter / METRICS)
     for what, found, trained in (
         ("adapter", facts["adapter_sha256"], metrics["adapter_sha256"]),
         ("base model", facts["base_sha256"], metrics["inputs"]["base"]),
@@ -176,8 +180,19 @@ def _require_as_trained(adapter: Path, facts: dict[str, Any]) -> None:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    path = folder / FACTS
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
+    """What is written of merged weights; nothing where it cannot be read."""
+    try:
+        return dict(json.loads((folder / FACTS).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return {}
+
+
+def _are_sound(folder: Path, facts: dict[str, Any]) -> bool:
+    """Whether merged weights are those that were written; a warning says where they are not."""
+    sound = any(folder.glob("*.safetensors")) and folder_sha256(folder) == facts.get("model_sha256")
+    if not sound:
+        logger.warning("The merged weights in %s are damaged: they are made again.", folder)
+    return sound
 
 
 def _is_scorer(adapter: Path) -> bool:
@@ -191,7 +206,9 @@ def _write_merged(
     from peft import PeftModel
 
     scores = _is_scorer(adapter)
-    adapted: Any = PeftModel.from_pretrained(_base_to_merge_into(experiment, scores=scores), str(adapter)).eval()
+    base = _base_to_merge_into(experiment, scores=scores)
+    require_fit(base, adapter, scores=scores)
+    adapted: Any = PeftModel.from_pretrained(base, str(adapter)).eval()
     unmerged = logits(adapted, texts, scores=scores)
     with adapted.disable_adapter():
         plain = logits(adapted, texts, scores=scores)

@@ -28,6 +28,7 @@ from torch import Tensor
 from retroformer.train_sections import Grpo, Ppo
 from train import processes
 from train.divergence_control import kl_weight_after, next_kl_weight
+from train.finite import LOWER_THE_RATE, require_finite, require_finite_gradients, require_finite_scores
 from train.losses import (
     ESTIMATORS,
     clipped_policy_loss,
@@ -103,13 +104,18 @@ def ppo(
 
 @torch.no_grad()
 def evaluate(model: SharedBase, responses: Responses, page: Ppo, scale: ScoreScale, kl_weight: float) -> Rollouts:
-    """What the models say about the responses, and the advantages that follow."""
+    """What the models say about the responses, and the advantages that follow.
+
+    Raises:
+        NotFinite: a score is infinite or not a number.
+    """
     model.train()
     micro_batches = blocks(responses, page.micro_batch_size)
     parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length))
     log_probs_BT, values_BT, entropies_BT, reference_BT, raw_scores_B = (
         torch.cat(column) for column in zip(*parts, strict=True)
     )
+    require_finite_scores(raw_scores_B)
     mask_BT = responses.mask_BT
     scores_B = scale(raw_scores_B, responses.ended_B)
     # Masked before, since k3 of what policies think of padding may be infinite.
@@ -138,7 +144,11 @@ def evaluate(model: SharedBase, responses: Responses, page: Ppo, scale: ScoreSca
 def accumulate_gradients(
     model: SharedBase, optimizer: torch.optim.Optimizer, rollouts: Rollouts, page: Ppo
 ) -> dict[str, float]:
-    """One pass over the batch for one step; the gradient is the mean over all tokens of all responses."""
+    """One pass over the batch for one step; the gradient is the mean over all tokens of all responses.
+
+    Raises:
+        NotFinite: the gradient of a parameter is infinite or not a number.
+    """
     model.train()
     optimizer.zero_grad()
     micro_batches = blocks(rollouts.responses, page.micro_batch_size)
@@ -150,7 +160,10 @@ def accumulate_gradients(
         facts["ratio_furthest_from_1"] = furthest
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     processes.sum_gradients(trained)
-    facts["gradient_norm"] = float(torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM))
+    require_finite_gradients(model.named_parameters(), "in a pass over the batch")
+    norm = torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
+    require_finite([("The norm of the gradients", norm)], f"in a pass over the batch: {LOWER_THE_RATE}")
+    facts["gradient_norm"] = float(norm)
     return facts
 
 

@@ -19,8 +19,9 @@ from retroformer.records import PreferencePair, RatedReflection
 from retroformer.train_sections import Optimizer, Train
 from train.audit import audit_of_pairs
 from train.base import load_base, load_tokenizer, lora_config
-from train.dataset import Sample, SamplePair, require_length, sample_pairs, samples
+from train.dataset import Sample, SamplePair, each_pair, require_length, samples
 from train.losses import preference_loss
+from train.rows import write_pairs, write_rows
 from train.stage import Meter, Stage, publish
 from train.supervised import DealingTrainer, ordered_rows, run_trainer, trainer_settings
 
@@ -53,11 +54,13 @@ def train_reward_model(
     meter, page = Meter(), stage.experiment.train
     tokenizer = load_tokenizer(page)
     apart = held_out_tasks([pair.task_id for pair in pairs], stage.experiment.seed)
-    known = sample_pairs(tokenizer, (pair for pair in pairs if pair.task_id not in apart))
-    unknown = sample_pairs(tokenizer, (pair for pair in pairs if pair.task_id in apart))
+    folder = stage.experiment.folder
+    known = write_pairs(each_pair(tokenizer, (pair for pair in pairs if pair.task_id not in apart)), folder)
+    unknown = write_pairs(each_pair(tokenizer, (pair for pair in pairs if pair.task_id in apart)), folder)
     texts = [len(sample.ids) for pair in (*known, *unknown) for sample in pair]
     require_length(texts, page.max_length, "samples of pairs")
-    rows = [{"chosen_ids": pair.chosen.ids, "rejected_ids": pair.rejected.ids} for pair in known]
+    whole = ({"chosen_ids": pair.chosen.ids, "rejected_ids": pair.rejected.ids} for pair in known)
+    rows = write_rows(whole, ("chosen_ids", "rejected_ids"), folder)
     lengths = [max(len(pair.chosen.ids), len(pair.rejected.ids)) for pair in known]
     torch.manual_seed(stage.experiment.seed)  # The score head is drawn when the model is loaded.
     settings = trainer_settings(stage, optimizer)

@@ -1,7 +1,9 @@
 """The policy answers prompts: which prompts an update takes, and its responses as padded tensors."""
 
 import random
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -84,12 +86,21 @@ def prompts_of_update(prompts: Sequence[list[int]], update: int, batch_size: int
 
     A function of its arguments alone, so that a resumed run takes the prompts that the killed one would have taken.
     """
-    chosen = []
-    for position in range(update * batch_size, (update + 1) * batch_size):
-        turn, place = divmod(position, len(prompts))
-        order = random.Random(f"prompts {seed} {turn}").sample(range(len(prompts)), len(prompts))
-        chosen.append(prompts[order[place]])
-    return sorted(chosen, key=len)
+    chosen = numbers_of_update("prompts", len(prompts), update, batch_size, seed)
+    return sorted((prompts[number] for number in chosen), key=len)
+
+
+def numbers_of_update(name: str, count: int, update: int, batch_size: int, seed: int) -> list[int]:
+    """The numbers, of 0 to `count`, that an update takes: passes through all, each pass in an order of its own."""
+    positions = range(update * batch_size, (update + 1) * batch_size)
+    places = (divmod(position, count) for position in positions)
+    return [_order_of_pass(f"{name} {seed} {turn}", count)[place] for turn, place in places]
+
+
+@lru_cache(maxsize=2)
+def _order_of_pass(name: str, count: int) -> "array[int]":
+    """A permutation of 0 to `count`, by its name. Drawing one of 10^6 takes half a second: it is kept for its pass."""
+    return array("q", random.Random(name).sample(range(count), count))
 
 
 def respond(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from retroformer.errors import NotFinite
 from retroformer.train_sections import Train
 from train.base import CPU, keep_trainables_in_fp32, leave_casting_to_autocast, load_base
+from train.finite import LOWER_THE_RATE
+from train.sound import require_fit
 
 POLICY, REFERENCE, REWARD = "policy", "ref", "reward"
 
@@ -33,12 +36,18 @@ class SharedBase(nn.Module):
     """A base with the adapters policy (trained), ref (the SFT policy) and reward, and heads for value and score.
 
     Where `reward` is None it has no scores.
+
+    Raises:
+        ConfigError: an adapter was made for a base of another shape.
     """
 
     def __init__(self, base: Any, sft: Path, reward: Path | None) -> None:
         from peft import PeftConfig, PeftModel
 
         super().__init__()
+        require_fit(base, sft)
+        if reward is not None:
+            require_fit(base, reward, scores=True)
         # Without dropout, so that the first ratio of every update is exactly 1.
         config: Any = PeftConfig.from_pretrained(str(sft))
         config.lora_dropout, config.inference_mode = 0.0, False
@@ -108,7 +117,7 @@ class SharedBase(nn.Module):
 
         Temperature 1 and no truncation of the distribution: the ratio of PPO is between policies, as they are.
         """
-        with self._autocast():
+        with self._autocast(), _drawing_numbers():
             drawn_BL: Tensor = self.language_model.generate(
                 input_ids=ids_BP,
                 attention_mask=attention_BP,
@@ -168,6 +177,17 @@ class SharedBase(nn.Module):
         loaded = set_peft_model_state_dict(self.language_model, weights, adapter_name=REWARD)
         if loaded.unexpected_keys:
             raise RuntimeError(f"The reward adapter at {folder} does not fit the base: {loaded.unexpected_keys[:3]}.")
+
+
+@contextmanager
+def _drawing_numbers() -> Iterator[None]:
+    """Raises NotFinite where the policy's probabilities are none: torch refuses to draw from them."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "probability tensor" not in str(error):
+            raise
+        raise NotFinite(f"The policy's probabilities are infinite or not numbers: {LOWER_THE_RATE}") from None
 
 
 def load_shared_base(page: Train, sft: Path, reward: Path | None) -> SharedBase:

@@ -14,13 +14,14 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from retroformer import durable
 from retroformer.config import Experiment
 from retroformer.embedded_model import base_model_folder
 from retroformer.errors import ConfigError
@@ -29,8 +30,8 @@ from retroformer.train_sections import Optimizer
 from train import processes
 from train.card import CARD, adapter_card
 from train.disk import writing_to
+from train.sound import METRICS, read_metrics, require_finite_weights, require_sound_adapter
 
-METRICS = "metrics.json"
 CONFIG = "config.yaml"
 
 
@@ -69,7 +70,7 @@ with a greater tolerance after the smaller one has ended it: its checkpoints are
 
 
 def make_stage(
-    name: str, experiment: Experiment, optimizer: Optimizer, data: Sequence[Any], adapters: dict[str, Path]
+    name: str, experiment: Experiment, optimizer: Optimizer, data: Iterable[Any], adapters: dict[str, Path]
 ) -> Stage:
     """The stage `name` on `data` (texts, in JSON's types), starting from `adapters` by their roles.
 
@@ -97,31 +98,51 @@ def make_stage(
         "max_new_tokens": experiment.reflector.max_new_tokens if name in ("ppo", "grpo") else None,
         "optimizer": optimizer.model_dump(exclude=_WITHOUT_EFFECT_ON_WEIGHTS),
         "seed": experiment.seed,
-        "data": hashlib.sha256(json.dumps(data).encode()).hexdigest(),
+        "data": _sha256_of_json(data),
         "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},
     }
     return Stage(name, experiment, inputs)
 
 
+def _sha256_of_json(data: Iterable[Any]) -> str:
+    """The sha256 of `json.dumps` of a list, of which one entry is in memory."""
+    digest = hashlib.sha256(b"[")
+    for number, entry in enumerate(data):
+        digest.update(f"{', ' if number else ''}{json.dumps(entry)}".encode())
+    digest.update(b"]")
+    return digest.hexdigest()
+
+
 def finished(stage: Stage) -> dict[str, Any] | None:
-    """The metrics of the stage where it is done with these inputs."""
+    """The metrics of the stage where it is done with these inputs.
+
+    Raises:
+        DamagedFile, NotFinite, ProvenanceError: it was done, and its adapter or its metrics are not what it wrote.
+    """
     path = stage.folder / METRICS
     if not path.is_file():
         return None
-    metrics: dict[str, Any] = json.loads(path.read_text())
-    return metrics if metrics.get("fingerprint") == stage.fingerprint else None
+    metrics = read_metrics(path)
+    if metrics.get("fingerprint") != stage.fingerprint:
+        return None
+    require_sound_adapter(stage.folder, metrics)
+    return metrics
 
 
 def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]) -> None:
     """Let `write` fill a folder, add metrics, the page and a card, and put it in the stage's place in one rename.
 
     Of several processes the main one does.
+
+    Raises:
+        NotFinite: a weight is infinite or not a number.
     """
     if not processes.is_main():
         return
     page = stage.experiment.train
     with replacing(stage.folder) as unfinished:
         write(unfinished)
+        require_finite_weights(unfinished, "after training: nothing was published, and the checkpoints are kept.")
         _make_repeatable(unfinished / "adapter_config.json", page.base_model)
         (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.model_dump(mode="json"), sort_keys=False))
         facts = {
@@ -146,6 +167,8 @@ def _delete_in_one_rename(folder: Path) -> None:
     shutil.rmtree(deleted, ignore_errors=True)
     if folder.exists():
         folder.rename(deleted)
+        # Or a power cut could undo the rename and keep some of the deletions.
+        durable.sync_entries(folder.parent)
         shutil.rmtree(deleted, ignore_errors=True)
 
 
@@ -153,7 +176,7 @@ def _delete_in_one_rename(folder: Path) -> None:
 def replacing(folder: Path) -> Iterator[Path]:
     """A folder to fill, which takes the place of `folder` in one rename when that is done.
 
-    A run that dies within leaves the old folder, or none; never half of the new one.
+    A run that dies within, or a machine, leaves the old folder, or none; never half of the new one.
     """
     unfinished, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("unfinished", "replaced"))
     for leftover in (unfinished, replaced):
@@ -164,7 +187,8 @@ def replacing(folder: Path) -> Iterator[Path]:
             yield unfinished
         if folder.exists():
             folder.rename(replaced)
-        unfinished.rename(folder)
+        with writing_to(unfinished):
+            durable.rename(unfinished, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     shutil.rmtree(replaced, ignore_errors=True)

@@ -1,5 +1,6 @@
 """What imitation and the reward model share: how trl's trainers are set up, run, killed and resumed."""
 
+import logging
 import math
 import shutil
 from collections.abc import Sequence
@@ -10,21 +11,28 @@ import torch
 from datasets import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
+from retroformer import durable
+from retroformer.errors import NotFinite
 from retroformer.progress import Line, line
 from retroformer.train_sections import Optimizer
 from train import processes
 from train.base import CPU, device, keep_trainables_in_fp32
 from train.dataset import order_of_training, require_rows
 from train.disk import writing_to
+from train.finite import LOWER_THE_RATE, require_finite_gradients
+from train.manifest import newest_sound, verify, write_manifest
+from train.rows import Rows
 from train.stage import Stage
 from train.tracking import Tracker, tracker
 
 WARMUP_SHARE = 0.05
 """Of all steps, in which the learning rate rises to its peak."""
 COMPLETE = "complete"
-"""A file in a checkpoint's folder, written when all else is."""
+"""The manifest in a checkpoint's folder, written when all else is on the disk."""
 KEPT = 2
 """How many complete checkpoints there are, at most; one would do."""
+
+logger = logging.getLogger(__name__)
 
 
 def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
@@ -53,6 +61,8 @@ def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
         # The trainer would delete those that were longest unchanged, the last complete one among them: Watcher does it.
         "save_total_limit": None,
         "logging_steps": 1,
+        # The trainer would put a mean in place of a loss that is not finite: `DealingTrainer` refuses it.
+        "logging_nan_inf_filter": False,
         "report_to": [],
         "seed": stage.experiment.seed,
         "disable_tqdm": True,
@@ -60,10 +70,9 @@ def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
     }
 
 
-def ordered_rows(rows: Sequence[dict[str, Any]], lengths: Sequence[int], optimizer: Optimizer, seed: int) -> Dataset:
-    """The rows of all epochs, in the order of training."""
-    order = order_of_training(lengths, optimizer.batch_size, optimizer.epochs, seed)
-    return Dataset.from_list([rows[index] for index in order])
+def ordered_rows(rows: Rows, lengths: Sequence[int], optimizer: Optimizer, seed: int) -> Dataset:
+    """The rows of all epochs, in the order of training; each is on the disk once."""
+    return rows.in_order(order_of_training(lengths, optimizer.batch_size, optimizer.epochs, seed))
 
 
 class DealingTrainer(Trainer):  # type: ignore[misc]
@@ -86,13 +95,20 @@ class DealingTrainer(Trainer):  # type: ignore[misc]
         self._next += 1
         if self.accelerator.sync_gradients:
             processes.sum_gradients(trained(model))
+            require_finite_gradients(model.named_parameters(), f"in step {self.state.global_step + 1}")
             self._next = 0
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Trainer's own, with the loss of all micro-batches."""
+        """Trainer's own, with the loss of all micro-batches.
+
+        Raises:
+            NotFinite: the loss is infinite or not a number.
+        """
         if "loss" in logs:
             logs["loss"] = processes.total(logs["loss"])
+            if not math.isfinite(logs["loss"]):
+                raise NotFinite(f"The loss is {logs['loss']} in step {self.state.global_step}: {LOWER_THE_RATE}")
         super().log(logs, start_time)
 
 
@@ -114,8 +130,8 @@ class Watcher(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         folder = Path(args.output_dir)
-        (folder / f"checkpoint-{state.global_step}" / COMPLETE).touch()
-        _delete_before(complete_checkpoints(folder)[-KEPT:][0], folder)
+        _complete(folder / f"checkpoint-{state.global_step}")
+        _delete_all_but(state.global_step, folder)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
@@ -123,10 +139,41 @@ def complete_checkpoints(folder: Path) -> list[Path]:
     return sorted((path.parent for path in folder.glob(f"checkpoint-*/{COMPLETE}")), key=_step)
 
 
-def _delete_before(oldest: Path, folder: Path) -> None:
-    """Delete every checkpoint of an earlier step, what was left half-written or half-deleted by a kill among them."""
+def _complete(checkpoint: Path) -> None:
+    """Write the manifest of a checkpoint once its files are on the disk."""
+    durable.sync(checkpoint)
+    paths = [path for path in checkpoint.rglob("*") if path.is_file() and path != checkpoint / COMPLETE]
+    write_manifest(checkpoint / COMPLETE, {str(path.relative_to(checkpoint)): path for path in sorted(paths)})
+    durable.sync_entries(checkpoint.parent)
+
+
+def _load(checkpoint: Path) -> Path:
+    """The checkpoint, which is as it was written. Raises DamagedFile."""
+    verify(checkpoint / COMPLETE)
+    return checkpoint
+
+
+def _to_resume_from(stage: Stage) -> Path | None:
+    """The newest sound checkpoint of a stage; None where none was completed. Raises DamagedFile: all are damaged."""
+    folder = stage.checkpoints
+    complete = complete_checkpoints(folder)
+    resumed = newest_sound(folder, complete, _load)
+    newest = _step(complete[-1]) if complete else 0
+    for partial in (path for path in folder.glob("checkpoint-*") if _step(path) > newest):
+        where = f"goes on from {resumed}" if resumed else "begins again"
+        logger.warning("Checkpoint %s was not completed: training %s.", partial, where)
+    return resumed
+
+
+def _delete_all_but(step: int, folder: Path) -> None:
+    """Keep the last complete checkpoints up to `step`.
+
+    What goes are older ones, what was left half-written or half-deleted by a kill, and later ones: they were damaged,
+    and passed over when the stage went on.
+    """
+    kept = [path for path in complete_checkpoints(folder) if _step(path) <= step][-KEPT:]
     for checkpoint in list(folder.glob("checkpoint-*")):
-        if _step(checkpoint) < _step(oldest):
+        if checkpoint not in kept:
             # First of all, so that no kill leaves half a checkpoint that looks complete.
             (checkpoint / COMPLETE).unlink(missing_ok=True)
             shutil.rmtree(checkpoint)
@@ -137,14 +184,15 @@ def run_trainer(trainer: Any, stage: Stage, rows: int) -> dict[str, Any]:
 
     Raises:
         OSError: the disk is full.
+        DamagedFile: there are checkpoints, and all of them are damaged.
+        NotFinite: a loss or gradient is infinite or not a number.
         RuntimeError: the trainer does not hold `rows` rows.
     """
     require_rows(len(trainer.train_dataset), rows)
     keep_trainables_in_fp32(trainer.model)
     processes.copy_from_main(trained(trainer.model))
     trainer.remove_callback(PrinterCallback)
-    complete = complete_checkpoints(stage.checkpoints)
-    resumed = complete[-1] if complete else None
+    resumed = _to_resume_from(stage)
     done = _step(resumed) if resumed else 0
     steps = math.ceil(rows / (trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps))
     shown = line(f"train {stage.name}", steps, done, console=processes.screen())

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from retroformer.errors import RetroformerError, ServiceError
+from retroformer.errors import NotFinite, RetroformerError, ServiceError
 from retroformer.progress import line
 from retroformer.train_sections import Grpo, Ppo
 from train import checkpoint, processes
@@ -30,6 +30,7 @@ def take_updates(
 
     Raises:
         ServiceError: another process has ended; what is kept is what a kill would have left.
+        NotFinite: the update holds infinite numbers or NaN; what is kept is what a kill would have left.
         RetroformerError: the next update cannot be made; those before it are kept.
     """
     steps, resumed_from, rung = stage.experiment.train.checkpoint_steps, len(history), len(first_rings(history))
@@ -48,6 +49,9 @@ def take_updates(
         except ServiceError:
             # Another process has ended, maybe between two passes over a batch: this policy belongs to no update.
             raise
+        except NotFinite as error:
+            # The same, and the pass may have come after others over the batch.
+            raise NotFinite(f"Update {len(history) + 1} of {stage.name} cannot be taken. {error}") from None
         except RetroformerError:
             # No server, endpoint or budget for the next update: those before it need not be done again.
             if len(history) > resumed_from:

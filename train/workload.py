@@ -1,6 +1,5 @@
 """How much a stage has to read, where the store knows, and how long that takes, where a finished stage was measured."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,8 @@ from retroformer.train_sections import Grpo, Optimizer, Ppo
 from train import inputs
 from train.base import load_tokenizer
 from train.dataset import Prompt, prompt_ids, sample_pairs, samples
-from train.stage import CONFIG, METRICS
+from train.sound import METRICS, read_metrics
+from train.stage import CONFIG
 from train.stage_kind import StageName
 
 
@@ -90,7 +90,7 @@ def throughput(experiment: Experiment, stage: StageName, like: str | None) -> Th
     path = folder / METRICS
     if not path.is_file():
         return None
-    metrics = json.loads(path.read_text())
+    metrics = read_metrics(path)
     resumed = metrics.get("resumed_from_step") or metrics.get("resumed_from_update")
     if resumed or not metrics.get("seconds") or not metrics.get("tokens"):
         return None

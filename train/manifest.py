@@ -1,0 +1,75 @@
+"""What a checkpoint consists of: size and sha256 of every file, so that damage is found before anything is loaded."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from retroformer import durable
+from retroformer.errors import DamagedFile
+
+Loaded = TypeVar("Loaded")
+
+logger = logging.getLogger(__name__)
+
+
+def write_manifest(manifest: Path, files: Mapping[str, Path]) -> None:
+    """Write size and sha256 of `files`, each under the name that it has from the manifest's folder."""
+    facts = {name: _facts(path) for name, path in files.items()}
+    durable.write_text(manifest, json.dumps({"files": facts}, indent=2) + "\n")
+
+
+def verify(manifest: Path) -> None:
+    """Compare the files beside a manifest with it.
+
+    Raises:
+        DamagedFile: one differs, or the manifest cannot be read; the message is a cause for `newest_sound`.
+    """
+    try:
+        files = dict(json.loads(manifest.read_text(encoding="utf-8"))["files"])
+        if not files:
+            raise ValueError("no files")
+    except FileNotFoundError:
+        raise DamagedFile(f"its manifest {manifest.name} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DamagedFile(f"its manifest {manifest.name} cannot be read") from None
+    for name, written in files.items():
+        path = manifest.parent / name
+        if not path.is_file():
+            raise DamagedFile(f"{name} is missing")
+        if (found := _facts(path)) != written:
+            raise DamagedFile(f"{name} has {found['bytes']} bytes that are not those written")
+
+
+def newest_sound(folder: Path, checkpoints: Sequence[Path], load: Callable[[Path], Loaded]) -> Loaded | None:
+    """What `load` gives for the newest of `checkpoints` (oldest first) in `folder` that it takes; None without any.
+
+    A warning names each that is passed over.
+
+    Raises:
+        DamagedFile: `load` has refused every one of them.
+    """
+    causes: dict[Path, str] = {}
+    for checkpoint in reversed(checkpoints):
+        try:
+            loaded = load(checkpoint)
+        except DamagedFile as damage:
+            causes[checkpoint] = str(damage)
+            continue
+        for damaged, cause in causes.items():
+            logger.warning("Checkpoint %s is damaged (%s): training goes on from %s.", damaged, cause, checkpoint)
+        return loaded
+    if not causes:
+        return None
+    listed = ", ".join(f"{checkpoint.name}: {cause}" for checkpoint, cause in causes.items())
+    raise DamagedFile(
+        f"Every checkpoint in {folder} is damaged ({listed}): restore one from a copy, or delete the folder {folder} "
+        "to begin again, and run the same command."
+    )
+
+
+def _facts(path: Path) -> dict[str, int | str]:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
