@@ -45,6 +45,7 @@ def _python(
         "preamble": problem.preamble,
         "entry_point": problem.entry_point,
         # Hidden tests share a process, as in the data sets' own harnesses; an agent's own do not.
+        "own": not hidden,
         "groups": [prepared] if hidden else [[one] for one in prepared],
     }
     seconds = _OVERHEAD_SECONDS + len(tests) * (limits.wall_seconds + 1)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from retroformer.environments.programming.inside.examiner import SEEN
+from retroformer.environments.programming.inside.tester import SEEN
 from retroformer.environments.programming.syntax import called, parsed
 
 _BUILTINS = frozenset(dir(builtins))
