@@ -96,13 +96,13 @@ def test_tests_of_an_agents_own_are_all_run_each_on_its_own_and_told() -> None:
     ]
 
 
-def test_a_test_that_ends_the_judge_is_a_failure_of_the_test() -> None:
+def test_a_test_that_ends_its_process_is_a_failure_of_that_test_alone() -> None:
     tests = ("assert f(1) == 1", "import os; os._exit(0); f(1)", "assert f(1) == 1")
 
     judgement = check(_problem(), "def f(x):\n    return x", tests)
 
     verdicts = [one.verdict for one in judgement.checked]
-    assert verdicts == [Verdict.PASSED, Verdict.HARNESS, Verdict.HARNESS]
+    assert verdicts == [Verdict.PASSED, Verdict.HARNESS, Verdict.PASSED]
 
 
 def test_a_test_that_never_ends_is_a_timeout_and_the_next_one_is_run() -> None:
@@ -117,7 +117,7 @@ def test_a_test_that_never_ends_is_a_timeout_and_the_next_one_is_run() -> None:
     assert [one.verdict for one in judgement.checked] == [Verdict.TIMEOUT, Verdict.TIMEOUT, Verdict.WRONG]
 
 
-def test_a_test_may_disturb_its_judge_but_not_break_it() -> None:
+def test_a_test_that_disturbs_its_process_spoils_itself_alone() -> None:
     disturb = """
 import gc, socket
 for found in [found for found in gc.get_objects() if isinstance(found, socket.socket)]:
@@ -129,7 +129,7 @@ for found in [found for found in gc.get_objects() if isinstance(found, socket.so
 
     judgement = check(_problem(), "def f(x):\n    return x", (disturb, "assert f(1) == 1"))
 
-    assert [one.verdict for one in judgement.checked] == [Verdict.HARNESS, Verdict.HARNESS]
+    assert [one.verdict for one in judgement.checked] == [Verdict.HARNESS, Verdict.PASSED]
 
 
 PLAIN_VALUES = (

@@ -100,7 +100,7 @@ def test_rust_tests_of_an_agents_own_are_filtered_by_the_compiler_and_all_run() 
     assert kept == (tests[0], tests[2])
     assert [one.feedback for one in judgement.checked] == [
         f"{tests[0]}  # failed: came out as 1",
-        f"{tests[2]}  # failed: came out as false",
+        f"{tests[2]}  # failed: came out as 4",
     ]
 
 

@@ -144,7 +144,7 @@ class Examiner:
         except (EOFError, wire.Unreadable):
             return None
 
-    def _judged(self, report: Result | None, solution: "_Ended", testing: "_Ended") -> Result:
+    def _judged(self, report: Result | None, solution: "Ended", testing: "Ended") -> Result:
         limit = self._limits["cpu_seconds"]
         timeout = "timeout", f"no answer within {limit} s"
         if report == LATE:
@@ -204,7 +204,7 @@ class _Reports:
         raise wire.Unreadable("it is no report")
 
 
-class _Ended:
+class Ended:
     """How a process ended: its exit code, negative for a signal, and the seconds that it computed."""
 
     def __init__(self, code: int, seconds: float) -> None:
@@ -229,6 +229,6 @@ class _Ended:
         return f"was ended by {name}"
 
 
-def _stopped(orders: socket.socket) -> _Ended:
+def _stopped(orders: socket.socket) -> Ended:
     wire.send(orders, ("stop",))
-    return _Ended(*wire.receive(orders, _JOB_BYTES))
+    return Ended(*wire.receive(orders, _JOB_BYTES))
