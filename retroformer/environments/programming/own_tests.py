@@ -3,7 +3,6 @@
 from retroformer.environments.programming import python_tests, rust, rust_source
 from retroformer.environments.programming.problems import Problem
 
-
 _CHARACTERS = 100_000
 """Of a text in which tests are looked for; what comes after is not read."""
 

@@ -23,7 +23,7 @@ def assertions(text: str, entry_point: str) -> tuple[str, ...]:
 
 
 def _text_of(node: ast.AST) -> str | None:
-    """The code of a syntax tree; None where it parses, but is too deep or has too large a number to be written again."""
+    """The code of a syntax tree; None where it is nested too deep, or has too large a number, to be written as text."""
     try:
         return ast.unparse(node)
     except (RecursionError, ValueError):

@@ -1,9 +1,9 @@
 """Rust tests as text, and the programs that are made of them.
 
 A test is `assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`. Two programs are
-built: one has the judged code and the calls, and tells what came out; the other has the expected values alone. Since the
+built: one has the judged code and the calls, and tells what came out; the other has the expected values alone. The
 judged code never meets the expected values, neither as values nor as text that it could include when it is compiled,
-nothing it does, be it exiting, panicking or implementing `PartialEq` its own way, makes an answer right.
+so nothing it does, be it exiting, panicking or implementing `PartialEq` its own way, makes an answer right.
 """
 
 import re
@@ -21,7 +21,7 @@ _ASSERTION = re.compile(r"\bassert(?:_eq)?!\s*\(")
 _WHOLE_ASSERTION = re.compile(r"\s*assert(_eq)?!\s*\(")
 _UNCLOSED = 50
 """So many assertions without an end may be passed over in a text; each is searched to the text's end."""
-FORMS = "`assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);`, `assert!(!CALL);`"
+FORMS = "`assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`"
 
 
 class RustTest(NamedTuple):
@@ -51,12 +51,12 @@ def parse_test(test: str) -> RustTest:
     match = _WHOLE_ASSERTION.match(test)
     end = _closing(test, match.end() - 1) if match else None
     if match is None or end is None or test[end + 1 :].strip() not in ("", ";"):
-        raise ValueError(f"{test!r} is no assertion of one of the forms {FORMS}")
+        raise ValueError(f"{test!r} is no {FORMS}")
     sides = _arguments(test[match.end() : end])
     if match[1] and len(sides) >= 2:
         return RustTest(sides[0], sides[1])
     if match[1] or not sides:
-        raise ValueError(f"{test!r} is no assertion of one of the forms {FORMS}")
+        raise ValueError(f"{test!r} is no {FORMS}")
     operators = _operators(sides[0])
     if [operator for operator, _ in operators] == ["=="]:
         at = operators[0][1]
@@ -76,7 +76,7 @@ def parse_check(test: str, entry_point: str) -> RustTest:
     if not is_call(sides.call, entry_point):
         sides = RustTest(sides.value, sides.call)
     if not is_call(sides.call, entry_point) or calls(sides.value, entry_point):
-        raise ValueError(f"{test!r} is none of {FORMS}, where CALL is a call of {entry_point} and VALUE has none")
+        raise ValueError(f"{test!r} is no {FORMS}, where CALL is a call of {entry_point} and VALUE has none")
     return sides
 
 

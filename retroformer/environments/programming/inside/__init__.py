@@ -5,7 +5,7 @@
                               └─ porter      builds the namespaces, waits until all is gone
                                   └─ examiner    first process of the jail; knows the tests, runs nobody's code
                                       ├─ warden      first process of a namespace; starts and kills
-                                      │   └─ candidate   the code that is judged; knows arguments, never what is expected
+                                      │   └─ candidate   the judged code; knows arguments, never what is expected
                                       └─ warden      the same in another namespace
                                           └─ tester      runs the tests; holds a channel to the candidate and no more
 

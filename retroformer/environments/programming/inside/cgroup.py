@@ -79,15 +79,14 @@ def _parents() -> list[tuple[Path, tuple[str, ...]]]:
         mounts = _mounts()
     except (OSError, ValueError):
         return []
-    first: list[tuple[Path, tuple[str, ...]]] = []
+    folders: list[tuple[Path, tuple[str, ...]]] = []
     for _, controllers, path in table:
-        if not controllers:
-            if (second := _second_version(mounts.get(""), path)) is not None:
-                return [(second, _CONTROLLERS)]
-        for controller in set(controllers.split(",")) & set(_CONTROLLERS):
-            if (folder := _inside(mounts.get(controller), path)) is not None:
-                first.append((folder, (controller,)))
-    return first
+        if not controllers and (second := _second_version(mounts.get(""), path)) is not None:
+            return [(second, _CONTROLLERS)]
+        for controller in sorted(set(controllers.split(",")) & set(_CONTROLLERS)):
+            folder = _inside(mounts.get(controller), path)
+            folders += [(folder, (controller,))] if folder is not None else []
+    return folders
 
 
 def _second_version(mount: tuple[str, Path] | None, path: str) -> Path | None:
