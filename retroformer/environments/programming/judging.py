@@ -3,6 +3,7 @@
 import time
 
 from retroformer.environments.programming import python_tests, rust, sandbox
+from retroformer.environments.programming.inside import examiner
 from retroformer.environments.programming.limits import DEFAULT, Limits
 from retroformer.environments.programming.problems import Problem
 from retroformer.environments.programming.verdict import CheckedTest, Judgement, Verdict, printable
@@ -47,7 +48,7 @@ def _python(
         "own": not hidden,
         "groups": [prepared] if hidden else [[one] for one in prepared],
     }
-    seconds = _OVERHEAD_SECONDS + len(tests) * (limits.wall_seconds + 1)
+    seconds = _OVERHEAD_SECONDS + examiner.longest(limits.wall_seconds, len(tests), hidden)
     outcome = sandbox.run(job, limits, seconds)
     results = {report[1]: (report[2], report[3]) for report in outcome.reports if report[0] == "result"}
     if outcome.complete:

@@ -4,6 +4,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ _OVERHEAD_SECONDS = 30.0
 _SHOWN = 500
 _TRIES = 4
 """So many tests are tried one by one for each that is kept."""
+_SEARCH_SECONDS = 300.0
+"""For trying them: hundreds of ordinary tests compile in this time, a few that were made to compile slowly do not."""
 # The linker that Rust brings along looks for itself in /proc, which a jail does not have.
 _FLAGS = ("--edition", "2021", "--error-format", "short", "-C", "debuginfo=0", "-C", "link-arg=-fuse-ld=bfd")
 
@@ -103,8 +106,9 @@ def compiling_tests(problem: Problem, tests: tuple[str, ...], most: int | None =
     if _compile(problem, tests[:wanted]):
         return tests[:wanted]
     kept: list[str] = []
+    deadline = time.monotonic() + _SEARCH_SECONDS
     for test in tests[: _TRIES * wanted]:
-        if len(kept) < wanted and _compile(problem, (test,)):
+        if len(kept) < wanted and time.monotonic() < deadline and _compile(problem, (test,)):
             kept.append(test)
     return tuple(kept)
 
@@ -164,7 +168,8 @@ def _run(source: str, calls: list[list[str]], limits: Limits, stop: bool, *flags
     variables = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": tools.library, "TMPDIR": "/work"}
     steps = [_step(compiler, {"program.rs": source}, variables, compiling=True, needed=True)]
     steps += [_step([output, *call], {}, {}, compiling=False, needed=stop) for call in calls]
-    seconds = _OVERHEAD_SECONDS + COMPILING.wall_seconds + len(calls) * (limits.wall_seconds + 1)
+    running = examiner.longest(limits.wall_seconds, len(calls), stop)
+    seconds = _OVERHEAD_SECONDS + COMPILING.wall_seconds + running
     outcome = sandbox.run({"kind": "commands", "steps": steps}, limits, seconds, tools.folders)
     ran = [_Ran(*report[2:]) for report in outcome.reports if report[0] == "command"]
     if outcome.late:

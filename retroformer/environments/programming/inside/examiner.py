@@ -27,6 +27,11 @@ PASSED: Result = ("passed", "")
 LATE: Result = ("late", "")
 
 
+def longest(wall_seconds: float, tests: int, hidden: bool) -> float:
+    """How long tests may take by the clock, of which each may take `wall_seconds`."""
+    return _HIDDEN_PATIENCE * wall_seconds if hidden else tests * (wall_seconds + 1.0)
+
+
 class Unconfined(Exception):
     """A warden could not confine what it was to start: the jail failed, and nothing was run in it."""
 
