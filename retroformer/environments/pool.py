@@ -35,7 +35,7 @@ class EnvironmentPool:
         # A judge of programs is patient by itself, and ends whatever takes too long.
         self._timeout = max(timeout_seconds, section.longest_step_seconds)
         self._workers: list[_Worker | None] = [None] * processes
-        self._opening = asyncio.Lock()
+        self._opening, self._closed = asyncio.Lock(), False
         self._episodes = itertools.count()
 
     async def __aenter__(self) -> Self:
@@ -44,9 +44,11 @@ class EnvironmentPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self._workers:
-            if worker is not None:
-                await worker.stop()
+        async with self._opening:
+            self._closed = True
+            for worker in self._workers:
+                if worker is not None:
+                    await worker.stop()
 
     @asynccontextmanager
     async def episode(self, task: Task) -> AsyncIterator["PooledEpisode"]:
@@ -65,6 +67,8 @@ class EnvironmentPool:
     async def join(self, episode: int) -> "_Worker":
         """The worker with the fewest episodes, which has this one now, too. Raises EnvironmentFailure."""
         async with self._opening:
+            if self._closed:
+                raise EnvironmentFailure("The environment processes are stopped.")
             for place, worker in enumerate(self._workers):
                 if worker is not None and worker.dead:
                     await worker.stop()
