@@ -132,6 +132,55 @@ for found in [found for found in gc.get_objects() if isinstance(found, socket.so
     assert [one.verdict for one in judgement.checked] == [Verdict.HARNESS, Verdict.PASSED]
 
 
+def test_a_test_has_no_authority_over_what_is_started() -> None:
+    """It asks on every other socket that it holds for another candidate, and for a program of the compiler's rights."""
+    ask = """
+import gc, os, socket, stat, sys
+wire = sys.modules["inside.wire"]
+testers = [found for found in gc.get_objects() if type(found).__name__ == "Tester"]
+needed = {line.fileno() for found in testers for line in (found._channel, found._reports)}
+program = {}, ["/bin/sh"], {}, True
+obeyed = 0
+for descriptor in range(64):
+    try:
+        if descriptor in needed or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            continue
+        line = socket.socket(fileno=os.dup(descriptor))
+        line.settimeout(1)
+        for order in (("start", ""), ("solution", ""), ("command", *program), ("command", *program, None)):
+            wire.send(line, order)
+            obeyed += bool(line.recv(1 << 16))
+    except OSError:
+        pass
+os._exit(100 + obeyed)
+"""
+    ((verdict, output),) = _outputs(check(_problem(), "def f(x):\n    return x", (ask,)))
+
+    assert (verdict, output) == ("harness", "the test's process ended itself with exit status 100 before it reported")
+
+
+def test_tests_of_an_agents_own_may_start_no_process_and_compute_no_longer_than_programs() -> None:
+    tests = ("import os\nos.fork()\nassert f(1) == 1", "f(1)\nwhile True: pass", "len(bytearray(1 << 34))\nf(1)")
+
+    judgement = check(_problem(), "def f(x):\n    return x", tests, TIGHT)
+
+    (fork, loop, memory) = _outputs(judgement)
+    assert fork[0] == "wrong"
+    assert "PermissionError" in fork[1]
+    assert loop == ("timeout", "no answer within 1 s")
+    assert memory[0] == "wrong"
+    assert "MemoryError" in memory[1]
+
+
+def test_an_answer_too_deep_to_be_passed_on_is_the_programs_own_failure() -> None:
+    deep = "def f(x):\n    for _ in range(148):\n        x = [x]\n    return x"
+    test = "assert f([[[[f(0)]]]]) == 1"
+
+    judgement = judge(_problem(test), deep)
+
+    assert judgement.verdict == Verdict.CRASH
+
+
 PLAIN_VALUES = (
     "None, True, -7, 10**40, 0.1, -0.0, float('inf'), 1+2j, 'a\\ud800\\u00e9', b'\\xff', bytearray(b'ab'), (), [[]], "
     "{1: {2, 3}, (4,): frozenset({5})}, range(3), [None, (1.5,)]"
