@@ -94,6 +94,7 @@ EXHAUSTING = {
         "    def __len__(self):\n        return 150_000\n    def __getitem__(self, key):\n        return 0\n"
         "def double(x):\n    return abc.KeysView(Keys())\n",
         Verdict.TIMEOUT,
+        "no answer within 1 s",
     ),
     "raising its own limits": Attempt(
         "import resource\ndef double(x):\n    resource.setrlimit(resource.RLIMIT_CPU, (99, 99))\n", Verdict.CRASH

@@ -13,7 +13,8 @@ from retroformer.environments.programming.inside.warden import ANSWER_DESCRIPTOR
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _RAW = re.compile(r'r(#*)"')
-_QUOTED = re.compile(r"""b?"(?:\\.|[^"\\])*+"|b?'(?:\\(?:u\{\w+\}|x\w\w|.)|[^'\\])'|//[^\n]*+""", re.DOTALL)
+_STRING = re.compile(r"""b?"(?:\\.|[^"\\])*+""" r'(")?', re.DOTALL)
+_CHARACTER_OR_COMMENT = re.compile(r"""b?'(?:\\(?:u\{\w+\}|x\w\w|.)|[^'\\])'|//[^\n]*+""", re.DOTALL)
 _OPERATORS = re.compile(r"<<=|>>=|[=!<>]=|=>|&&|\|\|")
 
 
@@ -105,8 +106,23 @@ def _skip(text: str, at: int) -> int:
     if raw := _RAW.match(text, at):
         end = text.find('"' + raw[1], raw.end())
         return at if end < 0 else end + 1 + len(raw[1])
-    match = _QUOTED.match(text, at)
+    if at < _endless(text) and (string := _STRING.match(text, at)):
+        if string[1]:
+            return string.end()
+        _open[text] = at
+        return at
+    match = _CHARACTER_OR_COMMENT.match(text, at)
     return match.end() if match else at
+
+
+_open: dict[str, int] = {}
+"""Where a string without an end begins in a text. Each later quote is escaped inside it, so it has no end either."""
+
+
+def _endless(text: str) -> int:
+    if len(_open) > 1 and text not in _open:
+        _open.clear()
+    return _open.get(text, len(text))
 
 
 def _closing(text: str, start: int) -> int | None:
