@@ -33,7 +33,7 @@ _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store")
 _PACKAGES = ("site-packages", "dist-packages")
 _REPORT_BYTES = 1 << 26
 _FIRST_START_SECONDS = 60.0
-_LEAVE_SECONDS = 30.0
+_LEAVE_SECONDS = 120.0
 
 Report = tuple[Any, ...]
 

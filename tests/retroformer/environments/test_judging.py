@@ -181,6 +181,15 @@ def test_an_answer_too_deep_to_be_passed_on_is_the_programs_own_failure() -> Non
     assert judgement.verdict == Verdict.CRASH
 
 
+def test_a_program_that_could_not_be_confined_was_not_run_and_the_harness_says_so() -> None:
+    more_files_than_any_file_system_holds = Limits(files=1 << 62)
+
+    judgement = judge(_problem("assert f(1) == 1"), "def f(x):\n    return x", more_files_than_any_file_system_holds)
+
+    assert judgement.verdict == Verdict.HARNESS
+    assert "the jail broke down: OSError: [Errno 22] mounting on /work" in judgement.checked[0].output
+
+
 PLAIN_VALUES = (
     "None, True, -7, 10**40, 0.1, -0.0, float('inf'), 1+2j, 'a\\ud800\\u00e9', b'\\xff', bytearray(b'ab'), (), [[]], "
     "{1: {2, 3}, (4,): frozenset({5})}, range(3), [None, (1.5,)]"

@@ -8,7 +8,7 @@ from typing import TypedDict
 from . import linux, seccomp
 
 _NOBODY, _INNER_NOBODY = 65534, 1
-_DESCRIPTORS = 64
+_DESCRIPTORS, _GUARDS = 64, 4
 
 
 class Limits(TypedDict):
@@ -111,8 +111,8 @@ def _limit(limits: Limits, processes: bool) -> None:
         (resource.RLIMIT_AS, limits["memory_bytes"]),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
         (resource.RLIMIT_NOFILE, _DESCRIPTORS * (8 if processes else 1)),
-        # Those of the tests' process are counted, too.
-        (resource.RLIMIT_NPROC, limits["threads"] + 1),
+        # Where all of the jail is one user, the processes that guard it and the tests' process are counted, too.
+        (resource.RLIMIT_NPROC, limits["threads"] + _GUARDS),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
