@@ -96,6 +96,14 @@ EXHAUSTING = {
         Verdict.TIMEOUT,
         "no answer within 1 s",
     ),
+    "an answer that is small here and huge elsewhere": Attempt(
+        "def double(x):\n    for _ in range(40):\n        x = [x, x]\n    return x\n", Verdict.TIMEOUT
+    ),
+    "blocking every signal": Attempt(
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\ndef double(x):\n"
+        "    while True:\n        pass\n",
+        Verdict.TIMEOUT,
+    ),
     "raising its own limits": Attempt(
         "import resource\ndef double(x):\n    resource.setrlimit(resource.RLIMIT_CPU, (99, 99))\n", Verdict.CRASH
     ),
@@ -105,6 +113,14 @@ SLEEPING = {
     "sleeping forever": Attempt("import time\ndef double(x):\n    time.sleep(10**6)\n", Verdict.TIMEOUT),
     "stopping itself": Attempt(
         "import os, signal\ndef double(x):\n    os.kill(os.getpid(), signal.SIGSTOP)\n", Verdict.TIMEOUT
+    ),
+    "dripping an answer byte by byte": Attempt(
+        "import gc, socket, time\ndef double(x):\n"
+        "    channels = [o for o in gc.get_objects() if isinstance(o, socket.socket)]\n"
+        "    for part in [b'\\0\\0\\xff\\xff', *[b'N'] * 10**6]:\n        for channel in channels:\n"
+        "            try:\n                channel.sendall(part)\n            except OSError:\n                pass\n"
+        "        time.sleep(0.1)\n",
+        Verdict.TIMEOUT,
     ),
     "waiting for input it took from the judge": Attempt(
         "import os\ndef double(x):\n    for number in range(3, 64):\n        try:\n            os.read(number, 1)\n"
@@ -180,6 +196,13 @@ REACHING = {
         "    return [c.syscall(number, 65536, ctypes.byref(ctypes.c_ulong())), ctypes.get_errno()]\n",
         Verdict.WRONG,
         "[-1, 1]",
+    ),
+    "mounts through calls of newer kernels": Attempt(
+        "import ctypes\ndef double(x):\n    c = ctypes.CDLL(None)\n"
+        "    calls = [(430, b'proc', 0), (428, -100, b'/', 1), (442, -100, b'/', 0, 0, 0), (457, 0), (458, 0)]\n"
+        "    return [c.syscall(*call) for call in calls]\n",
+        Verdict.WRONG,
+        "[-1, -1, -1, -1, -1]",
     ),
     "becoming root": Attempt("import os\ndef double(x):\n    os.setuid(0)\n    open('/x', 'w')\n", Verdict.CRASH),
     "making a device": Attempt(
@@ -322,6 +345,22 @@ FORGING = {
     ),
     "a value before it is loaded": Attempt(
         SEND.format(message="('value', 42, [None])") + "double(1)\n", Verdict.CRASH, "before any call"
+    ),
+    "files handed over with the answer": Attempt(
+        "import gc, os, socket\ndef double(x):\n    files = [os.open('/dev/null', 0) for _ in range(20)]\n"
+        "    for channel in [o for o in gc.get_objects() if isinstance(o, socket.socket)]:\n        try:\n"
+        "            for _ in range(99):\n                socket.send_fds(channel, [b'xxxx'], files)\n"
+        "        except OSError:\n            pass\n    return x + x\n",
+        Verdict.CRASH,
+        "cannot be read",
+    ),
+    "a name of the judge's own functions as the answer": Attempt(
+        "import sys\ndef double(x):\n    return sys.modules['inside.wire'].Named('double')\n", Verdict.WRONG
+    ),
+    "an exception of any name": Attempt(
+        "Odd = type('__import__', (Exception,), {})\ndef double(x):\n    raise Odd('os')\n",
+        Verdict.CRASH,
+        "__import__: os",
     ),
     "looking for the expected value in frames": Attempt(
         "import sys\ndef double(x):\n    frame, seen = sys._getframe(), []\n    while frame:\n"

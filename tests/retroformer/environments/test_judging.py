@@ -190,6 +190,43 @@ def test_a_program_that_could_not_be_confined_was_not_run_and_the_harness_says_s
     assert "the jail broke down: OSError: [Errno 22] mounting on /work" in judgement.checked[0].output
 
 
+KILL = """
+import os
+for number in [-1, *range(2, 3000)]:
+    try:
+        os.kill(number, 9)
+    except OSError:
+        pass
+f(1)
+"""
+FLOOD = """
+import gc, socket, sys
+for line in [found for found in gc.get_objects() if isinstance(found, socket.socket)]:
+    try:
+        {}
+    except OSError:
+        pass
+f(1)
+"""
+
+
+def test_a_test_that_kills_or_floods_all_it_can_reach_spoils_itself_alone() -> None:
+    flood = FLOOD.format("line.sendall(bytes(1 << 20))")
+    forge = FLOOD.format("[sys.modules['inside.wire'].send(line, ('passed', '')) for _ in range(9)]")
+    tests = (KILL, flood, forge, "assert f(1) == 1", "assert f(2) == 1")
+
+    judgement = check(_problem(), "def f(x):\n    return x", tests)
+
+    assert [one.verdict for one in judgement.checked[3:]] == [Verdict.PASSED, Verdict.WRONG]
+    assert [one.verdict for one in judgement.checked[:2]] == [Verdict.HARNESS, Verdict.HARNESS]
+
+
+def test_a_value_without_end_is_the_programs_own_failure() -> None:
+    judgement = judge(_problem("assert list(f(1)) == [1]"), "def f(x):\n    return range(10**12)")
+
+    assert _outputs(judgement) == [("wrong", "MemoryError: ")]
+
+
 PLAIN_VALUES = (
     "None, True, -7, 10**40, 0.1, -0.0, float('inf'), 1+2j, 'a\\ud800\\u00e9', b'\\xff', bytearray(b'ab'), (), [[]], "
     "{1: {2, 3}, (4,): frozenset({5})}, range(3), [None, (1.5,)]"
