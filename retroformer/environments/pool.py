@@ -1,4 +1,9 @@
-"""Environments in worker processes, so that one that hangs or crashes costs its own episodes and nothing else."""
+"""Environments in worker processes, so that one that hangs or crashes costs its own episode and nothing else.
+
+A process answers one request at a time, and a request is sent when the one before it was answered. So the time that a
+step may take begins with the step, however long it had to wait. A process that is stopped on account of one episode is
+replaced, and its other episodes are played again up to where they were.
+"""
 
 import asyncio
 import itertools
@@ -20,14 +25,18 @@ _LOGGER = logging.getLogger(__name__)
 _LINE_BYTES = 2**24
 """The longest answer that is read from a worker."""
 
+Request = dict[str, Any]
+
 
 class EnvironmentPool:
     """A few processes that share the episodes in flight; a dead one is replaced at the next episode."""
 
     def __init__(self, section: EnvironmentSection, seed: int, processes: int, timeout_seconds: float) -> None:
-        self._section, self._seed, self._timeout = section, seed, timeout_seconds
+        self._section, self._seed = section, seed
+        # A judge of programs is patient by itself, and ends whatever takes too long.
+        self._timeout = max(timeout_seconds, section.longest_step_seconds)
         self._workers: list[_Worker | None] = [None] * processes
-        self._opening = asyncio.Lock()
+        self._opening, self._closed = asyncio.Lock(), False
         self._episodes = itertools.count()
 
     async def __aenter__(self) -> Self:
@@ -36,9 +45,11 @@ class EnvironmentPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self._workers:
-            if worker is not None:
-                await worker.stop()
+        async with self._opening:
+            self._closed = True
+            for worker in self._workers:
+                if worker is not None:
+                    await worker.stop()
 
     @asynccontextmanager
     async def episode(self, task: Task) -> AsyncIterator["PooledEpisode"]:
@@ -47,48 +58,90 @@ class EnvironmentPool:
         Raises:
             EnvironmentFailure: no worker could be started.
         """
-        worker, number = await self._least_busy(), next(self._episodes)
-        worker.episodes.add(number)
+        number = next(self._episodes)
+        episode = PooledEpisode(self, number, task, await self.join(number))
         try:
-            yield PooledEpisode(worker, number, task)
+            yield episode
         finally:
-            worker.episodes.discard(number)
-            worker.forget(number)
+            episode.leave()
 
-    async def _least_busy(self) -> "_Worker":
+    async def join(self, episode: int) -> "_Worker":
+        """The worker with the fewest episodes, which has this one now, too. Raises EnvironmentFailure."""
         async with self._opening:
+            if self._closed:
+                raise EnvironmentFailure("The environment processes are stopped.")
             for place, worker in enumerate(self._workers):
                 if worker is not None and worker.dead:
                     await worker.stop()
                 if worker is None or worker.dead:
                     self._workers[place] = await _Worker.start(self._section, self._seed, self._timeout)
-            return min((worker for worker in self._workers if worker), key=lambda worker: len(worker.episodes))
+            chosen = min((worker for worker in self._workers if worker), key=lambda worker: len(worker.episodes))
+            chosen.episodes.add(episode)
+            return chosen
 
 
 class PooledEpisode:
     """One episode in one of the pool's processes."""
 
-    def __init__(self, worker: "_Worker", number: int, task: Task) -> None:
-        self._worker, self._number, self._task = worker, number, task
+    def __init__(self, pool: EnvironmentPool, number: int, task: Task, worker: "_Worker") -> None:
+        self._pool, self._number, self._task, self._worker = pool, number, task, worker
+        self._played: list[tuple[Request, Transition]] = []
 
     async def reset(self) -> Transition:
         """Start the episode. Raises EnvironmentFailure."""
-        return await self._worker.ask(self._number, {"task": self._task.model_dump()})
+        self._played = []
+        return await self._do({"task": self._task.model_dump()})
 
     async def step(self, action: str) -> Transition:
         """Do one action. Raises EnvironmentFailure."""
-        return await self._worker.ask(self._number, {"action": action})
+        return await self._do({"action": action})
+
+    def leave(self) -> None:
+        """The episode is over."""
+        self._worker.episodes.discard(self._number)
+        self._worker.forget(self._number)
+
+    async def _do(self, request: Request) -> Transition:
+        while True:
+            try:
+                transition = await self._worker.ask(self._number, request)
+            except _Displaced:
+                await self._move()
+            else:
+                self._played.append((request, transition))
+                return transition
+
+    async def _move(self) -> None:
+        """Play the episode again in another process, up to where it was. Raises EnvironmentFailure."""
+        while True:
+            self._worker.episodes.discard(self._number)
+            self._worker = await self._pool.join(self._number)
+            try:
+                for request, transition in self._played:
+                    if await self._worker.ask(self._number, request) != transition:
+                        raise EnvironmentFailure("The environment came out differently when it was played again.")
+            except _Displaced:
+                continue
+            return
+
+
+class _Displaced(Exception):
+    """The episode's process was stopped on account of another episode."""
 
 
 class _Worker:
-    """One process, and the calls that wait for its answers."""
+    """One process, the episodes in it, and the request that it works on."""
 
     def __init__(self, process: asyncio.subprocess.Process, timeout_seconds: float) -> None:
         self.episodes: set[int] = set()
         self.dead = False
+        self._culprit: int | None = None
         self._process, self._timeout = process, timeout_seconds
         self._calls = itertools.count()
+        self._turn = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._working_for: int | None = None
+        self._asking: set[asyncio.Task[dict[str, Any]]] = set()
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -107,20 +160,46 @@ class _Worker:
         worker._send({"section": section.model_dump(mode="json", context=WITH_SECRETS), "seed": seed})
         return worker
 
-    async def ask(self, episode: int, request: dict[str, Any]) -> Transition:
-        call = next(self._calls)
-        answered = self._waiting[call] = asyncio.get_running_loop().create_future()
-        try:
-            self._send(request | {"call": call, "episode": episode})
-            answer = await asyncio.wait_for(answered, self._timeout)
-        except TimeoutError:
-            self._die()
-            raise EnvironmentFailure(f"The environment did not answer within {self._timeout:g} s.") from None
-        finally:
-            self._waiting.pop(call, None)
+    async def ask(self, episode: int, request: Request) -> Transition:
+        """What the process answers. Raises EnvironmentFailure, and _Displaced where another episode stopped it."""
+        # A caller may give up; its request is then worked on all the same, and nobody else's time runs meanwhile.
+        asking = asyncio.create_task(self._ask(episode, request))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asked)
+        answer = await asyncio.shield(asking)
         if "error" in answer:
             raise EnvironmentFailure(f"The environment failed: {answer['error']}")
         return Transition.model_validate(answer["transition"])
+
+    def _asked(self, asking: asyncio.Task[dict[str, Any]]) -> None:
+        self._asking.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # It was raised where it was awaited, if it was.
+
+    async def _ask(self, episode: int, request: Request) -> dict[str, Any]:
+        async with self._turn:
+            if self.dead:
+                raise self._end_of(episode)
+            if episode not in self.episodes:
+                raise EnvironmentFailure("The episode is over: its caller gave it up.")
+            call = next(self._calls)
+            answered = self._waiting[call] = asyncio.get_running_loop().create_future()
+            self._working_for = episode
+            try:
+                self._send(request | {"call": call, "episode": episode})
+                return await asyncio.wait_for(answered, self._timeout)
+            except TimeoutError:
+                self._die()
+                raise EnvironmentFailure(f"The environment did not answer within {self._timeout:g} s.") from None
+            finally:
+                self._working_for = None
+                self._waiting.pop(call, None)
+
+    def _end_of(self, episode: int) -> Exception:
+        """What the death of the process is to an episode in it."""
+        if self._culprit in (None, episode):
+            return EnvironmentFailure("The environment process died.")
+        return _Displaced()
 
     def forget(self, episode: int) -> None:
         """Let the process use the episode's environment again; nobody waits for the answer."""
@@ -129,12 +208,11 @@ class _Worker:
 
     async def stop(self) -> None:
         self._die()
+        await asyncio.gather(*self._asking, return_exceptions=True)
         await self._process.wait()
         await self._reading
 
-    def _send(self, request: dict[str, Any]) -> None:
-        if self.dead:
-            raise EnvironmentFailure("The environment process died.")
+    def _send(self, request: Request) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
 
@@ -153,7 +231,8 @@ class _Worker:
             self._die()
 
     def _die(self) -> None:
-        self.dead = True
+        if not self.dead:
+            self.dead, self._culprit = True, self._working_for
         if self._process.returncode is None:
             self._process.kill()
         for waiting in self._waiting.values():

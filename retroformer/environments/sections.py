@@ -11,6 +11,8 @@ from pydantic_core import PydanticCustomError
 from retroformer.secret_url import SecretUrl
 from retroformer.section import Positive, Section
 
+_BUILDING_SECONDS = 1200.0
+"""More than all compilers and jails of one judged program may take together."""
 _WEB_ADDRESS = r"^https?://[^\s?#]+$"
 
 
@@ -38,6 +40,11 @@ class EnvironmentSection(Section):
     """Which of its tasks."""
     max_steps: Positive
     """Actions after which an episode is truncated."""
+
+    @property
+    def longest_step_seconds(self) -> float:
+        """How long one action may take that the environment limits by itself; 0 where it does not."""
+        return 0.0
 
     def require_machine(self) -> None:
         """Raises ServiceError where this machine cannot play these tasks; by default every one can."""
@@ -135,6 +142,16 @@ class Programming(EnvironmentSection):
     """Of computing for one test of the agent's own, and for all hidden ones together."""
     max_steps: Positive = 2
     """Actions after which an episode is truncated: tests, then the program."""
+
+    @property
+    def longest_step_seconds(self) -> float:
+        """By the clock for judging one program: its own limits end it sooner, with a verdict, on any load."""
+        return (self.own_tests + 2) * (self.wall_seconds + 1.0) + _BUILDING_SECONDS
+
+    @property
+    def wall_seconds(self) -> float:
+        """By the clock for one test: a busy machine makes code wait."""
+        return 4.0 * self.cpu_seconds
 
     def require_machine(self) -> None:
         """Candidate code is isolated, or not run. Raises ServiceError."""

@@ -1,5 +1,6 @@
 """Programs that try to escape from the sandbox, or to be judged better than they are. Run them nowhere else."""
 
+import sys
 from typing import NamedTuple
 
 from retroformer.environments.programming.verdict import Verdict
@@ -71,7 +72,8 @@ EXHAUSTING = {
         "import sys\nsys.setrecursionlimit(10**9)\nclass A:\n    def __repr__(self):\n        return repr([self])\n"
         "def double(x):\n    return repr(A())\n",
         Verdict.CRASH,
-        "SIGSEGV",
+        # Python notices it by itself from 3.12 on.
+        "SIGSEGV" if sys.version_info < (3, 12) else "RecursionError",
     ),
     "endless loop": Attempt("def double(x):\n    while True:\n        pass\n", Verdict.TIMEOUT),
     "endless loop on import": Attempt("while True:\n    pass\n", Verdict.TIMEOUT),
@@ -83,6 +85,25 @@ EXHAUSTING = {
         "    except (OSError, ValueError):\n        pass\ndef double(x):\n    while True:\n        pass\n",
         Verdict.TIMEOUT,
     ),
+    "the signal of the limit itself": Attempt(
+        "import os, signal\ndef double(x):\n    os.kill(os.getpid(), signal.SIGXCPU)\n", Verdict.TIMEOUT
+    ),
+    "numbers that take the judge hours to compare": Attempt(
+        "import collections.abc as abc\nclass Keys(abc.Mapping):\n"
+        "    def __iter__(self):\n        return (i * (2**61 - 1) for i in range(150_000))\n"
+        "    def __len__(self):\n        return 150_000\n    def __getitem__(self, key):\n        return 0\n"
+        "def double(x):\n    return abc.KeysView(Keys())\n",
+        Verdict.TIMEOUT,
+        "no answer within 1 s",
+    ),
+    "an answer that is small here and huge elsewhere": Attempt(
+        "def double(x):\n    for _ in range(40):\n        x = [x, x]\n    return x\n", Verdict.TIMEOUT
+    ),
+    "blocking every signal": Attempt(
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\ndef double(x):\n"
+        "    while True:\n        pass\n",
+        Verdict.TIMEOUT,
+    ),
     "raising its own limits": Attempt(
         "import resource\ndef double(x):\n    resource.setrlimit(resource.RLIMIT_CPU, (99, 99))\n", Verdict.CRASH
     ),
@@ -92,6 +113,14 @@ SLEEPING = {
     "sleeping forever": Attempt("import time\ndef double(x):\n    time.sleep(10**6)\n", Verdict.TIMEOUT),
     "stopping itself": Attempt(
         "import os, signal\ndef double(x):\n    os.kill(os.getpid(), signal.SIGSTOP)\n", Verdict.TIMEOUT
+    ),
+    "dripping an answer byte by byte": Attempt(
+        "import gc, socket, time\ndef double(x):\n"
+        "    channels = [o for o in gc.get_objects() if isinstance(o, socket.socket)]\n"
+        "    for part in [b'\\0\\0\\xff\\xff', *[b'N'] * 10**6]:\n        for channel in channels:\n"
+        "            try:\n                channel.sendall(part)\n            except OSError:\n                pass\n"
+        "        time.sleep(0.1)\n",
+        Verdict.TIMEOUT,
     ),
     "waiting for input it took from the judge": Attempt(
         "import os\ndef double(x):\n    for number in range(3, 64):\n        try:\n            os.read(number, 1)\n"
@@ -143,6 +172,38 @@ REACHING = {
         Verdict.WRONG,
         "[-1, -1, -1, -1, -1]",
     ),
+    "watching the libraries": Attempt(
+        "import ctypes, ctypes.util, os\ndef double(x):\n    c = ctypes.CDLL(None, use_errno=True)\n"
+        "    return [c.inotify_init1(0), ctypes.get_errno()]\n",
+        Verdict.WRONG,
+        "[-1, 1]",
+    ),
+    "locking the libraries": Attempt(
+        "import fcntl, os\ndef double(x):\n    with open(os.__file__) as file:\n"
+        "        fcntl.flock(file, fcntl.LOCK_EX)\n",
+        Verdict.CRASH,
+        "PermissionError",
+    ),
+    "locking a part of the libraries": Attempt(
+        "import fcntl, os\ndef double(x):\n    with open(os.__file__) as file:\n"
+        "        fcntl.lockf(file, fcntl.LOCK_SH)\n",
+        Verdict.CRASH,
+        "PermissionError",
+    ),
+    "taking the machine's asynchronous reads": Attempt(
+        "import ctypes, platform\ndef double(x):\n    c = ctypes.CDLL(None, use_errno=True)\n"
+        "    number = {'x86_64': 206, 'aarch64': 0}[platform.machine()]\n"
+        "    return [c.syscall(number, 65536, ctypes.byref(ctypes.c_ulong())), ctypes.get_errno()]\n",
+        Verdict.WRONG,
+        "[-1, 1]",
+    ),
+    "mounts through calls of newer kernels": Attempt(
+        "import ctypes\ndef double(x):\n    c = ctypes.CDLL(None)\n"
+        "    calls = [(430, b'proc', 0), (428, -100, b'/', 1), (442, -100, b'/', 0, 0, 0), (457, 0), (458, 0)]\n"
+        "    return [c.syscall(*call) for call in calls]\n",
+        Verdict.WRONG,
+        "[-1, -1, -1, -1, -1]",
+    ),
     "becoming root": Attempt("import os\ndef double(x):\n    os.setuid(0)\n    open('/x', 'w')\n", Verdict.CRASH),
     "making a device": Attempt(
         "import os\ndef double(x):\n    os.mknod('disk', 0o060600, os.makedev(254, 0))\n", Verdict.CRASH, "Permission"
@@ -185,6 +246,9 @@ KILLING = {
         f"    ctypes.CDLL(None).prctl(15, b'{DAEMON}', 0, 0, 0)\n    time.sleep(10**6)\n"
         "threading.Thread(target=stay).start()\n" + RIGHT,
         Verdict.PASSED,
+    ),
+    "a signal without a name": Attempt(
+        "import os\ndef double(x):\n    os.kill(os.getpid(), 35)\n", Verdict.CRASH, "signal 35"
     ),
     "segmentation fault": Attempt("import ctypes\ndef double(x):\n    ctypes.string_at(0)\n", Verdict.CRASH, "SIGSEGV"),
     "abort": Attempt("import os\ndef double(x):\n    os.abort()\n", Verdict.CRASH, "SIGABRT"),
@@ -276,6 +340,28 @@ FORGING = {
     "forged reply": Attempt(SEND.format(message="('result', 0, 'passed', '')"), Verdict.CRASH, "cannot be read"),
     "forged end": Attempt(SEND.format(message="('done',)"), Verdict.CRASH, "cannot be read"),
     "replies in advance": Attempt(SEND.format(message="('value', True, [None])"), Verdict.WRONG, "True"),
+    "claiming that it was not confined": Attempt(
+        SEND.format(message="('unconfined', 'x')") + "double(1)\n", Verdict.CRASH, "no answer"
+    ),
+    "a value before it is loaded": Attempt(
+        SEND.format(message="('value', 42, [None])") + "double(1)\n", Verdict.CRASH, "before any call"
+    ),
+    "files handed over with the answer": Attempt(
+        "import gc, os, socket\ndef double(x):\n    files = [os.open('/dev/null', 0) for _ in range(20)]\n"
+        "    for channel in [o for o in gc.get_objects() if isinstance(o, socket.socket)]:\n        try:\n"
+        "            for _ in range(99):\n                socket.send_fds(channel, [b'xxxx'], files)\n"
+        "        except OSError:\n            pass\n    return x + x\n",
+        Verdict.CRASH,
+        "cannot be read",
+    ),
+    "a name of the judge's own functions as the answer": Attempt(
+        "import sys\ndef double(x):\n    return sys.modules['inside.wire'].Named('double')\n", Verdict.WRONG
+    ),
+    "an exception of any name": Attempt(
+        "Odd = type('__import__', (Exception,), {})\ndef double(x):\n    raise Odd('os')\n",
+        Verdict.CRASH,
+        "__import__: os",
+    ),
     "looking for the expected value in frames": Attempt(
         "import sys\ndef double(x):\n    frame, seen = sys._getframe(), []\n    while frame:\n"
         "        seen.append(repr(frame.f_locals) + repr(frame.f_code.co_consts))\n        frame = frame.f_back\n"

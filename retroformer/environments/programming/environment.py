@@ -72,7 +72,7 @@ class ProgrammingEnvironment:
     def _keep(self, problem: Problem, text: str) -> str:
         if not self._most_tests:
             return "No tests may be handed in here."
-        self._tests = accepted(problem, text)[: self._most_tests]
+        self._tests = accepted(problem, text, self._most_tests)
         if not self._tests:
             example = _EXAMPLES[problem.language].format(name=problem.entry_point)
             return NO_TESTS.format(name=problem.entry_point, example=example)

@@ -1,9 +1,9 @@
 """Problem and candidate code in, verdict out. Synchronous; any number of processes may judge at once."""
 
 import time
-from collections.abc import Iterator
 
 from retroformer.environments.programming import python_tests, rust, sandbox
+from retroformer.environments.programming.inside import examiner
 from retroformer.environments.programming.limits import DEFAULT, Limits
 from retroformer.environments.programming.problems import Problem
 from retroformer.environments.programming.verdict import CheckedTest, Judgement, Verdict, printable
@@ -45,22 +45,15 @@ def _python(
         "preamble": problem.preamble,
         "entry_point": problem.entry_point,
         # Hidden tests share a process, as in the data sets' own harnesses; an agent's own do not.
+        "own": not hidden,
         "groups": [prepared] if hidden else [[one] for one in prepared],
     }
-    seconds = _OVERHEAD_SECONDS + len(tests) * (limits.wall_seconds + 1)
+    seconds = _OVERHEAD_SECONDS + examiner.longest(limits.wall_seconds, len(tests), hidden)
     outcome = sandbox.run(job, limits, seconds)
-    results = dict(_results(outcome.reports, len(tests)))
+    results = {report[1]: (report[2], report[3]) for report in outcome.reports if report[0] == "result"}
     if outcome.complete:
         return tuple(_one(tests[index], *results[index]) for index in sorted(results))
     return _broken_off(tests, results, outcome, hidden)
-
-
-def _results(reports: list[sandbox.Report], count: int) -> Iterator[tuple[int, tuple[str, str]]]:
-    """The well-formed ones: a test of an agent's own runs where the reports are written, and may disturb them."""
-    for report in reports:
-        match report:
-            case ("result", int(index), str(verdict), str(output)) if index < count and verdict in set(Verdict):
-                yield index, (verdict, output)
 
 
 def _one(test: str, verdict: str, output: str) -> CheckedTest:
@@ -70,13 +63,16 @@ def _one(test: str, verdict: str, output: str) -> CheckedTest:
 def _broken_off(
     tests: tuple[str, ...], results: dict[int, tuple[str, str]], outcome: sandbox.Outcome, hidden: bool
 ) -> tuple[CheckedTest, ...]:
-    """The examiner did not get to the end: a test of an agent's own may do that to it, a hidden one must not."""
+    """The jail did not get to its end: for want of time or memory, or since it broke down itself."""
     last = max(results, default=-1) + 1
-    if last == len(tests):
-        return tuple(_one(tests[index], *results[index]) for index in sorted(results))
-    why = "it took too long" if outcome.late else "the test ended the judge: " + outcome.last_words
-    verdict = Verdict.TIMEOUT if outcome.late else Verdict.HARNESS
     done = [_one(tests[index], *results[index]) for index in sorted(results)]
+    if last == len(tests):
+        return tuple(done)
+    verdict, why = Verdict.HARNESS, f"the jail broke down: {outcome.last_words}"
+    if outcome.late:
+        verdict, why = Verdict.TIMEOUT, "it took too long"
+    elif outcome.exhausted:
+        verdict, why = Verdict.CRASH, "the program and its tests together used more memory than they may"
     broken = CheckedTest(test=tests[last], verdict=verdict, output=why)
     left = () if hidden else tests[last + 1 :]
     return (*done, broken, *(CheckedTest(test=test, verdict=Verdict.HARNESS, output="not run") for test in left))

@@ -6,18 +6,22 @@ One JSON object a line, of which `language`, `preamble` and `solution` may be mi
      "language": "python", "preamble": "import math", "solution": "def two_sum(numbers, target): ..."}
 
 A Python test is any code with assertions; it may call functions of the solution, make objects of its classes, as in
-`Solution().twoSum(...)`, and see lists change in place. A Rust test is `assert_eq!(CALL, VALUE);` or `assert!(CALL);`.
+`Solution().twoSum(...)`, and see lists change in place. A Rust test is `assert_eq!(CALL, VALUE);`,
+`assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`, where CALL is a call of the function and nothing else.
 """
 
 from typing import Any
 
 from retroformer.environments.programming.problems import Problem
+from retroformer.environments.programming.rust_source import parse_check
 
 
 def own_problem(row: dict[str, Any]) -> Problem:
     """The problem of one line. Raises KeyError, ValueError."""
     if not row["tests"]:
         raise ValueError(f"problem {row['id']!r} has no tests")
+    if row.get("language") == "rust":
+        _require_rust_checks(row["id"], row["tests"], row["entry_point"])
     return Problem(
         id=row["id"],
         language=row.get("language", "python"),
@@ -27,3 +31,11 @@ def own_problem(row: dict[str, Any]) -> Problem:
         preamble=row.get("preamble", ""),
         solution=row.get("solution"),
     )
+
+
+def _require_rust_checks(problem: str, tests: list[str], entry_point: str) -> None:
+    for test in tests:
+        try:
+            parse_check(test, entry_point)
+        except ValueError as error:
+            raise ValueError(f"problem {problem!r} has a check that cannot be judged: {error}") from error

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from retroformer.environments.programming.inside.examiner import SEEN
+from retroformer.environments.programming.inside.tester import SEEN
 from retroformer.environments.programming.syntax import called, parsed
 
 _BUILTINS = frozenset(dir(builtins))
@@ -18,8 +18,16 @@ def assertions(text: str, entry_point: str) -> tuple[str, ...]:
     Text around them is passed over. Reflexion (section 4.3) filters by the syntax tree as well; that the function must
     be called is ours, since `assert True` tells nothing about it.
     """
-    found = (statement for statement in _statements(text) if entry_point in called(statement))
-    return tuple(dict.fromkeys(ast.unparse(statement) for statement in found))
+    found = (_text_of(statement) for statement in _statements(text) if entry_point in called(statement))
+    return tuple(dict.fromkeys(text for text in found if text is not None))
+
+
+def _text_of(node: ast.AST) -> str | None:
+    """The code of a syntax tree; None where it is nested too deep, or has too large a number, to be written as text."""
+    try:
+        return ast.unparse(node)
+    except (RecursionError, ValueError):
+        return None
 
 
 def _statements(text: str) -> Iterator[ast.Assert]:
@@ -59,7 +67,8 @@ def keeping_value(test: str) -> str:
     else:
         seen, statement.test = condition, _seen()
     keep = ast.Assign(targets=[ast.Name(SEEN, ast.Store())], value=seen)
-    return ast.unparse(ast.fix_missing_locations(ast.Module([keep, statement], [])))
+    keep.lineno = statement.lineno
+    return _text_of(ast.Module([keep, statement], [])) or test
 
 
 def _seen() -> ast.Name:

@@ -4,13 +4,15 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from retroformer.environments.programming import rust_source, sandbox
+from retroformer.environments.programming.inside import examiner
 from retroformer.environments.programming.inside.filesystem import BUILD
-from retroformer.environments.programming.limits import COMPILING, Limits
+from retroformer.environments.programming.limits import COMPILING, DEFAULT, Limits
 from retroformer.environments.programming.problems import Problem
 from retroformer.environments.programming.rust_source import RustTest
 from retroformer.environments.programming.verdict import CheckedTest, Verdict, printable
@@ -18,6 +20,10 @@ from retroformer.errors import MissingInput
 
 _OVERHEAD_SECONDS = 30.0
 _SHOWN = 500
+_TRIES = 4
+"""So many tests are tried one by one for each that is kept."""
+_SEARCH_SECONDS = 300.0
+"""For trying them: hundreds of ordinary tests compile in this time, a few that were made to compile slowly do not."""
 # The linker that Rust brings along looks for itself in /proc, which a jail does not have.
 _FLAGS = ("--edition", "2021", "--error-format", "short", "-C", "debuginfo=0", "-C", "link-arg=-fuse-ld=bfd")
 
@@ -39,8 +45,16 @@ class _Ran(NamedTuple):
     errors: bytes
 
     @property
+    def good(self) -> bool:
+        return self.code == 0 and not self.late and not self.much
+
+    @property
     def told(self) -> str:
         return self.answer.decode(errors="replace")
+
+
+class _Broken(Exception):
+    """The jail failed, not what ran in it."""
 
 
 @cache
@@ -59,17 +73,16 @@ def checked(
     problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool
 ) -> tuple[CheckedTest, ...]:
     """What each test comes to: all of them, or those up to the first that does not pass if they are hidden."""
+    name = problem.entry_point
     try:
-        parsed = tuple(rust_source.parse_test(test) for test in tests)
-        kind = rust_source.result_type(problem.prompt, problem.entry_point)
-    except ValueError as error:
+        parsed = tuple(rust_source.parse_check(test, name) if hidden else _own(test, name) for test in tests)
+        kind = rust_source.result_type(problem.prompt, name)
+        expected = _expected(parsed, name, kind)
+        source = rust_source.answering(program, name, [test.call for test in parsed], kind)
+        ran = _run(source, [[str(index)] for index in range(len(tests))], limits, hidden)
+    except (ValueError, _Broken) as error:
         return (CheckedTest(test=tests[0], verdict=Verdict.HARNESS, output=str(error)),)
-    expected = _expected(parsed, problem.entry_point, kind)
-    if isinstance(expected, str):
-        return (CheckedTest(test=tests[0], verdict=Verdict.HARNESS, output=expected),)
-    source = rust_source.answering(program, problem.entry_point, [test.call for test in parsed], kind)
-    ran = _run(source, [[str(index)] for index in range(len(tests))], limits, hidden)
-    if len(ran) == 1:
+    if not ran[0].good:
         return (CheckedTest(test=tests[0], verdict=Verdict.CRASH, output=f"does not compile: {_errors(ran[0])}"),)
     results = []
     for test, value, one in zip(tests, expected, ran[1:], strict=False):
@@ -80,56 +93,92 @@ def checked(
     return tuple(results)
 
 
-def compiling_tests(problem: Problem, tests: tuple[str, ...]) -> tuple[str, ...]:
+def compiling_tests(problem: Problem, tests: tuple[str, ...], most: int | None = None) -> tuple[str, ...]:
     """Those tests that call the function and compile against the prompt's signature (Reflexion, section 4.3).
+
+    most: no more than these are kept; compiling takes long, so the search ends there.
 
     Raises:
         MissingInput: there is no Rust compiler.
         ServiceError: this machine cannot isolate it.
     """
-    if _compile(problem, tests):
-        return tests
-    return tuple(test for test in tests if _compile(problem, (test,)))
+    wanted = len(tests) if most is None else most
+    if _compile(problem, tests[:wanted]):
+        return tests[:wanted]
+    kept: list[str] = []
+    deadline = time.monotonic() + _SEARCH_SECONDS
+    for test in tests[: _TRIES * wanted]:
+        if len(kept) < wanted and time.monotonic() < deadline and _compile(problem, (test,)):
+            kept.append(test)
+    return tuple(kept)
 
 
 def _compile(problem: Problem, tests: tuple[str, ...]) -> bool:
-    kind = rust_source.result_type(problem.prompt, problem.entry_point)
+    name = problem.entry_point
+    kind = rust_source.result_type(problem.prompt, name)
     try:
-        parsed = tuple(rust_source.parse_test(test) for test in tests)
-    except ValueError:
+        parsed = tuple(_own(test, name) for test in tests)
+        stub = rust_source.completed(problem.prompt + " unimplemented!() ")
+        source = rust_source.answering(stub, name, [test.call for test in parsed], kind)
+        if tests and not _run(source, [], COMPILING, False, "--emit=metadata")[0].good:
+            return False
+        _expected(parsed, name, kind)
+    except (ValueError, _Broken):
         return False
-    if not all(rust_source.calls(test.call, problem.entry_point) for test in parsed):
-        return False
-    stub = rust_source.completed(problem.prompt + " unimplemented!() ")
-    source = rust_source.answering(stub, problem.entry_point, [test.call for test in parsed], kind)
-    callable_all = not tests or _run(source, [], COMPILING, False, "--emit=metadata")[0].code == 0
-    return callable_all and not isinstance(_expected(parsed, problem.entry_point, kind), str)
+    return True
+
+
+def _own(test: str, name: str) -> RustTest:
+    """A test of the agent's own: it may look at a part of what the function returns. Raises ValueError."""
+    parsed = rust_source.parse_test(test)
+    if not rust_source.calls(parsed.call, name):
+        parsed = RustTest(parsed.value, parsed.call)
+    if not rust_source.calls(parsed.call, name):
+        raise ValueError(f"{test!r} does not call {name}")
+    return parsed
 
 
 @lru_cache(maxsize=4096)
-def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple[str, ...] | str:
-    """The expected values as text, or why there are none. They are computed where the judged code never is."""
-    values = [(test.value, rust_source.type_of(test.call, entry_point, kind)) for test in tests]
-    if not values:
+def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple[str, ...]:
+    """The expected values as text. They are computed where the judged code never is.
+
+    Raises:
+        ValueError: there are none.
+        _Broken: the jail broke down.
+    """
+    if not tests:
         return ()
-    ran = _run(rust_source.expecting(values), [[]], COMPILING, True)
-    if len(ran) == 1:
-        return f"the test does not compile: {_errors(ran[0])}"
+    values = [(test.value, rust_source.type_of(test.call, entry_point, kind)) for test in tests]
+    ran = _run(rust_source.expecting(values), [[]], DEFAULT, True)
+    if not ran[0].good:
+        ran = _run(rust_source.expecting(values, comparable=True), [[]], DEFAULT, True)
+    if not ran[0].good:
+        raise ValueError(f"the test does not compile: {_errors(ran[0])}")
     told = tuple(ran[1].told.split("\n"))
-    return told if ran[1].code == 0 and len(told) == len(tests) else "the test has no value"
+    if not ran[1].good or len(told) != len(tests):
+        raise ValueError("the test has no value")
+    return told
 
 
 def _run(source: str, calls: list[list[str]], limits: Limits, stop: bool, *flags: str) -> list[_Ran]:
-    """Compile, and if that worked run once for each list of arguments."""
+    """Compile, and if that worked run once for each list of arguments. Raises _Broken."""
     tools = _toolchain()
     output, path = f"{BUILD}/program", f"{BUILD}/program.rs"
     compiler = [tools.compiler, *_FLAGS, *flags, "-o", output, path]
     variables = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": tools.library, "TMPDIR": "/work"}
     steps = [_step(compiler, {"program.rs": source}, variables, compiling=True, needed=True)]
     steps += [_step([output, *call], {}, {}, compiling=False, needed=stop) for call in calls]
-    seconds = _OVERHEAD_SECONDS + COMPILING.wall_seconds + len(calls) * (limits.wall_seconds + 1)
+    running = examiner.longest(limits.wall_seconds, len(calls), stop)
+    seconds = _OVERHEAD_SECONDS + COMPILING.wall_seconds + running
     outcome = sandbox.run({"kind": "commands", "steps": steps}, limits, seconds, tools.folders)
-    return [_Ran(*report[2:]) for report in outcome.reports if report[0] == "command"]
+    ran = [_Ran(*report[2:]) for report in outcome.reports if report[0] == "command"]
+    if outcome.late:
+        ran.append(_Ran(code=-signal.SIGKILL, seconds=seconds, late=True, much=False, answer=b"", errors=b""))
+    elif outcome.exhausted and not outcome.complete:
+        ran.append(_Ran(-signal.SIGKILL, 0.0, late=False, much=False, answer=b"", errors=b"it used too much memory"))
+    elif not outcome.complete:
+        raise _Broken(f"the jail broke down: {outcome.last_words}")
+    return ran
 
 
 def _step(
@@ -145,8 +194,7 @@ def _step(
 
 
 def _judged(ran: _Ran, expected: str, limits: Limits) -> tuple[Verdict, str]:
-    spent = ran.code in (-signal.SIGXCPU, -signal.SIGKILL) and ran.seconds >= limits.cpu_seconds * 0.9
-    if ran.late or spent:
+    if ran.late or examiner.Ended(ran.code, ran.seconds).out_of_time(limits.cpu_seconds):
         return Verdict.TIMEOUT, f"no answer within {limits.cpu_seconds} s"
     if ran.much:
         return Verdict.CRASH, "the program told far too much"

@@ -1,8 +1,9 @@
 """Rust tests as text, and the programs that are made of them.
 
-A test is `assert_eq!(CALL, VALUE);` or `assert!(CALL);`. Two programs are built: one has the judged code and the calls,
-and tells what came out; the other has the expected values alone. Since the judged code never meets the expected
-values, nothing it does, be it exiting, panicking or implementing `PartialEq` its own way, makes an answer right.
+A test is `assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`. Two programs are
+built: one has the judged code and the calls, and tells what came out; the other has the expected values alone. The
+judged code never meets the expected values, neither as values nor as text that it could include when it is compiled,
+so nothing it does, be it exiting, panicking or implementing `PartialEq` its own way, makes an answer right.
 """
 
 import re
@@ -11,7 +12,17 @@ from typing import NamedTuple
 from retroformer.environments.programming.inside.warden import ANSWER_DESCRIPTOR
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_QUOTED = re.compile(r"""r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?'(?:\\(?:u\{\w+\}|x\w\w|.)|[^'\\])'|//[^\n]*""", re.DOTALL)
+_RAW = re.compile(r'r(#*)"')
+_STRING = re.compile(r"""b?"(?:\\.|[^"\\])*+""" r'(")?', re.DOTALL)
+_CHARACTER_OR_COMMENT = re.compile(r"""b?'(?:\\(?:u\{\w+\}|x\w\w|.)|[^'\\])'|//[^\n]*+""", re.DOTALL)
+_OPERATORS = re.compile(r"<<=|>>=|[=!<>]=|=>|&&|\|\|")
+
+
+_ASSERTION = re.compile(r"\bassert(?:_eq)?!\s*\(")
+_WHOLE_ASSERTION = re.compile(r"\s*assert(_eq)?!\s*\(")
+_UNCLOSED = 50
+"""So many assertions without an end may be passed over in a text; each is searched to the text's end."""
+FORMS = "`assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`"
 
 
 class RustTest(NamedTuple):
@@ -23,29 +34,95 @@ class RustTest(NamedTuple):
 
 def split_tests(text: str) -> tuple[str, ...]:
     """The assertions in what a model wrote, or in a test program's `main`, each once, in order."""
-    found = []
-    for match in re.finditer(r"\bassert(?:_eq)?!\s*\(", text):
+    found: dict[str, None] = {}
+    at = unclosed = 0
+    while unclosed <= _UNCLOSED and (match := _ASSERTION.search(text, at)):
         end = _closing(text, match.end() - 1)
-        if end is not None:
-            found.append(text[match.start() : end + 1] + ";")
-    return tuple(dict.fromkeys(found))
+        if end is None:
+            unclosed += 1
+            at = match.end()
+        else:
+            found[text[match.start() : end + 1] + ";"] = None
+            at = end
+    return tuple(found)
 
 
 def parse_test(test: str) -> RustTest:
     """The two sides of one assertion. Raises ValueError where it is none."""
-    match = re.fullmatch(r"\s*assert(_eq)?!\s*\((.*)\)\s*;?\s*", test, re.DOTALL)
-    sides = _arguments(match[2]) if match else []
-    if match and match[1] and len(sides) >= 2:
+    match = _WHOLE_ASSERTION.match(test)
+    end = _closing(test, match.end() - 1) if match else None
+    if match is None or end is None or test[end + 1 :].strip() not in ("", ";"):
+        raise ValueError(f"{test!r} is no {FORMS}")
+    sides = _arguments(test[match.end() : end])
+    if match[1] and len(sides) >= 2:
         return RustTest(sides[0], sides[1])
-    if match and not match[1] and sides:
-        return RustTest(sides[0], "true")
-    raise ValueError(f"{test!r} is no `assert_eq!(CALL, VALUE);` or `assert!(CALL);`")
+    if match[1] or not sides:
+        raise ValueError(f"{test!r} is no {FORMS}")
+    operators = _operators(sides[0])
+    if [operator for operator, _ in operators] == ["=="]:
+        at = operators[0][1]
+        return RustTest(sides[0][:at].strip(), sides[0][at + 2 :].strip())
+    if sides[0].startswith("!") and not operators:
+        return RustTest(sides[0][1:].strip(), "false")
+    return RustTest(sides[0], "true")
+
+
+def parse_check(test: str, entry_point: str) -> RustTest:
+    """The call and the expected value of a check that decides about a program; the call may be on either side.
+
+    Raises:
+        ValueError: it is of another form, in which the judged code might have a say in what is expected.
+    """
+    sides = parse_test(test)
+    if not is_call(sides.call, entry_point):
+        sides = RustTest(sides.value, sides.call)
+    if not is_call(sides.call, entry_point) or calls(sides.value, entry_point):
+        raise ValueError(f"{test!r} is no {FORMS}, where CALL is a call of {entry_point} and VALUE has none")
+    return sides
+
+
+def _operators(text: str) -> list[tuple[str, int]]:
+    """Comparisons and the like outside of all brackets, with their places."""
+    found = []
+    at = 0
+    while at < len(text):
+        after = _skip(text, at)
+        if after > at:
+            at = after
+        elif text[at] in _CLOSING:
+            at = (_closing(text, at) or len(text)) + 1
+        elif match := _OPERATORS.match(text, at):
+            found.append((match[0], at))
+            at = match.end()
+        else:
+            at += 1
+    return found
 
 
 def _skip(text: str, at: int) -> int:
     """Where the string, character or comment that begins at `at` ends; `at` itself if none does."""
-    match = _QUOTED.match(text, at)
+    if text[at] not in "rb\"'/":
+        return at
+    if raw := _RAW.match(text, at):
+        end = text.find('"' + raw[1], raw.end())
+        return at if end < 0 else end + 1 + len(raw[1])
+    if at < _endless(text) and (string := _STRING.match(text, at)):
+        if string[1]:
+            return string.end()
+        _open[text] = at
+        return at
+    match = _CHARACTER_OR_COMMENT.match(text, at)
     return match.end() if match else at
+
+
+_open: dict[str, int] = {}
+"""Where a string without an end begins in a text. Each later quote is escaped inside it, so it has no end either."""
+
+
+def _endless(text: str) -> int:
+    if len(_open) > 1 and text not in _open:
+        _open.clear()
+    return _open.get(text, len(text))
 
 
 def _closing(text: str, start: int) -> int | None:
@@ -190,14 +267,20 @@ fn main() {{ solution::answer(std::env::args().nth(1).unwrap().parse().unwrap())
 """
 
 
-def expecting(values: list[tuple[str, str]]) -> str:
-    """A program that tells all expected values, given with their types, a line each."""
+def expecting(values: list[tuple[str, str]], comparable: bool = False) -> str:
+    """A program that tells all expected values, given with their types, a line each.
+
+    comparable: a value may be of any type that compares with its type, as a literal does with a String.
+    """
     lines = "\n".join(
-        f"    told.push({{ let value: {kind} = {value}; shown_value::Shown::shown(&value) }});"
+        f"    told.push(comparable::<{kind}, _>({value}));"
+        if comparable and kind != "_"
+        else f"    told.push({{ let value: {kind} = {value}; shown_value::Shown::shown(&value) }});"
         for value, kind in values
     )
     return f"""{_QUIET}{_SHOW}
 {_IMPORTS}
+fn comparable<K: PartialEq<V>, V: shown_value::Shown>(value: V) -> String {{ value.shown() }}
 fn main() {{
     let mut told: Vec<String> = Vec::new();
 {lines}
@@ -211,8 +294,12 @@ def calls(call: str, entry_point: str) -> bool:
     return re.search(rf"\b(?:candidate|{re.escape(entry_point)})\s*\(", call) is not None
 
 
+def is_call(expression: str, entry_point: str) -> bool:
+    """Whether it is a call of the function and nothing else."""
+    match = re.match(rf"\s*(?:candidate|{re.escape(entry_point)})\s*\(", expression)
+    return match is not None and _closing(expression, match.end() - 1) == len(expression.rstrip()) - 1
+
+
 def type_of(call: str, entry_point: str, kind: str) -> str:
     """Of a call of the function itself as it is declared; of anything made of it, whatever it is."""
-    match = re.match(rf"\s*(?:candidate|{re.escape(entry_point)})\s*\(", call)
-    direct = match is not None and _closing(call, match.end() - 1) == len(call.rstrip()) - 1
-    return kind if direct else "_"
+    return kind if is_call(call, entry_point) else "_"

@@ -33,16 +33,19 @@ _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store")
 _PACKAGES = ("site-packages", "dist-packages")
 _REPORT_BYTES = 1 << 26
 _FIRST_START_SECONDS = 60.0
-_LEAVE_SECONDS = 30.0
+_LEAVE_SECONDS = 120.0
 
 Report = tuple[Any, ...]
 
 
 class Outcome(NamedTuple):
-    """What came out of a jail: its reports in order, and whether it was ended because it took too long."""
+    """What came out of a jail: its reports in order, and why it was ended if it was."""
 
     reports: list[Report]
     late: bool
+    """It took too long."""
+    exhausted: bool = False
+    """All of it together used more memory than it may."""
 
     @property
     def complete(self) -> bool:
@@ -52,7 +55,7 @@ class Outcome(NamedTuple):
     def last_words(self) -> str:
         """Why it is not complete, as far as the jail could say."""
         word, *rest = self.reports[-1] if self.reports else ("silent",)
-        return str(rest[0]) if word == "failed" and rest else "it fell silent"
+        return str(rest[0]) if word in ("failed", "unconfined") and rest else "it fell silent"
 
 
 def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, ...] = ()) -> Outcome:
@@ -82,16 +85,16 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
             "them with `sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or start the container with "
             "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`."
         )
-    return outcome
+    return outcome._replace(exhausted=value != 0)
 
 
 def _attempt(setting: bytes, job: bytes, seconds: float) -> tuple[Outcome, str, object]:
-    """One job, with the porter's last word. Raises OSError and EOFError where the nursery or the porter is gone."""
-    line, porter_line = socket.socketpair()
+    """One job, with the keeper's last word. Raises OSError and EOFError where the nursery or the keeper is gone."""
+    line, keeper_line = socket.socketpair()
     results, examiner_results = socket.socketpair()
     with line, results:
-        with _memory_file(job) as file, porter_line, examiner_results:
-            files = [file.fileno(), examiner_results.fileno(), porter_line.fileno()]
+        with _memory_file(job) as file, keeper_line, examiner_results:
+            files = [file.fileno(), examiner_results.fileno(), keeper_line.fileno()]
             socket.send_fds(_nursery.control(), [setting], files)
         outcome = _collect(results, seconds)
         # Hanging up ends the jail, if it still runs.

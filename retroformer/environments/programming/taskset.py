@@ -33,7 +33,7 @@ class ProgrammingTaskset:
         """An environment that can play any problem of the set. Raises MissingInput."""
         section = self._section
         problems = {one.id: one for one in self.problem_set.problems}
-        limits = Limits(cpu_seconds=section.cpu_seconds, wall_seconds=4.0 * section.cpu_seconds)
+        limits = Limits(cpu_seconds=section.cpu_seconds, wall_seconds=section.wall_seconds)
         return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, limits)
 
     @cached_property

@@ -96,13 +96,13 @@ def test_tests_of_an_agents_own_are_all_run_each_on_its_own_and_told() -> None:
     ]
 
 
-def test_a_test_that_ends_the_judge_is_a_failure_of_the_test() -> None:
+def test_a_test_that_ends_its_process_is_a_failure_of_that_test_alone() -> None:
     tests = ("assert f(1) == 1", "import os; os._exit(0); f(1)", "assert f(1) == 1")
 
     judgement = check(_problem(), "def f(x):\n    return x", tests)
 
     verdicts = [one.verdict for one in judgement.checked]
-    assert verdicts == [Verdict.PASSED, Verdict.HARNESS, Verdict.HARNESS]
+    assert verdicts == [Verdict.PASSED, Verdict.HARNESS, Verdict.PASSED]
 
 
 def test_a_test_that_never_ends_is_a_timeout_and_the_next_one_is_run() -> None:
@@ -117,7 +117,7 @@ def test_a_test_that_never_ends_is_a_timeout_and_the_next_one_is_run() -> None:
     assert [one.verdict for one in judgement.checked] == [Verdict.TIMEOUT, Verdict.TIMEOUT, Verdict.WRONG]
 
 
-def test_a_test_may_disturb_its_judge_but_not_break_it() -> None:
+def test_a_test_that_disturbs_its_process_spoils_itself_alone() -> None:
     disturb = """
 import gc, socket
 for found in [found for found in gc.get_objects() if isinstance(found, socket.socket)]:
@@ -129,7 +129,102 @@ for found in [found for found in gc.get_objects() if isinstance(found, socket.so
 
     judgement = check(_problem(), "def f(x):\n    return x", (disturb, "assert f(1) == 1"))
 
-    assert [one.verdict for one in judgement.checked] == [Verdict.HARNESS, Verdict.HARNESS]
+    assert [one.verdict for one in judgement.checked] == [Verdict.HARNESS, Verdict.PASSED]
+
+
+def test_a_test_has_no_authority_over_what_is_started() -> None:
+    """It asks on every other socket that it holds for another candidate, and for a program of the compiler's rights."""
+    ask = """
+import gc, os, socket, stat, sys
+wire = sys.modules["inside.wire"]
+testers = [found for found in gc.get_objects() if type(found).__name__ == "Tester"]
+needed = {line.fileno() for found in testers for line in (found._channel, found._reports)}
+program = {}, ["/bin/sh"], {}, True
+obeyed = 0
+for descriptor in range(64):
+    try:
+        if descriptor in needed or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            continue
+        line = socket.socket(fileno=os.dup(descriptor))
+        line.settimeout(1)
+        for order in (("start", ""), ("solution", ""), ("command", *program), ("command", *program, None)):
+            wire.send(line, order)
+            obeyed += bool(line.recv(1 << 16))
+    except OSError:
+        pass
+os._exit(100 + obeyed)
+"""
+    ((verdict, output),) = _outputs(check(_problem(), "def f(x):\n    return x", (ask,)))
+
+    assert (verdict, output) == ("harness", "the test's process ended itself with exit status 100 before it reported")
+
+
+def test_tests_of_an_agents_own_may_start_no_process_and_compute_no_longer_than_programs() -> None:
+    tests = ("import os\nos.fork()\nassert f(1) == 1", "f(1)\nwhile True: pass", "len(bytearray(1 << 34))\nf(1)")
+
+    judgement = check(_problem(), "def f(x):\n    return x", tests, TIGHT)
+
+    (fork, loop, memory) = _outputs(judgement)
+    assert fork[0] == "wrong"
+    assert "PermissionError" in fork[1]
+    assert loop == ("timeout", "no answer within 1 s")
+    assert memory[0] == "wrong"
+    assert "MemoryError" in memory[1]
+
+
+def test_an_answer_too_deep_to_be_passed_on_is_the_programs_own_failure() -> None:
+    deep = "def f(x):\n    for _ in range(148):\n        x = [x]\n    return x"
+    test = "assert f([[[[f(0)]]]]) == 1"
+
+    judgement = judge(_problem(test), deep)
+
+    assert judgement.verdict == Verdict.CRASH
+
+
+def test_a_program_that_could_not_be_confined_was_not_run_and_the_harness_says_so() -> None:
+    more_files_than_any_file_system_holds = Limits(files=1 << 62)
+
+    judgement = judge(_problem("assert f(1) == 1"), "def f(x):\n    return x", more_files_than_any_file_system_holds)
+
+    assert judgement.verdict == Verdict.HARNESS
+    assert "the jail broke down: OSError: [Errno 22] mounting on /work" in judgement.checked[0].output
+
+
+KILL = """
+import os
+for number in [-1, *range(2, 3000)]:
+    try:
+        os.kill(number, 9)
+    except OSError:
+        pass
+f(1)
+"""
+FLOOD = """
+import gc, socket, sys
+for line in [found for found in gc.get_objects() if isinstance(found, socket.socket)]:
+    try:
+        {}
+    except OSError:
+        pass
+f(1)
+"""
+
+
+def test_a_test_that_kills_or_floods_all_it_can_reach_spoils_itself_alone() -> None:
+    flood = FLOOD.format("line.sendall(bytes(1 << 20))")
+    forge = FLOOD.format("[sys.modules['inside.wire'].send(line, ('passed', '')) for _ in range(9)]")
+    tests = (KILL, flood, forge, "assert f(1) == 1", "assert f(2) == 1")
+
+    judgement = check(_problem(), "def f(x):\n    return x", tests)
+
+    assert [one.verdict for one in judgement.checked[3:]] == [Verdict.PASSED, Verdict.WRONG]
+    assert [one.verdict for one in judgement.checked[:2]] == [Verdict.HARNESS, Verdict.HARNESS]
+
+
+def test_a_value_without_end_is_the_programs_own_failure() -> None:
+    judgement = judge(_problem("assert list(f(1)) == [1]"), "def f(x):\n    return range(10**12)")
+
+    assert _outputs(judgement) == [("wrong", "MemoryError: ")]
 
 
 PLAIN_VALUES = (

@@ -1,5 +1,6 @@
 """Rust problems and programs: what is compiled, what is believed, and what is refused."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,11 @@ import pytest
 from retroformer.environments.programming import rust
 from retroformer.environments.programming.judging import check, judge
 from retroformer.environments.programming.limits import Limits
+from retroformer.environments.programming.loading import load
 from retroformer.environments.programming.problems import Problem
+from retroformer.environments.programming.rust_source import parse_check
 from retroformer.environments.programming.verdict import Verdict
+from retroformer.errors import MissingInput
 
 RUSTC = shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))
 needs_rust = pytest.mark.skipif(RUSTC is None, reason="no Rust compiler")
@@ -70,6 +74,92 @@ def test_a_rust_type_that_is_always_equal_is_of_no_use() -> None:
     assert judge(MAXIMUM, before_main, TIGHT).verdict == Verdict.CRASH
 
 
+ALWAYS_EQUAL = """
+struct Any;
+impl PartialEq<isize> for Any { fn eq(&self, _: &isize) -> bool { true } }
+impl crate::shown_value::Shown for Any { fn shown(&self) -> String { String::from("any") } }
+type isize = Any;
+"""
+
+
+@needs_rust
+@pytest.mark.parametrize("test", ["assert!(candidate(vec![1, 3, 2]) == 3);", "assert!(3 == candidate(vec![1, 3, 2]));"])
+def test_a_comparison_is_made_where_the_program_has_no_say_in_it(test: str) -> None:
+    problem = MAXIMUM.model_copy(update={"tests": (test,)})
+
+    forged = judge(problem, ALWAYS_EQUAL + "fn maximum(l: Vec<i64>) -> isize { Any }", TIGHT)
+
+    assert (forged.verdict, forged.checked[0].output) == (Verdict.WRONG, "any")
+    assert judge(problem, MAXIMUM.program("*l.iter().max().unwrap()"), TIGHT).passed
+
+
+@needs_rust
+@pytest.mark.parametrize(
+    "look",
+    [
+        'include_str!("/build/program.rs")',
+        'include_str!("program.rs")',
+        'std::str::from_utf8(include_bytes!("/build/program.rs")).unwrap()',
+        '&std::fs::read_to_string("/build/program.rs").unwrap()',
+        'option_env!("CARGO_MANIFEST_DIR").unwrap_or("")',
+    ],
+)
+def test_a_program_that_reads_all_it_can_does_not_find_the_expected_value(look: str) -> None:
+    problem = MAXIMUM.model_copy(update={"tests": ("assert!(candidate(vec![1, 3, 2]) == 41976);",)})
+    # Whatever it reads, the number that it looks for stands there where it was split out of the check.
+    answer = f'    let text: &str = {look}; if text.contains(&["41", "976"].concat()) {{ 41000 + 976 }} else {{ 0 }}'
+
+    judgement = judge(problem, problem.program(answer), TIGHT)
+
+    assert (judgement.verdict, judgement.checked[0].output) == (Verdict.WRONG, "0")
+
+
+@pytest.mark.parametrize(
+    ("test", "sides"),
+    [
+        ("assert_eq!(candidate(1), 2);", ("candidate(1)", "2")),
+        ('assert_eq!(2, f(1), "why");', ("f(1)", "2")),
+        ("assert!(f((1, 2)) == (2, 1));", ("f((1, 2))", "(2, 1)")),
+        ('assert!(f("==") == "&&");', ('f("==")', '"&&"')),
+        ("assert!(f(1))", ("f(1)", "true")),
+        ('assert!(!f(1), "why");', ("f(1)", "false")),
+    ],
+)
+def test_a_check_is_split_into_call_and_value(test: str, sides: tuple[str, str]) -> None:
+    assert parse_check(test, "f") == sides
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert!(f(1) > 2);",
+        "assert!(f(1) != 2);",
+        "assert_ne!(f(1), 2);",
+        "assert!(f(1) == 2 && f(2) == 3);",
+        "assert!(f(1) == f(2));",
+        "assert_eq!(f(1), f(2));",
+        "assert_eq!(f(1).is_ok(), true);",
+        "assert!((f(1) - 2.0).abs() < 1e-6);",
+        "assert!(f(1).eq(&2));",
+        "assert_eq!(f(1), 2); assert_eq!(f(2), 3);",
+        "let x = f(1); assert_eq!(x, 2);",
+        "assert!({ let x = f(1); x == 2 });",
+        "assert!(true);",
+        "assert_eq!(f(1));",
+        "",
+    ],
+)
+def test_other_checks_in_a_file_of_ones_own_are_refused_by_problem_and_check(tmp_path: Path, test: str) -> None:
+    row = {"id": "half", "language": "rust", "prompt": "fn f(x: i32) -> i32 {", "entry_point": "f", "tests": [test]}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row))
+
+    with pytest.raises(MissingInput) as refused:
+        load("mine.jsonl", tmp_path)
+
+    assert "problem 'half' has a check that cannot be judged" in str(refused.value)
+    assert repr(test) in str(refused.value)
+
+
 @needs_rust
 def test_rust_maps_and_floats_compare_as_values() -> None:
     problem = Problem(
@@ -100,7 +190,7 @@ def test_rust_tests_of_an_agents_own_are_filtered_by_the_compiler_and_all_run() 
     assert kept == (tests[0], tests[2])
     assert [one.feedback for one in judgement.checked] == [
         f"{tests[0]}  # failed: came out as 1",
-        f"{tests[2]}  # failed: came out as false",
+        f"{tests[2]}  # failed: came out as 4",
     ]
 
 

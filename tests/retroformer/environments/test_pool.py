@@ -1,6 +1,7 @@
 """Environments in processes: many episodes at once, and one that dies or hangs costs its own episodes alone."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -11,9 +12,10 @@ import pytest
 
 from retroformer.environments import taskset
 from retroformer.environments.pool import EnvironmentPool
-from retroformer.environments.sections import Alfworld
+from retroformer.environments.sections import Alfworld, EnvironmentSection, Programming
 from retroformer.errors import EnvironmentFailure
-from retroformer.records import Task
+from retroformer.records import Task, Transition
+from tests.support import napping
 
 HOMES = Alfworld(name="alfworld", source="generated", receptacles=8, max_steps=20)
 TASKS = taskset(HOMES).tasks()[:24]
@@ -21,9 +23,11 @@ TASKS = taskset(HOMES).tasks()[:24]
 Play = Callable[[EnvironmentPool], Awaitable[None]]
 
 
-def in_pool(play: Play, processes: int = 2, timeout_seconds: float = 300.0) -> None:
+def in_pool(
+    play: Play, processes: int = 2, timeout_seconds: float = 300.0, section: EnvironmentSection = HOMES
+) -> None:
     async def played() -> None:
-        async with EnvironmentPool(HOMES, 0, processes, timeout_seconds) as pool:
+        async with EnvironmentPool(section, 0, processes, timeout_seconds) as pool:
             await play(pool)
 
     asyncio.run(played())
@@ -40,17 +44,17 @@ async def opening(pool: EnvironmentPool, task: Task) -> str:
         return (await episode.reset()).observation
 
 
-def seconds_of_an_opening() -> float:
+def seconds_of_an_opening(section: EnvironmentSection = HOMES, task: Task = TASKS[0]) -> float:
     """What a new process takes by the clock until it has begun an episode, here and now."""
     seconds = 0.0
 
     async def play(pool: EnvironmentPool) -> None:
         nonlocal seconds
         started = time.monotonic()
-        await opening(pool, TASKS[0])
+        await opening(pool, task)
         seconds = time.monotonic() - started
 
-    in_pool(play, processes=1)
+    in_pool(play, processes=1, section=section)
     return seconds
 
 
@@ -165,3 +169,97 @@ def test_environments_are_used_again_by_later_episodes() -> None:
         assert openings[:8] == openings[8:]
 
     in_pool(play, processes=1)
+
+
+@pytest.fixture
+def beds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Task, ...]:
+    """Tasks whose steps take as long as they are told to."""
+    monkeypatch.setenv("PYTHONPATH", napping.installed(tmp_path, os.environ))
+    return napping.taskset(napping.Section()).tasks()
+
+
+def patience(beds: tuple[Task, ...]) -> float:
+    """A limit for one step within which a process surely starts, here and now."""
+    return max(3.0, 10 * seconds_of_an_opening(napping.Section(), beds[0]))
+
+
+def test_time_in_the_queue_of_a_process_is_not_time_of_the_step(beds: tuple[Task, ...]) -> None:
+    seconds = patience(beds)
+
+    async def nap(pool: EnvironmentPool, task: Task) -> str:
+        async with pool.episode(task) as episode:
+            await episode.reset()
+            return (await episode.step(f"nap {seconds / 16}")).observation
+
+    async def play(pool: EnvironmentPool) -> None:
+        seen = await asyncio.gather(*(nap(pool, task) for task in beds))
+        assert seen == [f"{task.id}: nap {seconds / 16}" for task in beds]
+
+    in_pool(play, 1, seconds, napping.Section())
+
+
+@pytest.mark.parametrize(("end", "cause"), [("hang", "did not answer within"), ("crash", "process died")])
+def test_an_episode_that_costs_its_process_leaves_its_neighbours_unharmed(
+    beds: tuple[Task, ...], end: str, cause: str
+) -> None:
+    async def neighbour(pool: EnvironmentPool, task: Task, fallen: asyncio.Event) -> Transition:
+        async with pool.episode(task) as episode:
+            await episode.reset()
+            await episode.step("look")
+            if task in beds[:4]:
+                await fallen.wait()
+            for action in ("turn", "look again"):
+                seen = await episode.step(action)
+            return seen
+
+    async def fall(pool: EnvironmentPool, task: Task, fallen: asyncio.Event) -> None:
+        async with pool.episode(task) as episode:
+            await episode.reset()
+            with pytest.raises(EnvironmentFailure, match=cause):
+                await episode.step(end)
+            fallen.set()
+
+    async def play(pool: EnvironmentPool) -> None:
+        fallen = asyncio.Event()
+        others = (neighbour(pool, task, fallen) for task in beds[:8])
+        *seen, _ = await asyncio.gather(*others, fall(pool, beds[8], fallen))
+        assert [one.observation for one in seen if one] == [f"{bed.id}: look, turn, look again" for bed in beds[:8]]
+
+    in_pool(play, 1, patience(beds), napping.Section())
+
+
+def test_two_episodes_that_hang_cost_two_processes_and_no_third_episode(beds: tuple[Task, ...]) -> None:
+    async def play(pool: EnvironmentPool) -> None:
+        async def do(task: Task, action: str) -> str:
+            async with pool.episode(task) as episode:
+                await episode.reset()
+                try:
+                    return (await episode.step(action)).observation
+                except EnvironmentFailure as failure:
+                    return str(failure)[:26]
+
+        seen = await asyncio.gather(*(do(bed, "hang" if bed in beds[1:3] else "look") for bed in beds[:6]))
+        hung = "The environment did not an"
+        assert seen == [hung if bed in beds[1:3] else f"{bed.id}: look" for bed in beds[:6]]
+
+    in_pool(play, 1, patience(beds), napping.Section())
+
+
+def test_eight_endless_programs_in_one_process_are_eight_timeouts(tmp_path: Path) -> None:
+    problem = {"prompt": "def f(x):\n", "entry_point": "f", "tests": ["assert f(1) == 1"]}
+    lines = [json.dumps(problem | {"id": f"endless {number}"}) for number in range(8)]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    section = Programming(data=tmp_path, split="own.jsonl", cpu_seconds=1)
+
+    async def write(pool: EnvironmentPool, task: Task) -> Transition:
+        async with pool.episode(task) as episode:
+            await episode.reset()
+            await episode.step("Tests:\nassert f(2) == 2")
+            return await episode.step("def f(x):\n    while True: pass\n")
+
+    async def play(pool: EnvironmentPool) -> None:
+        seen = await asyncio.gather(*(write(pool, task) for task in taskset(section).tasks()))
+        assert [(one.terminated, one.success, one.reward) for one in seen] == [(True, False, 0.0)] * 8
+        assert all("no answer within 1 s" in one.observation for one in seen)
+
+    in_pool(play, 1, timeout_seconds=5.0, section=section)

@@ -103,6 +103,16 @@ def test_any_text_may_be_handed_in_and_fails_quietly(folder: Path, odd: str) -> 
     assert (seen.terminated, seen.success, seen.reward) == (True, False, 0.0)
 
 
+@pytest.mark.parametrize("term", ["+".join(["1"] * 400), "-" * 900 + "1", "0x" + "f" * 20_000, "[" * 150 + "]" * 150])
+def test_tests_that_cannot_be_kept_do_no_harm_to_the_episode(folder: Path, term: str) -> None:
+    environment = world(folder)
+    environment.reset(TASK)
+    environment.step(f"Tests:\nassert double(1) == {term}\nassert double(2) == 4")
+    seen = environment.step(RIGHT)
+    assert (seen.terminated, seen.success) == (True, True)
+    assert "assert double(2) == 4" in seen.observation
+
+
 @pytest.mark.parametrize("count", [60, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_whatever_is_handed_in_is_kept_as_a_test_or_judged(folder: Path, count: int) -> None:
     environment = world(folder)

@@ -11,7 +11,7 @@ from . import wire
 
 NAME = "solution"
 _FILE = "<solution>"
-_REQUEST_BYTES = 1 << 26
+_REQUEST_BYTES, _REQUEST_DEPTH = 1 << 26, 2 * wire.MAXIMUM_DEPTH
 _MAXIMUM_MESSAGE = 300
 _MUTABLE = (list, dict, set, bytearray)
 
@@ -35,7 +35,7 @@ def serve(channel: socket.socket, source: str) -> None:
         return
     wire.send(channel, ("loaded",))
     while True:
-        target, name, arguments, keywords = wire.receive(channel, _REQUEST_BYTES, kept.__getitem__)
+        target, name, arguments, keywords = wire.receive(channel, _REQUEST_BYTES, kept.__getitem__, _REQUEST_DEPTH)
         try:
             arguments = [_found(module, value.name) if isinstance(value, wire.Named) else value for value in arguments]
             value = _done(module if target is None else target, name, arguments, keywords)

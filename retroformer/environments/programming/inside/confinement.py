@@ -8,7 +8,7 @@ from typing import TypedDict
 from . import linux, seccomp
 
 _NOBODY, _INNER_NOBODY = 65534, 1
-_DESCRIPTORS = 64
+_DESCRIPTORS, _GUARDS = 64, 4
 
 
 class Limits(TypedDict):
@@ -104,13 +104,15 @@ def renounce(limits: Limits, processes: bool = False, programs: bool = False) ->
 
 def _limit(limits: Limits, processes: bool) -> None:
     cpu = limits["cpu_seconds"]
-    # The first limit ends the process with a signal of its own, the second surely.
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
+    # The first stage ends the process with a signal of its own, the second surely. The kernel's clock for these limits
+    # is coarser than the one that is read afterwards: two seconds keep the second stage apart from the first.
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 2))
     for kind, most in (
         (resource.RLIMIT_AS, limits["memory_bytes"]),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
         (resource.RLIMIT_NOFILE, _DESCRIPTORS * (8 if processes else 1)),
-        (resource.RLIMIT_NPROC, limits["threads"]),
+        # Where all of the jail is one user, the processes that guard it and the tests' process are counted, too.
+        (resource.RLIMIT_NPROC, limits["threads"] + _GUARDS),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),

@@ -1,288 +1,239 @@
-"""First process of the jail: runs the tests against a solution that lives in another process.
+"""First process of the jail: it orders what is run, measures the time, and reports what each test came to.
 
-What a test calls is a stand-in that passes plain arguments on and brings plain values back, so an assertion compares
-exact built-in types here, where the judged code has no memory, no name, no file and no signal to reach.
+It runs no code of anybody else. A test and the solution that it is about have a process each, in process namespaces
+that cannot see each other, under a warden each; so a test has no authority either, whoever wrote it.
 """
 
-import builtins
-import importlib
 import os
-import random
+import select
 import signal
 import socket
+import time
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
-from . import linux, warden, wire
+from . import linux, tester, warden, wire
 from .confinement import Limits, Setting, keep_only, renounce
 
 _JOB_BYTES = 1 << 28
-_SHOWN = 500
+_REPORT_BYTES = 1 << 16
 _OWN_BYTES = 1 << 30
-SEEN = "__seen__"
-"""The name under which a test keeps the value that it is about."""
+_HIDDEN_PATIENCE = 2
+"""All hidden tests together may take this many times as long by the clock as one of them."""
 
-_NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)
-"""Exceptions that end a loop in silence: raised by a solution, they must not end the test's."""
-
-
-class _Expired(BaseException):
-    """The time of a test is over."""
+Result = tuple[str, str]
+"""A verdict, and what goes with it."""
+PASSED: Result = ("passed", "")
+LATE: Result = ("late", "")
 
 
-class _Died(BaseException):
-    """The solution's process is gone."""
+def longest(wall_seconds: float, tests: int, hidden: bool) -> float:
+    """How long tests may take by the clock, of which each may take `wall_seconds`."""
+    return _HIDDEN_PATIENCE * wall_seconds if hidden else tests * (wall_seconds + 1.0)
 
 
-class _Raised(Exception):
-    """An exception of the solution that has no counterpart here."""
+class Unconfined(Exception):
+    """A warden could not confine what it was to start: the jail failed, and nothing was run in it."""
 
 
 def run(job: int, results: socket.socket, setting: Setting) -> None:
     """Read the job, do it, and report each result as ("result", index, verdict, output), at last ("done",)."""
-    orders, theirs = socket.socketpair()
-    linux.unshare("process")
-    if os.fork() == 0:
-        results.close()
-        os.close(job)
-        orders.close()
-        warden.run(theirs, setting)
-        os._exit(0)
-    theirs.close()
+    candidates, testers = _warden(setting, job, results), _warden(setting, job, results)
     linux.forbid_inspection()
     with open(job, "rb", closefd=False) as file:
         work = wire.decode(file.read(_JOB_BYTES))
-    keep_only(orders.fileno(), results.fileno())
+    keep_only(candidates.fileno(), testers.fileno(), results.fileno())
     limits = setting["limits"]
     renounce({**limits, "memory_bytes": _OWN_BYTES, "cpu_seconds": 10**6, "file_bytes": 0})
-    if work["kind"] == "commands":
-        _commands(work["steps"], orders, results)
-    else:
-        Examiner(work, orders, results, limits).run()
+    try:
+        if work["kind"] == "commands":
+            _commands(work, candidates, results, limits)
+        else:
+            Examiner(work, candidates, testers, results, limits).run()
+    except Unconfined as error:
+        wire.send(results, ("unconfined", str(error)))
+        return
     wire.send(results, ("done",))
 
 
-def _commands(steps: list[Any], orders: socket.socket, results: socket.socket) -> None:
-    for index, step in enumerate(steps):
-        wire.send(orders, ("command", step["files"], step["arguments"], step["variables"], step["compiling"]))
-        report = wire.receive(orders, _JOB_BYTES)
+def _warden(setting: Setting, job: int, results: socket.socket) -> socket.socket:
+    """Start a warden, the first process of a process namespace of its own. It never learns the job."""
+    orders, theirs = socket.socketpair()
+    if os.fork():
+        theirs.close()
+        return orders
+    # A process can make one such namespace only, so this one is between the examiner and the warden, and waits.
+    try:
+        os.close(job)
+        results.close()
+        orders.close()
+        linux.unshare("process")
+        if os.fork() == 0:
+            warden.run(theirs, setting)
+            os._exit(0)
+        keep_only()
+        os.wait()
+    finally:
+        os._exit(1)
+
+
+def _commands(work: dict[str, Any], orders: socket.socket, results: socket.socket, limits: Limits) -> None:
+    left = _HIDDEN_PATIENCE * limits["wall_seconds"]
+    for index, step in enumerate(work["steps"]):
+        start = time.monotonic()
+        seconds = max(0.0, left) if step["needed"] and not step["compiling"] else None
+        wire.send(orders, ("command", step["files"], step["arguments"], step["variables"], step["compiling"], seconds))
+        report = _answer(orders)
         wire.send(results, ("command", index, *report))
         if report[0] != 0 and step["needed"]:
             return
+        if not step["compiling"]:
+            left -= time.monotonic() - start
+
+
+def _answer(orders: socket.socket) -> Any:
+    """What a warden answers to an order. Raises Unconfined."""
+    report = wire.receive(orders, _JOB_BYTES)
+    if report[0] == "unconfined":
+        raise Unconfined(report[1])
+    return report
 
 
 class Examiner:
     """Groups of tests of one solution: each group against a process of its own, up to its first failure."""
 
-    def __init__(self, work: dict[str, Any], orders: socket.socket, results: socket.socket, limits: Limits) -> None:
-        self._work, self._orders, self._results, self._limits = work, orders, results, limits
-        self._expired = self._died = False
-        self._unreadable = self._unsendable = self._raised_text = ""
-        self._raised: BaseException | None = None
-        self._channel: socket.socket | None = None
+    def __init__(
+        self,
+        work: dict[str, Any],
+        candidates: socket.socket,
+        testers: socket.socket,
+        results: socket.socket,
+        limits: Limits,
+    ) -> None:
+        self._work, self._candidates, self._testers = work, candidates, testers
+        self._results, self._limits = results, limits
 
     def run(self) -> None:
-        """All groups."""
-        signal.signal(signal.SIGALRM, self._expire)
+        """All groups. Raises Unconfined."""
         for group in self._work["groups"]:
             for index, verdict, output in self._group(group):
-                wire.send(self._results, ("result", index, verdict, output[:_SHOWN]))
-
-    def _expire(self, *_: object) -> NoReturn:
-        self._expired = True
-        raise _Expired
+                wire.send(self._results, ("result", index, verdict, output[: tester.SHOWN]))
 
     def _group(self, tests: list[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
-        self._expired = self._died = False
-        self._unreadable = self._unsendable = self._raised_text = ""
-        self._raised = None
-        wire.send(self._orders, ("start", self._work["source"]))
-        _, (descriptor,), _, _ = socket.recv_fds(self._orders, 1, 1)
-        loaded, failed, caught = False, None, None
-        with socket.socket(fileno=descriptor) as channel:
-            self._channel = channel
+        report: Result | None = None
+        with self._start(tests) as source:
+            reports, deadline = _Reports(source), time.monotonic() + _HIDDEN_PATIENCE * self._limits["wall_seconds"]
             for test in tests:
-                namespace: dict[str, Any] = {"__name__": "tests"}
-                caught = self._caught(channel, test, namespace, loaded)
-                loaded = True
-                failed = caught or self._expired or self._died or self._unreadable or self._unsendable
-                if failed:
+                report = self._report(reports, deadline)
+                if report != PASSED:
                     break
-                yield test["index"], "passed", ""
-        code, seconds = self._stop()
-        if failed:
-            yield test["index"], *self._judged(caught, namespace, code, seconds)
+                yield test["index"], *PASSED
+        solution, testing = _stopped(self._candidates), _stopped(self._testers)
+        if report != PASSED:
+            yield test["index"], *self._judged(report, solution, testing)
 
-    def _stop(self) -> Any:
-        wire.send(self._orders, ("stop",))
-        return wire.receive(self._orders, _JOB_BYTES)
+    def _start(self, tests: list[dict[str, Any]]) -> socket.socket:
+        """Start the solution and its tests, connected to each other; the socket of the reports."""
+        wire.send(self._candidates, ("solution", self._work["source"]))
+        work = {name: self._work[name] for name in ("preamble", "entry_point")}
+        work |= {"tests": tests, "answer_bytes": self._limits["answer_bytes"]}
+        with _received(self._candidates) as channel:
+            wire.send(self._testers, ("tests", work))
+            socket.send_fds(self._testers, [b"."], [channel.fileno()])
+        return _received(self._testers)
 
-    def _caught(
-        self, channel: socket.socket, test: dict[str, Any], namespace: dict[str, Any], loaded: bool
-    ) -> BaseException | None:
-        """What a test raised, if anything: of the solution, of the test, or of the alarm."""
+    def _report(self, reports: "_Reports", deadline: float) -> Result | None:
+        """What the tester says of its next test; LATE if that takes too long, None if it says nothing of use."""
         try:
-            self._in_time(channel, test, namespace, loaded)
-        except BaseException as error:
-            return error
-        return None
+            return reports.next(min(self._limits["wall_seconds"], deadline - time.monotonic()))
+        except (EOFError, wire.Unreadable):
+            return None
 
-    def _in_time(self, channel: socket.socket, test: dict[str, Any], namespace: dict[str, Any], loaded: bool) -> None:
+    def _judged(self, report: Result | None, solution: "Ended", testing: "Ended") -> Result:
+        limit = self._limits["cpu_seconds"]
+        timeout = "timeout", f"no answer within {limit} s"
+        if report == LATE:
+            return timeout
+        if report == (tester.DIED, ""):
+            return timeout if solution.out_of_time(limit) else ("crash", f"the program {solution} before it answered")
+        if report is not None:
+            return report
+        if testing.out_of_time(limit):
+            return timeout
+        # A test of the agent's own may end or disturb its process; else that comes from what the program answered.
+        if self._work["own"]:
+            return "harness", f"the test's process {testing} before it reported"
+        return "crash", f"the program's answer cannot be compared: the test's process {testing}"
+
+
+def _received(orders: socket.socket) -> socket.socket:
+    """The socket that a warden hands over with its answer. Raises Unconfined."""
+    _answer(orders)
+    _, (descriptor,), _, _ = socket.recv_fds(orders, 1, 1)
+    return socket.socket(fileno=descriptor)
+
+
+class _Reports:
+    """What a tester says, message by message; it may be anything where the test is an agent's own."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._source, self._received = source, bytearray()
+
+    def next(self, seconds: float) -> Result:
+        """The next report, or ("late", ""). Raises EOFError, Unreadable."""
+        end = time.monotonic() + seconds
+        while (report := self._complete()) is None:
+            ready, _, _ = select.select([self._source], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                return LATE
+            try:
+                part = self._source.recv(1 << 12)
+            except ConnectionError as error:
+                raise EOFError from error
+            if not part:
+                raise EOFError
+            self._received += part
+        return report
+
+    def _complete(self) -> Result | None:
+        end = 4 + int.from_bytes(self._received[:4], "big")
+        if end > _REPORT_BYTES:
+            raise wire.Unreadable("it is no report")
+        if len(self._received) < end:
+            return None
+        report = wire.decode(bytes(self._received[4:end]))
+        del self._received[:end]
+        match report:
+            case (("passed" | "wrong" | "crash" | "harness" | tester.DIED) as verdict, str(output)):
+                return verdict, output
+        raise wire.Unreadable("it is no report")
+
+
+class Ended:
+    """How a process ended: its exit code, negative for a signal, and the seconds that it computed."""
+
+    def __init__(self, code: int, seconds: float) -> None:
+        self._code, self._seconds = code, seconds
+
+    def out_of_time(self, limit: int) -> bool:
+        """Whether the limit on computing ended it.
+
+        SIGXCPU is the limit's first stage, whatever was measured. A program that lives on is killed at the second
+        stage; whoever else kills it then, it was past the first.
+        """
+        return self._code == -signal.SIGXCPU or (self._code == -signal.SIGKILL and self._seconds >= limit)
+
+    def __str__(self) -> str:
+        if self._code >= 0:
+            return f"ended itself with exit status {self._code}"
         try:
-            signal.setitimer(signal.ITIMER_REAL, self._limits["wall_seconds"])
-            if not loaded:
-                self._load(channel)
-            self._try(test, namespace)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def _load(self, channel: socket.socket) -> None:
-        kind, *rest = self._answer(channel)
-        if kind == "unconfined":
-            self._unsendable = f"the solution could not be confined: {rest[0]}"
-            raise _Died
-        if kind == "raised":
-            self._raise(*rest)
-
-    def _try(self, test: dict[str, Any], namespace: dict[str, Any]) -> None:
-        random.seed(0)
-        exec(compile(self._work["preamble"], "<preamble>", "exec"), namespace)
-        namespace |= {name: importlib.import_module(name) for name in test["modules"]}
-        for name in test["names"]:
-            if name == self._work["entry_point"] or name not in namespace:
-                namespace[name] = StandIn(name, self)
-        exec(compile(test["code"], "<test>", "exec"), namespace)
-
-    def call(self, target: Any, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """The value that a function of the solution, or of one of its objects, returns, or its exception."""
-        if self._channel is None or self._died or self._expired:
-            raise _Died
-        plain = [wire.Named(_name(value)) if isinstance(value, StandIn | type) else value for value in arguments]
-        try:
-            wire.send(self._channel, (target, name, plain, keywords))
-        except wire.Unsendable as error:
-            self._unsendable = str(error)
-            raise
-        except OSError as error:
-            self._died = True
-            raise _Died from error
-        kind, *rest = self._answer(self._channel)
-        if kind == "raised":
-            self._raise(*rest)
-        value, changed = rest
-        for ours, theirs in zip(arguments, changed, strict=True):
-            _update(ours, theirs)
-        return value
-
-    def _answer(self, channel: socket.socket) -> Any:
-        try:
-            answer = wire.receive(channel, self._limits["answer_bytes"], lambda index: Remote(index, self))
-            if not _well_formed(answer):
-                raise wire.Unreadable("it is no answer to a call")
-        except EOFError as error:
-            self._died = True
-            raise _Died from error
-        except (wire.Unreadable, MemoryError) as error:
-            self._unreadable = str(error) or "it is too large"
-            raise _Died from error
-        return answer
-
-    def _raise(self, name: str, text: str) -> NoReturn:
-        kind = getattr(builtins, name, None)
-        plain = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED)
-        try:
-            error = kind(text) if plain and isinstance(kind, type) else _Raised(f"{name}: {text}")
-        except TypeError:
-            # A few built-in exceptions want more than a text.
-            error = _Raised(f"{name}: {text}")
-        self._raised = error
-        self._raised_text = f"{name}: {text}"
-        raise error
-
-    def _judged(
-        self, caught: BaseException | None, namespace: dict[str, Any], code: int, seconds: float
-    ) -> tuple[str, str]:
-        """What the test comes to. Notes taken on the way count before anything the test made of them."""
-        out_of_time = self._died and code in (-signal.SIGXCPU, -signal.SIGKILL)
-        if self._expired or (out_of_time and seconds >= self._limits["cpu_seconds"] * 0.9):
-            return "timeout", f"no answer within {self._limits['cpu_seconds']} s"
-        if self._unsendable:
-            return "harness", self._unsendable
-        if self._died:
-            return "crash", f"the program {_ended(code)} before it answered"
-        if self._unreadable:
-            return "crash", f"the program's answer cannot be read: {self._unreadable}"
-        if caught is None:
-            return "passed", ""
-        if caught is self._raised:
-            return "crash", self._raised_text
-        if isinstance(caught, AssertionError):
-            return "wrong", _shown(namespace.get(SEEN, caught))
-        return "wrong", f"{type(caught).__name__}: {_shown(caught)}"
+            name = signal.Signals(-self._code).name
+        except ValueError:
+            # Real-time signals have numbers only.
+            name = f"signal {-self._code}"
+        return f"was ended by {name}"
 
 
-def _well_formed(answer: object) -> bool:
-    match answer:
-        case ("value", _, list()) | ("raised", str(), str()) | ("unconfined", str()) | ("loaded",):
-            return isinstance(answer, tuple)
-    return False
-
-
-class StandIn:
-    """A function of the solution, called across the wall."""
-
-    def __init__(self, name: str, examiner: Examiner) -> None:
-        self.name, self._examiner = name, examiner
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._examiner.call(None, self.name, arguments, keywords)
-
-
-def _name(value: "StandIn | type") -> str:
-    """Under which the solution finds the function, or a built-in type that a test passes on, such as `int`."""
-    return value.name if isinstance(value, StandIn) else value.__name__
-
-
-class Remote(wire.Reference):
-    """An object of a class of the solution, which stays with it. No operator is passed on: it equals itself alone."""
-
-    def __init__(self, index: int, examiner: Examiner) -> None:
-        object.__setattr__(self, "index", index)
-        object.__setattr__(self, "_examiner", examiner)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._examiner.call(self, wire.GET, (name,), {})
-
-    def __setattr__(self, name: str, value: object) -> None:
-        self._examiner.call(self, wire.SET, (name, value), {})
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._examiner.call(self, wire.CALL, arguments, keywords)
-
-
-def _update(ours: Any, theirs: Any) -> None:
-    """A list, dict, set or bytearray that the solution changed is changed for the test too."""
-    if type(ours) is not type(theirs) or ours == theirs:
-        return
-    if isinstance(ours, list | bytearray):
-        ours[:] = theirs
-    elif isinstance(ours, dict | set):
-        ours.clear()
-        ours.update(theirs)
-
-
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended itself with exit status {code}"
-    return f"was ended by {signal.Signals(-code).name}"
-
-
-def _shown(value: object) -> str:
-    try:
-        text = str(value) if isinstance(value, BaseException) else repr(value)
-    except Exception:
-        # A class of the test may have any `__repr__`.
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+def _stopped(orders: socket.socket) -> Ended:
+    wire.send(orders, ("stop",))
+    return Ended(*wire.receive(orders, _JOB_BYTES))

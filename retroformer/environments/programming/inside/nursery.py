@@ -3,6 +3,7 @@
 # Imported once here and not in every jail: most solutions and tests begin with some of these.
 import bisect  # noqa: F401
 import collections  # noqa: F401
+import contextlib
 import copy  # noqa: F401
 import functools  # noqa: F401
 import heapq  # noqa: F401
@@ -18,10 +19,13 @@ import string  # noqa: F401
 import typing  # noqa: F401
 from typing import NoReturn
 
-from . import examiner, filesystem, wire
+from . import examiner, filesystem, tester, wire
+from .cgroup import Group
 from .confinement import Setting, leave_host
 
 _ORDER_BYTES = 1 << 16
+_OWN_BYTES, _OWN_PROCESSES = 256 << 20, 16
+"""What the processes need that guard a jail: memory that is not shared, and room for themselves."""
 
 
 def main(control: socket.socket) -> None:
@@ -35,32 +39,62 @@ def main(control: socket.socket) -> None:
             return
         if os.fork() == 0:
             control.close()
-            _porter(wire.decode(message), *files)
+            _keeper(wire.decode(message), *files)
         for descriptor in files:
             os.close(descriptor)
 
 
-def _porter(setting: Setting, job: int, results: int, lifeline: int) -> NoReturn:
-    """One job: ("unavailable", sentence) or ("gone", exit code) on the lifeline, whose end ends everything."""
+def _keeper(setting: Setting, job: int, results: int, lifeline: int) -> NoReturn:
+    """One job: ("unavailable", sentence) or ("gone", processes killed for memory) on the lifeline.
+
+    It stays on the host, where it can remove the jail's control group, whatever becomes of the judging process.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # A signal to its process group must not reach the nursery, nor another jail.
     os.setsid()
-    with socket.socket(fileno=lifeline) as line:
-        try:
-            leave_host()
-            filesystem.build(setting["visible"], setting["hidden"], setting["build_bytes"])
-        except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
-            wire.send(line, ("unavailable", f"{error.strerror}{where}"))
-            os._exit(1)
-        child = os.fork()
-        if child == 0:
-            line.close()
-            _examine(job, results, setting)
+    with socket.socket(fileno=lifeline) as line, Group(*_bounds(setting)) as group:
+        porter = os.fork()
+        if porter == 0:
+            _porter(setting, job, results, line, group)
         os.close(job)
         os.close(results)
-        wire.send(line, ("gone", _outlive(child, line)))
+        _, status = os.waitpid(porter, 0)
+        if os.waitstatus_to_exitcode(status) == 0:
+            wire.send(line, ("gone", group.processes_killed()))
+    os._exit(0)
+
+
+def _bounds(setting: Setting) -> tuple[int, int]:
+    """The bytes of memory and the number of processes and threads for all of a jail."""
+    limits, compiling = setting["limits"], setting["compiling"]
+    memory = limits["memory_bytes"] + limits["file_bytes"] + tester.MEMORY_BYTES
+    threads = 2 * limits["threads"]
+    if setting["build_bytes"]:
+        memory = max(memory, compiling["memory_bytes"] + compiling["file_bytes"]) + setting["build_bytes"]
+        threads = max(threads, compiling["threads"])
+    return memory + _OWN_BYTES, threads + _OWN_PROCESSES
+
+
+def _porter(setting: Setting, job: int, results: int, line: socket.socket, group: Group) -> NoReturn:
+    """Build the jail, wait until all of it is gone, and end it where the host hangs up."""
+    try:
+        leave_host()
+        filesystem.build(setting["visible"], setting["hidden"], setting["build_bytes"])
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        wire.send(line, ("unavailable", f"{error.strerror}{where}"))
+        os._exit(1)
+    child = os.fork()
+    if child == 0:
+        line.close()
+        # A group that cannot be entered after all is one that is not to be had: the other limits hold.
+        with contextlib.suppress(OSError):
+            group.enter()
+        _examine(job, results, setting)
+    os.close(job)
+    os.close(results)
+    _outlive(child, line)
     os._exit(0)
 
 
@@ -75,11 +109,10 @@ def _examine(job: int, results: int, setting: Setting) -> NoReturn:
     os._exit(0)
 
 
-def _outlive(child: int, line: socket.socket) -> int:
+def _outlive(child: int, line: socket.socket) -> None:
     """Wait for the jail's first process, and with it for everything in it; end it where the host hangs up."""
     handle = os.pidfd_open(child)
     ready, _, _ = select.select([handle, line.fileno()], [], [])
     if handle not in ready:
         os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+    os.waitpid(child, 0)

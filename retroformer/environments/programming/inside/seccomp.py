@@ -1,7 +1,8 @@
 """Which system calls judged code may not make (seccomp(2), a filter of classic BPF).
 
 A deny-list on top of namespaces, an empty capability set and limits: it closes what those leave open, such as new
-processes (so that one memory limit holds for all of it), sockets, tracing and little used doors into the kernel.
+processes (so that one memory limit holds for all of it), sockets, tracing, what all programs of the machine share, such
+as locks and watches on the libraries' files, and little used doors into the kernel.
 """
 
 import ctypes
@@ -13,7 +14,7 @@ from .linux import libc
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # name: (x86_64, aarch64), None where the architecture does not have it
-_DENIED: dict[str, tuple[int | None, int]] = {
+_DENIED: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
     "bpf": (321, 280),
@@ -21,23 +22,36 @@ _DENIED: dict[str, tuple[int | None, int]] = {
     "delete_module": (176, 106),
     "fanotify_init": (300, 262),
     "finit_module": (313, 273),
+    "flock": (73, 32),
     "fsconfig": (431, 431),
     "fsmount": (432, 432),
     "fsopen": (430, 430),
     "fspick": (433, 433),
     "init_module": (175, 105),
+    "inotify_add_watch": (254, 27),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "io_cancel": (210, 3),
+    "io_destroy": (207, 1),
+    "io_getevents": (208, 4),
+    "io_setup": (206, 0),
+    "io_submit": (209, 2),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
     "kcmp": (312, 272),
+    "kexec_file_load": (320, 294),
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
+    "migrate_pages": (256, 238),
     "mknodat": (259, 33),
+    "modify_ldt": (154, None),
     "mount": (165, 40),
     "mount_setattr": (442, 442),
     "move_mount": (429, 429),
+    "move_pages": (279, 239),
     "mq_open": (240, 180),
     "msgget": (68, 186),
     "name_to_handle_at": (303, 264),
@@ -54,6 +68,7 @@ _DENIED: dict[str, tuple[int | None, int]] = {
     "process_vm_writev": (311, 271),
     "ptrace": (101, 117),
     "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
     "reboot": (169, 142),
     "request_key": (249, 218),
     "semget": (64, 190),
@@ -62,6 +77,8 @@ _DENIED: dict[str, tuple[int | None, int]] = {
     "socket": (41, 198),
     "swapoff": (168, 225),
     "swapon": (167, 224),
+    "sync": (162, 81),
+    "syncfs": (306, 267),
     "syslog": (103, 116),
     "umount2": (166, 39),
     "unshare": (272, 97),
@@ -73,13 +90,24 @@ _NO_PROCESSES: dict[str, tuple[int | None, int]] = {
     "fork": (57, 0xFFFF),
     "vfork": (58, 0xFFFF),
 }
-_CLONE, _CLONE3, _PRLIMIT = (56, 220), 435, (302, 261)
+_CLONE, _CLONE3, _PRLIMIT, _FCNTL = (56, 220), 435, (302, 261), (72, 25)
+_SHARED_BY_FILE = {
+    6: "F_SETLK",
+    7: "F_SETLKW",
+    37: "F_OFD_SETLK",
+    38: "F_OFD_SETLKW",
+    1024: "F_SETLEASE",
+    1026: "F_NOTIFY",
+}
+"""What fcntl does to a file for all who use it, on the libraries of the host as well."""
+_FIRST_UNKNOWN = 450
+"""System calls from this number on are newer than this list, so they are missing here, as on an older kernel."""
 _CLONE_THREAD, _CLONE_NEW_ANYTHING = 0x00010000, 0x7E020000
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _GREATER_OR_EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 
@@ -116,12 +144,17 @@ def _filter(machine: str, processes: bool, programs: bool) -> list[bytes]:
         _instruction(_LOAD, _NUMBER),
         _instruction(_GREATER_OR_EQUAL, _X32, 0, 1),
         refuse,
+        _instruction(_GREATER_OR_EQUAL, _FIRST_UNKNOWN, 0, 1),
+        missing,
         # The C library falls back to clone, whose flags a filter can see.
         _instruction(_EQUAL, _CLONE3, 0, 1),
         missing,
     ]
     for number in sorted(number for number in denied if number is not None):
         lines += [_instruction(_EQUAL, number, 0, 1), refuse]
+    if not processes:
+        # A compiler is trusted, and locks what it writes.
+        lines += _fcntl(_FCNTL[column], refuse)
     lines += _clone(_CLONE[column], processes, refuse)
     lines += [  # limits may be changed (that is, lowered) for the caller alone
         _instruction(_EQUAL, _PRLIMIT[column], 0, 3),
@@ -143,6 +176,15 @@ def _clone(number: int, processes: bool, refuse: bytes) -> list[bytes]:
         *kind,
         _instruction(_RETURN, _ALLOW),
     ]
+    return [_instruction(_EQUAL, number, 0, len(body)), *body]
+
+
+def _fcntl(number: int, refuse: bytes) -> list[bytes]:
+    """Anything but what others than the caller would notice."""
+    body = [_instruction(_LOAD, _SECOND_ARGUMENT)]
+    for command in _SHARED_BY_FILE:
+        body += [_instruction(_EQUAL, command, 0, 1), refuse]
+    body += [_instruction(_RETURN, _ALLOW)]
     return [_instruction(_EQUAL, number, 0, len(body)), *body]
 
 

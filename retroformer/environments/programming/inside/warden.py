@@ -1,7 +1,8 @@
-"""First process of the inner process namespace: starts one piece of judged code at a time, and ends all of it.
+"""First process of an inner process namespace: starts one piece of foreign code at a time, and ends all of it.
 
-It is started before the examiner learns the tests, so that nothing it hands on by forking knows them. Whatever the code
-leaves behind, however detached, is in the namespace and gone before the warden says how the code ended.
+It is started before the examiner learns the job, so that nothing it hands on by forking knows the tests. Whatever the
+code leaves behind, however detached, is in the namespace and gone before the warden says how the code ended. Whether
+the code was confined is the warden's word alone: it is settled before any of the code runs.
 """
 
 import os
@@ -9,54 +10,69 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from . import candidate, filesystem, linux, wire
+from . import candidate, filesystem, linux, tester, wire
 from .confinement import Limits, Setting, keep_only, renounce
 
 _ORDER_BYTES = 1 << 26
 _ERROR_BYTES = 1 << 14
+_SENTENCE_BYTES = 1 << 10
+_CONFINED = b"confined"
 ANSWER_DESCRIPTOR = 3
 
 
 def run(orders: socket.socket, setting: Setting) -> None:
-    """Do what the examiner orders, until it is gone: ("start", source), ("stop",) or ("command", ...)."""
-    linux.die_with_parent(signal.SIGKILL)
+    """Do what the examiner orders, until it is gone.
+
+    ("solution", source): start it, answer ("started",) and send its channel.
+    ("tests", work), and the channel of a solution: start them, answer ("started",) and send the socket of the reports.
+    ("stop",): end what was started, answer (exit code, CPU seconds).
+    ("command", ...): run a program to its end, answer as `_command` does.
+    Where something could not be confined it did not run, and the answer is ("unconfined", why).
+    """
     linux.forbid_inspection()
     os.setsid()
     keep_only(orders.fileno())
-    started: tuple[int, float] = (0, 0.0)
+    started = 0
     while True:
         try:
             order, *rest = wire.receive(orders, _ORDER_BYTES)
         except EOFError:
             return
-        if order == "start":
-            started = _start(orders, rest[0], setting["limits"]), _children_seconds()
-        elif order == "stop":
-            status = _end_all(started[0])
-            wire.send(orders, (status, _children_seconds() - started[1]))
-        else:
-            wire.send(orders, _command(setting, *rest))
+        try:
+            if order == "solution":
+                started = _start_solution(orders, rest[0], setting["limits"])
+            elif order == "tests":
+                started = _start_tests(orders, rest[0], setting["limits"])
+            elif order == "stop":
+                wire.send(orders, _end_all(started))
+            else:
+                wire.send(orders, _command(setting, *rest))
+        except _Unconfined as error:
+            wire.send(orders, ("unconfined", str(error)))
 
 
-def _children_seconds() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
+class _Unconfined(Exception):
+    """A process could not be confined, so it ended before it ran any foreign code."""
 
 
-def _end_all(child: int) -> int:
-    """Kill everything else in the namespace and wait until it is gone; the exit code of `child`, negative if killed."""
-    code = 0
+def _end_all(child: int) -> tuple[int, float]:
+    """Kill everything else in the namespace and wait until it is gone; how `child` ended.
+
+    Its exit code, negative if killed, and the seconds that it computed, by its own clock.
+    """
+    ended = 0, 0.0
     _kill_all()
     while True:
         try:
-            ended, status = os.wait()
+            process, status, used = os.wait3(0)
         except ChildProcessError:
-            return code
-        if ended == child:
-            code = os.waitstatus_to_exitcode(status)
+            return ended
+        if process == child:
+            ended = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
 
 
 def _kill_all() -> None:
@@ -66,61 +82,125 @@ def _kill_all() -> None:
         return
 
 
-def _start(orders: socket.socket, source: str, limits: Limits) -> int:
-    ours, theirs = socket.socketpair()
+def _fork(confine: Callable[[], None], kept: list[int], foreign: Callable[[], NoReturn]) -> int:
+    """The process id of a child that is confined and begins with the foreign code. Raises _Unconfined.
+
+    kept: files that it keeps, besides the one over which it says here that it is confined.
+    """
+    status, theirs = os.pipe()
     child = os.fork()
     if child == 0:
-        _become_candidate(theirs, source, limits)
-    theirs.close()
-    with ours:
-        socket.send_fds(orders, [b"."], [ours.fileno()])
+        try:
+            _confine(confine, [*kept, theirs])
+        except BaseException as error:
+            os.write(theirs, f"{type(error).__name__}: {error}".encode()[:_SENTENCE_BYTES])
+            os._exit(1)
+        os.write(theirs, _CONFINED)
+        os.close(theirs)
+        foreign()
+    os.close(theirs)
+    said = os.read(status, _SENTENCE_BYTES)
+    os.close(status)
+    if said != _CONFINED:
+        _end_all(child)
+        raise _Unconfined(said.decode(errors="replace") or "it ended at once")
     return child
 
 
-def _become_candidate(channel: socket.socket, source: str, limits: Limits) -> NoReturn:
-    try:
-        os.setsid()
+def _confine(confine: Callable[[], None], kept: list[int]) -> None:
+    os.setsid()
+    keep_only(*kept)
+    confine()
+
+
+def _start_solution(orders: socket.socket, source: str, limits: Limits) -> int:
+    ours, theirs = socket.socketpair()
+
+    def confine() -> None:
         filesystem.fresh_work(limits["file_bytes"], limits["files"])
-        keep_only(channel.fileno())
         renounce(limits)
-    except OSError as error:
-        wire.send(channel, ("unconfined", str(error)))
-        os._exit(0)
+
+    def serve() -> NoReturn:
+        _run_to_end(lambda: candidate.serve(theirs, source))
+
+    with ours, theirs:
+        child = _fork(confine, [theirs.fileno()], serve)
+        _hand_over(orders, ours)
+    return child
+
+
+def _start_tests(orders: socket.socket, work: dict[str, Any], limits: Limits) -> int:
+    _, (descriptor,), _, _ = socket.recv_fds(orders, 1, 1)
+    ours, theirs = socket.socketpair()
+    with socket.socket(fileno=descriptor) as channel, ours, theirs:
+        child = _fork(
+            lambda: renounce(tester.limits_of(limits)),
+            [channel.fileno(), theirs.fileno()],
+            lambda: _run_to_end(lambda: tester.run(work, channel, theirs)),
+        )
+        _hand_over(orders, ours)
+    return child
+
+
+def _hand_over(orders: socket.socket, end: socket.socket) -> None:
+    wire.send(orders, ("started",))
+    socket.send_fds(orders, [b"."], [end.fileno()])
+
+
+def _run_to_end(serve: Callable[[], None]) -> NoReturn:
     try:
-        candidate.serve(channel, source)
+        serve()
     except BaseException:
-        # Whatever it was, the examiner sees an answer that is missing.
+        # Whatever it was, the other side sees a message that is missing.
         os._exit(1)
     os._exit(0)
 
 
 def _command(
-    setting: Setting, files: dict[str, str], arguments: list[str], variables: dict[str, str], compiling: bool
+    setting: Setting,
+    files: dict[str, str],
+    arguments: list[str],
+    variables: dict[str, str],
+    compiling: bool,
+    patience: float | None,
 ) -> tuple[int, float, bool, bool, bytes, bytes]:
-    """Run a program and report (exit code, CPU seconds, out of time, too much output, answer, errors)."""
+    """Run a program and report (exit code, CPU seconds, out of time, too much output, answer, errors).
+
+    patience: the seconds by the clock that are left for it, where that may be fewer than its limit.
+    """
     for name, text in files.items():
         Path(filesystem.BUILD, name).write_text(text, encoding="utf-8", errors="surrogatepass")
     limits = setting["compiling" if compiling else "limits"]
-    before = _children_seconds()
+    seconds = limits["wall_seconds"] if patience is None else min(patience, limits["wall_seconds"])
     answer, answer_end = os.pipe()
     errors, errors_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _become_program(arguments, variables, limits, compiling, answer_end, errors_end)
-    os.close(answer_end)
-    os.close(errors_end)
-    collected, late, much = _collect({answer: limits["answer_bytes"], errors: _ERROR_BYTES}, limits["wall_seconds"])
-    code = _end_all(child) if late or much else _wait_and_end(child)
+
+    def confine() -> None:
+        filesystem.fresh_work(limits["file_bytes"], limits["files"])
+        if not compiling:
+            filesystem.lock(filesystem.BUILD)
+        renounce(limits, processes=compiling, programs=True)
+
+    try:
+        child = _fork(
+            confine,
+            [answer_end, errors_end],
+            lambda: _become_program(arguments, variables, answer_end, errors_end),
+        )
+    finally:
+        os.close(answer_end)
+        os.close(errors_end)
+    collected, late, much = _collect({answer: limits["answer_bytes"], errors: _ERROR_BYTES}, seconds)
+    code, used = _end_all(child) if late or much else _wait_and_end(child)
     os.close(answer)
     os.close(errors)
-    seconds = _children_seconds() - before
-    return code, seconds, late, much, collected[answer], collected[errors]
+    return code, used, late, much, collected[answer], collected[errors]
 
 
-def _wait_and_end(child: int) -> int:
-    _, status = os.waitpid(child, 0)
+def _wait_and_end(child: int) -> tuple[int, float]:
+    _, status, used = os.wait4(child, 0)
     _end_all(0)
-    return os.waitstatus_to_exitcode(status)
+    return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
 
 
 def _collect(limits: dict[int, int], seconds: float) -> tuple[dict[int, bytes], bool, bool]:
@@ -142,20 +222,13 @@ def _collect(limits: dict[int, int], seconds: float) -> tuple[dict[int, bytes], 
     return collected, False, False
 
 
-def _become_program(
-    arguments: list[str], variables: dict[str, str], limits: Limits, compiling: bool, answer: int, errors: int
-) -> NoReturn:
+def _become_program(arguments: list[str], variables: dict[str, str], answer: int, errors: int) -> NoReturn:
     try:
-        os.setsid()
-        filesystem.fresh_work(limits["file_bytes"], limits["files"])
-        if not compiling:
-            filesystem.lock(filesystem.BUILD)
-        os.dup2(errors, 2)
-        # Through a high number, in case `errors` or another file is where the answer belongs.
+        # The end that says that it is confined is closed by now, so nothing is in the way below the two.
         high = os.dup2(answer, 60)
+        os.dup2(errors, 2)
         os.dup2(high, ANSWER_DESCRIPTOR)
-        keep_only(2, ANSWER_DESCRIPTOR)
-        renounce(limits, processes=compiling, programs=True)
+        os.closerange(ANSWER_DESCRIPTOR + 1, 61)
         os.set_inheritable(ANSWER_DESCRIPTOR, True)
         os.execve(arguments[0], arguments, variables)
     except OSError as error:

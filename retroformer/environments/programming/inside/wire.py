@@ -11,6 +11,7 @@ from socket import socket
 from typing import Any
 
 MAXIMUM_DEPTH = 150
+"""How deep a value may be nested that a solution answers with."""
 GET, SET, CALL = "<get>", "<set>", "<call>"
 """In place of a function's name: what else may be done to an object of the solution."""
 
@@ -59,17 +60,28 @@ def _refuse(value: object) -> int:
     raise Unsendable(f"a value of type {type(value).__name__} cannot be passed to the solution")
 
 
-def encode(value: object, refer: Refer = _refuse) -> bytes:
-    """The bytes of a value; what is not plain data is given a number by `refer`. Raises Unsendable, RecursionError."""
+def encode(value: object, refer: Refer = _refuse, depth: int = MAXIMUM_DEPTH) -> bytes:
+    """The bytes of a value; what is not plain data is given a number by `refer`. Raises Unsendable, RecursionError.
+
+    depth: how deep the value may be nested.
+    """
     parts: list[bytes] = []
-    _write(value, parts.append, refer, 0)
+    try:
+        _write(value, parts.append, refer, depth)
+    except _TooDeep:
+        raise Unsendable(f"a value is nested more than {depth} deep") from None
     return b"".join(parts)
 
 
+class _TooDeep(Exception):
+    pass
+
+
 def _write(value: Any, put: Callable[[bytes], None], refer: Refer, depth: int) -> None:
-    if depth > MAXIMUM_DEPTH:
-        raise Unsendable(f"a value is nested more than {MAXIMUM_DEPTH} deep")
-    if not _write_atom(value, put) and not _write_collection(value, put, refer, depth + 1):
+    """depth: how many more levels are allowed below this value."""
+    if depth < 0:
+        raise _TooDeep
+    if not _write_atom(value, put) and not _write_collection(value, put, refer, depth - 1):
         put(b"O" + _LENGTH.pack(refer(value)))
 
 
@@ -126,7 +138,7 @@ def _write_items(tag: bytes, items: list[Any], put: Callable[[bytes], None], ref
         _write(item, put, refer, depth)
 
 
-def decode(data: bytes, resolve: Resolve = Reference) -> Any:
+def decode(data: bytes, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH) -> Any:
     """The value of `encode`'s bytes: exact built-in types, Nameds, and what `resolve` makes of a reference's number.
 
     Raises:
@@ -134,7 +146,7 @@ def decode(data: bytes, resolve: Resolve = Reference) -> Any:
     """
     reader = _Reader(data, resolve)
     try:
-        value = reader.value(0)
+        value = reader.value(depth + 2)
     except (ValueError, TypeError, OverflowError, IndexError, RecursionError, struct.error) as error:
         raise Unreadable(str(error)) from error
     if reader.rest():
@@ -164,7 +176,7 @@ class _Reader:
         return real
 
     def value(self, depth: int) -> Any:
-        if depth > MAXIMUM_DEPTH + 2:
+        if depth < 0:
             raise Unreadable("a value is nested too deep")
         tag = self._take(1)
         if tag in _CONSTANTS:
@@ -178,7 +190,7 @@ class _Reader:
         if tag in _FROM_BYTES:
             return _FROM_BYTES[tag](self._take(self._number()))
         if tag in _FROM_ITEMS:
-            return _FROM_ITEMS[tag](self._items(depth + 1))
+            return _FROM_ITEMS[tag](self._items(depth - 1))
         raise Unreadable(f"there is no kind {tag!r}")
 
     def _items(self, depth: int) -> list[Any]:
@@ -208,18 +220,18 @@ _FROM_ITEMS: dict[bytes, Callable[[list[Any]], Any]] = {
 }
 
 
-def send(channel: socket, value: object, refer: Refer = _refuse) -> None:
+def send(channel: socket, value: object, refer: Refer = _refuse, depth: int = MAXIMUM_DEPTH) -> None:
     """One message. Raises OSError where nobody listens, Unsendable."""
-    data = encode(value, refer)
+    data = encode(value, refer, depth)
     channel.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def receive(channel: socket, limit: int, resolve: Resolve = Reference) -> Any:
+def receive(channel: socket, limit: int, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH) -> Any:
     """One message of at most `limit` bytes. Raises EOFError at the end, Unreadable."""
     length: int = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
     if length > limit:
         raise Unreadable(f"a value of {length} bytes is larger than the {limit} allowed")
-    return decode(_exactly(channel, length), resolve)
+    return decode(_exactly(channel, length), resolve, depth)
 
 
 def _exactly(channel: socket, count: int) -> bytes:

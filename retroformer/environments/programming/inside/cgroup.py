@@ -1,0 +1,122 @@
+"""One control group for everything in a jail, so that all of it together has one bound on memory and processes.
+
+It is made inside the group that the judging process is in: with cgroup v1 for root, with v2 where the controllers are
+delegated to that group or to the one above it. Where that is not so there is none, and the limits of each process hold.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Self
+
+_TABLE, _MOUNTS = Path("/proc/self/cgroup"), Path("/proc/self/mountinfo")
+_CONTROLLERS = ("memory", "pids")
+
+
+class Group:
+    """The groups of one jail: one with cgroup v2, one for each controller with v1, none where none can be made."""
+
+    def __init__(self, memory_bytes: int, processes: int) -> None:
+        self._folders: list[Path] = []
+        self._entries: list[int] = []
+        name = f"retroformer-{os.getpid()}"
+        for parent, controllers in _parents():
+            with contextlib.suppress(OSError):
+                self._make(parent / name, controllers, memory_bytes, processes)
+
+    def _make(self, folder: Path, controllers: tuple[str, ...], memory_bytes: int, processes: int) -> None:
+        folder.mkdir()
+        self._folders.append(folder)
+        if "pids" in controllers:
+            (folder / "pids.max").write_text(str(processes))
+        if "memory" in controllers:
+            second = folder / "memory.max"
+            first = second if second.exists() else folder / "memory.limit_in_bytes"
+            first.write_text(str(memory_bytes))
+            with contextlib.suppress(OSError):
+                # Where the kernel counts swap at all.
+                (folder / "memory.swap.max").write_text("0")
+        self._entries.append(os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def enter(self) -> None:
+        """Move this process, and all that it will start, into the group. Raises OSError."""
+        for entry in self._entries:
+            os.write(entry, b"0")
+
+    def processes_killed(self) -> int:
+        """How many processes the kernel ended since all of them together used too much memory."""
+        return sum(_kills(folder) for folder in self._folders)
+
+    def remove(self) -> None:
+        """Take the group away; nothing may be running in it any more."""
+        for entry in self._entries:
+            os.close(entry)
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        self._entries, self._folders = [], []
+
+
+def _kills(folder: Path) -> int:
+    for name in ("memory.events", "memory.oom_control"):
+        with contextlib.suppress(OSError):
+            for line in (folder / name).read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return 0
+
+
+def _parents() -> list[tuple[Path, tuple[str, ...]]]:
+    """Folders in which a group can be made, with what can be limited there; those of v2 first."""
+    try:
+        table = [line.split(":", 2) for line in _TABLE.read_text().splitlines()]
+        mounts = _mounts()
+    except (OSError, ValueError):
+        return []
+    folders: list[tuple[Path, tuple[str, ...]]] = []
+    for _, controllers, path in table:
+        if not controllers and (second := _second_version(mounts.get(""), path)) is not None:
+            return [(second, _CONTROLLERS)]
+        for controller in sorted(set(controllers.split(",")) & set(_CONTROLLERS)):
+            folder = _inside(mounts.get(controller), path)
+            folders += [(folder, (controller,))] if folder is not None else []
+    return folders
+
+
+def _second_version(mount: tuple[str, Path] | None, path: str) -> Path | None:
+    """The group of this process, or the one above it where that one may have groups besides it."""
+    own = _inside(mount, path)
+    candidates = [own, own.parent] if own is not None and mount is not None and own != mount[1] else [own]
+    for folder in candidates:
+        with contextlib.suppress(OSError):
+            if folder is not None and set(_CONTROLLERS) <= set((folder / "cgroup.subtree_control").read_text().split()):
+                return folder
+    return None
+
+
+def _inside(mount: tuple[str, Path] | None, path: str) -> Path | None:
+    """Where the group of this path is in the file system; the mount may show a part of all groups only."""
+    if mount is None or not Path(path).is_relative_to(mount[0]):
+        return None
+    folder = mount[1] / Path(path).relative_to(mount[0])
+    return folder if folder.is_dir() else None
+
+
+def _mounts() -> dict[str, tuple[str, Path]]:
+    """For each controller of v1, and for v2 under "", the group that is shown and the folder where it is."""
+    mounts: dict[str, tuple[str, Path]] = {}
+    for line in _MOUNTS.read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        root, folder = before.split()[3:5]
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2":
+            mounts[""] = root, Path(folder)
+        elif kind == "cgroup":
+            mounts |= dict.fromkeys(options.split(","), (root, Path(folder)))
+    return mounts
