@@ -75,6 +75,7 @@ alternatives-1 alternatives-2 alternatives-3: alternatives-%: $(VENV)/.installed
 	cp -r runs/$@/sft runs/$@-live/
 	$(RUN) -m train grpo $(DEMO) run=$@-live seed=$* train.grpo.reward=live
 
+# The tests of the PostgreSQL store need its server (Debian: apt-get install postgresql); without it they are skipped.
 test: $(VENV)/.developing  ## the suite without what takes minutes: real parts, no GPU, no network
 	$(RUN) -m pytest
 

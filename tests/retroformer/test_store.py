@@ -1,12 +1,8 @@
 """The store: facts are written once, whoever writes them, and what cannot be kept is said in one sentence."""
 
 import os
-import pwd
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,47 +13,18 @@ from retroformer.errors import ConfigError, StoreError
 from retroformer.records import Key, Outcome, Usage
 from retroformer.store import Store
 from tests.support.characters import CAPITAL, PRICE, advice, attempt_at, task
+from tests.support.postgres import PostgresDatabase
 
 KEY = Key(arm="collect", task_id=CAPITAL.id)
 RETRY = Key(arm="collect", task_id=CAPITAL.id, trial=1)
-POSTGRES = max(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), default=None) or shutil.which("pg_ctl")
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The URL of an empty database on a server of its own."""
-    if POSTGRES is None:
-        pytest.skip("PostgreSQL is not installed (no pg_ctl)")
-    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
-    owner = pwd.getpwuid(os.getuid()).pw_name if os.getuid() else "postgres"
-    programs = Path(POSTGRES).parent
-    with tempfile.TemporaryDirectory(prefix="retroformer-pg-") as folder, socket.socket() as free:
-        if not os.getuid():
-            shutil.chown(folder, owner)
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        data = f"{folder}/data"
-
-        def run(program: str, *arguments: str) -> None:
-            command = [str(programs / program), *arguments]
-            user = owner if not os.getuid() else None
-            subprocess.run(command, check=True, cwd=folder, user=user, stdout=subprocess.DEVNULL)
-
-        run("initdb", "-D", data, "-A", "trust", "-U", "retroformer", "--no-sync")
-        options = f"-h 127.0.0.1 -p {port} -c unix_socket_directories='' -c fsync=off"
-        run("pg_ctl", "-D", data, "-l", f"{folder}/log", "-o", options, "-w", "start")
-        try:
-            yield f"postgresql+psycopg://retroformer@127.0.0.1:{port}/postgres"
-        finally:
-            run("pg_ctl", "-D", data, "-m", "immediate", "stop")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'run' / 'experience.db'}"
-    return str(request.getfixturevalue("postgres"))
+    database: PostgresDatabase = request.getfixturevalue("postgres")
+    return database.url()
 
 
 @pytest.fixture
