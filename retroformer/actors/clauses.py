@@ -121,7 +121,7 @@ def find_places(clause: str, room: tuple[str, ...]) -> list[Mention]:
     for found in pattern.finditer(clause):
         kinds, spans = surfaces[found["name"]], _spans(found["numbers"] or "")
         named = sorted(place for kind in kinds for place in places_of_type[kind])
-        places = tuple(place for _, place in named if not spans or _within(place, spans))
+        places = tuple(place for _, number, place in named if not spans or _within(number, spans))
         words = re.sub(r"\b(?:the|a|an|any|all|every|each)\b", " ", clause[: found.start()]).split()
         mentions.append(Mention(places, bool(spans), found.start(), words[-1] if words else ""))
     return [mention for mention in mentions if mention.places]
@@ -138,11 +138,11 @@ def _thing_pattern(wanted: tuple[str, ...]) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=256)
-def _places_of_type(room: tuple[str, ...]) -> dict[str, list[tuple[int, str]]]:
-    """Type of place -> the places of that type, each with its position in the room."""
-    places: dict[str, list[tuple[int, str]]] = {}
+def _places_of_type(room: tuple[str, ...]) -> dict[str, list[tuple[int, int, str]]]:
+    """Type of place -> the places of that type, each after its position in the room and its number."""
+    places: dict[str, list[tuple[int, int, str]]] = {}
     for position, place in enumerate(room):
-        places.setdefault(type_of(place), []).append((position, place))
+        places.setdefault(type_of(place), []).append((position, number_of(place), place))
     return places
 
 
@@ -172,5 +172,5 @@ def _spans(numbers: str) -> list[tuple[int, int]]:
     return [(int(span[1][:9]), int((span[2] or span[1])[:9])) for span in found]
 
 
-def _within(place: str, spans: Sequence[tuple[int, int]]) -> bool:
-    return any(low <= number_of(place) <= high for low, high in spans)
+def _within(number: int, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(low <= number <= high for low, high in spans)
