@@ -31,6 +31,7 @@ import httpx
 from retroformer.assembly import Parts, chosen_tasks, make_actor, parts, read_page
 from retroformer.config import Collect, Endpoint
 from retroformer.experience import Budget, Experience
+from retroformer.ledger import Ledger
 from retroformer.llm import LanguageModel
 from retroformer.protocols import Actor, Agent
 from retroformer.records import Key, Memory, Message, Outcome, Task, Usage
@@ -104,9 +105,9 @@ async def side_by_side(work: Iterable[Callable[[], Awaitable[object]]], concurre
 async def play(made: Parts, actor: Actor, store: Store, tasks: Sequence[Task], concurrency: int) -> float:
     """Rollouts a second, stored like those of `collect`."""
     arm = f"round {time.time_ns()}"
-    loop, budget = made.experiment.loop, Budget(Collect(), Usage())
+    loop, budget = made.experiment.loop, Budget(Collect(), Usage)
     slots = asyncio.Semaphore(concurrency)
-    experience = Experience(store, arm, made.pool, Agent(actor, NoReflector()), loop, 0, budget, slots=slots)
+    experience = Experience(Ledger(store), arm, made.pool, Agent(actor, NoReflector()), loop, 0, budget, slots=slots)
 
     def rollout(task: Task) -> Callable[[], Awaitable[object]]:
         async def played() -> None:

@@ -1,16 +1,18 @@
 """Recorded Reflexion logs become facts of the store, ready to train on."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Final, get_args
 
-from collect.recorded import RecordedLogs, Return, recorded
+from collect.recorded import AUTHOR, RecordedLogs, Return, recorded
 from retroformer.assembly import Page
+from retroformer.conditions import prompts_sha256
 from retroformer.environments import hotpotqa
 from retroformer.environments.sections import Hotpotqa
 from retroformer.errors import ConfigError
 from retroformer.prompts import reflection_renderer
-from retroformer.store import Store, open_store
+from retroformer.store import NewReflection, NewTrajectory, Store, open_store
 
 RATED_BY: Final = "f1_with_stop_words"
 """The return of recorded attempts: ReAct's F1, by which these runs have been counted before.
@@ -31,11 +33,8 @@ def import_logs(page: Page, logs: str, *, as_json: bool) -> str:
     if not isinstance(section, Hotpotqa):
         raise ConfigError(f"{page.path} is about {section.name}; recorded trajectories are of HotPotQA only.")
     told = recorded(Path(logs), ids=_ids(section), answer_return=RATED_BY)
-    store = open_store(page.experiment)
-    try:
+    with closing(open_store(page.experiment)) as store:
         _keep(store, told, page)
-    finally:
-        store.close()
     counts = told.counts(RATED_BY)
     others = {name: told.counts(name).model_dump() for name in get_args(Return)}
     lines = [
@@ -55,12 +54,20 @@ def import_logs(page: Page, logs: str, *, as_json: bool) -> str:
 
 
 def _keep(store: Store, told: RecordedLogs, page: Page) -> None:
+    """Store attempts and reflections in one transaction."""
     render = reflection_renderer(page.experiment)
-    for attempt in told.attempts:
-        store.add_trajectory(attempt.key, attempt.trajectory)
+    view = page.experiment.reflector.view
+    words = None if view == "compact" else prompts_sha256(page.experiment)
+    logged = {"author": AUTHOR.model_dump(), "return": RATED_BY, "view": view, "prompts_sha256": words}
+    for arm in {attempt.key.arm for attempt in told.attempts}:
+        store.declare(arm, {"recorded": logged})
+    facts: list[NewTrajectory | NewReflection] = [
+        NewTrajectory(attempt.key, attempt.trajectory) for attempt in told.attempts
+    ]
     for one in told.reflections:
         prompt = render(one.failed.trajectory, one.failed.memory)
-        store.add_reflection(one.key, 0, one.reflection.model_copy(update={"prompt": prompt}))
+        facts.append(NewReflection(one.key, 0, one.reflection.model_copy(update={"prompt": prompt})))
+    store.add_all(lambda: facts)
 
 
 def _ids(section: Hotpotqa) -> dict[str, str]:

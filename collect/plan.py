@@ -1,14 +1,14 @@
 """What `python -m collect EXPERIMENT.yaml --dry-run` says: what is missing, and what it would cost at most."""
 
-from collections.abc import Iterable
-from statistics import fmean
+from contextlib import closing
+from typing import NamedTuple
 
 from collect.tasks import tasks_of_round
 from retroformer.arms import collecting
 from retroformer.assembly import Page, check_prompts
 from retroformer.config import Experiment
-from retroformer.records import Key, Trajectory, Usage
-from retroformer.store import StoredReflection, open_store
+from retroformer.records import Usage
+from retroformer.store import open_store
 
 _GUESS_OF_CALL = Usage(calls=1, prompt_tokens=1500, completion_tokens=60)
 """Of one model call, where nothing has been measured yet."""
@@ -19,47 +19,49 @@ def describe_plan(page: Page) -> str:
     experiment = page.experiment
     tasks = tasks_of_round(experiment)
     check_prompts(experiment)
-    trajectories, reflections = _stored(experiment)
+    stored = _stored(experiment)
     retried = (experiment.loop.trials - 1) * experiment.collect.candidates
     rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)
-    to_play, to_write = max(0, rollouts - len(trajectories)), max(0, len(tasks) * retried - len(reflections))
+    to_play, to_write = max(0, rollouts - stored.attempts), max(0, len(tasks) * retried - stored.reflections)
     actor_prices = experiment.actor.endpoint.dollars_per_million if experiment.actor.kind != "rule" else None
-    played = _mean((one.usage for one in trajectories.values()), experiment.loop.actions if actor_prices else 0)
-    written = _mean((one.reflection.usage for one in reflections), 1)
+    played = stored.tokens_of_attempt or _guess(experiment.loop.actions if actor_prices else 0)
+    written = stored.tokens_of_reflection or _guess(1)
     lines = [
-        f"{len(tasks)} tasks of split {experiment.environment.split!r}; the store holds {len(trajectories)} rollouts "
-        f"and {len(reflections)} reflections of this run.",
+        f"{len(tasks)} tasks of split {experiment.environment.split!r}; the store holds {stored.attempts} rollouts "
+        f"and {stored.reflections} reflections of this run.",
         f"At most {to_play} more rollouts and {to_write} more reflections (every trial fails).",
-        _cost("actor", to_play, played, actor_prices or (0.0, 0.0), measured=bool(trajectories)),
+        _cost("actor", to_play, played, actor_prices or (0.0, 0.0), measured=bool(stored.attempts)),
         _cost(
             "reflector",
             to_write,
             written,
             experiment.reflector.endpoint.dollars_per_million,
-            measured=bool(reflections),
+            measured=bool(stored.reflections),
         ),
     ]
     return "\n".join(lines)
 
 
-def _stored(experiment: Experiment) -> tuple[dict[Key, Trajectory], list[StoredReflection]]:
-    """What this run has collected; a store that does not exist yet is not made."""
+class _Stored(NamedTuple):
+    """What this run has collected, and prompt and completion tokens of a mean attempt and reflection."""
+
+    attempts: int = 0
+    reflections: int = 0
+    tokens_of_attempt: tuple[float, float] | None = None
+    tokens_of_reflection: tuple[float, float] | None = None
+
+
+def _stored(experiment: Experiment) -> _Stored:
+    """A store that does not exist yet is not made."""
     if experiment.store is None and not (experiment.folder / "experience.db").is_file():
-        return {}, []
-    store = open_store(experiment)
-    try:
-        arm = collecting(experiment.round)
-        return store.trajectories(arm), store.reflections(arm)
-    finally:
-        store.close()
+        return _Stored()
+    arm = collecting(experiment.round)
+    with closing(open_store(experiment)) as store:
+        return _Stored(store.attempt_count(arm), store.advice_count(arm), *store.mean_tokens(arm))
 
 
-def _mean(usages: Iterable[Usage], guessed_calls: int) -> tuple[float, float]:
-    """Prompt and completion tokens of one unit: measured where the store has some, guessed otherwise."""
-    known = list(usages)
-    if known:
-        return fmean(one.prompt_tokens for one in known), fmean(one.completion_tokens for one in known)
-    return guessed_calls * _GUESS_OF_CALL.prompt_tokens, guessed_calls * _GUESS_OF_CALL.completion_tokens
+def _guess(calls: int) -> tuple[float, float]:
+    return calls * _GUESS_OF_CALL.prompt_tokens, calls * _GUESS_OF_CALL.completion_tokens
 
 
 def _cost(who: str, units: int, tokens: tuple[float, float], prices: tuple[float, float], *, measured: bool) -> str:

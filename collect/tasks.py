@@ -1,11 +1,14 @@
 """Which tasks a run collects on: each round the next ones, and the warm start those beyond."""
 
 import random
+from collections.abc import Sequence
 
+from retroformer.arms import collecting
 from retroformer.assembly import chosen_tasks
 from retroformer.config import Experiment
-from retroformer.errors import MissingInput
+from retroformer.errors import ConfigError, MissingInput
 from retroformer.records import Task
+from retroformer.store import Store
 
 
 def tasks_of_round(experiment: Experiment) -> tuple[Task, ...]:
@@ -23,6 +26,21 @@ def tasks_of_round(experiment: Experiment) -> tuple[Task, ...]:
             "collect.tasks or round."
         )
     return chosen
+
+
+def refuse_repeated(experiment: Experiment, store: Store, tasks: Sequence[Task]) -> None:
+    """Refuse to collect again in a later round what an earlier round has collected.
+
+    Raises:
+        ConfigError: a task of this round has attempts in an earlier one, as shards made by collect.skip can cause.
+    """
+    chosen = {task.id for task in tasks}
+    for number in range(1, experiment.round):
+        if repeated := sorted(chosen & store.played_tasks(collecting(number))):
+            raise ConfigError(
+                f"{len(repeated)} of {len(tasks)} tasks of round {experiment.round} were collected in round {number}, "
+                f"such as {repeated[0]!r}: raise collect.skip, or set collect.tasks to the tasks of a whole round."
+            )
 
 
 def ordered_tasks(experiment: Experiment) -> tuple[Task, ...]:

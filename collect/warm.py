@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 from collect.tasks import ordered_tasks
 from retroformer.arms import WRITTEN
-from retroformer.assembly import Page, Parts, conditions, gather_all, parts
+from retroformer.assembly import Page, Parts, gather_all, parts
+from retroformer.conditions import conditions
 from retroformer.config import ActorSection, EvaluatorSection, Experiment
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
+from retroformer.ledger import Ledger
 from retroformer.progress import Tally, tally
 from retroformer.prompts import Render, reflection_renderer
 from retroformer.protocols import Reflector
@@ -38,19 +41,19 @@ async def write_advice(page: Page) -> str:
         raise ConfigError("This page asks for no written advice: set collect.written to the number of pieces.")
     rated = (experiment.collect.tasks or 0) + experiment.collect.skip
     tasks = ordered_tasks(experiment)[rated:]
-    store = open_store(experiment)
-    try:
+    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(page, asks_reflector=False) as made:
-            store.bind(WRITTEN, conditions(experiment, None) | {"lesson": experiment.collect.lesson})
-            held = set[Key](one.key for one in store.reflections(WRITTEN))
+            store.declare(WRITTEN, conditions(experiment) | {"lesson": experiment.collect.lesson})
+            held = {
+                Key(arm=WRITTEN, task_id=advice.task_id, trial=advice.trial, candidate=advice.candidate)
+                for advice in store.advice_rows(WRITTEN)
+            }
             with tally("written advice", wanted, len(held)) as counts:
-                experience = _experience(experiment, made, store, counts)
+                experience = _experience(experiment, made, ledger, counts)
                 await _advise_in_waves(experience, experiment, tasks, held)
         if len(held) < wanted:
             raise MissingInput(_ran_out(store, len(held), wanted))
         return f"written advice: {len(held)} pieces in {store.url}"
-    finally:
-        store.close()
 
 
 def _scripted(page: Page) -> Page:
@@ -60,20 +63,20 @@ def _scripted(page: Page) -> Page:
     return replace(page, experiment=page.experiment.model_copy(update=scripted))
 
 
-def _experience(experiment: Experiment, made: Parts, store: Store, counts: Tally) -> Experience:
+def _experience(experiment: Experiment, made: Parts, ledger: Ledger, counts: Tally) -> Experience:
     def told(what: str) -> None:
         counts.told(what)
         if what == "reflections":
             counts.advance()
 
     return Experience(
-        store,
+        ledger,
         WRITTEN,
         made.pool,
         made.agent(_LESSONS[experiment.collect.lesson](reflection_renderer(experiment))),
         experiment.loop,
         experiment.seed,
-        Budget(experiment.collect, store.usage(WRITTEN)),
+        Budget(experiment.collect, lambda: ledger.store.usage(WRITTEN)),
         slots=asyncio.Semaphore(experiment.loop.concurrency),
         told=told,
     )
@@ -105,7 +108,7 @@ async def _advise(experience: Experience, task: Task, pieces: int, held: set[Key
 
 
 def _ran_out(store: Store, written: int, wanted: int) -> str:
-    causes = store.invalid_causes(WRITTEN)
-    last = f" The last of {len(causes)} invalid attempts: {causes[-1]}" if causes else ""
+    invalid = store.invalid_count(WRITTEN)
+    last = f" The last of {invalid} invalid attempts: {store.last_cause(WRITTEN)}" if invalid else ""
     fault = f"The split ran out of tasks: {written} of {wanted} pieces"
     return f"{fault}; lower collect.written or collect.tasks.{last}"

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from retroformer.arms import FIRST_TRIAL, evaluation
-from retroformer.assembly import Parts, conditions, make_actor
+from retroformer.assembly import Parts, make_actor
 from retroformer.best_of import best_of
+from retroformer.conditions import conditions
 from retroformer.config import Arm, Experiment
 from retroformer.environments.sections import Alfworld
 from retroformer.errors import ConfigError
@@ -105,15 +106,24 @@ def actor_of(experiment: Experiment, made: Parts, arm: Arm) -> Actor:
 
 def conditions_of(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, Any]:
     """What the facts of an arm with one model depend on."""
-    adapter = made.adapter_sha256.get(arm.model) if arm.kind == "model" and isinstance(arm.model, str) else None
-    known = conditions(at_arm(experiment, arm), adapter, made.actor_sha256)
-    known["reflector"] |= {"temperature": _temperature(experiment, arm), "endpoint": {}}
+    model = arm.model if arm.kind == "model" and isinstance(arm.model, str) else None
+    splits = held_out_splits(experiment)
+    known = conditions(at_arm(experiment, arm), made.provenance, splits=splits, reflector=model)
+    known["reflector"]["temperature"] = _temperature(experiment, arm)
+    if model is None:
+        known["reflector"]["endpoint"] = {}
     known["arm"] = arm.model_dump()
     if arm.kind == "retrieved":
         known["retrieval"] = experiment.eval.retrieval.model_dump()
     if arm.kind == "placebo" and len(sources := list(spread(arm.of, experiment.eval.arms[arm.of]))) > 1:
         known["sources"] = sources  # With one more training seed other advice would be dealt out.
     return known
+
+
+def held_out_splits(experiment: Experiment) -> tuple[str, ...]:
+    """The splits that are played for the report."""
+    split = experiment.eval.split or experiment.environment.split
+    return (split,) if isinstance(split, str) else split
 
 
 def at_arm(experiment: Experiment, arm: Arm) -> Experiment:

@@ -2,13 +2,13 @@
 
 from typing import NamedTuple
 
-from retroformer.arms import COLLECT, WRITTEN
+from retroformer.arms import COLLECT, PROBES, WRITTEN
 from retroformer.assembly import Parts
 from retroformer.best_of import best_of, model_folder, reward_folder, trained_sha256
 from retroformer.config import Experiment
 from retroformer.errors import ProvenanceError
 from retroformer.provenance import folder_sha256
-from retroformer.records import Message
+from retroformer.records import Message, Usage
 from retroformer.store import Store
 
 _PROBE_TOKENS = 24
@@ -35,15 +35,22 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
         MissingInput: an arm wants an adapter that has not been trained.
         EndpointFailure: a model does not answer.
     """
-    prompt = _probe_prompt(store)
+    prompt, spent = _probe_prompt(store), list[Usage]()
+
+    async def probed(model: str) -> str:
+        asked = made.connections.model(experiment.reflector.endpoint, model)
+        answer = await asked.complete(prompt, temperature=0.0, max_new_tokens=_PROBE_TOKENS)
+        spent.append(answer.usage)
+        return answer.text
+
     own_server = experiment.reflector.endpoint.base_url is None
-    base = await _probe(experiment, made, "base", prompt) if own_server else None
+    base = await probed("base") if own_server else None
     verified = []
     for model in models:
-        answer = await _probe(experiment, made, model, prompt)
+        answer = await probed(model)
         if own_server:
             served = _check(experiment, made, model)
-            pinned = await _probe(experiment, made, f"{model}@{served[:12]}", prompt) if served else answer
+            pinned = await probed(f"{model}@{served[:12]}") if served else answer
             if pinned != answer:
                 raise ProvenanceError(
                     f"{model!r} and its pinned name answer the probe differently: restart the server."
@@ -53,6 +60,7 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
             verified.append(Verified(model, served, True, answer, answer != base if trained else None))
         else:
             verified.append(Verified(model, None, False, answer, None))
+    store.charge(PROBES, sum(spent, Usage()))
     return verified
 
 
@@ -85,14 +93,9 @@ def _check(experiment: Experiment, made: Parts, model: str) -> str | None:
     return served
 
 
-async def _probe(experiment: Experiment, made: Parts, model: str, prompt: tuple[Message, ...]) -> str:
-    asked = made.connections.model(experiment.reflector.endpoint, model)
-    return (await asked.complete(prompt, temperature=0.0, max_new_tokens=_PROBE_TOKENS)).text
-
-
 def _probe_prompt(store: Store) -> tuple[Message, ...]:
     """A prompt that the reflector was trained on, where the store has one."""
     for arm in (COLLECT, WRITTEN):
-        if known := store.reflections(arm):
-            return known[0].reflection.prompt
+        if stored := next(store.stream_reflections(arm), None):
+            return stored.reflection.prompt
     return (Message(role="user", content="The last attempt failed. What should the next attempt do first?"),)

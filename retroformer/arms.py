@@ -12,6 +12,9 @@ LIVE = "grpo"
 RECORDED = "recorded"
 """Imported logs; a second log that contradicts the first is `recorded 2`."""
 
+PROBES = "eval/probes"
+"""Calls that asked served models who they are; an account without facts."""
+
 FIRST_TRIAL = "eval/trial 0"
 """Trial 0 of the evaluation, which its arms share; of several actors each has its own."""
 

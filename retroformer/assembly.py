@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from retroformer.best_of import best_of
 from retroformer.config import Endpoint, Experiment
@@ -17,6 +16,7 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.llm import LanguageModel
 from retroformer.prompts import load_pack, reflection_renderer
 from retroformer.protocols import Actor, Agent, Evaluator, Reflector
+from retroformer.provenance import Provenance
 from retroformer.records import Task
 from retroformer.reflectors.model import ModelReflector
 
@@ -84,6 +84,8 @@ class Parts:
     adapter_sha256: dict[str, str | None]
     """By model name, as the own server proves it, and of a best-of-n with its reward model's; empty without one."""
     experiment: Experiment
+    provenance: Provenance | None = None
+    """What the own server says that it serves, where one runs."""
 
     @property
     def actor_sha256(self) -> str | None:
@@ -125,7 +127,7 @@ async def parts(page: Page, *, asks_reflector: bool) -> AsyncIterator[Parts]:
     if experiment.evaluator.kind == "model":
         endpoints.append(experiment.evaluator.endpoint)
     async with AsyncExitStack() as stack:
-        base_url, hashes = None, dict[str, str | None]()
+        base_url, hashes, proven = None, dict[str, str | None](), None
         if any(endpoint.base_url is None for endpoint in endpoints):
             from retroformer.served import provenance, served
 
@@ -139,7 +141,7 @@ async def parts(page: Page, *, asks_reflector: bool) -> AsyncIterator[Parts]:
         connections = Connections(base_url, frozenset(hashes))
         stack.push_async_callback(connections.close)
         actor, evaluator = make_actor(experiment, connections), make_evaluator(experiment, connections)
-        yield Parts(pool, actor, evaluator, connections, hashes, experiment)
+        yield Parts(pool, actor, evaluator, connections, hashes, experiment, proven)
 
 
 def make_actor(experiment: Experiment, connections: Connections) -> Actor:
@@ -250,30 +252,6 @@ def check_prompts(experiment: Experiment) -> None:
         examples = load_pack(experiment.actor.prompts, "alfworld").actions
     games = alfworld.taskset(experiment.environment, experiment.seed)
     alfworld.check_grammar(games, examples)
-
-
-def conditions(experiment: Experiment, adapter_sha256: str | None, actor_sha256: str | None = None) -> dict[str, Any]:
-    """What the facts of an arm depend on; a store refuses to mix facts of different conditions.
-
-    The hashes are those of the adapters behind the reflector and the actor, where they are known.
-    """
-    page = experiment.model_dump(mode="json")
-    for name in ("data", "split", "task_types", "contact", "requests_per_second"):
-        page["environment"].pop(name, None)
-    for section in ("actor", "evaluator", "reflector"):
-        for name in ("base_url", "api_key_env", "timeout_seconds", "dollars_per_million"):
-            page[section]["endpoint"].pop(name)
-    if actor_sha256 is not None:
-        page["actor"]["adapter_sha256"] = actor_sha256
-    kept_of_loop = ("memory", "last_attempt", "repetitions", "actions")
-    return {
-        "seed": page["seed"],
-        "environment": page["environment"],
-        "actor": page["actor"] if experiment.actor.kind != "rule" else {"kind": "rule"},
-        "evaluator": page["evaluator"] if experiment.evaluator.kind == "model" else experiment.evaluator.kind,
-        "reflector": page["reflector"] | {"adapter_sha256": adapter_sha256},
-        "loop": {name: page["loop"][name] for name in kept_of_loop},
-    }
 
 
 async def gather_all(work: Sequence["asyncio.Task[None]"]) -> None:

@@ -6,38 +6,50 @@ units that were in flight, and what is done is never paid for twice.
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from retroformer.config import Loop, Spending
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.errors import BudgetExhausted, EnvironmentFailure, InfrastructureFailure
-from retroformer.protocols import Agent
+from retroformer.ledger import Ledger
+from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.records import Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
-from retroformer.rollout import improve, rollout
-from retroformer.store import Store
+from retroformer.rollout import improve, is_complete, rollout
+from retroformer.store import AdviceRow, AttemptRow, NewInvalid, NewReflection, NewTrajectory
 
 
 class Budget:
-    """What may still be spent. Checked before a unit starts, so a unit in flight is finished and kept."""
+    """What may be spent, by all processes that work on one store.
 
-    def __init__(self, limits: Spending, spent: Usage, section: str = "collect") -> None:
-        self._limits, self.spent, self._section = limits, spent, section
+    It is checked before a unit starts, so a unit in flight is finished and kept.
+    """
 
-    def charge(self, usage: Usage) -> None:
-        self.spent += usage
+    def __init__(self, limits: Spending, spent: Callable[[], Usage], section: str = "collect") -> None:
+        self._limits, self._spent, self._section = limits, spent, section
 
     def check(self) -> None:
-        """Raises BudgetExhausted where the limit is reached."""
-        tokens = self.spent.prompt_tokens + self.spent.completion_tokens
-        for name, spent, limit in (
+        """Read the accounts, which also shows that the store answers. Raises BudgetExhausted, StoreError."""
+        spent = self._spent()
+        tokens = spent.prompt_tokens + spent.completion_tokens
+        for name, used, limit in (
             ("tokens", tokens, self._limits.tokens),
-            ("dollars", self.spent.dollars, self._limits.dollars),
+            ("dollars", spent.dollars, self._limits.dollars),
         ):
-            if limit is not None and spent >= limit:
+            if limit is not None and used >= limit:
                 raise BudgetExhausted(
-                    f"The budget of {limit:g} {name} is spent ({spent:g}). What was made is stored: "
+                    f"The budget of {limit:g} {name} is spent ({used:g}). What was made is stored: "
                     f"raise {self._section}.{name} and run the same command again to go on."
                 )
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """Everything that is stored about one task of an arm, trial 0 of the shared arm included."""
+
+    trajectories: dict[Key, Trajectory] = field(default_factory=dict)
+    reflections: dict[Key, Reflection] = field(default_factory=dict)
 
 
 class Experience:
@@ -45,7 +57,7 @@ class Experience:
 
     def __init__(
         self,
-        store: Store,
+        ledger: Ledger,
         arm: str,
         pool: EnvironmentPool,
         agent: Agent,
@@ -58,15 +70,57 @@ class Experience:
         first_trial_arm: str | None = None,
         told: Callable[[str], None] = lambda outcome: None,
     ) -> None:
-        self._store, self._arm, self._pool, self._agent, self._loop = store, arm, pool, agent, loop
+        self._ledger, self.arm, self._pool, self._loop = ledger, arm, pool, loop
+        self._agent = replace(agent, actor=_UntilStoreFails(agent.actor, ledger))
         self._seed, self._budget, self._slots, self._repeats = seed, budget, slots, repeats
         self._first_trial_arm = first_trial_arm or arm
-        self._told = told
+        self.told = told
+        self._facts: dict[str, TaskFacts] = {}
+        """What is stored about the tasks that are being improved, by task id."""
         self.unfinished: set[str] = set()
         """Ids of tasks that the infrastructure left for the next run."""
 
-    async def improve(self, task: Task, candidates: int) -> None:
-        """Algorithm 1 for one task; a reflection that cannot be had leaves the task for the next run."""
+    def incomplete(self, tasks: Sequence[Task], candidates: int) -> tuple[list[Task], list[AttemptRow]]:
+        """Which of these tasks lack a fact, and the attempts at the others. Asks the store; for the ledger's thread."""
+        store, ids = self._ledger.store, [task.id for task in tasks]
+        attempts: defaultdict[str, list[AttemptRow]] = defaultdict(list)
+        advised: defaultdict[str, list[AdviceRow]] = defaultdict(list)
+        for arm in dict.fromkeys((self._first_trial_arm, self.arm)):
+            for attempt in store.attempt_rows(arm, ids):
+                attempts[attempt.task_id].append(attempt)
+        for advice in store.advice_rows(self.arm, ids) if self._loop.trials > 1 else ():
+            advised[advice.task_id].append(advice)
+        left, done = [], list[AttemptRow]()
+        for task in tasks:
+            rows = attempts[task.id]
+            complete = is_complete(
+                {(row.trial, row.candidate, row.repeat): row for row in rows},
+                {(row.trial, row.candidate) for row in advised[task.id]},
+                trials=self._loop.trials,
+                candidates=candidates,
+                repeats=self._repeats,
+            )
+            if complete:
+                done += rows
+            else:
+                left.append(task)
+        return left, done
+
+    def facts_of(self, task_ids: Sequence[str]) -> dict[str, TaskFacts]:
+        """Everything stored about these tasks, by task id. Asks the store; for the ledger's thread."""
+        store, facts = self._ledger.store, {task_id: TaskFacts() for task_id in task_ids}
+        for arm in dict.fromkeys((self._first_trial_arm, self.arm)):
+            for key, trajectory in store.stream_trajectories(arm, task_ids):
+                facts[key.task_id].trajectories[key] = trajectory
+        for stored in store.stream_reflections(self.arm, task_ids) if self._loop.trials > 1 else ():
+            facts[stored.key.task_id].reflections[stored.key] = stored.reflection
+        return facts
+
+    async def improve(self, task: Task, candidates: int, facts: TaskFacts | None = None) -> None:
+        """Algorithm 1 for one task; a reflection that cannot be had leaves the task for the next run.
+
+        `facts` is what the store holds about the task, where the caller has asked for it.
+        """
 
         async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
             keys = [self._key(task, trial, candidate, repeat) for repeat in range(self._repeats if trial else 1)]
@@ -78,26 +132,35 @@ class Experience:
         async def advise(failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int) -> Reflection:
             return await self.reflection(failure, memory, self._key(task, trial, candidate), previous)
 
+        if facts is None:
+            facts = (await self._ledger.ask(self.facts_of, [task.id]))[task.id]
+        self._facts[task.id] = facts
         try:
             await improve(attempt, advise, self._loop, candidates)
         except InfrastructureFailure:
             self.unfinished.add(task.id)  # It is stored with its cause and counted; its key is still free.
+        finally:
+            del self._facts[task.id]
 
     async def trajectory(self, task: Task, memory: Memory, key: Key) -> Trajectory:
-        """The attempt under this key: from the store, or played now. Invalid where the infrastructure kept failing."""
-        if found := self._store.trajectory(key):
-            self._told(found.outcome.value)
-            return found
+        """The attempt under this key: from the store, or played now. Invalid where the infrastructure kept failing.
+
+        Raises:
+            BudgetExhausted: nothing more may be spent.
+            StoreError: the store failed; nothing more is played.
+        """
+        if stored := await self._stored_trajectory(key):
+            self.told(stored.outcome.value)
+            return stored
         for _ in range(1 + self._loop.retries):
             async with self._slots:
-                self._budget.check()
+                await self._ledger.ask(self._budget.check)
                 trajectory = await self._play(task, memory, key)
-            self._budget.charge(trajectory.usage)
             if trajectory.outcome is not Outcome.INVALID:
-                trajectory = self._store.add_trajectory(key, trajectory)
+                trajectory = await self._ledger.keep_trajectory(NewTrajectory(key, trajectory))
                 break
-            self._store.add_invalid(key, trajectory.cause, trajectory.usage)
-        self._told(trajectory.outcome.value)
+            await self._ledger.keep_invalid(NewInvalid(key, trajectory.cause, trajectory.usage))
+        self.told(trajectory.outcome.value)
         return trajectory
 
     async def _play(self, task: Task, memory: Memory, key: Key) -> Trajectory:
@@ -112,27 +175,38 @@ class Experience:
 
         Raises:
             InfrastructureFailure: it could not be had, `loop.retries` times over.
+            BudgetExhausted: nothing more may be spent.
+            StoreError: the store failed; nothing more is asked for.
         """
-        if found := self._store.reflection(key):
-            return found
+        if stored := await self._stored_reflection(key):
+            return stored
         for tries_left in reversed(range(1 + self._loop.retries)):
             try:
                 async with self._slots:
-                    self._budget.check()
+                    await self._ledger.ask(self._budget.check)
                     written = await self._agent.reflector.reflect(failure, memory, self._draw(key))
             except InfrastructureFailure as error:
-                self._store.add_invalid(key, str(error), Usage())
-                self._told(Outcome.INVALID.value)
+                await self._ledger.keep_invalid(NewInvalid(key, str(error), Usage()))
+                self.told(Outcome.INVALID.value)
                 if not tries_left:
                     raise
             else:
-                self._budget.charge(written.usage)
-                self._told("reflections")
-                return self._store.add_reflection(key, previous_candidate, written)
+                self.told("reflections")
+                return await self._ledger.keep_reflection(NewReflection(key, previous_candidate, written))
         raise AssertionError("unreachable: the last try returns or raises")
 
+    async def _stored_trajectory(self, key: Key) -> Trajectory | None:
+        if facts := self._facts.get(key.task_id):
+            return facts.trajectories.get(key)
+        return await self._ledger.ask(self._ledger.store.trajectory, key)
+
+    async def _stored_reflection(self, key: Key) -> Reflection | None:
+        if facts := self._facts.get(key.task_id):
+            return facts.reflections.get(key)
+        return await self._ledger.ask(self._ledger.store.reflection, key)
+
     def _key(self, task: Task, trial: int, candidate: int = 0, repeat: int = 0) -> Key:
-        arm = self._arm if trial else self._first_trial_arm
+        arm = self.arm if trial else self._first_trial_arm
         return Key(arm=arm, task_id=task.id, trial=trial, candidate=candidate, repeat=repeat)
 
     def _draw(self, key: Key) -> int:
@@ -143,3 +217,15 @@ class Experience:
         repeat = f"|{key.repeat}" if key.repeat else ""
         text = f"{self._seed}|{key.task_id}|{key.trial}|{key.candidate}{repeat}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
+
+
+@dataclass(frozen=True)
+class _UntilStoreFails:
+    """An actor whose model is not asked again once the store has failed: its attempt could not be stored."""
+
+    actor: Actor
+    ledger: Ledger
+
+    async def act(self, scene: Scene) -> Move:
+        self.ledger.check()
+        return await self.actor.act(scene)

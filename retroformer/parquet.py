@@ -1,21 +1,47 @@
 """The facts of a run as Parquet files, for the tools that people know; and back.
 
-`trajectories.parquet` and `reflections.parquet` have a row a fact: its key, a few columns to look at, and `record`, the
-whole fact as JSON. Only the key and `record` are read back, so the other columns may be changed freely.
+`trajectories.parquet` and `reflections.parquet` have a row a fact: its key, a few columns to look at, the hash of its
+conditions, and `record`, the whole fact as JSON. Only key, hash and record are read back, so the other columns may be
+changed freely. The metadata of both files hold the conditions themselves.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import ValidationError
+
+from retroformer.canonical import sha256_of
+from retroformer.conditions import check_imported
 from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.rating import rated_reflections
-from retroformer.records import Key, Reflection, Trajectory
-from retroformer.store import Store, open_store
+from retroformer.rating import Rating, ratings
+from retroformer.records import Key, Outcome, Reflection, Trajectory
+from retroformer.store import NewReflection, NewTrajectory, Store, open_store
+from retroformer.store.schema import KEY, UNDECLARED
 
-_FILES = ("trajectories.parquet", "reflections.parquet")
+if TYPE_CHECKING:
+    import pyarrow
+
+_ROWS_AT_ONCE = 2000
+"""Rows of a file that are in memory together."""
+_CONDITIONS = b"retroformer.conditions"
+"""Key of the file metadata: a JSON object of conditions by their sha256."""
+
+Row = dict[str, Any]
+
+
+class _File(NamedTuple):
+    """One of the two files."""
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    """Names and Arrow types of the columns behind the key."""
+    rows: Callable[[Store, str], Iterator[Row]]
+    fact: Callable[[Row], NewTrajectory | NewReflection]
+    """The fact of a row. Raises ValueError with the name of the field at fault."""
 
 
 def export_run(experiment: Experiment, folder: Path) -> str:
@@ -24,78 +50,233 @@ def export_run(experiment: Experiment, folder: Path) -> str:
     Raises:
         MissingInput: the run has no facts.
     """
-    store = open_store(experiment)
-    try:
+    with closing(open_store(experiment)) as store:
         arms = store.arms()
         if not arms:
             raise MissingInput(f"No facts of the run {experiment.run!r} in {store.url}: collect or evaluate first.")
-        trajectories = [row for arm in arms for row in _trajectory_rows(store, arm)]
-        reflections = [row for arm in arms for row in _reflection_rows(store, arm)]
-    finally:
-        store.close()
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in zip(_FILES, (trajectories, reflections), strict=True):
-        _write(rows, folder / name)
-    return f"{len(trajectories)} trajectories and {len(reflections)} reflections are in {folder}"
+        conditions = {sha256_of(record): record for arm in arms if (record := store.conditions(arm))}
+        folder.mkdir(parents=True, exist_ok=True)
+        counts = [_write(file, store, arms, conditions, folder / file.name) for file in _FILES]
+    return f"{counts[0]} trajectories and {counts[1]} reflections are in {folder}"
 
 
 def import_run(experiment: Experiment, folder: Path) -> str:
-    """Add the facts of both files to the run's store; those that are there already stay as they are.
+    """Add the facts of both files to the run's store, all or none; those that are there already stay as they are.
 
     Raises:
         MissingInput: a file is not there.
-        ConfigError: a file is not of this kind.
+        ConfigError: a file is not of this kind, a fact cannot be true, or it was made under other conditions than
+            the config or the run's own facts.
     """
-    rows = {name: _read(folder / name) for name in _FILES}
-    store = open_store(experiment)
-    try:
-        for row in rows["trajectories.parquet"]:
-            store.add_trajectory(_key(row), Trajectory.model_validate_json(row["record"]))
-        for row in rows["reflections.parquet"]:
-            record = Reflection.model_validate_json(row["record"])
-            store.add_reflection(_key(row), row["previous_candidate"], record)
-    finally:
-        store.close()
-    counts = [len(found) for found in rows.values()]
-    return f"{counts[0]} trajectories and {counts[1]} reflections are in {experiment.store_url}"
+    bound = _checked(experiment, folder)
+    with closing(open_store(experiment)) as store:
+        for arm, record in bound.items():
+            store.declare(arm, record)
+        new = store.add_all(lambda: (fact for file in _FILES for _, fact in _facts(file, folder / file.name)))
+        said = " and ".join(f"{_length(folder / file.name)} {file.name.removesuffix('.parquet')}" for file in _FILES)
+    return f"{said} are in {store.url}, {new} of them new"
 
 
-def _trajectory_rows(store: Store, arm: str) -> Iterable[dict[str, Any]]:
-    for key, one in store.trajectories(arm).items():
-        columns = {"split": one.task.split, "outcome": one.outcome.value, "ending": one.ending.value}
-        numbers = {"episode_return": one.episode_return, "actions": len(one.steps)}
-        yield key.model_dump() | columns | numbers | {"record": one.model_dump_json()}
+def _checked(experiment: Experiment, folder: Path) -> dict[str, Mapping[str, Any]]:
+    """The conditions of every arm, once each row of both files has been looked at."""
+    hashes: dict[str, str] = {}
+    records: dict[str, Mapping[str, Any]] = {UNDECLARED: {}}
+    for file in _FILES:
+        path = folder / file.name
+        records |= _conditions_in(path)
+        seen = set[Key]()
+        for number, (row, fact) in enumerate(_facts(file, path), start=1):
+            if fact.key in seen:
+                raise ConfigError(f"{path}, row {number}: this key comes twice; keep one of the rows.")
+            seen.add(fact.key)
+            _check_environment(experiment, fact, f"{path}, row {number}")
+            sha256 = row["conditions_sha256"]
+            if sha256 not in records:
+                raise ConfigError(f"{path}, row {number}, conditions_sha256: {sha256!r} is not in the file's metadata.")
+            if hashes.setdefault(fact.key.arm, sha256) != sha256:
+                raise ConfigError(
+                    f"{path}, row {number}, conditions_sha256: facts of the arm {fact.key.arm!r} were made under two "
+                    "conditions; import them into two runs."
+                )
+    bound = {arm: records[sha256] for arm, sha256 in hashes.items()}
+    for arm, record in bound.items():
+        check_imported(record, experiment, arm)
+    return bound
 
 
-def _reflection_rows(store: Store, arm: str) -> Iterable[dict[str, Any]]:
-    ratings = {one.key: one.rating for one in rated_reflections(store, arm)}
-    for key, previous_candidate, one, _ in store.reflections(arm):
-        columns = {"text": one.text, "model": one.author.model, "rating": ratings.get(key)}
-        record = one.model_dump_json()
-        yield key.model_dump() | columns | {"previous_candidate": previous_candidate, "record": record}
+def _check_environment(experiment: Experiment, fact: NewTrajectory | NewReflection, where: str) -> None:
+    if not isinstance(fact, NewTrajectory):
+        return
+    environment, task = experiment.environment, fact.trajectory.task
+    if task.environment != environment.name:
+        raise ConfigError(
+            f"{where}, environment: a fact about {task.environment} cannot be imported into a run on "
+            f"{environment.name}; name its own config."
+        )
+    low, high = environment.returns
+    if not low <= fact.trajectory.episode_return <= high:
+        raise ConfigError(
+            f"{where}, reward: a return of {fact.trajectory.episode_return:g} is impossible in {environment.name}, "
+            f"where it lies between {low:g} and {high:g}."
+        )
 
 
-def _write(rows: list[dict[str, Any]], path: Path) -> None:
+def _trajectory(row: Row) -> NewTrajectory:
+    trajectory = Trajectory.model_validate_json(row["record"])
+    key = _key(row)
+    if key.task_id != trajectory.task.id:
+        raise ValueError(f"task_id: the key names {key.task_id!r}, the record {trajectory.task.id!r}")
+    if trajectory.outcome is Outcome.INVALID:
+        raise ValueError("outcome: an invalid attempt is not a fact")
+    return NewTrajectory(key, trajectory)
+
+
+def _reflection(row: Row) -> NewReflection:
+    key, previous_candidate = _key(row), row["previous_candidate"]
+    if key.trial < 1:
+        raise ValueError("trial: advice is for trial 1 or a later one")
+    if not isinstance(previous_candidate, int) or previous_candidate < 0:
+        raise ValueError(f"previous_candidate: {previous_candidate!r} is not a number of a candidate")
+    return NewReflection(key, previous_candidate, Reflection.model_validate_json(row["record"]))
+
+
+def _trajectory_rows(store: Store, arm: str) -> Iterator[Row]:
+    return store.exported_trajectories(arm)
+
+
+def _reflection_rows(store: Store, arm: str) -> Iterator[Row]:
+    rated = ratings(store, arm)
+    waiting = next(rated, None)
+    for row in store.exported_reflections(arm):
+        # Both come in the order of their keys, and each rating has its reflection.
+        mine = waiting is not None and _rated(waiting) == (row["task_id"], row["trial"], row["candidate"])
+        yield row | {"rating": waiting.rating if mine and waiting else None}
+        if mine:
+            waiting = next(rated, None)
+
+
+def _rated(rating: Rating) -> tuple[str, int, int]:
+    return rating.task_id, rating.trial, rating.candidate
+
+
+_KEY_COLUMNS = (("arm", "string"), ("task_id", "string"), *((name, "int64") for name in KEY[2:]))
+_FILES = (
+    _File(
+        "trajectories.parquet",
+        (
+            ("split", "string"),
+            ("outcome", "string"),
+            ("ending", "string"),
+            ("episode_return", "double"),
+            ("actions", "int64"),
+            ("conditions_sha256", "string"),
+            ("record", "string"),
+        ),
+        _trajectory_rows,
+        _trajectory,
+    ),
+    _File(
+        "reflections.parquet",
+        (
+            ("text", "string"),
+            ("model", "string"),
+            ("rating", "double"),
+            ("previous_candidate", "int64"),
+            ("conditions_sha256", "string"),
+            ("record", "string"),
+        ),
+        _reflection_rows,
+        _reflection,
+    ),
+)
+
+
+def _write(
+    file: _File, store: Store, arms: Iterable[str], conditions: Mapping[str, Mapping[str, Any]], path: Path
+) -> int:
+    """Write one file, which appears whole or not at all; the number of its rows."""
     import pyarrow
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    schema = pyarrow.schema(
+        [(name, pyarrow.type_for_alias(kind)) for name, kind in _KEY_COLUMNS + file.columns],
+        metadata={_CONDITIONS: json.dumps(conditions)},
+    )
+    partial = path.with_name(f"{path.name}.partial")
+    count = 0
+    with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
+        for arm in arms:
+            rows = file.rows(store, arm)
+            while some := list(_first(rows, _ROWS_AT_ONCE)):
+                writer.write_table(pyarrow.Table.from_pylist(some, schema))
+                count += len(some)
+    partial.replace(path)
+    return count
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _first(rows: Iterator[Row], count: int) -> Iterator[Row]:
+    for row, _ in zip(rows, range(count), strict=False):
+        yield row
+
+
+def _facts(file: _File, path: Path) -> Iterator[tuple[Row, NewTrajectory | NewReflection]]:
+    """The rows of a file and what they say. Raises MissingInput, ConfigError."""
+    import pyarrow
+
+    number = 0
+    try:
+        for batch in _opened(path).iter_batches(_ROWS_AT_ONCE):
+            for row in batch.to_pylist():
+                number += 1
+                try:
+                    yield row, file.fact(row)
+                except (ValidationError, ValueError, TypeError, KeyError) as error:
+                    raise ConfigError(f"{path}, row {number}, {_field(error)}") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(f"{path} is not an export of a run: {' '.join(str(error).split())}") from None
+
+
+def _field(error: Exception) -> str:
+    """`FIELD: what is wrong with it`."""
+    if isinstance(error, ValidationError):
+        fault = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(str(part) for part in fault['loc']) or 'record'}: {fault['msg']}."
+    return f"{error}: the column is missing." if isinstance(error, KeyError) else f"{error}."
+
+
+def _conditions_in(path: Path) -> dict[str, Mapping[str, Any]]:
+    """The conditions in the metadata of a file, by their sha256."""
+    metadata = _opened(path).schema_arrow.metadata or {}
+    if _CONDITIONS not in metadata:
+        raise ConfigError(
+            f"{path} does not say under which conditions its facts were made, as exports of earlier versions: "
+            "export the run again with this version."
+        )
+    try:
+        records: dict[str, Mapping[str, Any]] = json.loads(metadata[_CONDITIONS])
+        changed = [sha256 for sha256, record in records.items() if sha256_of(record) != sha256]
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise ConfigError(f"{path}: the conditions in its metadata are damaged; export the run again.") from None
+    if changed:
+        raise ConfigError(f"{path}: the conditions {changed[0][:12]} in its metadata were changed; export again.")
+    return records
+
+
+def _opened(path: Path) -> "pyarrow.parquet.ParquetFile":
+    import pyarrow
     import pyarrow.parquet
 
     if not path.is_file():
         raise MissingInput(f"No {path}: write it with `python -m retroformer export EXPERIMENT.yaml FOLDER`.")
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
-        for row in rows[:1]:
-            json.loads(row["record"])
-            _key(row)
-    except (pyarrow.ArrowException, KeyError, ValueError) as error:
-        raise ConfigError(f"{path} is not an export of a run: {error}") from None
-    return rows
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(f"{path} is not an export of a run: {' '.join(str(error).split())}") from None
 
 
-def _key(row: dict[str, Any]) -> Key:
-    return Key(**{name: row[name] for name in Key.model_fields})
+def _length(path: Path) -> int:
+    return int(_opened(path).metadata.num_rows)
+
+
+def _key(row: Row) -> Key:
+    return Key(**{name: row[name] for name in KEY})

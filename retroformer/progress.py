@@ -5,13 +5,15 @@ A terminal gets a live bar with the words under it. A log gets whole lines, now 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
+
+from retroformer.store import AttemptRow
 
 LOG_SECONDS = 30.0
 """Between two lines in a log."""
@@ -41,6 +43,11 @@ class Tally:
         """One more success, failure, invalid or reflection."""
         self.counts[what] += 1
         self._line.show(self._line.done, str(self))
+
+    def done(self, attempts: Sequence[AttemptRow], tasks: int) -> None:
+        """So many more tasks are done; `attempts` are those that were found in the store."""
+        self.counts.update(attempt.outcome for attempt in attempts)
+        self._line.show(self._line.done + tasks, str(self))
 
     def advance(self) -> None:
         """One more unit is done."""

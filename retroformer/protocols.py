@@ -1,7 +1,7 @@
 """The roles. Each is one or two methods; nobody inherits to be accepted."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from retroformer.records import Memory, Record, Reflection, Step, Task, Trajectory, Transition, Usage
 
@@ -52,6 +52,15 @@ class Taskset(Protocol):
 
     def environment(self) -> Environment:
         """A fresh environment that can play any of these tasks."""
+        ...
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """A taskset that knows which data its tasks are made of."""
+
+    def fingerprint(self) -> str:
+        """The sha256 of these data; empty where the tasks are generated. Raises MissingInput."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,6 +37,8 @@ class Provenance(Record):
 
     models: dict[str, ServedModel]
     dtype: str
+    quantization: str = "none"
+    """How the weights of the base are packed, such as `nf4`."""
     versions: dict[str, str]
 
 
@@ -61,11 +63,15 @@ def folder_sha256(folder: Path) -> str:
     files = [path for path in folder.glob("*") if path.is_file() and any(fnmatch(path.name, name) for name in patterns)]
     if not any(path.suffix == ".safetensors" for path in files):
         raise MissingInput(f"No model or adapter in {str(folder)!r}: expected a folder with .safetensors files.")
+    return files_sha256({path.name: path for path in files})
+
+
+def files_sha256(files: Mapping[str, Path]) -> str:
+    """Of the contents of these files under these names, in the order of the names. Raises OSError."""
     digest = hashlib.sha256()
-    for path in sorted(files):
+    for name, path in sorted(files.items()):
         with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.name} {content}\n".encode())
+            digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()
 
 

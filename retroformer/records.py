@@ -48,7 +48,7 @@ class Step(Record):
     thought: str = ""
     action: str
     observation: str
-    reward: float = 0.0
+    reward: Annotated[float, Field(allow_inf_nan=False)] = 0.0
 
 
 class Outcome(StrEnum):
@@ -80,7 +80,7 @@ class Usage(Record):
     calls: NonNegative = 0
     prompt_tokens: NonNegative = 0
     completion_tokens: NonNegative = 0
-    dollars: Annotated[float, Field(ge=0)] = 0.0
+    dollars: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -182,13 +182,11 @@ class Key(Record):
     repeat: NonNegative = 0
 
 
-class RatedReflection(Record):
-    """A reflection and the returns of the trials before and after it (one return after per repeat)."""
+class Returns:
+    """The returns around a reflection: of the trial before it, and of each repeat of the trial after it."""
 
-    key: Key
-    reflection: Reflection
     return_before: float
-    returns_after: Annotated[tuple[float, ...], Field(min_length=1)]
+    returns_after: tuple[float, ...]
 
     @property
     def rating(self) -> float:
@@ -200,6 +198,24 @@ class RatedReflection(Record):
         """Of the rating; 0 with a single repeat, where it cannot be known."""
         repeats = len(self.returns_after)
         return stdev(self.returns_after) / math.sqrt(repeats) if repeats > 1 else 0.0
+
+
+class RatedReflection(Record, Returns):
+    """A reflection and the returns of the trials before and after it (one return after per repeat)."""
+
+    key: Key
+    reflection: Reflection
+    return_before: float
+    returns_after: Annotated[tuple[float, ...], Field(min_length=1)]
+
+    @property
+    def text(self) -> str:
+        return self.reflection.text
+
+    @property
+    def trajectory(self) -> tuple[str, int]:
+        """Which failure it looked at: the task and the trial after it."""
+        return self.key.task_id, self.key.trial
 
 
 class PreferencePair(Record):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
 from typing import Protocol, TypeVar
 
 from retroformer.config import Loop
@@ -50,6 +50,49 @@ async def improve(attempt: Attempt, advise: Advise, loop: Loop, candidates: int)
             return
         accepted = max(range(candidates), key=lambda c: retries[c].episode_return)
         memory, trajectory = memories[accepted], retries[accepted]
+
+
+class Made(Protocol):
+    """What `is_complete` looks at in an attempt that has been made."""
+
+    @property
+    def failed(self) -> bool: ...
+
+    @property
+    def episode_return(self) -> float: ...
+
+
+def is_complete(
+    attempts: Mapping[tuple[int, int, int], Made],
+    advised: Set[tuple[int, int]],
+    *,
+    trials: int,
+    candidates: int,
+    repeats: int = 1,
+) -> bool:
+    """Whether `improve` would find everything it asks for about a task.
+
+    Args:
+        attempts: what has been made, by trial, candidate and repeat.
+        advised: trial and candidate of the reflections that have been written.
+        trials: attempts at the task, the first included.
+        candidates: reflections on each failure.
+        repeats: attempts with each reflection.
+    """
+    accepted = 0
+    for trial in range(1, trials):
+        attempt = attempts.get((trial - 1, accepted, 0))
+        if attempt is None:
+            return False
+        if not attempt.failed:
+            return True
+        tried = [(trial, candidate) for candidate in range(candidates)]
+        if not advised >= set(tried):
+            return False
+        if not all((*one, repeat) in attempts for one in tried for repeat in range(repeats)):
+            return False
+        accepted = max(range(candidates), key=lambda c: attempts[trial, c, 0].episode_return)
+    return (trials - 1, accepted, 0) in attempts
 
 
 async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, loop: Loop, seed: int = 0) -> Trajectory:

@@ -39,8 +39,8 @@ def stored_failures(store: Store, arms: Iterable[str], loop: Loop) -> list[Failu
     """Those of the arms, each trial of a task once, by its first arm."""
     found: dict[tuple[str, int], Failure] = {}
     for arm in arms:
-        attempts = store.trajectories(arm)
-        advice = {one.key: one for one in store.reflections(arm)}
+        attempts = dict(store.stream_trajectories(arm))
+        advice = {one.key: one for one in store.stream_reflections(arm)}
         for key, accepted, reflection, _ in advice.values():
             attempt = attempts[_before(key, accepted)]
             memory = _memory(advice, key, accepted, loop)

@@ -1,12 +1,14 @@
 """What each stage reads from the store, as plain lists; and one sentence where there is nothing to read."""
 
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 
 from retroformer.arms import WRITTEN, collecting, is_rated
+from retroformer.conditions import check_training_facts
 from retroformer.config import Experiment
 from retroformer.errors import MissingInput
-from retroformer.rating import preference_pairs, rated_reflections
+from retroformer.rating import Rating, counted, preference_pairs, rated_reflections, ratings
 from retroformer.records import PreferencePair, RatedReflection
 from retroformer.store import Store, open_store
 from train.dataset import Prompt
@@ -16,7 +18,7 @@ from train.failures import Failure, stored_failures
 def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
     """All advice written by rule, with its prompts. Raises MissingInput where there is none."""
     with _open(experiment, "collect warm") as store:
-        found = [(row.reflection.prompt, row.reflection.text) for row in store.reflections(WRITTEN)]
+        found = [(row.reflection.prompt, row.reflection.text) for row in store.stream_reflections(WRITTEN)]
         if not found:
             raise MissingInput(
                 f"No written advice in {store.url}: run `python -m collect warm EXPERIMENT.yaml` first "
@@ -28,11 +30,13 @@ def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
 def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
     """Reflections that made the next trial better, with their prompts. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        known = _rated(store, experiment)
-        found = [(one.reflection.prompt, one.reflection.text) for one in known if one.rating > 0]
+        signs = Counter[str]()
+        rated = counted(_rated(store, experiment), signs)
+        found = [(rating.reflection.prompt, rating.text) for rating in rated if rating.rating > 0]
+        _refuse_unrated(store, signs)
         if not found:
             raise MissingInput(
-                f"No positively rated reflections in {store.url} ({len(known)} are rated, {_signs(known)}): collect "
+                f"No positively rated reflections in {store.url} ({signs.total()} are rated, {_said(signs)}): collect "
                 "more tasks or candidates, or warm the reflector up first (`python -m collect warm`, "
                 "`python -m train warm`)."
             )
@@ -43,12 +47,13 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
     """Reflections on one trajectory of which one is rated better. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
         # An arm at a time: the same trial of the same task is another trajectory in another arm.
-        by_arm = [rated_reflections(store, arm) for arm in _rated_arms(store, experiment)]
-        found = [pair for some in by_arm for pair in preference_pairs(some)]
+        found = [pair for arm in _rated_arms(store, experiment) for pair in preference_pairs(store, arm)]
         if not found:
-            everything = _rated(store, experiment)
+            signs = Counter[str]()
+            deque(counted(_rated(store, experiment), signs), maxlen=0)
+            _refuse_unrated(store, signs)
             raise MissingInput(
-                f"No preference pairs in {store.url} ({len(everything)} reflections are rated, {_signs(everything)}; "
+                f"No preference pairs in {store.url} ({signs.total()} reflections are rated, {_said(signs)}; "
                 "ties make no pairs): collect more tasks, or more candidates for each failure."
             )
         return found
@@ -57,13 +62,18 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
 def rated(experiment: Experiment) -> list[RatedReflection]:
     """Every rated reflection. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        return _rated(store, experiment)
+        arms = _rated_arms(store, experiment)
+        found = [reflection for arm in arms for reflection in rated_reflections(store, arm)]
+        _refuse_unrated(store, found)
+        return found
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:
     """Each different prompt of the rated reflections once. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        return list(dict.fromkeys(one.reflection.prompt for one in _rated(store, experiment)))
+        found = list(dict.fromkeys(rating.reflection.prompt for rating in _rated(store, experiment)))
+        _refuse_unrated(store, found)
+        return found
 
 
 def failures(experiment: Experiment) -> list[Failure]:
@@ -81,19 +91,25 @@ def failures(experiment: Experiment) -> list[Failure]:
 
 
 def _rated_arms(store: Store, experiment: Experiment) -> list[str]:
-    return [arm for arm in store.arms() if is_rated(arm, experiment.round)]
+    """Arms to train on. Raises ConfigError where one was made under other conditions than the config describes."""
+    arms = [arm for arm in store.arms() if is_rated(arm, experiment.round)]
+    check_training_facts(store, experiment, arms)
+    return arms
 
 
-def _rated(store: Store, experiment: Experiment) -> list[RatedReflection]:
-    found = [one for arm in _rated_arms(store, experiment) for one in rated_reflections(store, arm)]
+def _rated(store: Store, experiment: Experiment) -> Iterator[Rating]:
+    """The ratings of all rounds so far, with their reflections."""
+    return (rating for arm in _rated_arms(store, experiment) for rating in ratings(store, arm, records=True))
+
+
+def _refuse_unrated(store: Store, found: Sized) -> None:
+    """Raises MissingInput where no reflection was rated."""
     if not found:
         raise MissingInput(f"No rated reflections in {store.url}: run `python -m collect EXPERIMENT.yaml` first.")
-    return found
 
 
-def _signs(known: list[RatedReflection]) -> str:
-    positive, negative = sum(one.rating > 0 for one in known), sum(one.rating < 0 for one in known)
-    return f"{positive} positive, {negative} negative, {len(known) - positive - negative} zero"
+def _said(signs: Counter[str]) -> str:
+    return ", ".join(f"{signs[sign]} {sign}" for sign in ("positive", "negative", "zero"))
 
 
 @contextmanager

@@ -17,10 +17,13 @@ import torch
 from torch import Tensor
 
 from retroformer.arms import LIVE
-from retroformer.assembly import Page, check_prompts, conditions, gather_all, parts
+from retroformer.assembly import Page, check_prompts, gather_all, parts
+from retroformer.conditions import conditions
 from retroformer.config import Experiment
 from retroformer.errors import InfrastructureFailure
 from retroformer.experience import Budget, Experience
+from retroformer.ledger import Ledger
+from retroformer.provenance import Provenance
 from retroformer.records import Author, Key, Outcome, Reflection, Sampling
 from retroformer.reflectors.baseline import NoReflector
 from retroformer.store import Store, open_store
@@ -40,19 +43,19 @@ def live_returns(page: Page, failures: Sequence[Failure]) -> Iterator["LiveRetur
     """
     experiment = page.experiment
     check_prompts(experiment)
-    with closing(open_store(experiment)) as store, asyncio.Runner() as runner:
+    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
             made = runner.run(stack.enter_async_context(parts(page, asks_reflector=False)))
-            store.bind(LIVE, conditions_of_play(experiment, made.actor_sha256))
+            store.declare(LIVE, conditions_of_play(experiment, made.provenance))
             experience = Experience(
-                store,
+                ledger,
                 LIVE,
                 made.pool,
                 made.agent(NoReflector()),  # Reflections come from the policy.
                 experiment.loop,
                 experiment.seed,
-                Budget(experiment.collect, store.usage(LIVE)),
+                Budget(experiment.collect, lambda: store.usage(LIVE)),
                 slots=asyncio.Semaphore(experiment.loop.concurrency),
             )
             yield LiveReturns(experiment, store, experience, runner, failures)
@@ -60,9 +63,9 @@ def live_returns(page: Page, failures: Sequence[Failure]) -> Iterator["LiveRetur
             runner.run(stack.aclose())
 
 
-def conditions_of_play(experiment: Experiment, actor_sha256: str | None = None) -> dict[str, Any]:
+def conditions_of_play(experiment: Experiment, provenance: Provenance | None = None) -> dict[str, Any]:
     """What a rollout depends on besides the failure and the text; who wrote the text does not matter."""
-    known = conditions(experiment, None, actor_sha256)
+    known = conditions(experiment, provenance)
     del known["reflector"]
     return known | {"repeats": experiment.collect.repeats}
 
@@ -89,7 +92,7 @@ class LiveReturns:
         self._tokenizer = load_tokenizer(experiment.train)
         self._numbers: dict[tuple[str, int], dict[str, int]] = {}
         """Of the texts that were tried on a failure, by task and trial."""
-        for stored in store.reflections(LIVE):
+        for stored in store.stream_reflections(LIVE):
             texts = self._numbers.setdefault((stored.key.task_id, stored.key.trial), {})
             texts[stored.reflection.text] = stored.key.candidate
 
@@ -105,7 +108,7 @@ class LiveReturns:
         if all(rating is None for rating in ratings.values()):
             raise InfrastructureFailure(
                 f"None of the {len(ratings)} reflections of update {update + 1} could be tried: run the same command "
-                f"again to go on. The last cause: {self._store.invalid_causes(LIVE)[-1]}"
+                f"again to go on. The last cause: {self._store.last_cause(LIVE)}"
             )
         found = (ratings[one] for one in said)
         return torch.tensor([torch.nan if rating is None else rating for rating in found])

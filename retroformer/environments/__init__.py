@@ -9,7 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from retroformer.environments.sections import Alfworld, EnvironmentSection, Hotpotqa, Programming, Webshop
 from retroformer.errors import ConfigError
-from retroformer.protocols import Taskset
+from retroformer.protocols import Fingerprinted, Taskset
+from retroformer.provenance import files_sha256, package_versions
 
 ENTRY_POINTS = "retroformer.environments"
 """Where an installed package names its environments: NAME = "module", which has `Section` and `taskset`. Names of our
@@ -27,6 +28,33 @@ def taskset(section: EnvironmentSection, seed: int = 0) -> Taskset:
     """The tasks that a section describes, importing only what they need. Raises ConfigError, MissingInput."""
     made: Taskset = _module(section.name).taskset(section, seed)
     return made
+
+
+def fingerprint(section: EnvironmentSection, seed: int = 0) -> str:
+    """The sha256 of the data that the tasks of this split are made of; empty where they are made of none.
+
+    A taskset says so itself (`fingerprint()`); of one that does not, all files in `environment.data` count.
+
+    Raises:
+        MissingInput: the data are not there.
+    """
+    source = taskset(section, seed)
+    if isinstance(source, Fingerprinted):
+        return source.fingerprint()
+    if section.data is None:
+        return ""
+    if section.data.is_file():
+        return files_sha256({section.data.name: section.data})
+    files = (path for path in section.data.rglob("*") if path.is_file())
+    return files_sha256({str(path.relative_to(section.data)): path for path in files})
+
+
+def environment_versions(section: EnvironmentSection) -> dict[str, str]:
+    """Versions of the packages that decide how an environment answers."""
+    if section.name in _OWN:
+        return package_versions(section.packages)
+    points = entry_points(group=ENTRY_POINTS, name=section.name)
+    return {point.dist.name: point.dist.version for point in points if point.dist is not None}
 
 
 def section_of(value: Any) -> Any:

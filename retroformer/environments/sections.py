@@ -1,5 +1,6 @@
 """The environment section of an experiment page, one class for each environment; `name` says which."""
 
+import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -14,6 +15,10 @@ class EnvironmentSection(Section):
 
     success: ClassVar[str] = "as the environment says"
     """When an attempt solves a task: what an oracle evaluator tells, for reports."""
+    returns: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    """The lowest and the highest possible return of an attempt."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Packages whose version can change what the environment answers."""
     name: str
     """Which environment: one of this project, or of an installed package's entry points."""
     data: Path | None = None
@@ -32,6 +37,8 @@ class EnvironmentSection(Section):
 
 class Alfworld(EnvironmentSection):
     success: ClassVar[str] = "the game is won"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    packages: ClassVar[tuple[str, ...]] = ("alfworld", "textworld")
     name: Literal["alfworld"] = "alfworld"
     data: Path | None = None
     """A folder as ALFWORLD_DATA names it, or of SPLIT.tar.zst packs; without one $ALFWORLD_DATA, or where
@@ -52,6 +59,7 @@ class Alfworld(EnvironmentSection):
 
 class Hotpotqa(EnvironmentSection):
     success: ClassVar[str] = "exact match with the gold answer"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
     name: Literal["hotpotqa"] = "hotpotqa"
     data: Path | None = None
     """A folder with questions.jsonl[.xz], docstore.jsonl[.xz] and maybe splits.json; without one, the hub's dataset."""
@@ -86,6 +94,7 @@ class Hotpotqa(EnvironmentSection):
 
 class Webshop(EnvironmentSection):
     success: ClassVar[str] = "a reward of 1"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
     name: Literal["webshop"] = "webshop"
     data: Path | None = None
     """A folder with WebShop's files: items_shuffle*.json, items_ins_v2*.json and what else there is, maybe as .xz."""
@@ -103,6 +112,7 @@ class Webshop(EnvironmentSection):
 
 class Programming(EnvironmentSection):
     success: ClassVar[str] = "the hidden tests pass"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
     name: Literal["programming"] = "programming"
     data: Path | None = None
     """The folder with the files of the problem sets, as published."""

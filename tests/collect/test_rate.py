@@ -11,7 +11,7 @@ import pytest
 from collect.rate import rate_reflections
 from retroformer.assembly import Page
 from retroformer.errors import BudgetExhausted, ConfigError, InfrastructureFailure, MissingInput
-from retroformer.rating import preference_pairs, rated_reflections
+from retroformer.rating import preferences, rated_reflections
 from retroformer.records import Outcome
 from retroformer.store import open_store
 from tests.support.endpoint import Behaviour, Endpoint, moody
@@ -44,7 +44,7 @@ def test_every_failure_is_reflected_upon_in_pairs_and_every_reflection_rated(tmp
         said = collect(page)
         made = facts(page)
         store = open_store(page.experiment)
-        rated = rated_reflections(store, "collect")
+        rated = list(rated_reflections(store, "collect"))
         store.close()
     first = [one for key, one in made.trajectories.items() if key.trial == 0]
     failed = sum(one.outcome is Outcome.FAILURE for one in first)
@@ -55,7 +55,7 @@ def test_every_failure_is_reflected_upon_in_pairs_and_every_reflection_rated(tmp
     assert len(rated) == len(made.reflections) == len(server.requests)
     assert {one.rating for one in rated} <= {-1.0, 0.0, 1.0}
     assert f"{len(rated)} rated: " in said
-    assert f"; {len(preference_pairs(rated))} pairs" in said
+    assert f"; {len(list(preferences(rated)))} pairs" in said
     assert f"{7 * len(rated)} prompt, {3 * len(rated)} completion in {len(rated)} calls" in said
 
 
@@ -210,7 +210,7 @@ def test_repeats_of_a_retry_are_rolled_out_and_rated_together(tmp_path: Path) ->
         page = open_page(write_page(tmp_path, server.url), "collect.repeats=3", "loop.trials=2", "collect.tasks=3")
         collect(page)
         store = open_store(page.experiment)
-        rated = rated_reflections(store, "collect")
+        rated = list(rated_reflections(store, "collect"))
         store.close()
         assert len(rated) == len(server.requests)
     assert all(len(one.returns_after) == 3 and one.standard_error == 0 for one in rated)

@@ -39,7 +39,7 @@ def test_written_advice_is_never_rated(tmp_path: Path) -> None:
     page = open_page(write_page(tmp_path, NOBODY), "collect.written=2", "loop.concurrency=2")
     asyncio.run(write_advice(page))
     store = open_store(page.experiment)
-    assert rated_reflections(store, "written") == []
+    assert list(rated_reflections(store, "written")) == []
     assert store.trajectories("collect") == {}
     store.close()
 

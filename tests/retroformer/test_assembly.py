@@ -12,7 +12,6 @@ from retroformer.assembly import (
     Connections,
     check_prompts,
     chosen_tasks,
-    conditions,
     gather_all,
     make_actor,
     parts,
@@ -99,32 +98,6 @@ def test_prompts_in_the_wrong_grammar_are_refused_before_the_first_rollout(tmp_p
     check_prompts(experiment(tmp_path, "actor.kind=react"))
     with pytest.raises(ConfigError):
         check_prompts(experiment(tmp_path, "actor.kind=react", "environment.grammar=put"))
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "loop.trials=2",
-        "loop.concurrency=1",
-        "reflector.endpoint.base_url=http://else/v1",
-        "run=other",
-        "collect.tasks=1",
-    ],
-)
-def test_facts_do_not_depend_on_how_they_were_made(tmp_path: Path, override: str) -> None:
-    assert conditions(experiment(tmp_path, override), None) == conditions(experiment(tmp_path), None)
-
-
-@pytest.mark.parametrize(
-    "override",
-    ["seed=1", "loop.memory=1", "reflector.view=full", "environment.receptacles=20", "actor.kind=household"],
-)
-def test_facts_depend_on_what_was_asked(tmp_path: Path, override: str) -> None:
-    assert conditions(experiment(tmp_path, override), None) != conditions(experiment(tmp_path), None)
-
-
-def test_facts_depend_on_the_adapter(tmp_path: Path) -> None:
-    assert conditions(experiment(tmp_path), "ab") != conditions(experiment(tmp_path), "cd")
 
 
 def test_work_in_flight_is_finished_before_an_error_stops_a_stage() -> None:

@@ -101,24 +101,45 @@ def test_facts_come_in_the_order_of_their_keys(store: Store) -> None:
     assert list(store.trajectories("collect")) == keys
 
 
-def test_the_same_conditions_may_be_bound_again(store: Store) -> None:
-    store.bind("collect", {"seed": 0, "loop": {"memory": 3}})
-    store.bind("collect", {"loop": {"memory": 3}, "seed": 0})
-    store.bind("eval/trial 0", {"seed": 1})
+def test_the_same_conditions_may_be_declared_again(store: Store) -> None:
+    store.declare("collect", {"seed": 0, "loop": {"memory": 3}})
+    store.add_trajectory(KEY, attempt_at())
+    store.declare("collect", {"loop": {"memory": 3}, "seed": 0})
+    store.declare("eval/trial 0", {"seed": 1})
+
+
+def test_conditions_are_bound_by_the_first_fact_and_may_change_before_it(store: Store) -> None:
+    store.declare("collect", {"seed": 0})
+    store.declare("collect", {"seed": 7})
+    assert store.conditions("collect") is None
+    store.add_trajectory(KEY, attempt_at())
+    assert store.conditions("collect") == {"seed": 7}
 
 
 def test_changed_conditions_are_refused_and_named(store: Store) -> None:
-    store.bind("collect", {"seed": 0, "loop": {"memory": 3, "actions": 12}})
+    store.declare("collect", {"seed": 0, "loop": {"memory": 3, "actions": 12}})
+    store.add_trajectory(KEY, attempt_at())
     with pytest.raises(ConfigError) as refused:
-        store.bind("collect", {"seed": 7, "loop": {"memory": 3, "actions": 30}})
+        store.declare("collect", {"seed": 7, "loop": {"memory": 3, "actions": 30}})
     assert "loop.actions=12, not 30, seed=0, not 7" in str(refused.value)
     assert "run=NAME" in str(refused.value)
+
+
+def test_of_two_processes_with_different_conditions_the_second_to_store_is_refused(store: Store, url: str) -> None:
+    other = Store(url, store.experiment)
+    store.declare("collect", {"seed": 0})
+    other.declare("collect", {"seed": 7})
+    store.add_trajectory(KEY, attempt_at())
+    with pytest.raises(ConfigError, match="seed=0, not 7"):
+        other.add_reflection(RETRY, 0, advice("Say Paris."))
+    assert store.reflections("collect") == []
+    other.close()
 
 
 def test_many_stages_may_open_bind_and_write_a_new_store_at_once(url: str) -> None:
     def stage(number: int) -> str:
         opened = Store(url, "a race")
-        opened.bind("collect", {"seed": 0})
+        opened.declare("collect", {"seed": 0})
         kept = opened.add_trajectory(KEY, attempt_at(rewards=(float(number),)))
         opened.close()
         return f"{kept.episode_return:g}"

@@ -92,6 +92,8 @@ class Endpoint:
         self.usage: Body | None = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         self.latency_seconds = 0.0
         self.requests: list[Body] = []
+        self.answered = 0
+        """How many requests have been answered, in whichever way."""
         self.mood: Callable[[Body, int], Behaviour] | None = None
         """What becomes of a request that came so many times before, in place of `behaviour`."""
         self.before_answer: Callable[[int], None] = lambda number: None
@@ -161,6 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = self.server.endpoint.answer(self.path, body)
         if answer is not None:
             self.wfile.write(answer)
+        self.server.endpoint.answered += 1
         self.close_connection = answer is None or b"connection: close" in answer
 
     def log_message(self, *_: object) -> None:

@@ -13,6 +13,7 @@ from retroformer.arms import LIVE
 from retroformer.config import ActorSection, Loop
 from retroformer.errors import InfrastructureFailure
 from retroformer.experience import Budget, Experience
+from retroformer.ledger import Ledger
 from retroformer.protocols import Agent
 from retroformer.records import Key, Memory, Reflection, Usage
 from retroformer.reflectors.baseline import NoReflector
@@ -50,13 +51,13 @@ class Riddles:
     def rate(self, school: School, *texts: str, update: int = 0, asked: Sequence[int] = ()) -> list[float]:
         pool: Any = school
         experience = Experience(
-            self.store,
+            Ledger(self.store),
             LIVE,
             pool,
             Agent(ActorThatNeedsAdvice(), NoReflector()),
             self.page.loop,
             0,
-            Budget(self.page.collect, Usage()),
+            Budget(self.page.collect, Usage),
             slots=asyncio.Semaphore(1),
         )
         live = LiveReturns(self.page, self.store, experience, self.runner, [FAILURE, AGAIN])

@@ -54,6 +54,10 @@ class Pack:
     def ids(self) -> Sequence[str]:
         return tuple(self._copy.games)
 
+    def files(self) -> dict[str, Path]:
+        """The pack itself, which holds all games."""
+        return {self._path.name: self._path}
+
     def read(self, task_id: str) -> bytes | None:
         """The content of a game file; None where there is none."""
         if task_id not in self._copy.games:

@@ -23,6 +23,7 @@ from retroformer.environments.alfworld.grammar import in_grammar
 from retroformer.environments.alfworld.packs import Pack
 from retroformer.environments.sections import Alfworld
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.provenance import files_sha256
 from retroformer.records import Task
 
 TYPES = {
@@ -67,6 +68,10 @@ class ReleasedGames:
             chosen = f" of type {' or '.join(self._section.task_types)}" if self._section.task_types else ""
             raise MissingInput(f"No games{chosen} in {split!r} of {str(self._data())!r}: {_HOW_TO_GET_THEM}")
         return tuple(Task(id=id_, environment="alfworld", split=split) for id_ in ids)
+
+    def fingerprint(self) -> str:
+        """The sha256 of the games of the split. Raises MissingInput, UnknownTask."""
+        return files_sha256(self._open(self._section.split).files())
 
     def task(self, task_id: str) -> Task:
         """One game by id. Raises UnknownTask, with the ids that are close."""
@@ -134,6 +139,10 @@ class _Folder:
                 if Path(trial, "game.tw-pddl").is_file()
             ]
         return self._ids
+
+    def files(self) -> dict[str, Path]:
+        """The game files, by task id."""
+        return {task_id: Path(self._root, task_id, "game.tw-pddl") for task_id in self.ids()}
 
     def read(self, task_id: str) -> bytes | None:
         """The content of a game file; None where there is none."""

@@ -21,6 +21,7 @@ from typing import Any
 from retroformer.environments.hotpotqa.docstore import FORMAT, Page, page
 from retroformer.environments.hotpotqa.environment import Question
 from retroformer.errors import MissingInput, UnknownTask
+from retroformer.provenance import files_sha256
 
 ALL = "all"
 HUB_NAME, HUB_SUBSET = "hotpotqa/hotpot_qa", "distractor"
@@ -52,6 +53,11 @@ class Folder:
                 f"{unknown[0]!r} for one: the splits belong to other data."
             )
         return splits[name]
+
+    def fingerprint(self, *, pages: bool) -> str:
+        """The sha256 of the questions, and of the pages where asked. Raises MissingInput."""
+        names = ("questions.jsonl", *(("docstore.jsonl",) if pages else ()))
+        return files_sha256({name: self._file(name) for name in names})
 
     def docstore_name(self) -> str:
         """A file name that changes whenever the pages do. Raises MissingInput."""
@@ -102,6 +108,10 @@ class Hub:
                 "other splits come with the files of environment.data."
             )
         return list(dataset[name]["id"])
+
+    def fingerprint(self, *, pages: bool) -> str:
+        """A hash that changes with the dataset, whose pages and questions come together."""
+        return hashlib.sha256(self.docstore_name().encode()).hexdigest()
 
     def docstore_name(self) -> str:
         fingerprints = "".join(str(self._dataset[name]._fingerprint) for name in _HUB_SPLITS)

@@ -36,6 +36,10 @@ class HotpotqaTaskset:
             asked = self._with_context(asked)
         return tuple(Task(id=task_id, environment="hotpotqa", split=split) for task_id in asked)
 
+    def fingerprint(self) -> str:
+        """The sha256 of the questions, and of the pages where they come from the data. Raises MissingInput."""
+        return self._source.fingerprint(pages=self._section.docstore == "data" or self._section.context)
+
     def ids_by_question(self) -> dict[str, str]:
         """The task id of every question of the data, by `question_key`. Raises MissingInput."""
         return {question_key(question.text): task_id for task_id, question in self._source.questions.items()}

@@ -44,20 +44,27 @@ def load(name: str, folder: Path) -> ProblemSet:
     Raises:
         MissingInput: there is no such set or file, or it is damaged.
     """
+    path = problem_file(name, folder)
     if name.endswith(".jsonl"):
-        return _own(folder / name)
-    if name not in _SOURCES:
-        raise MissingInput(f"No problem set {name!r}: known are {', '.join(_SOURCES)}, or a file of your own, .jsonl.")
+        return _own(path)
     source = _SOURCES[name]
-    path = _path(folder, source.file)
     with _shape_of(path):
         problems = tuple(source.problem(row) for row in _rows(path))
     return ProblemSet(name=name, licence=source.licence, may_train=source.may_train, problems=problems)
 
 
+def problem_file(name: str, folder: Path) -> Path:
+    """The file of the set of this name. Raises MissingInput."""
+    if name.endswith(".jsonl"):
+        if not (folder / name).is_file():
+            raise MissingInput(f"There is no file {folder / name} of problems.")
+        return folder / name
+    if name not in _SOURCES:
+        raise MissingInput(f"No problem set {name!r}: known are {', '.join(_SOURCES)}, or a file of your own, .jsonl.")
+    return _path(folder, _SOURCES[name].file)
+
+
 def _own(path: Path) -> ProblemSet:
-    if not path.is_file():
-        raise MissingInput(f"There is no file {path} of problems.")
     with _shape_of(path):
         rows = list(_rows(path))
         problems = tuple(own_problem(row) for row in rows)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from retroformer.environments.programming.environment import ProgrammingEnvironment
 from retroformer.environments.programming.limits import Limits
-from retroformer.environments.programming.loading import load
+from retroformer.environments.programming.loading import load, problem_file
 from retroformer.environments.programming.problems import ProblemSet
 from retroformer.environments.sections import Programming
 from retroformer.errors import MissingInput
+from retroformer.provenance import files_sha256
 from retroformer.records import Task
 
 
@@ -23,6 +24,11 @@ class ProgrammingTaskset:
         split = self._section.split
         return tuple(Task(id=one.id, environment="programming", split=split) for one in self.problem_set.problems)
 
+    def fingerprint(self) -> str:
+        """The sha256 of the file of problems. Raises MissingInput."""
+        path = problem_file(self._section.split, self._folder)
+        return files_sha256({path.name: path})
+
     def environment(self) -> ProgrammingEnvironment:
         """An environment that can play any problem of the set. Raises MissingInput."""
         section = self._section
@@ -33,9 +39,13 @@ class ProgrammingTaskset:
     @cached_property
     def problem_set(self) -> ProblemSet:
         """What the data say. Raises MissingInput."""
+        return load(self._section.split, self._folder)
+
+    @property
+    def _folder(self) -> Path:
         if self._section.data is None:
             raise MissingInput("Set environment.data to the folder with the problems, such as HumanEval.jsonl.")
-        return load(self._section.split, Path(self._section.data))
+        return self._section.data
 
 
 def taskset(section: Programming, seed: int = 0) -> ProgrammingTaskset:

@@ -3,12 +3,15 @@
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 
 from retroformer.environments.sections import Webshop
+from retroformer.environments.webshop import files
 from retroformer.environments.webshop.environment import WebshopEnvironment
 from retroformer.environments.webshop.goals import Goals
 from retroformer.environments.webshop.shop import Shop
 from retroformer.errors import MissingInput, UnknownTask
+from retroformer.provenance import files_sha256
 from retroformer.records import Task
 
 _SPLITS = {"test": (0, 500), "validation": (500, 1500), "train": (1500, None), "all": (0, None)}
@@ -33,6 +36,13 @@ class WebshopTaskset:
         split = self._section.split
         return tuple(Task(id=str(idx), environment="webshop", split=split) for idx in self._places(split))
 
+    def fingerprint(self) -> str:
+        """The sha256 of WebShop's files. Raises MissingInput."""
+        needed = [files.require(self._folder, names) for names in (files.PRODUCTS, files.ATTRIBUTES)]
+        optional = (files.HUMAN_INSTRUCTIONS, files.PRICES, files.TITLE_NOUNS, files.goals_of(self._section.goals))
+        present = [path for names in optional if (path := files.find(self._folder, names))]
+        return files_sha256({path.name: path for path in needed + present})
+
     def environment(self) -> WebshopEnvironment:
         """An environment that can play any goal of the data. The first one on a machine builds the index.
 
@@ -54,9 +64,13 @@ class WebshopTaskset:
 
     @cached_property
     def _shop(self) -> Shop:
+        return Shop(self._folder)
+
+    @property
+    def _folder(self) -> Path:
         if self._section.data is None:
             raise MissingInput("WebShop's data have no place that is known: set environment.data to their folder.")
-        return Shop(self._section.data)
+        return self._section.data
 
     @cached_property
     def _goals(self) -> Goals:

@@ -1,0 +1,182 @@
+"""Connections to one SQLite file or one PostgreSQL server: errors that pass are retried, others are one sentence."""
+
+import itertools
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.dialects import postgresql, sqlite
+
+from retroformer.errors import StoreError
+from retroformer.store.schema import METADATA
+from retroformer.store.upgrade import upgrade
+
+Result = TypeVar("Result")
+
+PATIENCE_SECONDS = 60.0
+"""How long a transaction is retried after errors that may pass, such as a server that restarts."""
+_LOCK_SECONDS = 30
+"""How long a SQLite writer waits for another one."""
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 5.0
+_ROWS_AT_ONCE = 1000
+"""Rows of a stream that are in memory together."""
+
+_PASSING_STATES = ("08", "57P", "53300", "40001", "40P01", "55P03")
+"""SQLSTATE codes, or their beginnings, of lost connections, restarts, too many clients, and conflicts."""
+_PASSING_WORDS = (
+    "database is locked",
+    "database table is locked",
+    "connection failed",
+    "connection refused",
+    "server closed the connection",
+    "consuming input failed",
+    "the connection is closed",
+    "the connection is lost",
+    "terminating connection",
+    "starting up",
+    "shutting down",
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Database:
+    """Transactions on the tables of the store, from any thread."""
+
+    def __init__(self, url: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._patience, self._closing = patience_seconds, threading.Event()
+        self.url = url
+        with self._translated():
+            parsed = sa.make_url(url)
+            self.url = parsed.render_as_string(hide_password=True)
+            if parsed.get_backend_name() == "sqlite" and parsed.database:
+                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            self._engine = sa.create_engine(parsed)
+            self.dialect = self._engine.dialect.name
+            if self.dialect == "sqlite":
+                event.listen(self._engine, "connect", _tune_sqlite)
+                event.listen(self._engine, "begin", _begin_sqlite)
+            try:
+                self._create_tables()
+            except exc.IntegrityError:
+                # PostgreSQL lets two stages that start at once both create a table, and one of them fails.
+                self._create_tables()
+
+    def read(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Run `work` in a transaction that only reads. Raises StoreError."""
+        return self._patiently(work, self._engine)
+
+    def write(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Run `work` in a transaction, all or nothing; after an error that passes it runs again. Raises StoreError."""
+        return self._patiently(work, self._engine.execution_options(writes=True))
+
+    def stream(self, query: sa.Select[Any]) -> Iterator[sa.Row[Any]]:
+        """Rows of a query, a thousand in memory at a time. Raises StoreError."""
+        with self._translated(), self._engine.connect() as connection:
+            yield from connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
+
+    def close(self) -> None:
+        """Give the connections back, and stop waiting for a server that does not answer."""
+        self._closing.set()
+        self._engine.dispose()
+
+    def _patiently(self, work: Callable[[sa.Connection], Result], engine: sa.Engine) -> Result:
+        give_up = None
+        with self._translated():
+            for pause in _pauses():
+                try:
+                    with engine.begin() as connection:
+                        return work(connection)
+                except exc.DBAPIError as error:
+                    now = time.monotonic()
+                    give_up = give_up or now + self._patience
+                    if not _passes(error) or now + pause > give_up:
+                        raise
+                    _log.warning("The store %s does not answer (%s): trying again.", self.url, _reason(error))
+                    if self._closing.wait(pause):
+                        raise
+        raise AssertionError("unreachable: the pauses never end")
+
+    def _create_tables(self) -> None:
+        with self._engine.execution_options(writes=True).begin() as connection:
+            upgrade(connection)
+            for table in METADATA.sorted_tables:
+                connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+                for index in table.indexes:
+                    connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (exc.SQLAlchemyError, ModuleNotFoundError, OSError) as error:
+            if isinstance(error, StoreError):
+                raise
+            what = _reason(error)
+            raise StoreError(f"The store {self.url} cannot be used ({what}): {_hint(what)}.") from error
+
+
+def insert_into(table: sa.Table, connection: sa.Connection) -> "postgresql.Insert | sqlite.Insert":
+    """An INSERT that can say what happens where the key is taken."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def _pauses() -> Iterator[float]:
+    return (min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**number) for number in itertools.count())
+
+
+def _passes(error: exc.DBAPIError) -> bool:
+    """Whether the same transaction may succeed a little later."""
+    state = getattr(error.orig, "sqlstate", None)
+    if state:
+        return str(state).startswith(_PASSING_STATES)
+    words = str(error.orig).lower()
+    return error.connection_invalidated or any(passing in words for passing in _PASSING_WORDS)
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+def _hint(what: str) -> str:
+    if "full" in what or "No space" in what:
+        return "free some space and run again"
+    if "malformed" in what or "not a database" in what or "corrupt" in what:
+        return (
+            "the file is damaged; restore a copy of it, or save what is readable into a new file with "
+            "`python -m retroformer recover EXPERIMENT.yaml`"
+        )
+    return "check that it can be reached and written and run again"
+
+
+def _tune_sqlite(connection: Any, _: object) -> None:
+    # Transactions are begun by `_begin_sqlite`, not by the driver.
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")
+    # WAL lets readers look while a stage writes; a killed process loses nothing that was committed. At the switch to
+    # it SQLite does not wait for others, so two stages that open a new store at once would refuse each other.
+    give_up = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A transaction that reads first and writes later fails where another one has written in between; a writer
+    # therefore takes the lock at once, and waits for it.
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

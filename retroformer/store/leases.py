@@ -1,0 +1,104 @@
+"""Divides tasks among the processes that work on one store: a task is leased to one of them at a time.
+
+A lease ends when its task is done, when its owner has not renewed it in time, or when its owner is a dead process of
+this machine. Two processes that do the same task all the same lose money and nothing else, as facts are stored once.
+"""
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from retroformer.store.database import Database, insert_into
+from retroformer.store.schema import LEASES
+
+LEASE_SECONDS = 60.0
+"""A process on another machine is taken for dead after this time."""
+RENEW_SECONDS = LEASE_SECONDS / 4
+
+_COLUMNS = [LEASES.c.experiment, LEASES.c.arm, LEASES.c.task_id]
+
+
+class Leases:
+    """The leases of one process on the tasks of one experiment."""
+
+    def __init__(self, database: Database, experiment: str) -> None:
+        self._database, self._experiment = database, experiment
+        self._owner = f"{socket.gethostname()}|{_process(os.getpid())}|{uuid.uuid4().hex}"
+
+    def take(self, arm: str, task_ids: Sequence[str], most: int) -> list[str]:
+        """Lease up to `most` of these tasks that nobody else works on; the ids that are leased now, in their order."""
+
+        def work(connection: sa.Connection) -> list[str]:
+            rows = [
+                {"experiment": self._experiment, "arm": arm, "task_id": task_id, "owner": None, "expires_at": 0.0}
+                for task_id in sorted(task_ids)
+            ]
+            connection.execute(insert_into(LEASES, connection).on_conflict_do_nothing(), rows)
+            # Rows that another process is looking at are left to it; SQLite has one writer at a time anyway.
+            looked_at = (
+                sa.select(LEASES.c.task_id, LEASES.c.owner, LEASES.c.expires_at)
+                .where(self._rows(arm), LEASES.c.task_id.in_(task_ids))
+                .with_for_update(skip_locked=True)
+            )
+            free = {row.task_id for row in connection.execute(looked_at) if self._is_free(row.owner, row.expires_at)}
+            taken = [task_id for task_id in task_ids if task_id in free][:most]
+            if taken:
+                leased = {"owner": self._owner, "expires_at": time.time() + LEASE_SECONDS}
+                chosen = self._rows(arm) & LEASES.c.task_id.in_(taken)
+                connection.execute(LEASES.update().where(chosen).values(**leased))
+            unused = free.difference(taken)
+            connection.execute(LEASES.delete().where(self._rows(arm), LEASES.c.task_id.in_(unused)))
+            return taken
+
+        return self._database.write(work) if task_ids else []
+
+    def renew(self) -> None:
+        """Keep all tasks of this process for another while. It also shows whether the store answers."""
+        later = time.time() + LEASE_SECONDS
+        mine = LEASES.c.owner == self._owner
+        self._database.write(
+            lambda connection: connection.execute(LEASES.update().where(mine).values(expires_at=later))
+        )
+
+    def release(self, arm: str, task_id: str) -> None:
+        """Give a task back, done or not."""
+        mine = self._rows(arm) & (LEASES.c.task_id == task_id) & (LEASES.c.owner == self._owner)
+        self._database.write(lambda connection: connection.execute(LEASES.delete().where(mine)))
+
+    def release_all(self) -> None:
+        """Give back whatever this process still holds."""
+        mine = LEASES.c.owner == self._owner
+        self._database.write(lambda connection: connection.execute(LEASES.delete().where(mine)))
+
+    def _rows(self, arm: str) -> sa.ColumnElement[bool]:
+        return sa.and_(LEASES.c.experiment == self._experiment, LEASES.c.arm == arm)
+
+    def _is_free(self, owner: str | None, expires_at: float) -> bool:
+        if owner is None or expires_at < time.time():
+            return True
+        host, process, _ = owner.split("|")
+        return host == socket.gethostname() and process != _process(int(process.partition(":")[0]))
+
+
+def _process(pid: int) -> str:
+    """A name that no later process has: the number, and where /proc tells it the start time in clock ticks."""
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return f"{pid}:{'running' if _runs(pid) else 'ended'}"
+    return f"{pid}:{started}"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

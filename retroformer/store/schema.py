@@ -1,0 +1,124 @@
+"""Tables of the store. Columns answer questions about facts; `record` holds the whole fact as JSON."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+METADATA = sa.MetaData()
+
+KEY = ("arm", "task_id", "trial", "candidate", "repeat")
+"""Columns of a fact's natural key within its experiment."""
+
+USAGE = ("calls", "prompt_tokens", "completion_tokens", "dollars")
+
+UNDECLARED = "0" * 64
+"""Stands for the conditions of facts that were stored without any, such as those of an earlier version."""
+
+# PostgreSQL would sort by the rules of a language, SQLite sorts by bytes; facts come in the same order from both.
+_NAME = sa.String().with_variant(sa.String(collation="C"), "postgresql")
+
+
+def _key_columns(*, primary: bool) -> list[sa.Column[Any]]:
+    names = [sa.Column(name, _NAME, primary_key=primary, nullable=False) for name in ("experiment", "arm", "task_id")]
+    numbers = [sa.Column(name, sa.Integer, primary_key=primary, nullable=False) for name in KEY[2:]]
+    return [*names, *numbers]
+
+
+def _usage_columns() -> list[sa.Column[Any]]:
+    counts = [sa.Column(name, sa.BigInteger, nullable=False, server_default="0") for name in USAGE[:3]]
+    return [*counts, sa.Column("dollars", sa.Float, nullable=False, server_default="0")]
+
+
+def _conditions_column() -> sa.Column[Any]:
+    return sa.Column("conditions_sha256", sa.String, nullable=False, server_default=UNDECLARED)
+
+
+TRAJECTORIES = sa.Table(
+    "trajectories",
+    METADATA,
+    *_key_columns(primary=True),
+    sa.Column("split", sa.String, nullable=False),
+    sa.Column("outcome", sa.String, nullable=False),
+    sa.Column("ending", sa.String, nullable=False),
+    sa.Column("judged", sa.Boolean),
+    sa.Column("episode_return", sa.Float, nullable=False),
+    sa.Column("actions", sa.Integer, nullable=False),
+    *_usage_columns(),
+    _conditions_column(),
+    sa.Column("record", sa.Text, nullable=False),
+    sa.Column("stored_at", sa.String, nullable=False),
+)
+REFLECTIONS = sa.Table(
+    "reflections",
+    METADATA,
+    *_key_columns(primary=True),
+    sa.Column("previous_candidate", sa.Integer, nullable=False),
+    sa.Column("text", sa.String, nullable=False),
+    sa.Column("model", sa.String, nullable=False),
+    sa.Column("adapter_sha256", sa.String),
+    *_usage_columns(),
+    _conditions_column(),
+    sa.Column("record", sa.Text, nullable=False),
+    sa.Column("stored_at", sa.String, nullable=False),
+)
+INVALIDS = sa.Table(
+    "invalids",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    *_key_columns(primary=False),
+    sa.Column("cause", sa.String, nullable=False),
+    *_usage_columns(),
+    _conditions_column(),
+    sa.Column("stored_at", sa.String, nullable=False),
+)
+CONDITIONS = sa.Table(
+    "condition_records",
+    METADATA,
+    sa.Column("sha256", sa.String, primary_key=True),
+    sa.Column("record", sa.Text, nullable=False),
+)
+ARMS = sa.Table(
+    "arms",
+    METADATA,
+    sa.Column("experiment", _NAME, primary_key=True),
+    sa.Column("arm", _NAME, primary_key=True),
+    sa.Column("conditions_sha256", sa.String, nullable=False),
+)
+"""The conditions that the first fact of an arm was stored under; all later facts must have the same."""
+ACCOUNTS = sa.Table(
+    "accounts",
+    METADATA,
+    sa.Column("experiment", _NAME, primary_key=True),
+    sa.Column("arm", _NAME, primary_key=True),
+    *_usage_columns(),
+)
+"""What an arm has consumed, added up by every process that writes: the budget is checked against it."""
+LEASES = sa.Table(
+    "leases",
+    METADATA,
+    sa.Column("experiment", _NAME, primary_key=True),
+    sa.Column("arm", _NAME, primary_key=True),
+    sa.Column("task_id", _NAME, primary_key=True),
+    sa.Column("owner", sa.String),
+    sa.Column("expires_at", sa.Float, nullable=False),
+)
+"""Which process works on a task of an arm; a row is gone when the work is done."""
+
+# Questions about returns and counts are answered from these indexes alone, without reading the wide rows.
+sa.Index(
+    "trajectory_columns",
+    *(TRAJECTORIES.c[name] for name in ("experiment", *KEY)),
+    TRAJECTORIES.c.episode_return,
+    TRAJECTORIES.c.outcome,
+    TRAJECTORIES.c.judged,
+    TRAJECTORIES.c.ending,
+    TRAJECTORIES.c.actions,
+    TRAJECTORIES.c.conditions_sha256,
+)
+sa.Index(
+    "reflection_columns",
+    *(REFLECTIONS.c[name] for name in ("experiment", *KEY)),
+    REFLECTIONS.c.previous_candidate,
+    REFLECTIONS.c.conditions_sha256,
+)
+sa.Index("invalids_by_arm", INVALIDS.c.experiment, INVALIDS.c.arm)

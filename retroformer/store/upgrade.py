@@ -1,0 +1,96 @@
+"""Reads a store of version 0.1.0: adds the columns that it lacks, filled from the facts themselves.
+
+Its facts keep the conditions they were bound to, which named settings and not contents. They can be read, trained on,
+reported and exported; a stage that would add facts to such an arm is refused and asks for another run name.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from retroformer.canonical import canonical_json, sha256_of
+from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
+
+EARLIER = "earlier_version"
+"""The only key of the conditions of facts that version 0.1.0 stored; its value is what that version recorded."""
+
+
+def upgrade(connection: sa.Connection) -> None:
+    """Bring tables of version 0.1.0 to the present form; do nothing to present or missing ones."""
+    inspector = sa.inspect(connection)
+    if not inspector.has_table("trajectories"):
+        return
+    if any(column["name"] == "conditions_sha256" for column in inspector.get_columns("trajectories")):
+        return
+    for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
+        _add_columns(connection, table, {column["name"] for column in inspector.get_columns(table.name)})
+    usage = {name: _inside("record", connection, "usage", name) for name in USAGE}
+    for table in (TRAJECTORIES, REFLECTIONS):
+        connection.execute(sa.text(f"UPDATE {table.name} SET {_assignments(usage)}"))
+    judged = _inside("record", connection, "judged")
+    connection.execute(sa.text(f"UPDATE trajectories SET judged = {_as_boolean(judged, connection)}"))
+    spoiled = {name: _inside("usage", connection, name) for name in USAGE}
+    connection.execute(sa.text(f"UPDATE invalids SET {_assignments(spoiled)}"))
+    connection.execute(sa.text("ALTER TABLE invalids DROP COLUMN usage"))
+    if connection.dialect.name == "postgresql":
+        for table in (TRAJECTORIES, REFLECTIONS):
+            connection.execute(sa.text(f"ALTER TABLE {table.name} ALTER COLUMN record TYPE TEXT USING record::text"))
+    for table in (CONDITIONS, ARMS, ACCOUNTS):
+        connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+    _keep_conditions(connection)
+    _fill_accounts(connection)
+
+
+def _add_columns(connection: sa.Connection, table: sa.Table, present: set[str]) -> None:
+    for column in table.columns:
+        if column.name not in present:
+            definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+            connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {definition}"))
+
+
+def _inside(column: str, connection: sa.Connection, *path: str) -> str:
+    """SQL for a value inside the JSON of a column."""
+    if connection.dialect.name == "sqlite":
+        return f"json_extract({column}, '$.{'.'.join(path)}')"
+    return f"({column}::json #>> '{{{','.join(path)}}}')"
+
+
+def _as_boolean(value: str, connection: sa.Connection) -> str:
+    return value if connection.dialect.name == "sqlite" else f"{value}::boolean"
+
+
+def _assignments(values: dict[str, str]) -> str:
+    kinds = {"dollars": "FLOAT"}
+    return ", ".join(f"{name} = CAST({value} AS {kinds.get(name, 'BIGINT')})" for name, value in values.items())
+
+
+def _keep_conditions(connection: sa.Connection) -> None:
+    """Move what each arm was bound to into the present tables, and put its hash on the arm's facts."""
+    if sa.inspect(connection).has_table("conditions"):
+        columns = [sa.column("experiment"), sa.column("arm"), sa.column("record", sa.JSON)]
+        for experiment, arm, record in connection.execute(
+            sa.select(*columns).select_from(sa.table("conditions"))
+        ).all():
+            kept: dict[str, Any] = {EARLIER: record}
+            sha256 = sha256_of(kept)
+            if not connection.execute(sa.select(CONDITIONS.c.sha256).where(CONDITIONS.c.sha256 == sha256)).first():
+                connection.execute(CONDITIONS.insert().values(sha256=sha256, record=canonical_json(kept)))
+            for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
+                mine = (table.c.experiment == experiment) & (table.c.arm == arm)
+                connection.execute(table.update().where(mine).values(conditions_sha256=sha256))
+        connection.execute(sa.text("DROP TABLE conditions"))
+    facts = (sa.select(t.c.experiment, t.c.arm, t.c.conditions_sha256) for t in (TRAJECTORIES, REFLECTIONS))
+    connection.execute(ARMS.insert().from_select(["experiment", "arm", "conditions_sha256"], sa.union(*facts)))
+
+
+def _fill_accounts(connection: sa.Connection) -> None:
+    """Add up what every arm has consumed so far."""
+    consumed = sa.union_all(
+        *(
+            sa.select(table.c.experiment, table.c.arm, *(table.c[name] for name in USAGE))
+            for table in (TRAJECTORIES, REFLECTIONS, INVALIDS)
+        )
+    ).subquery()
+    sums = [sa.func.sum(consumed.c[name]) for name in USAGE]
+    totals = sa.select(consumed.c.experiment, consumed.c.arm, *sums).group_by(consumed.c.experiment, consumed.c.arm)
+    connection.execute(ACCOUNTS.insert().from_select(["experiment", "arm", *USAGE], totals))

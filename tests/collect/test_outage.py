@@ -1,0 +1,163 @@
+"""A store that fails in the middle of a paid run: nothing more is paid for, and a rerun ends as an unbroken run."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collect.rate import rate_reflections
+from retroformer.errors import StoreError
+from retroformer.ledger import Ledger
+from retroformer.records import Key
+from retroformer.store import NewTrajectory, Store
+from tests.support.characters import CAPITAL, attempt_at
+from tests.support.endpoint import Endpoint
+from tests.support.postgres import PostgresDatabase
+from tests.support.runs import ROOT, Facts, facts, open_page, write_page
+
+CONCURRENCY = 4
+WORDS = (f"loop.concurrency={CONCURRENCY}", "collect.tasks=12")
+_PATIENCE_SECONDS = 120.0
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Facts, int]:
+    """What a run without any fault holds in the end, and how many calls it pays for."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    with Endpoint() as server, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        page = open_page(write_page(folder, server.url), *WORDS)
+        asyncio.run(rate_reflections(page))
+        return facts(page), len(server.requests)
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not what():
+        assert time.monotonic() < deadline, "this did not come"
+        time.sleep(0.02)
+
+
+def test_an_outage_that_passes_costs_nothing(
+    tmp_path: Path, postgres: PostgresDatabase, unbroken: tuple[Facts, int]
+) -> None:
+    whole, price = unbroken
+    with Endpoint() as server:
+
+        def fail_for_a_while() -> None:
+            postgres.server.stop(immediate=True)
+            stopped = len(server.requests)
+            # Calls come to an end: those in flight are answered, and no other is begun.
+            wait_for(lambda: server.answered == len(server.requests))
+            time.sleep(0.5)
+            assert len(server.requests) <= stopped + CONCURRENCY
+            postgres.server.start()
+
+        outage = threading.Thread(target=fail_for_a_while)
+        server.before_answer = lambda number: outage.start() if number == 7 else None
+        server.latency_seconds = 0.05
+        page = open_page(write_page(tmp_path, server.url), *WORDS, f"store={postgres.url()}")
+        asyncio.run(rate_reflections(page))
+        outage.join()
+        assert facts(page).same_as(whole)
+        assert facts(page).invalid == 0
+        assert len(server.requests) == price
+
+
+_SMALL_DISK = """
+mount -t tmpfs -o size={kilobytes}k none {folder}/runs && {python} -m collect {page} {words}; status=$?
+mkdir -p {folder}/saved && cp -r {folder}/runs/. {folder}/saved; exit $status
+"""
+
+
+def test_a_full_disk_ends_the_run_and_a_rerun_pays_only_for_what_is_missing(
+    tmp_path: Path, unbroken: tuple[Facts, int]
+) -> None:
+    whole, price = unbroken
+    (tmp_path / "runs").mkdir()
+    mount = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*mount, f"mount -t tmpfs none {tmp_path / 'runs'}"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    with Endpoint() as server:
+        page = open_page(write_page(tmp_path, server.url), *WORDS)
+        script = _SMALL_DISK.format(
+            kilobytes=500, folder=tmp_path, python=sys.executable, page=page.path, words=" ".join(WORDS)
+        )
+        done = subprocess.run([*mount, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1, done.stderr
+        *_, sentence = done.stderr.strip().splitlines()
+        assert "database or disk is full" in sentence
+        assert "free some space and run again" in sentence
+        paid = len(server.requests)
+        shutil.copytree(tmp_path / "saved", tmp_path / "runs", dirs_exist_ok=True)
+        stored = len(facts(page).reflections)
+        assert 0 < stored < len(whole.reflections)
+        # Beyond what is stored: calls that were under way when the first write failed, or waited for it.
+        assert paid - stored <= 2 * CONCURRENCY
+        asyncio.run(rate_reflections(page))
+        assert facts(page).same_as(whole)
+        assert len(server.requests) - paid == len(whole.reflections) - stored
+        assert price == len(whole.reflections)
+
+
+def test_a_store_that_stays_away_fails_every_later_question_at_once(postgres: PostgresDatabase) -> None:
+    key = Key(arm="collect", task_id=CAPITAL.id)
+
+    async def use() -> None:
+        store = Store(postgres.url(), "riddles", patience_seconds=0.2)
+        ledger = Ledger(store)
+        await ledger.keep_trajectory(NewTrajectory(key, attempt_at()))
+        postgres.server.stop(immediate=True)
+        with pytest.raises(StoreError, match="check that it can be reached and written and run again"):
+            await ledger.keep_trajectory(NewTrajectory(key.model_copy(update={"trial": 1}), attempt_at()))
+        postgres.server.start()
+        with pytest.raises(StoreError):
+            ledger.check()
+        with pytest.raises(StoreError):
+            await ledger.ask(store.trajectory, key)
+        ledger.close()
+        store.close()
+        again = Store(postgres.url(), "riddles")
+        assert list(again.trajectories("collect")) == [key]
+        again.close()
+
+    asyncio.run(use())
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_for_good_ends_the_run_with_one_sentence(
+    tmp_path: Path, postgres: PostgresDatabase, unbroken: tuple[Facts, int]
+) -> None:
+    whole, price = unbroken
+    with Endpoint() as server:
+        stopped_at = list[int]()
+
+        def stop() -> None:
+            postgres.server.stop(immediate=True)
+            stopped_at.append(len(server.requests))
+
+        outage = threading.Thread(target=stop)
+        server.before_answer = lambda number: outage.start() if number == 7 else None
+        server.latency_seconds = 0.05
+        page = open_page(write_page(tmp_path, server.url), *WORDS, f"store={postgres.url()}")
+        command = [sys.executable, "-m", "collect", str(page.path), *page.overrides]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+        outage.join()
+        assert done.returncode == 1
+        assert "check that it can be reached and written and run again" in done.stderr.splitlines()[-1]
+        assert len(server.requests) <= stopped_at[0] + CONCURRENCY
+        postgres.server.start()
+        asyncio.run(rate_reflections(page))
+        assert facts(page).same_as(whole)
+        assert len(server.requests) <= price + 2 * CONCURRENCY

@@ -1,0 +1,219 @@
+"""What facts depend on is known by content, and facts of different conditions are refused wherever they could mix."""
+
+import asyncio
+import shutil
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from collect.rate import rate_reflections
+from eval.compare import compare_arms
+from retroformer.assembly import Page
+from retroformer.conditions import conditions
+from retroformer.config import Experiment
+from retroformer.config_file import load
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.parquet import export_run, import_run
+from retroformer.provenance import Provenance, ServedModel
+from retroformer.store import open_store
+from tests.support.endpoint import Endpoint
+from tests.support.runs import HOUSEHOLD, facts, open_page, write_page
+from train.inputs import rated
+
+PACK = Path(str(resources.files("retroformer"))) / "packs" / "alfworld-default.yaml"
+NOWHERE = "http://127.0.0.1:1/v1"
+REACT = ("actor.kind=react", "actor.endpoint.model=actor", "loop.trials=2", "loop.actions=3", "reflector.view=full")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def experiment(folder: Path, *overrides: str) -> Experiment:
+    return load(write_page(folder, NOWHERE), overrides)
+
+
+def served(base: str = "b", adapter: str | None = "a", template: str = "t", **changes: Any) -> Provenance:
+    """What an own server says of the models `base` and `big`."""
+    models = {
+        name: ServedModel(base_sha256=base, adapter_sha256=adapter, chat_template_sha256=template)
+        for name in ("base", "big")
+    }
+    known = {"dtype": "float32", "versions": {"torch": "2.13.0", "trl": "1.16.0"}}
+    return Provenance(models=models, **(known | changes))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "loop.trials=2",
+        "loop.concurrency=1",
+        "reflector.endpoint.base_url=http://else/v1",
+        "run=other",
+        "collect.tasks=1",
+    ],
+)
+def test_facts_do_not_depend_on_how_they_were_made(tmp_path: Path, override: str) -> None:
+    assert conditions(experiment(tmp_path, override)) == conditions(experiment(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=1", "loop.memory=1", "reflector.view=full", "environment.receptacles=20", "actor.kind=household"],
+)
+def test_facts_depend_on_what_was_asked(tmp_path: Path, override: str) -> None:
+    assert conditions(experiment(tmp_path, override)) != conditions(experiment(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        served(base="another base"),
+        served(adapter="another adapter"),
+        served(adapter=None),
+        served(template="another template"),
+        served(dtype="bfloat16"),
+        served(quantization="nf4"),
+        served(versions={"torch": "2.14.0"}),
+    ],
+)
+def test_facts_depend_on_what_the_own_server_serves_by_content(tmp_path: Path, changed: Provenance) -> None:
+    page = load(write_own(tmp_path))
+    assert conditions(page, changed) != conditions(page, served())
+
+
+def test_facts_do_not_depend_on_packages_that_answer_nothing(tmp_path: Path) -> None:
+    page = load(write_own(tmp_path))
+    newer = served(versions={"torch": "2.13.0", "trl": "1.17.0"})
+    assert conditions(page, newer) == conditions(page, served())
+
+
+def write_own(folder: Path) -> Path:
+    """The household experiment with a reflector on its own server."""
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump(HOUSEHOLD))
+    return path
+
+
+def test_facts_depend_on_the_words_of_the_pack_and_not_on_its_place(tmp_path: Path) -> None:
+    pack = PACK
+    same, edited = tmp_path / "same.yaml", tmp_path / "edited.yaml"
+    same.write_text(f"# a comment\n{pack.read_text()}")
+    edited.write_text(edit(pack))
+    known = conditions(experiment(tmp_path, *REACT))
+    assert conditions(experiment(tmp_path, *REACT, f"actor.prompts={same}")) == known
+    assert conditions(experiment(tmp_path, *REACT, f"actor.prompts={edited}")) != known
+
+
+def edit(pack: Path) -> str:
+    """The pack with other words to the reflector."""
+    words = yaml.safe_load(pack.read_text())
+    return yaml.safe_dump(words | {"ask": "What now?"})
+
+
+@pytest.mark.parametrize("name", ["questions.jsonl", "docstore.jsonl"])
+def test_facts_depend_on_the_data_by_content(tmp_path: Path, name: str) -> None:
+    folder, page = tmp_path / "data", tmp_path / "questions.yaml"
+    folder.mkdir()
+    (folder / "questions.jsonl").write_text('{"id": "1", "question": "Where?", "answer": "Paris"}\n')
+    (folder / "docstore.jsonl").write_text('{"title": "Paris", "sentences": ["A town."]}\n')
+    page.write_text("run: toy\nenvironment: {name: hotpotqa, split: all}\n")
+
+    def known(data: Path) -> dict[str, Any]:
+        return conditions(load(page, (f"environment.data={data}",)))
+
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    assert known(Path(moved)) == known(folder)
+    (Path(moved) / name).write_text((folder / name).read_text().replace("Paris", "Rome"))
+    assert known(Path(moved)) != known(folder)
+
+
+def collect(page: Page) -> str:
+    return asyncio.run(rate_reflections(page))
+
+
+def test_an_edited_prompt_pack_at_the_same_path_is_refused_before_anything_is_paid(tmp_path: Path) -> None:
+    pack = tmp_path / "pack.yaml"
+    shutil.copy(PACK, pack)
+    with Endpoint() as server:
+        words = (*REACT, f"actor.prompts={pack}", f"actor.endpoint.base_url={server.url}")
+        path = write_page(tmp_path, server.url)
+        collect(open_page(path, *words, "collect.tasks=2"))
+        asked = len(server.requests)
+        pack.write_text(edit(pack))
+        with pytest.raises(ConfigError, match=r"facts made with actor.prompts_sha256='\w+', not '\w+', reflector.prom"):
+            collect(open_page(path, *words, "collect.tasks=4"))
+        assert len(server.requests) == asked
+
+
+def test_facts_about_another_environment_are_not_imported(tmp_path: Path) -> None:
+    with Endpoint() as server:
+        page = open_page(write_page(tmp_path, server.url), "collect.tasks=2")
+        collect(page)
+        export_run(page.experiment, tmp_path / "out")
+    questions = tmp_path / "questions.yaml"
+    questions.write_text("run: other\nenvironment: {name: hotpotqa, split: all}\n")
+    with pytest.raises(
+        ConfigError, match=r"row 1, environment: a fact about alfworld cannot be imported into a run on"
+    ):
+        import_run(load(questions), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"'collect' facts were made with environment.receptacles=8, not 20"):
+        import_run(load(page.path, ("run=other", "environment.receptacles=20")), tmp_path / "out")
+    assert open_store(load(page.path, ("run=other",))).arms() == []
+
+
+def test_imported_facts_bring_their_conditions_and_other_facts_are_not_added_to_them(tmp_path: Path) -> None:
+    with Endpoint() as server:
+        path = write_page(tmp_path, server.url)
+        page = open_page(path, "collect.tasks=2")
+        collect(page)
+        export_run(page.experiment, tmp_path / "out")
+        import_run(load(path, ("run=copy",)), tmp_path / "out")
+        asked = len(server.requests)
+        with pytest.raises(ConfigError, match=r"facts made with loop\.memory=2, not 3"):
+            collect(open_page(path, "run=copy", "loop.memory=3"))
+        assert len(server.requests) == asked
+        collect(open_page(path, "run=copy", "collect.tasks=6"))
+        assert len(server.requests) > asked
+
+
+@pytest.mark.parametrize("change", ["loop.memory=1", "environment.receptacles=20", "reflector.stop=[x]"])
+def test_training_on_facts_of_other_conditions_is_refused(tmp_path: Path, change: str) -> None:
+    with Endpoint() as server:
+        path = write_page(tmp_path, server.url)
+        collect(open_page(path))
+        assert rated(load(path))
+        assert rated(load(path, ("seed=3", "train.sft.epochs=1")))
+        with pytest.raises(
+            ConfigError, match=rf"'collect' facts of the run 'toy' were made with {change.split('=')[0]}"
+        ):
+            rated(load(path, (change,)))
+
+
+def test_a_run_whose_first_command_made_nothing_takes_the_corrected_config(tmp_path: Path) -> None:
+    with Endpoint() as server:
+        path = write_page(tmp_path, server.url)
+        wrong = open_page(path, *REACT, f"actor.endpoint.base_url={NOWHERE}", "loop.retries=0", "loop.memory=3")
+        with pytest.raises(MissingInput, match="could be played"):
+            collect(wrong)
+        assert collect(open_page(path))
+        assert facts(open_page(path)).trajectories
+
+
+def test_all_arms_are_checked_before_the_first_one_spends_anything(tmp_path: Path) -> None:
+    def arms(**changes: Any) -> dict[str, Any]:
+        page = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": HOUSEHOLD["eval"]["arms"] | changes}}
+        return page | {"run": "arms"}
+
+    with Endpoint() as server:
+        asyncio.run(compare_arms(open_page(write_page(tmp_path, server.url, arms()))))
+        asked = len(server.requests)
+        new, changed = {"kind": "model", "model": "another"}, {"kind": "placebo", "of": "no reflection"}
+        page = open_page(write_page(tmp_path, server.url, arms(**{"a new arm": new, "placebo": changed})))
+        with pytest.raises(ConfigError, match=r"'eval/placebo' facts made with arm.of='remote reflector', not 'no ref"):
+            asyncio.run(compare_arms(page))
+        assert len(server.requests) == asked
