@@ -1,4 +1,4 @@
-"""python -m retroformer play | export | import EXPERIMENT.yaml ...; --help says more."""
+"""python -m retroformer play | export | import | recover EXPERIMENT.yaml ...; --help says more."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from retroformer.play import list_tasks, play
 
 
 def main(arguments: list[str]) -> None:
-    """Play an environment by hand, or take the facts of a run out and in as Parquet files."""
+    """Play an environment by hand, take the facts of a run out and in as Parquet files, or save a damaged store."""
     parser = argparse.ArgumentParser(prog="python -m retroformer", description=main.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     playing = commands.add_parser(
@@ -17,11 +17,12 @@ def main(arguments: list[str]) -> None:
     )
     exporting = commands.add_parser("export", help="write the facts of a run as Parquet files")
     importing = commands.add_parser("import", help="add exported facts to a run")
-    for command in (playing, exporting, importing):
+    recovering = commands.add_parser("recover", help="save what is readable of a damaged SQLite store into a new file")
+    for command in (playing, exporting, importing, recovering):
         command.add_argument("experiment", type=Path, help="an experiment page, such as configs/alfworld.yaml")
     for command in (exporting, importing):
         command.add_argument("folder", type=Path, help="where the Parquet files are")
-    for command in (playing, exporting, importing):
+    for command in (playing, exporting, importing, recovering):
         command.add_argument(
             "overrides", nargs="*", default=[], metavar="key=value", help="such as environment.split=valid_seen"
         )
@@ -34,7 +35,15 @@ def main(arguments: list[str]) -> None:
     if strange := [word for word in rest if "=" not in word or word.startswith("-")]:
         parser.error(f"unrecognized arguments: {' '.join(strange)}")
     experiment = load(chosen.experiment, [*chosen.overrides, *rest])
-    if chosen.command != "play":
+    if chosen.command == "recover":
+        from retroformer.store.recover import recover
+
+        saved = recover(experiment.store_url)
+        print(
+            f"{saved.trajectories} trajectories and {saved.reflections} reflections could be read and are in "
+            f"{saved.path}: put it in the place of the damaged file and run the last command again."
+        )
+    elif chosen.command != "play":
         from retroformer.parquet import export_run, import_run
 
         print({"export": export_run, "import": import_run}[chosen.command](experiment, chosen.folder))

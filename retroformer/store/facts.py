@@ -34,6 +34,7 @@ from retroformer.store.rows import (
     prepared,
 )
 from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, KEY, REFLECTIONS, TRAJECTORIES, USAGE
+from retroformer.store.upgrade import EARLIER
 
 _IDS_AT_ONCE = 500
 """Task ids in one query; databases bound the number of parameters."""
@@ -377,6 +378,12 @@ class Store:
             connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=sums))
 
     def _refused(self, arm: str, bound: Mapping[str, Any], wanted: Mapping[str, Any]) -> ConfigError:
+        if EARLIER in bound:
+            return ConfigError(
+                f"The {arm!r} facts of the run {self.experiment!r} were stored by version 0.1.0, which did not record "
+                "all that they depend on: they can be trained on, reported and exported, but to make more give this "
+                "experiment another name with run=NAME."
+            )
         changed = ", ".join(differences(bound, wanted))
         return ConfigError(
             f"The run {self.experiment!r} already holds {arm!r} facts made with {changed}: "

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -26,9 +26,17 @@ _COLUMNS = [LEASES.c.experiment, LEASES.c.arm, LEASES.c.task_id]
 class Leases:
     """The leases of one process on the tasks of one experiment."""
 
-    def __init__(self, database: Database, experiment: str) -> None:
-        self._database, self._experiment = database, experiment
-        self._owner = f"{socket.gethostname()}|{_process(os.getpid())}|{uuid.uuid4().hex}"
+    def __init__(
+        self,
+        database: Database,
+        experiment: str,
+        *,
+        host: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._database, self._experiment, self._clock = database, experiment, clock
+        self._host = host or socket.gethostname()
+        self._owner = f"{self._host}|{_process(os.getpid())}|{uuid.uuid4().hex}"
 
     def take(self, arm: str, task_ids: Sequence[str], most: int) -> list[str]:
         """Lease up to `most` of these tasks that nobody else works on; the ids that are leased now, in their order."""
@@ -48,7 +56,7 @@ class Leases:
             free = {row.task_id for row in connection.execute(looked_at) if self._is_free(row.owner, row.expires_at)}
             taken = [task_id for task_id in task_ids if task_id in free][:most]
             if taken:
-                leased = {"owner": self._owner, "expires_at": time.time() + LEASE_SECONDS}
+                leased = {"owner": self._owner, "expires_at": self._clock() + LEASE_SECONDS}
                 chosen = self._rows(arm) & LEASES.c.task_id.in_(taken)
                 connection.execute(LEASES.update().where(chosen).values(**leased))
             unused = free.difference(taken)
@@ -59,7 +67,7 @@ class Leases:
 
     def renew(self) -> None:
         """Keep all tasks of this process for another while. It also shows whether the store answers."""
-        later = time.time() + LEASE_SECONDS
+        later = self._clock() + LEASE_SECONDS
         mine = LEASES.c.owner == self._owner
         self._database.write(
             lambda connection: connection.execute(LEASES.update().where(mine).values(expires_at=later))
@@ -79,10 +87,10 @@ class Leases:
         return sa.and_(LEASES.c.experiment == self._experiment, LEASES.c.arm == arm)
 
     def _is_free(self, owner: str | None, expires_at: float) -> bool:
-        if owner is None or expires_at < time.time():
+        if owner is None or expires_at < self._clock():
             return True
         host, process, _ = owner.split("|")
-        return host == socket.gethostname() and process != _process(int(process.partition(":")[0]))
+        return host == self._host and process != _process(int(process.partition(":")[0]))
 
 
 def _process(pid: int) -> str:

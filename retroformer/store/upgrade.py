@@ -38,7 +38,7 @@ def upgrade(connection: sa.Connection) -> None:
     for table in (CONDITIONS, ARMS, ACCOUNTS):
         connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
     _keep_conditions(connection)
-    _fill_accounts(connection)
+    fill_accounts(connection)
 
 
 def _add_columns(connection: sa.Connection, table: sa.Table, present: set[str]) -> None:
@@ -83,8 +83,8 @@ def _keep_conditions(connection: sa.Connection) -> None:
     connection.execute(ARMS.insert().from_select(["experiment", "arm", "conditions_sha256"], sa.union(*facts)))
 
 
-def _fill_accounts(connection: sa.Connection) -> None:
-    """Add up what every arm has consumed so far."""
+def fill_accounts(connection: sa.Connection) -> None:
+    """Fill the accounts, which must be empty, with what the facts of every arm have consumed."""
     consumed = sa.union_all(
         *(
             sa.select(table.c.experiment, table.c.arm, *(table.c[name] for name in USAGE))

@@ -1,11 +1,15 @@
 """Which tasks are collected on: in which order, and that no round meets those of the round before."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from collect.tasks import ordered_tasks, tasks_of_round
-from retroformer.errors import MissingInput
+from collect.tasks import ordered_tasks, refuse_repeated, tasks_of_round
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.records import Key
+from retroformer.store import open_store
+from tests.support.characters import attempt_at
 from tests.support.runs import open_page, write_page
 
 NOBODY = "http://127.0.0.1:1/v1"
@@ -35,3 +39,19 @@ def test_a_split_without_so_many_tasks_is_told(tmp_path: Path) -> None:
         MissingInput, match=r"no tasks beyond the first \d+: lower collect.skip, collect.tasks or round"
     ):
         chosen(tmp_path, "round=1000000")
+
+
+def test_a_later_round_does_not_collect_what_an_earlier_one_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_page(tmp_path, "http://127.0.0.1:1/v1")
+    second = open_page(path, "round=2", "collect.tasks=4").experiment
+    with closing(open_store(second)) as store:
+        tasks = tasks_of_round(second)
+        refuse_repeated(second, store, tasks)
+        store.add_trajectory(Key(arm="collect", task_id=tasks[1].id), attempt_at(tasks[1]))
+        with pytest.raises(
+            ConfigError, match=r"1 of 4 tasks of round 2 were collected in round 1, .*raise collect.skip"
+        ):
+            refuse_repeated(second, store, tasks)

@@ -1,7 +1,11 @@
 """The facts of a run leave it and come back unchanged."""
 
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,3 +86,109 @@ def test_an_empty_run_and_a_strange_file_get_a_sentence(tmp_path: Path, monkeypa
     (tmp_path / "trajectories.parquet").write_text("not parquet")
     with pytest.raises(ConfigError, match="not an export"):
         import_run(page("empty"), tmp_path)
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def set_reward(value: float) -> Change:
+    def change(row: dict[str, Any]) -> None:
+        record = json.loads(row["record"])
+        record["steps"][0]["reward"] = value
+        row["record"] = json.dumps(record)
+
+    return change
+
+
+def set_in_record(name: str, value: object) -> Change:
+    return lambda row: row.update(record=json.dumps(json.loads(row["record"]) | {name: value}))
+
+
+def set_column(name: str, value: object) -> Change:
+    return lambda row: row.update({name: value})
+
+
+def rewrite(path: Path, change: Change, number: int) -> None:
+    """Change one row of a file, counted from 1, and keep its metadata."""
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path)
+    rows = table.to_pylist()
+    change(rows[number - 1])
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, table.schema), path)
+
+
+@pytest.mark.parametrize(
+    ("file", "number", "change", "sentence"),
+    [
+        ("trajectories", 2, set_reward(math.nan), r"row 2, steps\.0\.reward: Input should be a finite number"),
+        ("trajectories", 2, set_reward(1e9), r"row 2, reward: a return of 1e\+09 is impossible in alfworld"),
+        ("trajectories", 2, set_in_record("outcome", "invalid"), r"row 2, outcome: an invalid attempt is not a fact"),
+        ("trajectories", 1, set_in_record("outcome", "won"), r"row 1, outcome: Input should be 'success'"),
+        ("trajectories", 2, set_column("task_id", "cup"), r"row 2, task_id: the key names 'cup', the record 'mug'"),
+        ("trajectories", 2, set_column("trial", -1), r"row 2, trial: Input should be greater than or equal to 0"),
+        ("trajectories", 2, set_column("trial", 0), r"row 2: this key comes twice"),
+        ("trajectories", 2, set_column("record", '{"task": '), r"row 2, record: Invalid JSON"),
+        ("trajectories", 2, set_column("record", None), r"row 2, record: "),
+        ("trajectories", 1, set_column("conditions_sha256", "f" * 64), r"row 1, conditions_sha256: .* is not in the"),
+        ("reflections", 1, set_column("trial", 0), r"row 1, trial: advice is for trial 1"),
+        ("reflections", 1, set_column("previous_candidate", -1), r"row 1, previous_candidate: -1 is not a number of"),
+        ("reflections", 1, set_in_record("text", 7), r"row 1, text: Input should be a valid string"),
+    ],
+)
+def test_a_fact_that_cannot_be_true_is_refused_with_its_place_and_nothing_is_imported(
+    collected: Experiment, tmp_path: Path, file: str, number: int, change: Change, sentence: str
+) -> None:
+    export_run(collected, tmp_path / "out")
+    rewrite(tmp_path / "out" / f"{file}.parquet", change, number)
+    with pytest.raises(ConfigError, match=rf"{file}\.parquet, {sentence}"):
+        import_run(page("two"), tmp_path / "out")
+    with closing(open_store(page("two"))) as store:
+        assert store.arms() == []
+        assert store.accounts() == {}
+
+
+def test_conditions_that_were_changed_in_a_file_are_refused(collected: Experiment, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    with closing(open_store(page("bound"))) as store:
+        store.declare("collect", {"seed": 1})
+        store.add_trajectory(BEFORE, attempt(0.0))
+    export_run(page("bound"), tmp_path / "out")
+    path = tmp_path / "out" / "trajectories.parquet"
+    table = pyarrow.parquet.read_table(path)
+    for metadata, sentence in (
+        (b'{"ab": {"seed": 2}}', "were changed"),
+        (b"{", "are damaged"),
+        (None, "earlier versions"),
+    ):
+        changed = table.replace_schema_metadata({b"retroformer.conditions": metadata} if metadata else None)
+        pyarrow.parquet.write_table(changed, path)
+        with pytest.raises(ConfigError, match=sentence):
+            import_run(page("two"), tmp_path / "out")
+
+
+def test_imported_facts_keep_their_conditions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(open_store(page("bound"))) as store:
+        store.declare("collect", {"seed": 1})
+        store.add_trajectory(BEFORE, attempt(0.0))
+    export_run(page("bound"), tmp_path / "out")
+    assert import_run(page("two"), tmp_path / "out").endswith("1 of them new")
+    assert import_run(page("two"), tmp_path / "out").endswith("0 of them new")
+    with closing(open_store(page("two"))) as store:
+        assert store.conditions("collect") == {"seed": 1}
+        with pytest.raises(ConfigError, match="seed=1, not 2"):
+            store.declare("collect", {"seed": 2})
+
+
+def test_a_run_with_facts_of_other_conditions_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for run, seed in (("bound", 1), ("two", 2)):
+        with closing(open_store(page(run))) as store:
+            store.declare("collect", {"seed": seed})
+            store.add_trajectory(BEFORE, attempt(0.0))
+    export_run(page("bound"), tmp_path / "out")
+    with pytest.raises(ConfigError, match="seed=2, not 1"):
+        import_run(page("two"), tmp_path / "out")

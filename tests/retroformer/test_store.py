@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from retroformer.errors import ConfigError, StoreError
-from retroformer.records import Key, Outcome, Usage
-from retroformer.store import Store
+from retroformer.records import Key, Outcome, Step, Usage
+from retroformer.store import NewReflection, NewTrajectory, Store
 from tests.support.characters import CAPITAL, PRICE, advice, attempt_at, task
 from tests.support.postgres import PostgresDatabase
 
@@ -178,7 +179,7 @@ _FILL = """
 import sys
 from retroformer.errors import run_command
 from retroformer.records import Key, Outcome
-from retroformer.store import Store
+from retroformer.store import NewReflection, NewTrajectory, Store
 from tests.support.characters import attempt_at, task
 def fill(arguments):
     store = Store(f"sqlite:///{arguments[0]}/experience.db", "riddles")
@@ -222,3 +223,63 @@ def test_the_outcome_of_an_attempt_can_be_asked_in_sql(tmp_path: Path) -> None:
     ).fetchall()
     connection.close()
     assert rows == [("collect", CAPITAL.id, 0, "success", "solved", 1.0)]
+
+
+@pytest.mark.parametrize("text", ["before\0after", "half a \ud83d character", "\\u0000 as text"])
+def test_what_a_database_cannot_hold_is_replaced_in_one_place(store: Store, text: str) -> None:
+    kept = store.add_reflection(RETRY, 0, advice(text))
+    assert kept.text == text.replace("\0", "\ufffd").replace("\ud83d", "\ufffd")
+    assert store.reflection(RETRY) == kept
+    played = attempt_at(rewards=(0.0,))
+    (step,) = played.steps
+    spoken = played.model_copy(update={"steps": (step.model_copy(update={"observation": text}),)})
+    kept_attempt = store.add_trajectory(KEY, spoken)
+    assert kept_attempt.steps[0].observation == kept.text
+    assert store.trajectory(KEY) == kept_attempt
+    store.add_invalid(KEY, text, PRICE)
+    assert store.last_cause("collect") == kept.text
+
+
+def test_a_call_that_lost_a_race_is_charged(store: Store) -> None:
+    store.add_trajectory(KEY, attempt_at())
+    store.add_trajectory(KEY, attempt_at())
+    assert store.usage("collect") == PRICE + PRICE
+    assert store.attempt_count("collect") == 1
+
+
+def test_imported_facts_are_charged_once_however_often_they_come(store: Store) -> None:
+    facts = [NewTrajectory(KEY, attempt_at()), NewReflection(RETRY, 0, advice("Say Paris."))]
+    assert [store.add_all(lambda: facts) for _ in range(2)] == [2, 0]
+    assert store.usage("collect") == PRICE + PRICE
+
+
+def test_of_facts_with_one_key_in_one_transaction_the_first_counts(store: Store) -> None:
+    one, two = attempt_at(rewards=(0.0,)), attempt_at(rewards=(1.0,))
+    assert store.add([NewTrajectory(KEY, one), NewTrajectory(KEY, two)]) == [one, one]
+    assert store.usage("collect") == PRICE + PRICE
+
+
+def test_a_transaction_of_which_one_fact_is_refused_stores_nothing(store: Store, url: str) -> None:
+    other = Store(url, store.experiment)
+    other.declare("bound", {"seed": 1})
+    other.add_trajectory(KEY.model_copy(update={"arm": "bound"}), attempt_at())
+    other.close()
+    facts = [NewTrajectory(KEY, attempt_at()), NewTrajectory(KEY.model_copy(update={"arm": "bound"}), attempt_at())]
+    with pytest.raises(ConfigError):
+        store.add(facts)
+    assert store.arms() == ["bound"]
+    assert store.usage("collect") == Usage()
+
+
+def test_facts_come_in_the_order_of_bytes_whatever_the_language_of_the_server(store: Store) -> None:
+    names = ["Zebra", "apple", "Öl", "äpfel", "B-2", "B 10", "b"]
+    for name in names:
+        store.add_trajectory(Key(arm="collect", task_id=name), attempt_at(task(name)))
+    assert [key.task_id for key in store.trajectories("collect")] == sorted(names)
+    assert [row.task_id for row in store.attempt_rows("collect", sorted(names))] == sorted(names)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_a_reward_that_is_no_number_cannot_be_a_fact(reward: float) -> None:
+    with pytest.raises(ValidationError, match="finite"):
+        Step(action="look", observation="", reward=reward)

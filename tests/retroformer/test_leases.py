@@ -1,0 +1,102 @@
+"""A task is worked on by one process at a time, and a dead process does not keep it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from retroformer.store import Store
+from retroformer.store.database import Database
+from retroformer.store.leases import LEASE_SECONDS, Leases
+from tests.support.postgres import PostgresDatabase
+from tests.support.runs import ROOT
+
+TASKS = tuple("abcdefgh")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'experience.db'}"
+    database: PostgresDatabase = request.getfixturevalue("postgres")
+    return database.url()
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    opened = Database(url)
+    yield opened
+    opened.close()
+
+
+def test_a_task_is_leased_to_one_process_until_it_is_given_back(database: Database) -> None:
+    mine, other = Leases(database, "riddles"), Leases(database, "riddles")
+    assert mine.take("collect", TASKS, 3) == ["a", "b", "c"]
+    assert other.take("collect", TASKS, 3) == ["d", "e", "f"]
+    assert other.take("collect", TASKS[:3], 3) == []
+    mine.release("collect", "b")
+    assert other.take("collect", TASKS[:3], 3) == ["b"]
+    other.release("collect", "a")  # It is not theirs to give back.
+    assert other.take("collect", ["a"], 1) == []
+
+
+def test_arms_and_experiments_are_leased_apart(database: Database) -> None:
+    assert Leases(database, "riddles").take("collect", TASKS, 8) == list(TASKS)
+    assert Leases(database, "riddles").take("eval/a", TASKS, 8) == list(TASKS)
+    assert Leases(database, "others").take("collect", TASKS, 8) == list(TASKS)
+
+
+def test_all_leases_of_a_process_are_given_back_at_once(database: Database) -> None:
+    mine, other = Leases(database, "riddles"), Leases(database, "riddles")
+    mine.take("collect", TASKS, 8)
+    mine.release_all()
+    assert other.take("collect", TASKS, 8) == list(TASKS)
+
+
+def test_a_lease_that_was_not_renewed_in_time_may_be_taken_by_another_machine(database: Database) -> None:
+    now = [1000.0]
+    mine = Leases(database, "riddles", host="here", clock=lambda: now[0])
+    other = Leases(database, "riddles", host="there", clock=lambda: now[0])
+    assert mine.take("collect", TASKS, 2) == ["a", "b"]
+    now[0] += LEASE_SECONDS - 1
+    assert other.take("collect", TASKS[:2], 2) == []
+    mine.renew()
+    now[0] += 2
+    assert other.take("collect", TASKS[:2], 2) == []
+    now[0] += LEASE_SECONDS
+    assert other.take("collect", TASKS[:2], 2) == ["a", "b"]
+
+
+_DIES = """
+import os, sys
+from retroformer.store import Store
+print(*Store(sys.argv[1], "riddles").leases.take("collect", ["a", "b", "c"], 3), flush=True)
+os._exit(1)
+"""
+
+
+def test_the_leases_of_a_dead_process_of_this_machine_are_free_at_once(url: str) -> None:
+    dying = subprocess.run([sys.executable, "-c", _DIES, url], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert dying.stdout.split() == ["a", "b", "c"], dying.stderr
+    store = Store(url, "riddles")
+    assert store.leases.take("collect", TASKS, 4) == ["a", "b", "c", "d"]
+    store.close()
+
+
+def test_of_many_that_take_at_once_no_two_get_the_same_task(url: str) -> None:
+    tasks = [str(number) for number in range(40)]
+
+    def take(_: int) -> list[str]:
+        store, taken = Store(url, "riddles"), list[str]()
+        while some := store.leases.take("collect", tasks, 3):
+            taken += some
+        store.close()
+        return taken
+
+    with ThreadPoolExecutor(6) as processes:
+        taken = [task for some in processes.map(take, range(6)) for task in some]
+    # One that found all rows looked at by others may have stopped early; what is taken is taken once.
+    assert len(taken) == len(set(taken)) >= 38

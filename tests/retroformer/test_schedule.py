@@ -1,0 +1,116 @@
+"""What is complete is told from columns exactly as the loop would find it, and work is shared without a gap."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retroformer.config import Collect, Loop
+from retroformer.errors import StoreError
+from retroformer.experience import Budget, Experience
+from retroformer.ledger import Ledger
+from retroformer.protocols import Agent
+from retroformer.records import Outcome, Reflection, Task, Trajectory, Usage
+from retroformer.rollout import improve, is_complete
+from retroformer.schedule import Work, work_through
+from retroformer.store import AttemptRow, Store
+from tests.support.characters import ActorThatNeedsAdvice, School, Teacher, advice, attempt_at, task
+
+TRIALS, CANDIDATES = 4, 3
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_task_is_complete_where_the_loop_finds_everything_it_asks_for(seed: int) -> None:
+    chance = random.Random(seed)
+    share = chance.choice([0.5, 0.9, 1.0])
+    attempts: dict[tuple[int, int, int], Trajectory] = {}
+    advised: dict[tuple[int, int], Reflection] = {}
+    for trial in range(TRIALS):
+        for candidate in range(CANDIDATES if trial else 1):
+            if chance.random() <= share:
+                reward = chance.choice([0.0, 0.0, 0.3, 1.0])
+                outcome = Outcome.SUCCESS if reward == 1.0 else Outcome.FAILURE
+                attempts[trial, candidate, 0] = attempt_at(rewards=(reward,), outcome=outcome)
+            if trial and chance.random() <= share:
+                advised[trial, candidate] = advice(f"{trial}.{candidate}")
+    missing = list[object]()
+
+    async def attempt(memory: object, trial: int, candidate: int) -> Trajectory:
+        if found := attempts.get((trial, candidate, 0)):
+            return found
+        missing.append((trial, candidate))
+        return attempt_at(outcome=Outcome.INVALID)
+
+    async def advise(failure: object, memory: object, trial: int, candidate: int, previous: int) -> Reflection:
+        if found := advised.get((trial, candidate)):
+            return found
+        missing.append((trial, candidate))
+        return advice("made now")
+
+    asyncio.run(improve(attempt, advise, Loop(trials=TRIALS), CANDIDATES))
+    complete = is_complete(attempts, set(advised), trials=TRIALS, candidates=CANDIDATES)
+    assert complete is (not missing)
+
+
+class Counted:
+    """How many tasks were done, and how many attempts were found."""
+
+    def __init__(self) -> None:
+        self.tasks = self.attempts = 0
+
+    def __call__(self, attempts: Sequence[AttemptRow], tasks: int) -> None:
+        self.tasks, self.attempts = self.tasks + tasks, self.attempts + len(attempts)
+
+
+def work(folder: Path, tasks: Sequence[Task], school: School, counted: Counted, arm: str = "collect") -> None:
+    async def run() -> None:
+        with (
+            closing(Store(f"sqlite:///{folder / 'experience.db'}", "riddles")) as store,
+            closing(Ledger(store)) as ledger,
+        ):
+            pool: Any = school
+            experience = Experience(
+                ledger,
+                arm,
+                pool,
+                Agent(ActorThatNeedsAdvice(), Teacher()),
+                Loop(),
+                0,
+                Budget(Collect(), Usage),
+                slots=asyncio.Semaphore(4),
+            )
+            await work_through(ledger, [Work(experience, tasks, 2)], 4, counted)
+
+    asyncio.run(run())
+
+
+def test_all_tasks_are_done_once_and_found_done_the_next_time(tmp_path: Path) -> None:
+    tasks = [task(f"riddle {number}") for number in range(30)]
+    school, first, second = School(), Counted(), Counted()
+    work(tmp_path, tasks[:20], school, first)
+    assert (school.opened, first.tasks, first.attempts) == (60, 20, 0)
+    work(tmp_path, tasks, school, second)
+    assert (school.opened, second.tasks, second.attempts) == (90, 30, 60)
+    with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")) as store:
+        assert store.leases.take("collect", [one.id for one in tasks], 99) == [one.id for one in tasks]
+
+
+def test_an_error_ends_the_work_once_what_is_in_flight_has_ended(tmp_path: Path) -> None:
+    class SchoolThatBurns(School):
+        """Its store is gone after the fifth lesson."""
+
+        def episode(self, task: Task) -> Any:
+            if self.opened == 5:
+                raise StoreError("The school has burnt down.")
+            return super().episode(task)
+
+    tasks, counted = [task(f"riddle {number}") for number in range(30)], Counted()
+    with pytest.raises(StoreError, match="burnt down"):
+        work(tmp_path, tasks, SchoolThatBurns(), counted)
+    with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")) as store:
+        assert store.attempt_count("collect") == 5
+        assert len(store.leases.take("collect", [one.id for one in tasks], 99)) == 30
