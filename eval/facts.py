@@ -1,62 +1,13 @@
-"""What the report reads from the store: columns of all attempts, and whole records one task at a time.
+"""Whole records of the arms, one task at a time: what the report reads beyond the columns of the store."""
 
-The first three functions are all that the report asks of a store beyond its counts, so another store needs no more.
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import merge
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from retroformer.errors import StoreError
-from retroformer.records import Ending, Key, Outcome, Trajectory
+from retroformer.records import Trajectory
 from retroformer.store import Store, StoredReflection
 
-
-class AttemptRow(NamedTuple):
-    """The columns of one attempt, without its text."""
-
-    task_id: str
-    trial: int
-    candidate: int
-    repeat: int
-    outcome: Outcome
-    ending: Ending
-    episode_return: float
-    actions: int
-    judged: bool | None
-
-    @property
-    def failed(self) -> bool:
-        """Whether the agent tries again, as `Trajectory.failed` says it."""
-        return self.outcome is Outcome.FAILURE if self.judged is None else not self.judged
-
-
-def attempt_rows(store: Store, arm: str) -> Iterator[AttemptRow]:
-    """Yield the columns of every attempt of an arm, in any order."""
-    for key, attempt in store.trajectories(arm).items():
-        yield AttemptRow(
-            key.task_id,
-            key.trial,
-            key.candidate,
-            key.repeat,
-            attempt.outcome,
-            attempt.ending,
-            attempt.episode_return,
-            len(attempt.steps),
-            attempt.judged,
-        )
-
-
-def stream_trajectories(store: Store, arm: str) -> Iterator[tuple[Key, Trajectory]]:
-    """Yield the attempts of an arm by ascending task id, as Python compares texts."""
-    return iter(sorted(store.trajectories(arm).items(), key=lambda fact: fact[0].task_id))
-
-
-def stream_reflections(store: Store, arm: str) -> Iterator[StoredReflection]:
-    """Yield the reflections of an arm by ascending task id, as Python compares texts."""
-    return iter(sorted(store.reflections(arm), key=lambda stored: stored.key.task_id))
+_TASKS_AT_ONCE = 100
+"""Tasks whose records are in memory together."""
 
 
 class SeedFacts(NamedTuple):
@@ -79,49 +30,25 @@ class TaskFacts(NamedTuple):
 
 
 def facts_by_task(store: Store, shared: str, stored: Sequence[str]) -> Iterator[TaskFacts]:
-    """Read the shared trial 0 and all these arms side by side; only the facts of one task are in memory.
+    """Read the shared trial 0 and all these arms side by side, in the order of the task ids.
 
-    Raises:
-        StoreError: the store gives facts in another order than by task id.
+    One query is open at a time, so that many arms need no more connections than one. Raises StoreError.
     """
-    streams: list[Iterator[_Tagged]] = [_tagged(store, shared, stream_trajectories(store, shared))]
-    for name in stored:
-        streams.append(_tagged(store, name, stream_trajectories(store, name)))
-        streams.append(_tagged(store, name, ((one.key, one) for one in stream_reflections(store, name))))
-    by_task = attrgetter("key.task_id")
-    for task_id, facts in groupby(merge(*streams, key=by_task), key=by_task):
-        yield _gathered(task_id, facts, shared, stored)
+    played = (store.played_tasks(arm) for arm in (shared, *stored))
+    task_ids = sorted(set[str]().union(*played, *(store.reflected_tasks(arm) for arm in stored)))
+    for start in range(0, len(task_ids), _TASKS_AT_ONCE):
+        yield from _read(store, shared, stored, task_ids[start : start + _TASKS_AT_ONCE])
 
 
-class _Tagged(NamedTuple):
-    arm: str
-    key: Key
-    record: Trajectory | StoredReflection
-
-
-def _tagged(store: Store, arm: str, facts: Iterable[tuple[Key, Trajectory | StoredReflection]]) -> Iterator[_Tagged]:
-    last = ""
-    for key, record in facts:
-        if key.task_id < last:
-            raise StoreError(
-                f"The store {store.url} gave {key.task_id!r} of arm {arm!r} after {last!r}: its order of text is not "
-                "that of code points."
-            )
-        last = key.task_id
-        yield _Tagged(arm, key, record)
-
-
-def _gathered(task_id: str, facts: Iterable[_Tagged], shared: str, stored: Sequence[str]) -> TaskFacts:
-    first: Trajectory | None = None
-    seeds = {name: SeedFacts({}, {}) for name in stored}
-    for arm, key, record in facts:
-        if isinstance(record, StoredReflection):
-            seeds[arm].reflections[key.trial] = record
-        elif arm == shared:
-            first = record
-        else:
-            seeds[arm].attempts[key.trial] = record
-    if first is not None:
-        for seed in seeds.values():
-            seed.attempts.setdefault(0, first)
-    return TaskFacts(task_id, first, seeds)
+def _read(store: Store, shared: str, stored: Sequence[str], task_ids: Sequence[str]) -> list[TaskFacts]:
+    first = {key.task_id: attempt for key, attempt in store.stream_trajectories(shared, task_ids)}
+    seeds = {
+        task_id: {arm: SeedFacts({0: first[task_id]} if task_id in first else {}, {}) for arm in stored}
+        for task_id in task_ids
+    }
+    for arm in stored:
+        for key, attempt in store.stream_trajectories(arm, task_ids):
+            seeds[key.task_id][arm].attempts[key.trial] = attempt
+        for reflection in store.stream_reflections(arm, task_ids):
+            seeds[reflection.key.task_id][arm].reflections[reflection.key.trial] = reflection
+    return [TaskFacts(task_id, first.get(task_id), seeds[task_id]) for task_id in task_ids]

@@ -7,11 +7,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.facts import AttemptRow, attempt_rows
 from eval.statistics import Floats
 from retroformer.arms import FIRST_TRIAL
 from retroformer.records import Outcome, Task, Usage
-from retroformer.store import Store
+from retroformer.store import AttemptRow, Store
 
 _Flags = NDArray[np.bool_]
 
@@ -82,10 +81,10 @@ def arm_outcomes(
     their trial 0.
     """
     first = _Attempts.none(trials, tasks)
-    first.add(attempt_rows(store, shared))
+    first.add(store.attempt_rows(shared))
     attempts = {stored: first.copy() for names in arms.values() for stored in names}
     for stored, made in attempts.items():
-        made.add(attempt_rows(store, stored))
+        made.add(store.attempt_rows(stored))
     complete = {stored: made.complete_T for stored, made in attempts.items()}
     common_T = np.logical_and.reduce([np.ones(len(tasks), dtype=bool), *complete.values()])
     return [
@@ -140,11 +139,11 @@ class _Attempts:
         for row in rows:
             column = self.columns.get(row.task_id)
             # What the infrastructure spoiled is no attempt, wherever it is kept.
-            if column is None or row.trial >= len(self.present_NT) or row.outcome is Outcome.INVALID:
+            if column is None or row.trial >= len(self.present_NT) or row.outcome == Outcome.INVALID:
                 continue
             self.present_NT[row.trial, column] = True
             self.failed_NT[row.trial, column] = row.failed
-            self.solved_NT[row.trial, column] = row.outcome is Outcome.SUCCESS
+            self.solved_NT[row.trial, column] = row.outcome == Outcome.SUCCESS
             self.return_NT[row.trial, column] = row.episode_return
 
     @property
@@ -170,7 +169,7 @@ def _seed_outcome(store: Store, stored: str, attempts: _Attempts, common_T: _Fla
         return_NT=return_NT[:, common_T],
         all_solved_NT=np.where(reached_NT, solved_NT, 0.0),
         all_return_NT=np.where(reached_NT, return_NT, 0.0),
-        invalid=len(store.invalid_causes(stored)),
+        invalid=store.invalid_count(stored),
         usage=store.usage(stored),
     )
 

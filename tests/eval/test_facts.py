@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from eval.account import WrittenExamples
-from eval.facts import attempt_rows, facts_by_task
+from eval.facts import facts_by_task
 from eval.outcome import arm_outcomes
 from retroformer.arms import FIRST_TRIAL
-from retroformer.records import Ending, Key, Outcome, Trajectory
-from retroformer.store import Store
+from retroformer.records import Key, Trajectory
+from retroformer.store import NewTrajectory, Store
 from tests.support.characters import advice, attempt_at, task
 
 NAMES = ("B", "a", "a-b", "ab", "é", "\U0001f600")
@@ -55,12 +55,16 @@ def test_facts_of_a_task_are_gathered_from_all_arms(store: Store) -> None:
     assert facts[NAMES[-1]].seeds["eval/y"].attempts == {1: attempt(NAMES[-1], 1)}
 
 
-def test_columns_are_those_of_the_records(store: Store) -> None:
-    made = attempt_at(task("a"), rewards=(0.25, 0.5), outcome=Outcome.SUCCESS).model_copy(update={"judged": False})
-    store.add_trajectory(Key(arm="eval/x", task_id="a", trial=2), made)
-    (row,) = attempt_rows(store, "eval/x")
-    assert row == ("a", 2, 0, 0, Outcome.SUCCESS, Ending.SOLVED, 0.75, 2, False)
-    assert row.failed is made.failed is True
+def test_many_arms_of_many_tasks_are_read_with_the_connections_of_one(store: Store) -> None:
+    names = [f"{number:03d}" for number in range(230)]
+    store.add_all(lambda: (NewTrajectory(Key(arm=FIRST_TRIAL, task_id=name), attempt(name, 0)) for name in names))
+    arms = [f"eval/x/{seed}" for seed in range(20)]
+    for arm in arms:
+        store.add_trajectory(Key(arm=arm, task_id="229", trial=1), attempt("229", 1))
+    facts = list(facts_by_task(store, FIRST_TRIAL, arms))
+    assert [one.task_id for one in facts] == names
+    assert [len(seed.attempts) for seed in facts[-1].seeds.values()] == [2] * 20
+    assert all(one.first == attempt(one.task_id, 0) for one in facts)
 
 
 def test_examples_are_of_the_first_failures_that_every_writing_arm_looked_at(store: Store) -> None:
