@@ -44,10 +44,10 @@ async def write_advice(page: Page) -> str:
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(page, asks_reflector=False) as made:
             store.declare(WRITTEN, conditions(experiment) | {"lesson": experiment.collect.lesson})
-            held = {
+            held = set[Key](
                 Key(arm=WRITTEN, task_id=advice.task_id, trial=advice.trial, candidate=advice.candidate)
                 for advice in store.advice_rows(WRITTEN)
-            }
+            )
             with tally("written advice", wanted, len(held)) as counts:
                 experience = _experience(experiment, made, ledger, counts)
                 await _advise_in_waves(experience, experiment, tasks, held)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import yaml
 
+from eval.facts import TaskFacts
 from eval.findings import Findings
 from eval.outcome import ArmOutcome
 from eval.table import quoted, table
@@ -19,22 +20,6 @@ _ADVICE_SHOWN = 200
 """Characters of one piece of advice that are shown; the store has all."""
 
 
-def endings(outcomes: Sequence[ArmOutcome]) -> str:
-    """How often attempts ended in which way."""
-    counts = {
-        arm.name: Counter(
-            attempt.ending.value for seed in arm.seeds for (_, trial), attempt in seed.attempts.items() if trial
-        )
-        for arm in outcomes
-    }
-    shared = outcomes[0].seeds[0].attempts
-    first = Counter(attempt.ending.value for (_, trial), attempt in shared.items() if trial == 0)
-    names = sorted(set(first).union(*counts.values()))
-    rows = [["trial 0, shared", *(str(first[name]) for name in names)]]
-    rows += [[f"{arm}, retries", *(str(count[name]) for name in names)] for arm, count in counts.items()]
-    return table(["", *names], rows)
-
-
 def invalid_causes(findings: Findings) -> str:
     """The commonest first; empty where nothing went wrong."""
     arms = [first_trial(findings.actor), *(seed.stored for arm in findings.outcomes for seed in arm.seeds)]
@@ -42,25 +27,42 @@ def invalid_causes(findings: Findings) -> str:
     return "\n".join(f"- {count} x {cause}" for cause, count in causes.most_common(10))
 
 
-def written_examples(outcomes: Sequence[ArmOutcome]) -> str:
-    """The first failures that every writing arm looked at, in the order of the split."""
-    seeds = [seed for arm in outcomes for seed in arm.seeds]
-    writing = [seed for seed in seeds if any(one.reflection.text for one in seed.reflections.values())]
-    if not writing:
-        return "No arm wrote anything."
-    seen_by_all = [
-        task_id
-        for (task_id, trial) in writing[0].reflections
-        if trial == 1 and all((task_id, 1) in seed.reflections for seed in writing)
-    ]
-    rows = []
-    for task_id in seen_by_all[:_EXAMPLES]:
-        for seed in writing:
-            retry = seed.attempts.get((task_id, 1))
-            result = "solved" if retry is not None and retry.outcome is Outcome.SUCCESS else "failed"
-            text = quoted(seed.reflections[task_id, 1].reflection.text, _ADVICE_SHOWN)
-            rows.append([task_id, seed.name, text, result])
-    return table(["task", "arm", "advice after trial 0", "retry"], rows)
+class WrittenExamples:
+    """The first failures that every writing arm looked at, in the order of the task ids."""
+
+    def __init__(self, outcomes: Sequence[ArmOutcome]) -> None:
+        self._names = {seed.stored: seed.name for arm in outcomes for seed in arm.seeds}
+        self._writing: set[str] = set()
+        self._first_seen: dict[frozenset[str], list[TaskFacts]] = {}
+        """Arms that looked at the first failure -> the first tasks of which that is true. Who writes is known last."""
+
+    def add(self, facts: TaskFacts) -> None:
+        """Take in what was written about one task."""
+        for stored, seed in facts.seeds.items():
+            if any(one.reflection.text for one in seed.reflections.values()):
+                self._writing.add(stored)
+        looked = frozenset(stored for stored, seed in facts.seeds.items() if 1 in seed.reflections)
+        first = self._first_seen.setdefault(looked, [])
+        if len(first) < _EXAMPLES:
+            first.append(facts)
+
+    def render(self) -> str:
+        """A table in Markdown."""
+        if not self._writing:
+            return "No arm wrote anything."
+        seen_by_all = [
+            facts for looked, first in self._first_seen.items() if looked >= self._writing for facts in first
+        ]
+        chosen = sorted(seen_by_all, key=lambda facts: facts.task_id)[:_EXAMPLES]
+        rows = [self._row(facts, stored) for facts in chosen for stored in self._names if stored in self._writing]
+        return table(["task", "arm", "advice after trial 0", "retry"], rows)
+
+    def _row(self, facts: TaskFacts, stored: str) -> list[str]:
+        seed = facts.seeds[stored]
+        retry = seed.attempts.get(1)
+        result = "not tried" if retry is None else "solved" if retry.outcome is Outcome.SUCCESS else "failed"
+        text = quoted(seed.reflections[1].reflection.text, _ADVICE_SHOWN)
+        return [facts.task_id, self._names[stored], text, result]
 
 
 def origin(experiment: Experiment) -> str:

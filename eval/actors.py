@@ -5,7 +5,7 @@ from pathlib import Path
 
 from eval.outcome import ArmOutcome
 from eval.page import to_html
-from eval.statistics import bootstrap
+from eval.rates import Rates, rates_of
 from eval.table import table
 from retroformer import durable
 from retroformer.config import Experiment
@@ -27,29 +27,38 @@ def with_actor(experiment: Experiment, name: str) -> Experiment:
 
 def write_table(experiment: Experiment, played: Mapping[str, Sequence[ArmOutcome]]) -> Path:
     """report.md and report.html with the actors one below the other; return the path of the page."""
-    trials = range(experiment.loop.trials)
-    rows = [
-        [
-            actor,
-            arm.name.removeprefix(f"{actor}/"),
-            *(str(bootstrap(solved_T, experiment.seed)) for solved_T in arm.solved_NT),
-            f"{arm.usage.prompt_tokens:,}",
-            f"{arm.usage.completion_tokens:,}",
-            f"[report]({actor}/report.md)",
-        ]
-        for actor, arms in played.items()
-        for arm in arms
-    ]
-    header = ["actor", "arm", *(f"by trial {trial}" for trial in trials), "tokens in", "tokens out", ""]
-    tasks = min(arm.solved_NT.shape[1] for arms in played.values() for arm in arms)
+    rates = {actor: rates_of(arms, experiment.seed) for actor, arms in played.items()}
+    tasks = min(one.finished_tasks for one in rates.values())
+    solved = f"Share of {experiment.environment.name} tasks solved"
+    finished = _table(experiment, {actor: (one, one.finished) for actor, one in rates.items() if one.finished_tasks})
     text = (
         f"# {experiment.run}: {len(played)} actors\n\n"
-        f"Share of {experiment.environment.name} tasks solved (at least {tasks} of each actor), with 95 % intervals "
-        f"over tasks.\n\n{table(header, rows)}\n"
+        f"{solved} (at least {tasks} of each actor), with 95 % intervals over tasks.\n\n{finished}\n"
     )
+    if any(one.unfinished for one in rates.values()):
+        left = ", ".join(f"{one.unfinished} of {one.tasks} with {actor}" for actor, one in rates.items())
+        counted = _table(experiment, {actor: (one, one.all_tasks) for actor, one in rates.items()})
+        text += f"\n{solved}, unfinished tasks counted as failures. Unfinished in an arm: {left}.\n\n{counted}\n"
     folder = experiment.folder / "eval"
     folder.mkdir(parents=True, exist_ok=True)
     text = redacted(text)
     durable.write_text(folder / "report.md", text)
     durable.write_text(folder / "report.html", to_html(text, f"Retroformer: {experiment.run}"))
     return folder / "report.html"
+
+
+def _table(experiment: Experiment, views: Mapping[str, tuple[Rates, Sequence[ArmOutcome]]]) -> str:
+    trials = range(experiment.loop.trials)
+    rows = [
+        [
+            actor,
+            arm.name.removeprefix(f"{actor}/"),
+            *(str(rates.intervals.of(solved_T)) for solved_T in arm.solved_NT),
+            f"{arm.usage.prompt_tokens:,}",
+            f"{arm.usage.completion_tokens:,}",
+            f"[report]({actor}/report.md)",
+        ]
+        for actor, (rates, arms) in views.items()
+        for arm in arms
+    ]
+    return table(["actor", "arm", *(f"by trial {trial}" for trial in trials), "tokens in", "tokens out", ""], rows)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from eval.actors import with_actor, write_table
 from eval.arms import actor_of, at_arm, check_arms, conditions_of, held_out_splits, models, reflector_of, spread
@@ -38,12 +39,16 @@ async def compare_arms(page: Page) -> str:
     experiment = page.experiment
     pages = {actor: replace(page, experiment=with_actor(experiment, actor)) for actor in experiment.eval.actors}
     played = await _with_actors(pages or {"": page})
-    if not experiment.eval.actors:
-        return f"report: {played[''][0]}"
-    return f"report: {write_table(experiment, {actor: outcomes for actor, (_, outcomes) in played.items()})}"
+    if experiment.eval.actors:
+        path = write_table(experiment, {actor: report.outcomes for actor, report in played.items()})
+    else:
+        path = played[""].path
+    if unfinished := [report.unfinished for report in played.values() if report.unfinished]:
+        raise InfrastructureFailure("\n".join((f"report: {path}", *unfinished)))
+    return f"report: {path}"
 
 
-async def _with_actors(pages: Mapping[str, Page]) -> dict[str, tuple[Path, Sequence[ArmOutcome]]]:
+async def _with_actors(pages: Mapping[str, Page]) -> dict[str, "_Report"]:
     """Play everything with one actor after another; their reports, and what is in them.
 
     Whatever can be refused is refused before the first of them plays.
@@ -194,24 +199,32 @@ def _refuse_overlap(store: Store, tasks: tuple[Task, ...]) -> None:
         )
 
 
-def _reported(stage: _Stage, verified: Sequence[Verified]) -> tuple[Path, Sequence[ArmOutcome]]:
+class _Report(NamedTuple):
+    """What was written about one actor."""
+
+    path: Path
+    outcomes: Sequence[ArmOutcome]
+    unfinished: str
+    """Says how many tasks the infrastructure left for the next run; empty where it left none."""
+
+
+def _reported(stage: _Stage, verified: Sequence[Verified]) -> _Report:
     """Write the report.
 
     Raises:
-        MissingInput: no task was finished by every arm.
-        InfrastructureFailure: some were left unfinished; the report on the others is written.
+        MissingInput: not one attempt could be made.
     """
     experiment, store, tasks = stage.experiment, stage.store, stage.tasks
     arms = {name: list(spread(name, arm)) for name, arm in experiment.eval.arms.items()}
     shared = first_trial(stage.actor)
+    if store.played_tasks(shared).isdisjoint(task.id for task in tasks):
+        cause = store.last_cause(shared) or "no arm is named"
+        raise MissingInput(f"No task could be played, so nothing can be compared: {cause}")
     outcomes = arm_outcomes(store, tasks, arms, experiment.loop.trials, shared)
-    if not outcomes or not outcomes[0].solved_NT.size:
-        cause = store.last_cause(shared) or "no task was finished by every arm"
-        raise MissingInput(f"No task was finished by every arm, so nothing can be compared: {cause}")
-    written = write_report(Findings(experiment, tasks, outcomes, verified, store, stage.made.actor_sha256, stage.actor))
-    if unfinished := max(one.incomplete for one in outcomes):
-        raise InfrastructureFailure(
-            f"report: {written}\n{unfinished} of {len(tasks)} tasks are left unfinished in an arm and are not in it: "
-            "run the same command again to go on."
-        )
-    return written, outcomes
+    path = write_report(Findings(experiment, tasks, outcomes, verified, store, stage.made.actor_sha256, stage.actor))
+    left = max(arm.incomplete for arm in outcomes)
+    unfinished = (
+        f"{left} of {len(tasks)} tasks are left unfinished in an arm; the report shows rates without them, and with "
+        "them counted as failures: run the same command again to go on."
+    )
+    return _Report(path, outcomes, unfinished if left else "")

@@ -1,7 +1,9 @@
 """Reflections before and after training, picked so that nobody chose them, and what the actor then did."""
 
+from bisect import insort
 from collections.abc import Sequence
 from hashlib import sha256
+from operator import itemgetter
 from typing import NamedTuple
 
 from eval.lesson import Lesson
@@ -23,11 +25,30 @@ class Example(NamedTuple):
     after: Lesson
 
 
+class Shortlist:
+    """The first examples by the SHA-256 of their task ids; no more are kept."""
+
+    def __init__(self, count: int = EXAMPLES) -> None:
+        self._count = count
+        self._by_digest: list[tuple[str, Example]] = []
+
+    def add(self, example: Example) -> None:
+        """Keep an example if it is among the first so far."""
+        insort(self._by_digest, (sha256(example.task_id.encode()).hexdigest(), example), key=itemgetter(0))
+        del self._by_digest[self._count :]
+
+    @property
+    def examples(self) -> list[Example]:
+        return [example for _, example in self._by_digest]
+
+
 def pick_examples(before: Sequence[Lesson], after: Sequence[Lesson], count: int = EXAMPLES) -> list[Example]:
     """The first tasks by the SHA-256 of their id that failed at trial 0 and about which both arms wrote something."""
     first, second = _first_failures(before), _first_failures(after)
-    both = sorted(first.keys() & second.keys(), key=lambda task_id: sha256(task_id.encode()).hexdigest())
-    return [Example(task_id, first[task_id], second[task_id]) for task_id in both[:count]]
+    picked = Shortlist(count)
+    for task_id in first.keys() & second.keys():
+        picked.add(Example(task_id, first[task_id], second[task_id]))
+    return picked.examples
 
 
 def render_examples(examples: Sequence[Example], before: str, after: str) -> str:

@@ -1,39 +1,45 @@
 """The learning curve: share of tasks solved by each trial, one line an arm, with bootstrap intervals."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from eval.outcome import ArmOutcome
-from eval.statistics import bootstrap
+from eval.rates import Rates
 
 _SPREAD = 0.03
 """How far lines are moved apart sideways, so that their intervals can be told from each other."""
 
 
-def draw_curve(outcomes: Sequence[ArmOutcome], title: str, seed: int, path: Path) -> None:
-    """Write the picture as PNG. The legend is in the order of the last trial and gives its shares."""
+def draw_curve(rates: Rates, title: str, path: Path) -> None:
+    """Write the picture as PNG. The legend is in the order of the last trial and gives its shares.
+
+    Where tasks are unfinished, dotted lines and a second number give the shares with these counted as failures.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.6, 4.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    trials = len(outcomes[0].solved_NT)
-    best_first = sorted(enumerate(outcomes), key=lambda one: -one[1].solved_NT[-1].mean())
+    solid, *dotted = rates.shown
+    trials = len(solid[0].solved_NT)
+    best_first = sorted(enumerate(solid), key=lambda one: -one[1].solved_NT[-1].mean())
     for place, (index, arm) in enumerate(best_first):
-        intervals = [bootstrap(solved_T, seed) for solved_T in arm.solved_NT]
-        aside = _SPREAD * (place - (len(outcomes) - 1) / 2)
+        intervals = [rates.intervals.of(solved_T) for solved_T in arm.solved_NT]
+        aside = _SPREAD * (place - (len(solid) - 1) / 2)
+        where = [trial + 1 + (aside if trial else 0.0) for trial in range(trials)]
+        with_unfinished = [other[index].solved_NT.mean(axis=1) for other in dotted]
         axes.errorbar(
-            [trial + 1 + (aside if trial else 0.0) for trial in range(trials)],
+            where,
             [one.mean for one in intervals],
             yerr=[[one.mean - one.low for one in intervals], [one.high - one.mean for one in intervals]],
             marker="osD^vPX*"[index % 8],
             color=f"C{index}",
-            label=f"{arm.name}  {intervals[-1].mean:.2f}",
+            label=f"{arm.name}  {intervals[-1].mean:.2f}" + "".join(f" ({other[-1]:.2f})" for other in with_unfinished),
             linewidth=2,
             elinewidth=1,
             capsize=3,
         )
+        for other in with_unfinished:
+            axes.plot(where, other, color=f"C{index}", linewidth=1.2, linestyle=":")
     axes.set_xticks(list(range(1, trials + 1)))
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("attempts allowed")

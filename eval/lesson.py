@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from eval.outcome import SeedOutcome
+from eval.facts import SeedFacts
 from retroformer.actors.advice import read_advice
 from retroformer.actors.clauses import clauses_of, find_places
 from retroformer.environments.alfworld import compact
@@ -116,12 +116,25 @@ class Reading:
         return self.repeated or (bool(self.sent) and self.in_vain == self.sent)
 
 
-def read_lesson(lesson: Lesson) -> Reading:
-    """What the reflection of this lesson says; an attempt that is none of ALFWorld's has no places and no goal."""
-    sentence, places = compact.read_opening(lesson.failure.opening)
-    room, goal = compact.room_order(lesson.failure.task, places), read_goal(sentence)
+class Attempted(NamedTuple):
+    """What an attempt showed of its room and its goal."""
+
+    room: tuple[str, ...]
+    """Places in the order of the room."""
+    goal: Goal
+    seen: Experience
+
+
+def read_attempt(attempt: Trajectory) -> Attempted:
+    """What this attempt showed; one that is none of ALFWorld's has no places and no goal."""
+    sentence, places = compact.read_opening(attempt.opening)
+    return Attempted(compact.room_order(attempt.task, places), read_goal(sentence), read_steps(attempt.steps))
+
+
+def read_lesson(lesson: Lesson, attempted: Attempted | None = None) -> Reading:
+    """What the reflection of this lesson says; `attempted` is what its failure showed, where that is known."""
+    room, goal, seen = attempted or read_attempt(lesson.failure)
     needed = tuple(filter(None, (goal.thing, goal.lamp)))
-    seen = read_steps(lesson.failure.steps)
     invented = _invented(lesson.text, room)
     advice = read_advice([lesson.text], (*room, *invented), goal)
     sightings = once(chain.from_iterable(advice.sightings.values()))
@@ -173,22 +186,22 @@ def _seen_at(seen: Experience, kinds: Sequence[str]) -> tuple[str, ...]:
     return once(place for thing, place in seen.first_seen.items() if compact.type_of(thing) in kinds)
 
 
-def lessons_of(seed: SeedOutcome) -> list[Lesson]:
-    """All that this arm wrote, about which failure, and what came of it."""
+def lessons_of(facts: SeedFacts) -> list[Lesson]:
+    """All that this arm wrote about one task, about which failure, and what came of it."""
     return [
         Lesson(
-            seed.attempts[task_id, trial - 1],
+            facts.attempts[trial - 1],
             stored.reflection.text,
-            seed.attempts.get((task_id, trial)),
-            given=tuple(_earlier(seed, task_id, trial)),
+            facts.attempts.get(trial),
+            given=tuple(_earlier(facts, trial)),
             trial=trial - 1,
         )
-        for (task_id, trial), stored in seed.reflections.items()
+        for trial, stored in facts.reflections.items()
     ]
 
 
-def _earlier(seed: SeedOutcome, task_id: str, trial: int) -> Iterable[str]:
+def _earlier(facts: SeedFacts, trial: int) -> Iterable[str]:
     for number in range(1, trial):
-        stored = seed.reflections.get((task_id, number))
+        stored = facts.reflections.get(number)
         if stored is not None and stored.reflection.text.strip():
             yield stored.reflection.text

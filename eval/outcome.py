@@ -1,36 +1,37 @@
 """What the store says about the arms: who solved which task by which trial, and what is missing."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eval.statistics import Floats
 from retroformer.arms import FIRST_TRIAL
-from retroformer.records import Outcome, Task, Trajectory, Usage
-from retroformer.store import Store, StoredReflection
+from retroformer.records import Outcome, Task, Usage
+from retroformer.store import AttemptRow, Store
 
-Attempts = dict[tuple[str, int], Trajectory]
-"""By task and trial."""
+_Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class SeedOutcome:
-    """One training seed of an arm, or an arm that has none, over the tasks that are complete in every arm."""
+    """One training seed of an arm, or an arm that has none."""
 
     stored: str
     """Its name in the store, such as `eval/trained/ppo-1`."""
     solved_NT: Floats
-    """1 where the last attempt made by trial N solved task T, shape (trials, tasks)."""
+    """1 where the last attempt made by trial N solved task T, shape (trials, tasks finished in every arm)."""
     return_NT: Floats
-    """Return of the last attempt made by trial N."""
+    """Return of the last attempt made by trial N, of the same shape."""
+    all_solved_NT: Floats
+    """As `solved_NT` over all tasks, shape (trials, tasks): from the first missing trial on, 0."""
+    all_return_NT: Floats
+    """As `return_NT` over all tasks: from the first missing trial on, 0."""
     invalid: int
     """Spoiled attempts, each with its cause in the store."""
     usage: Usage
-    reflections: dict[tuple[str, int], StoredReflection]
-    """By task and trial."""
-    attempts: Attempts
 
     @property
     def name(self) -> str:
@@ -79,61 +80,109 @@ def arm_outcomes(
     `arms` gives for each name on the page the names in the store, one for each training seed; `shared` is the name of
     their trial 0.
     """
-    first = {key.task_id: one for key, one in store.trajectories(shared).items()}
-    attempts = {stored: _attempts(store, first, stored) for names in arms.values() for stored in names}
-    complete = {
-        stored: {task.id for task in tasks if _complete(made, task.id, trials)} for stored, made in attempts.items()
-    }
-    common = [task for task in tasks if all(task.id in finished for finished in complete.values())]
+    first = _Attempts.none(trials, tasks)
+    first.add(store.attempt_rows(shared))
+    attempts = {stored: first.copy() for names in arms.values() for stored in names}
+    for stored, made in attempts.items():
+        made.add(store.attempt_rows(stored))
+    complete = {stored: made.complete_T for stored, made in attempts.items()}
+    common_T = np.logical_and.reduce([np.ones(len(tasks), dtype=bool), *complete.values()])
     return [
         ArmOutcome(
             name=arm,
-            seeds=tuple(_seed_outcome(store, common, stored, attempts[stored], trials) for stored in names),
-            incomplete=len(tasks) - len(set.intersection(*(complete[stored] for stored in names))),
+            seeds=tuple(_seed_outcome(store, stored, attempts[stored], common_T) for stored in names),
+            incomplete=len(tasks) - int(np.logical_and.reduce([complete[stored] for stored in names]).sum()),
         )
         for arm, names in arms.items()
     ]
 
 
-def _seed_outcome(store: Store, tasks: Sequence[Task], stored: str, attempts: Attempts, trials: int) -> SeedOutcome:
+def with_unfinished(outcomes: Sequence[ArmOutcome]) -> list[ArmOutcome]:
+    """The same arms over all tasks, those left unfinished counted as failures from the first missing trial on."""
+    return [
+        replace(
+            arm,
+            seeds=tuple(replace(one, solved_NT=one.all_solved_NT, return_NT=one.all_return_NT) for one in arm.seeds),
+        )
+        for arm in outcomes
+    ]
+
+
+@dataclass(frozen=True)
+class _Attempts:
+    """The attempts of one arm as columns, shape (trials, tasks)."""
+
+    columns: Mapping[str, int]
+    """Of each task id."""
+    present_NT: _Flags
+    failed_NT: _Flags
+    """The agent tries again."""
+    solved_NT: Floats
+    return_NT: Floats
+
+    @classmethod
+    def none(cls, trials: int, tasks: Sequence[Task]) -> "_Attempts":
+        shape = (trials, len(tasks))
+        columns = {task.id: column for column, task in enumerate(tasks)}
+        return cls(columns, np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape), np.zeros(shape))
+
+    def copy(self) -> "_Attempts":
+        return _Attempts(
+            self.columns,
+            self.present_NT.copy(),
+            self.failed_NT.copy(),
+            self.solved_NT.copy(),
+            self.return_NT.copy(),
+        )
+
+    def add(self, rows: Iterable[AttemptRow]) -> None:
+        for row in rows:
+            column = self.columns.get(row.task_id)
+            # What the infrastructure spoiled is no attempt, wherever it is kept.
+            if column is None or row.trial >= len(self.present_NT) or row.outcome == Outcome.INVALID:
+                continue
+            self.present_NT[row.trial, column] = True
+            self.failed_NT[row.trial, column] = row.failed
+            self.solved_NT[row.trial, column] = row.outcome == Outcome.SUCCESS
+            self.return_NT[row.trial, column] = row.episode_return
+
+    @property
+    def reached_NT(self) -> _Flags:
+        """Every trial up to this one was made, or up to the one with which the agent was content."""
+        made_NT = np.logical_and.accumulate(self.present_NT)
+        return made_NT | np.logical_or.accumulate(made_NT & ~self.failed_NT)
+
+    @property
+    def complete_T(self) -> _Flags:
+        complete: _Flags = self.reached_NT[-1]
+        return complete
+
+
+def _seed_outcome(store: Store, stored: str, attempts: _Attempts, common_T: _Flags) -> SeedOutcome:
+    solved_NT, return_NT = (
+        _of_last(values, attempts.present_NT) for values in (attempts.solved_NT, attempts.return_NT)
+    )
+    reached_NT = attempts.reached_NT
     return SeedOutcome(
         stored=stored,
-        solved_NT=_of_last(attempts, tasks, trials, lambda attempt: float(attempt.outcome is Outcome.SUCCESS)),
-        return_NT=_of_last(attempts, tasks, trials, lambda attempt: attempt.episode_return),
-        invalid=len(store.invalid_causes(stored)),
+        solved_NT=solved_NT[:, common_T],
+        return_NT=return_NT[:, common_T],
+        all_solved_NT=np.where(reached_NT, solved_NT, 0.0),
+        all_return_NT=np.where(reached_NT, return_NT, 0.0),
+        invalid=store.invalid_count(stored),
         usage=store.usage(stored),
-        reflections={(one.key.task_id, one.key.trial): one for one in store.reflections(stored)},
-        attempts=attempts,
     )
 
 
-def _of_last(attempts: Attempts, tasks: Sequence[Task], trials: int, worth: Callable[[Trajectory], float]) -> Floats:
-    """What the last attempt made by each trial was worth, shape (trials, tasks)."""
-    return np.array([[worth(_last(attempts, task.id, trial)) for task in tasks] for trial in range(trials)])
+def _of_last(values_NT: Floats, present_NT: _Flags) -> Floats:
+    """What the last attempt made by each trial was worth; who is told the truth makes none after a success."""
+    worth_NT = values_NT.copy()
+    for trial in range(1, len(worth_NT)):
+        worth_NT[trial] = np.where(present_NT[trial], values_NT[trial], worth_NT[trial - 1])
+    return worth_NT
 
 
 def _mean(values: Sequence[Floats]) -> Floats:
     """Element by element."""
     mean: Floats = np.mean(values, axis=0)
     return mean
-
-
-def _attempts(store: Store, first: dict[str, Trajectory], stored: str) -> Attempts:
-    retries = {(key.task_id, key.trial): one for key, one in store.trajectories(stored).items()}
-    return {(task_id, 0): one for task_id, one in first.items()} | retries
-
-
-def _complete(attempts: Attempts, task_id: str, trials: int) -> bool:
-    """Every trial up to the one with which the agent was content, or up to the last, is there."""
-    for trial in range(trials):
-        attempt = attempts.get((task_id, trial))
-        if attempt is None:
-            return False
-        if not attempt.failed:
-            return True
-    return True
-
-
-def _last(attempts: Attempts, task_id: str, trial: int) -> Trajectory:
-    """The last attempt made by this trial; an agent that is told the truth makes none after a success."""
-    return next(attempts[task_id, index] for index in range(trial, -1, -1) if (task_id, index) in attempts)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from eval.outcome import ArmOutcome
 from eval.rates import difference_after_last
-from eval.statistics import Interval
+from eval.statistics import Interval, Intervals
 from eval.table import table
 from eval.training import Trained, trained_adapters
 from retroformer.best_of import best_of
@@ -37,8 +37,9 @@ class Gain(NamedTuple):
         return self.scored > 0 and self.realised.low <= 0
 
 
-def gains(experiment: Experiment, outcomes: Sequence[ArmOutcome]) -> list[Gain]:
+def gains(experiment: Experiment, outcomes: Sequence[ArmOutcome], intervals: Intervals | None = None) -> list[Gain]:
     """One for each arm that a reward model paid and that started, by hash, from exactly the policies of another arm."""
+    intervals = intervals or Intervals(experiment.seed)
     played = {arm.name: arm for arm in outcomes}
     known = {name: _trained(experiment, arm) for name, arm in experiment.eval.arms.items() if name in played}
     starts = {frozenset(one.metrics["adapter_sha256"] for one in found): name for name, found in known.items()}
@@ -47,7 +48,7 @@ def gains(experiment: Experiment, outcomes: Sequence[ArmOutcome]) -> list[Gain]:
         if found and all(one.paid_by_reward_model for one in found):
             start = starts.get(frozenset(one.metrics["inputs"]["adapters"]["sft"] for one in found))
             if start is not None:
-                realised = difference_after_last(played[name], played[start], experiment.seed)
+                realised = difference_after_last(played[name], played[start], intervals)
                 gained.append(Gain(name, start, fmean(map(_score_gain, found)), realised))
     return gained
 

@@ -5,28 +5,29 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from eval.account import endings, invalid_causes, origin, written_examples
-from eval.examples import pick_examples, render_examples
-from eval.failures import failure_classes, judgements
+from eval.account import invalid_causes, origin
+from eval.failures import endings, failure_classes, judgements
 from eval.figure import draw_curve
 from eval.findings import Findings
-from eval.lesson import lessons_of
+from eval.observations import Observations, observe
+from eval.outcome import ArmOutcome
 from eval.overoptimisation import gains, render_gains
 from eval.page import to_html
 from eval.rates import (
-    difference_after_last,
+    Rates,
     failed_at_first,
     paired_differences,
+    rates_of,
     solved_by_trial,
     solved_of_failed,
+    twice,
 )
-from eval.setting import actor_sentence, arms_table, is_yardstick, served_table
+from eval.setting import actor_sentence, arms_table, served_table
 from eval.statistics import DRAWS
-from eval.telemetry import habits, measure, render_habits, render_telemetry
 from eval.training import reward_audit, trained_adapters, training_table
 from eval.training_curves import curve_table, draw_training
+from eval.verdict import verdict
 from retroformer import durable
-from retroformer.environments.sections import Alfworld
 from retroformer.records import Task
 from retroformer.redaction import redacted
 
@@ -35,10 +36,9 @@ def write_report(findings: Findings) -> Path:
     """Write the picture, report.md and report.html; return the path of the page."""
     folder = findings.folder
     folder.mkdir(parents=True, exist_ok=True)
-    tasks = findings.outcomes[0].solved_NT.shape[1]
-    title = f"{findings.experiment.environment.name}, {tasks} held-out tasks, trial 0 shared"
-    draw_curve(findings.outcomes, title, findings.experiment.seed, folder / "curve.png")
-    text = redacted("\n\n".join(_sections(findings))) + "\n"
+    rates = rates_of(findings.outcomes, findings.experiment.seed)
+    draw_curve(rates, _title(findings, rates), folder / "curve.png")
+    text = redacted("\n\n".join(_sections(findings, rates))) + "\n"
     durable.write_text(folder / "report.md", text)
     page = to_html(text, f"Retroformer: {findings.experiment.run}")
     for picture in folder.glob("*.png"):
@@ -48,23 +48,33 @@ def write_report(findings: Findings) -> Path:
     return folder / "report.html"
 
 
-def _sections(findings: Findings) -> Iterable[str]:
-    experiment, outcomes = findings.experiment, findings.outcomes
+def _title(findings: Findings, rates: Rates) -> str:
+    name = findings.experiment.environment.name
+    if not rates.finished_tasks:
+        return f"{name}, {rates.tasks} held-out tasks, unfinished ones counted as failures"
+    dotted = f" (dotted: {rates.tasks}, unfinished as failures)" if rates.unfinished else ""
+    return f"{name}, {rates.finished_tasks} held-out tasks{dotted}, trial 0 shared"
+
+
+def _sections(findings: Findings, rates: Rates) -> Iterable[str]:
+    experiment, outcomes, intervals = findings.experiment, findings.outcomes, rates.intervals
+    observed = observe(findings)
     yield f"# {experiment.run}: does the advice help?"
     if len(outcomes) > 1:
-        yield _verdict(findings)
+        yield verdict(experiment, rates)
     yield "![Share of held-out tasks solved by each trial, one line an arm](curve.png)"
-    yield _what_numbers_mean(findings)
+    yield _what_numbers_mean(findings, rates)
     yield f"## Who played\n\n{actor_sentence(findings)}\n\n{arms_table(experiment)}"
-    yield f"## Solved by trial\n\n{solved_by_trial(findings)}"
-    failed = failed_at_first(findings)
-    if failed and experiment.loop.trials > 1:
-        yield f"## Of the {failed} tasks failed at trial 0\n\n{solved_of_failed(findings)}"
+    yield f"## Solved by trial\n\n{twice(rates, lambda arms: solved_by_trial(arms, intervals))}"
+    if experiment.loop.trials > 1 and failed_at_first(rates.all_tasks):
+        yield _of_failed(rates)
     if len(outcomes) > 1:
-        yield f"## Differences after the last trial, paired by task\n\n{paired_differences(findings)}"
+        differences = twice(rates, lambda arms: paired_differences(arms, intervals))
+        yield f"## Differences after the last trial, paired by task\n\n{differences}"
     yield f"## What was served\n\n{served_table(findings.verified)}"
-    yield f"## How attempts ended\n\n{endings(outcomes)}\n\n{failure_classes(outcomes)}"
-    if judged := judgements(outcomes):
+    groups = observed.groups.counts
+    yield f"## How attempts ended\n\n{endings(groups)}\n\n{failure_classes(groups)}"
+    if judged := judgements(groups):
         yield f"## What the agent made of its own attempts\n\n{judged}"
     if causes := invalid_causes(findings):
         yield f"## Why attempts were invalid\n\n{causes}"
@@ -74,50 +84,39 @@ def _sections(findings: Findings) -> Iterable[str]:
             f"## How the models were trained\n\n![Losses, score and divergence](training.png)\n\n"
             f"{curve_table(trained)}\n\n{training_table(trained)}\n\n{reward_audit(trained)}"
         )
-    if gained := render_gains(gains(experiment, outcomes)):
+    if gains(experiment, rates.shown[-1], intervals):
+        gained = twice(rates, lambda arms: render_gains(gains(experiment, arms, intervals)))
         yield f"## What the reward model saw, and what the world\n\n{gained}"
-    if isinstance(experiment.environment, Alfworld):
-        yield from _about_advice(findings)
-    else:
-        yield f"## What the arms wrote\n\n{written_examples(outcomes)}"
+    yield from _about_advice(observed)
     yield f"## Where this comes from\n\n{origin(experiment)}"
 
 
-def _about_advice(findings: Findings) -> Iterable[str]:
+def _of_failed(rates: Rates) -> str:
+    if not rates.unfinished:
+        failed = failed_at_first(rates.finished)
+        return f"## Of the {failed} tasks failed at trial 0\n\n{solved_of_failed(rates.finished, rates.intervals)}"
+
+    def counted(arms: Sequence[ArmOutcome]) -> str:
+        return f"Not solved at trial 0: {failed_at_first(arms)}.\n\n{solved_of_failed(arms, rates.intervals)}"
+
+    return f"## Of the tasks failed at trial 0\n\n{twice(rates, counted)}"
+
+
+def _about_advice(observed: Observations) -> Iterable[str]:
     """What was advised, held against what the failures had shown; and examples of it."""
-    written = {arm.name: [one for seed in arm.seeds for one in lessons_of(seed)] for arm in findings.outcomes}
-    attempts = {id(one): one for arm in findings.outcomes for seed in arm.seeds for one in seed.attempts.values()}
-    measured = render_telemetry([measure(name, lessons) for name, lessons in written.items()])
-    yield f"## What the advice was like\n\n{measured}"
-    if usual := render_habits(habits(written, attempts.values())):
-        yield f"## Where the arms send to, and where things were found\n\n{usual}"
-    if findings.experiment.eval.examples is None:
-        yield f"## What the arms wrote\n\n{written_examples(findings.outcomes)}"
+    if observed.advice is None:
+        yield f"## What the arms wrote\n\n{observed.written.render()}"
         return
-    before, after = findings.experiment.eval.examples
-    first_seeds = {arm.name: lessons_of(arm.seeds[0]) for arm in findings.outcomes}
-    picked = pick_examples(first_seeds[before], first_seeds[after])
-    yield f"## The same failures, two advisers\n\n{render_examples(picked, before, after)}"
+    yield f"## What the advice was like\n\n{observed.advice.telemetry}"
+    if usual := observed.advice.habits:
+        yield f"## Where the arms send to, and where things were found\n\n{usual}"
+    if examples := observed.advice.examples:
+        yield f"## The same failures, two advisers\n\n{examples}"
+    else:
+        yield f"## What the arms wrote\n\n{observed.written.render()}"
 
 
-def _verdict(findings: Findings) -> str:
-    """One sentence for every other arm, from its paired interval; an interval that covers 0 is said to."""
-    outcomes = {arm.name: arm for arm in findings.outcomes}
-    reference = outcomes.get(findings.experiment.eval.reference, findings.outcomes[0])
-    lines = []
-    for arm in findings.outcomes:
-        if arm is reference:
-            continue
-        difference = difference_after_last(arm, reference, findings.experiment.seed)
-        said = "solves more" if difference.low > 0 else "solves fewer" if difference.high < 0 else "cannot be told from"
-        joint = " tasks than" if difference.excludes_zero else ""
-        covers = "" if difference.excludes_zero else "; the interval covers 0"
-        name = f"**{arm.name}**" + (" (a yardstick)" if is_yardstick(findings.experiment, arm.name) else "")
-        lines.append(f"- {name} {said}{joint} *{reference.name}*: {difference}{covers}.")
-    return "\n".join(lines)
-
-
-def _what_numbers_mean(findings: Findings) -> str:
+def _what_numbers_mean(findings: Findings, rates: Rates) -> str:
     experiment, outcomes = findings.experiment, findings.outcomes
     seeds = "they say nothing about other training seeds."
     if any(arm.pooled for arm in outcomes):
@@ -127,9 +126,20 @@ def _what_numbers_mean(findings: Findings) -> str:
             "nothing about other training seeds."
         )
     return (
-        f"{outcomes[0].solved_NT.shape[1]} of {len(findings.tasks)} held-out tasks of {_splits(findings.tasks)} were "
-        f"finished in every arm. Brackets are 95 % percentile bootstrap intervals over tasks ({DRAWS:,} draws, "
-        f"seed {experiment.seed}); {seeds}"
+        f"{rates.finished_tasks} of {len(findings.tasks)} held-out tasks of {_splits(findings.tasks)} were "
+        f"finished in every arm. {_unfinished(rates)} Brackets are 95 % percentile bootstrap intervals over tasks "
+        f"({DRAWS:,} draws, seed {experiment.seed}); {seeds}"
+    )
+
+
+def _unfinished(rates: Rates) -> str:
+    if not rates.unfinished:
+        return "No task was left unfinished, so rates are the same with unfinished tasks counted as failures."
+    return (
+        f"The infrastructure left {rates.unfinished} unfinished in an arm, so every rate is given twice: over the "
+        "tasks that every arm finished, and over all tasks with unfinished ones counted as failures. From the first "
+        "missing trial of an arm on, a task counts as unsolved and its return as 0; its earlier trials count as they "
+        "were. Run the same command again to finish them."
     )
 
 

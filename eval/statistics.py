@@ -1,7 +1,8 @@
 """Intervals over tasks and over seeds, and paired tests: arms saw the same tasks, so differences are task by task."""
 
-from collections.abc import Sequence
-from math import comb, sqrt
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from math import comb, exp, fsum, lgamma, log, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -11,9 +12,13 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 DRAWS = 10_000
-_PORTION = 100
+_INDICES_AT_ONCE = 1 << 20
+"""Drawn task indices held at once: 8 MiB, however many tasks there are (one draw where there are more)."""
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """97.5 % quantiles of Student's t for 1, 2 ... degrees of freedom; the last, a little too wide, serves for more."""
+
+_EXACT_TOSSES = 2_000
+"""Up to so many tasks that one arm alone solved, the tail is a quotient of integers."""
 
 
 class Interval(NamedTuple):
@@ -33,14 +38,86 @@ class Interval(NamedTuple):
 
 def bootstrap(values_T: Floats, seed: int) -> Interval:
     """Mean of `values_T` (one per task) and its percentile interval over `DRAWS` resamples of the tasks."""
+    return bootstrap_all([values_T], seed)[0]
+
+
+def bootstrap_all(vectors: Sequence[Floats], seed: int) -> list[Interval]:
+    """The interval of each of several vectors of one length; all of them share one set of draws.
+
+    The draws are those of each vector alone, so an interval does not depend on what else is resampled with it.
+    """
+    tasks = len(vectors[0])
+    countable = [index for index, values_T in enumerate(vectors) if _sums_exactly(values_T)]
+    others = [index for index in range(len(vectors)) if index not in countable]
+    codes_T, values_KP = _patterns([vectors[index] for index in countable], tasks)
+    means_KD = np.empty((len(vectors), DRAWS))
     generator = np.random.default_rng(seed)
-    tasks = len(values_T)
-    # In portions: one draw at a time is slow, and all draws at once take gigabytes for a split of thousands of tasks.
-    portions = [
-        values_T[generator.integers(tasks, size=(_PORTION, tasks))].mean(axis=1) for _ in range(DRAWS // _PORTION)
+    # Generator.integers gives the same numbers whether they are asked for at once or in chunks.
+    draws_at_once = max(1, _INDICES_AT_ONCE // tasks)
+    for start in range(0, DRAWS, draws_at_once):
+        draws = slice(start, min(start + draws_at_once, DRAWS))
+        chosen_DT = generator.integers(tasks, size=(draws.stop - draws.start, tasks))
+        for index in others:
+            means_KD[index, draws] = vectors[index][chosen_DT].mean(axis=1)
+        if countable:
+            means_KD[countable, draws] = values_KP @ _pattern_counts(codes_T[chosen_DT], values_KP.shape[1]).T / tasks
+    bounds = np.percentile(means_KD, (2.5, 97.5), axis=1)
+    return [
+        Interval(float(values_T.mean()), float(low), float(high))
+        for values_T, low, high in zip(vectors, *bounds, strict=True)
     ]
-    low, high = np.percentile(np.concatenate(portions), (2.5, 97.5))
-    return Interval(float(values_T.mean()), float(low), float(high))
+
+
+class Intervals:
+    """Bootstrap intervals with one seed. Each vector of values is resampled once, however often it is asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._intervals: dict[bytes, Interval] = {}
+
+    def prepare(self, vectors: Iterable[Floats]) -> None:
+        """Resample many vectors at once, which is much faster than one by one and gives the same intervals."""
+        missing: dict[int, dict[bytes, Floats]] = {}
+        for values_T in vectors:
+            key = _digest(values_T)
+            if len(values_T) and key not in self._intervals:
+                missing.setdefault(len(values_T), {})[key] = values_T
+        for same_length in missing.values():
+            intervals = bootstrap_all(list(same_length.values()), self.seed)
+            self._intervals.update(zip(same_length, intervals, strict=True))
+
+    def of(self, values_T: Floats) -> Interval:
+        """Mean and interval of one value per task, as `bootstrap` gives them."""
+        self.prepare([values_T])
+        return self._intervals[_digest(values_T)]
+
+
+def _sums_exactly(values_T: Floats) -> bool:
+    """Whether sums of these values are exact in any order: multiples of 1/64 with few digits, such as 0, 1 and 1/2."""
+    scaled_T = values_T * 64
+    return bool(np.all(scaled_T == np.rint(scaled_T)) and np.all(np.abs(values_T) <= 64))
+
+
+def _patterns(vectors: Sequence[Floats], tasks: int) -> tuple[NDArray[np.intp], Floats]:
+    """Which combination of values each task has, shape (T), and the values of each combination, shape (K, P)."""
+    codes_T = np.zeros(tasks, dtype=np.intp)
+    for values_T in vectors:
+        _, value_codes_T = np.unique(values_T, return_inverse=True)
+        _, codes_T = np.unique(codes_T * (value_codes_T.max() + 1) + value_codes_T, return_inverse=True)
+    _, firsts_P = np.unique(codes_T, return_index=True)
+    return codes_T, np.array([values_T[firsts_P] for values_T in vectors]).reshape(len(vectors), len(firsts_P))
+
+
+def _pattern_counts(codes_DT: NDArray[np.intp], patterns: int) -> Floats:
+    """How often each draw drew each combination, shape (D, P)."""
+    draws = len(codes_DT)
+    codes_DT += np.arange(draws)[:, None] * patterns
+    counts = np.bincount(codes_DT.ravel(), minlength=draws * patterns).reshape(draws, patterns)
+    return counts.astype(np.float64)
+
+
+def _digest(values_T: Floats) -> bytes:
+    return blake2b(np.ascontiguousarray(values_T).tobytes()).digest()
 
 
 def over_seeds(values_S: Sequence[float]) -> Interval:
@@ -54,6 +131,13 @@ def mcnemar(first_T: Floats, second_T: Floats) -> float:
     """Two-sided exact p-value that the tasks only one of two arms solved are as often the first's as the second's."""
     only_first = int(((first_T == 1) & (second_T == 0)).sum())
     only_second = int(((first_T == 0) & (second_T == 1)).sum())
-    discordant = only_first + only_second
-    tail = sum(comb(discordant, count) for count in range(min(only_first, only_second) + 1))
-    return min(1.0, float(2 * tail / 2**discordant))
+    return min(1.0, 2 * _binomial_tail(only_first + only_second, min(only_first, only_second)))
+
+
+def _binomial_tail(tosses: int, most: int) -> float:
+    """Chance that a fair coin shows at most so many heads."""
+    if tosses <= _EXACT_TOSSES:
+        return float(sum(comb(tosses, count) for count in range(most + 1)) / 2**tosses)
+    # Integers of as many bits as there are tosses, summed as often, would take hours; this is right to nine digits.
+    logs = (lgamma(tosses + 1) - lgamma(count + 1) - lgamma(tosses - count + 1) for count in range(most + 1))
+    return fsum(exp(term - tosses * log(2)) for term in logs)

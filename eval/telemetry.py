@@ -4,15 +4,18 @@ Read by the same shallow reader as the rule actor's (`retroformer.actors.advice`
 understand counts as advice that names no place to look into.
 """
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
-from eval.lesson import FIRST_MOVES, Lesson, Reading, first_walks, read_lesson
+import numpy as np
+
+from eval.lesson import FIRST_MOVES, Attempted, Lesson, Reading, first_walks
 from eval.table import share, table
 from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.reading import read_goal, read_steps
-from retroformer.records import Outcome, Trajectory
+from retroformer.records import Trajectory
 
 _OBJECTS = 6
 """Goal objects that are shown, those of most failures first."""
@@ -75,54 +78,87 @@ class Habit(NamedTuple):
     """Arm -> type of place -> reflections that send to an unsearched one."""
 
 
-def measure(arm: str, lessons: Sequence[Lesson]) -> Telemetry:
-    """The counts of one arm."""
-    read = [(lesson, read_lesson(lesson)) for lesson in lessons]
-    readings = [reading for _, reading in read]
-    sighted = [reading for reading in readings if reading.seen_at]
-    directed = [(lesson, reading) for lesson, reading in read if lesson.tried and reading.sent]
-    return Telemetry(
-        arm=arm,
-        reflections=len(lessons),
-        distinct=len({" ".join(lesson.text.split()) for lesson in lessons}),
-        words=sum(len(lesson.text.split()) for lesson in lessons),
-        naming=sum(bool(reading.named) for reading in readings),
-        searching_on=sum(bool(reading.unsearched) for reading in readings),
-        restating=sum(reading.restates for reading in readings),
-        unsearched=sum(len(reading.unsearched) for reading in readings),
-        seen=sum(len(reading.sent_back) for reading in readings),
-        in_vain=sum(len(reading.in_vain) for reading in readings),
-        invented=sum(len(reading.invented) for reading in readings),
-        sighted=len(sighted),
-        told=sum(bool(reading.told) for reading in sighted),
-        sent_back=sum(bool(reading.sent_back) for reading in sighted),
-        retries=sum(lesson.tried for lesson in lessons),
-        directed=len(directed),
-        followed=sum(_followed(lesson, reading) for lesson, reading in directed),
-        solved=sum(lesson.solved for lesson in lessons),
-    )
+class TelemetryCounter:
+    """Counts the reflections of one arm, one at a time."""
+
+    def __init__(self, arm: str) -> None:
+        self._arm = arm
+        self._counts: Counter[str] = Counter()
+        self._texts = array("q")
+        """A hash of each text: texts themselves would not fit into memory."""
+
+    def add(self, lesson: Lesson, reading: Reading) -> None:
+        """Count one reflection."""
+        words = lesson.text.split()
+        self._texts.frombytes(blake2b(" ".join(words).encode(errors="surrogatepass"), digest_size=8).digest())
+        directed = lesson.tried and bool(reading.sent)
+        self._counts.update(
+            reflections=1,
+            words=len(words),
+            naming=bool(reading.named),
+            searching_on=bool(reading.unsearched),
+            restating=reading.restates,
+            unsearched=len(reading.unsearched),
+            seen=len(reading.sent_back),
+            in_vain=len(reading.in_vain),
+            invented=len(reading.invented),
+            sighted=bool(reading.seen_at),
+            told=bool(reading.seen_at and reading.told),
+            sent_back=bool(reading.seen_at and reading.sent_back),
+            retries=lesson.tried,
+            directed=directed,
+            followed=directed and _followed(lesson, reading),
+            solved=lesson.solved,
+        )
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """The counts so far."""
+        counted = {name: self._counts[name] for name in Telemetry._fields if name not in ("arm", "distinct")}
+        return Telemetry(arm=self._arm, distinct=len(np.unique(np.array(self._texts))), **counted)
 
 
-def habits(arms: Mapping[str, Sequence[Lesson]], attempts: Iterable[Trajectory]) -> list[Habit]:
-    """For each goal object, where each arm guesses it to be, and where the successful ones of `attempts` found it.
+class HabitCounter:
+    """For each goal object, counts where each arm guesses it to be, and where successful attempts found it.
 
-    Most failures first, then by name. A guess is a place that the failed attempt had not looked into. A type of place
-    counts once a reflection, and once a task for finds, so that many drawers do not outweigh one desk, nor many
-    attempts one room.
+    A guess is a place that the failed attempt had not looked into. A type of place counts once a reflection, and once a
+    task for finds, so that many drawers do not outweigh one desk, nor many attempts one room.
     """
-    failures: dict[str, set[Trajectory]] = {}
-    guesses: dict[str, dict[str, Counter[str]]] = {}
-    for arm, lessons in arms.items():
-        for lesson in lessons:
-            reading = read_lesson(lesson)
-            failures.setdefault(reading.goal.thing, set()).add(lesson.failure)
-            counts = guesses.setdefault(reading.goal.thing, {name: Counter() for name in arms})
-            counts[arm].update({compact.type_of(place) for place in reading.unsearched})
-    found = _finds(attempts)
-    rows = [
-        Habit(thing, len(failures[thing]), found.get(thing, Counter()), guesses[thing]) for thing in failures if thing
-    ]
-    return sorted(rows, key=lambda habit: (-habit.failures, habit.thing))
+
+    def __init__(self, arms: Sequence[str]) -> None:
+        self._arms = arms
+        self._failures: Counter[str] = Counter()
+        self._guesses: dict[str, dict[str, Counter[str]]] = {}
+        self._finds: dict[str, Counter[str]] = {}
+
+    def add(
+        self,
+        lessons: Mapping[str, Sequence[tuple[Lesson, Reading]]],
+        successes: Iterable[tuple[Trajectory, Attempted]],
+    ) -> None:
+        """Count what the arms wrote about one task, and its successful attempts."""
+        failures: dict[str, set[Trajectory]] = {}
+        for arm, read in lessons.items():
+            for lesson, reading in read:
+                thing = reading.goal.thing
+                failures.setdefault(thing, set()).add(lesson.failure)
+                guesses = self._guesses.setdefault(thing, {name: Counter() for name in self._arms})
+                guesses[arm].update({compact.type_of(place) for place in reading.unsearched})
+        for thing, failed in failures.items():
+            self._failures[thing] += len(failed)
+        found = {find for attempt, attempted in successes for find in _finds(attempt, attempted)}
+        for thing, kind in found:
+            self._finds.setdefault(thing, Counter())[kind] += 1
+
+    @property
+    def habits(self) -> list[Habit]:
+        """The counts so far: most failures first, then by name."""
+        rows = [
+            Habit(thing, failures, self._finds.get(thing, Counter()), self._guesses[thing])
+            for thing, failures in self._failures.items()
+            if thing
+        ]
+        return sorted(rows, key=lambda habit: (-habit.failures, habit.thing))
 
 
 def render_telemetry(arms: Sequence[Telemetry]) -> str:
@@ -153,21 +189,13 @@ def _followed(lesson: Lesson, reading: Reading) -> bool:
     return lesson.retry is not None and not set(first_walks(lesson.retry)).isdisjoint(reading.sent)
 
 
-def _finds(attempts: Iterable[Trajectory]) -> dict[str, Counter[str]]:
-    """Thing -> type of place -> tasks in which a successful attempt took such a thing from where it had always been."""
-    finds: set[tuple[str, str, str]] = set()
-    for attempt in attempts:
-        if attempt.outcome is not Outcome.SUCCESS:
-            continue
-        goal, seen = read_goal(compact.read_opening(attempt.opening).task), read_steps(attempt.steps)
-        for step in attempt.steps:
-            thing = step.action.removeprefix("take ").partition(" from ")[0]
-            if step.action.startswith("take ") and compact.type_of(thing) == goal.thing and thing in seen.first_seen:
-                finds.add((goal.thing, compact.type_of(seen.first_seen[thing]), attempt.task.id))
-    counts: dict[str, Counter[str]] = {}
-    for thing, kind, _ in sorted(finds):
-        counts.setdefault(thing, Counter())[kind] += 1
-    return counts
+def _finds(attempt: Trajectory, attempted: Attempted) -> Iterator[tuple[str, str]]:
+    """(thing, type of place) for each thing of the goal that an attempt took from where it had always been."""
+    goal, first_seen = attempted.goal, attempted.seen.first_seen
+    for step in attempt.steps:
+        thing = step.action.removeprefix("take ").partition(" from ")[0]
+        if step.action.startswith("take ") and compact.type_of(thing) == goal.thing and thing in first_seen:
+            yield goal.thing, compact.type_of(first_seen[thing])
 
 
 def _texts(arms: Sequence[Telemetry]) -> str:

@@ -115,11 +115,13 @@ def mood_of(clause: str) -> Mood:
 
 def find_places(clause: str, room: tuple[str, ...]) -> list[Mention]:
     """The places of this room in the clause, in its order; a range names what it holds of the room."""
-    surfaces, pattern = _room_pattern(room)
+    places_of_type = _places_of_type(room)
+    surfaces, pattern = _type_pattern(tuple(sorted(places_of_type)))
     mentions = []
     for found in pattern.finditer(clause):
         kinds, spans = surfaces[found["name"]], _spans(found["numbers"] or "")
-        places = tuple(place for place in room if type_of(place) in kinds and (not spans or _within(place, spans)))
+        named = sorted(place for kind in kinds for place in places_of_type[kind])
+        places = tuple(place for _, number, place in named if not spans or _within(number, spans))
         words = re.sub(r"\b(?:the|a|an|any|all|every|each)\b", " ", clause[: found.start()]).split()
         mentions.append(Mention(places, bool(spans), found.start(), words[-1] if words else ""))
     return [mention for mention in mentions if mention.places]
@@ -136,12 +138,20 @@ def _thing_pattern(wanted: tuple[str, ...]) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=256)
-def _room_pattern(room: tuple[str, ...]) -> tuple[dict[str, frozenset[str]], re.Pattern[str]]:
-    """Spellings of the room's types, and the pattern of a spelling with its numbers."""
-    types = {type_of(place) for place in room}
+def _places_of_type(room: tuple[str, ...]) -> dict[str, list[tuple[int, int, str]]]:
+    """Type of place -> the places of that type, each after its position in the room and its number."""
+    places: dict[str, list[tuple[int, int, str]]] = {}
+    for position, place in enumerate(room):
+        places.setdefault(type_of(place), []).append((position, number_of(place), place))
+    return places
+
+
+@lru_cache(maxsize=1024)
+def _type_pattern(types: tuple[str, ...]) -> tuple[dict[str, frozenset[str]], re.Pattern[str]]:
+    """Spellings of these types of place, and the pattern of a spelling with its numbers."""
     spellings = {name: frozenset([name]) for name in types}
     for nickname, kinds in _NICKNAMES.items():
-        spellings.setdefault(nickname, frozenset(types.intersection(kinds)))
+        spellings.setdefault(nickname, frozenset(types).intersection(kinds))
     surfaces = {form: kinds for name, kinds in spellings.items() for form in (name, plural(name))}
     names = "|".join(sorted(surfaces, key=len, reverse=True))
     span = r"\d+(?:\s*(?:-|to|through)\s*\d+)?"
@@ -162,5 +172,5 @@ def _spans(numbers: str) -> list[tuple[int, int]]:
     return [(int(span[1][:9]), int((span[2] or span[1])[:9])) for span in found]
 
 
-def _within(place: str, spans: Sequence[tuple[int, int]]) -> bool:
-    return any(low <= number_of(place) <= high for low, high in spans)
+def _within(number: int, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(low <= number <= high for low, high in spans)

@@ -74,15 +74,21 @@ def test_tasks_that_an_endpoint_left_unfinished_are_not_in_the_numbers_and_a_lat
     with Endpoint() as server:
         dies_after(2, server)
         page = open_page(write_page(tmp_path, server.url), "loop.trials=2", "eval.arms.placebo.kind=none")
-        with pytest.raises(InfrastructureFailure, match="left unfinished in an arm and are not in it"):
+        with pytest.raises(
+            InfrastructureFailure,
+            match="unfinished in an arm; the report shows rates without them",
+        ):
             compare(page)
         broken = (tmp_path / "runs/toy/eval/report.md").read_text()
         assert "of 6 held-out tasks of split `held_out` were finished in every arm" in broken
         assert "6 of 6" not in broken
         assert "answered what is not a completion" in broken
+        assert broken.count("Over all 6 tasks, unfinished ones counted as failures:") == 3
         recovers(server)
         compare(page)
-        assert "6 of 6 held-out tasks" in (tmp_path / "runs/toy/eval/report.md").read_text()
+        whole = (tmp_path / "runs/toy/eval/report.md").read_text()
+        assert "6 of 6 held-out tasks" in whole
+        assert "Over all 6 tasks" not in whole
 
 
 def test_a_placebo_waits_until_all_that_it_deals_out_is_written(tmp_path: Path) -> None:

@@ -4,8 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from eval.failures import failure_classes, hallucinated, judgements, planned_inefficiently
-from eval.outcome import ArmOutcome, arm_outcomes
+from eval.facts import facts_by_task
+from eval.failures import (
+    AttemptCounts,
+    AttemptGroups,
+    failure_classes,
+    hallucinated,
+    judgements,
+    planned_inefficiently,
+)
+from eval.outcome import arm_outcomes
 from retroformer.arms import FIRST_TRIAL
 from retroformer.records import Key, Outcome, Step, Trajectory
 from retroformer.store import Store
@@ -29,8 +37,8 @@ def test_more_than_thirty_actions_are_inefficient(actions: int, inefficient: boo
     assert planned_inefficiently(made) is inefficient
 
 
-def told(folder: Path, *attempts: tuple[bool, bool | None]) -> list[ArmOutcome]:
-    """One arm; each task fails at first in the agent's eyes, and its retry is (solved, judged)."""
+def told(folder: Path, *attempts: tuple[bool, bool | None]) -> dict[str, AttemptCounts]:
+    """Counts of one arm; each task fails at first in the agent's eyes, and its retry is (solved, judged)."""
     store = Store(f"sqlite:///{folder / 'experience.db'}", "riddles")
     tasks = [task(str(number)) for number in range(len(attempts))]
     for one, (solved, judged) in zip(tasks, attempts, strict=True):
@@ -39,14 +47,16 @@ def told(folder: Path, *attempts: tuple[bool, bool | None]) -> list[ArmOutcome]:
         outcome = Outcome.SUCCESS if solved else Outcome.FAILURE
         retry = attempt_at(one, outcome=outcome).model_copy(update={"judged": judged})
         store.add_trajectory(Key(arm="eval/x", task_id=one.id, trial=1), retry)
-    outcomes = arm_outcomes(store, tasks, {"x": ["eval/x"]}, trials=2)
+    groups = AttemptGroups(arm_outcomes(store, tasks, {"x": ["eval/x"]}, trials=2))
+    for facts in facts_by_task(store, FIRST_TRIAL, ["eval/x"]):
+        groups.add(facts)
     store.close()
-    return outcomes
+    return groups.counts
 
 
 def test_own_judgements_are_counted_against_the_truth(tmp_path: Path) -> None:
-    outcomes = told(tmp_path, (True, True), (True, True), (True, False), (False, True), (False, False))
-    assert judgements(outcomes).splitlines()[2:] == [
+    groups = told(tmp_path, (True, True), (True, True), (True, False), (False, True), (False, False))
+    assert judgements(groups).splitlines()[2:] == [
         "| trial 0, shared | 0 | 0 | 0 | 5 | 5 of 5 (100 %) |",
         "| x, retries | 2 | 1 | 1 | 1 | 3 of 5 (60 %) |",
     ]

@@ -10,7 +10,7 @@ from eval.outcome import ArmOutcome, arm_outcomes
 from retroformer.arms import FIRST_TRIAL
 from retroformer.records import Key, Outcome
 from retroformer.store import Store
-from tests.support.characters import PRICE, advice, attempt_at, task
+from tests.support.characters import PRICE, attempt_at, task
 
 TASKS = [task(name) for name in "abcd"]
 
@@ -109,13 +109,6 @@ def test_with_a_single_trial_the_arms_are_what_they_share(store: Store) -> None:
     x, y = arm_outcomes(store, TASKS, stored("x", "y"), trials=1)
     assert np.array_equal(x.solved_NT, y.solved_NT)
     assert x.solved_NT.tolist() == [[1, 0, 0, 0]]
-
-
-def test_reflections_are_found_by_task_and_trial(store: Store) -> None:
-    tell_all(store)
-    store.add_reflection(Key(arm="eval/x", task_id="b", trial=1), 0, advice("Say Paris."))
-    found = outcomes(store, "x")["x"].seeds[0].reflections
-    assert {key: one.reflection.text for key, one in found.items()} == {("b", 1): "Say Paris."}
 
 
 def test_an_arm_of_several_training_seeds_is_their_mean_task_by_task(store: Store) -> None:

@@ -24,10 +24,10 @@ def outcome(name: str, *seeds: int) -> ArmOutcome:
                 stored=f"eval/{name}",
                 solved_NT=(solved := np.array([[0.0] * 10, [float(task < count) for task in range(10)]])),
                 return_NT=solved,
+                all_solved_NT=solved,
+                all_return_NT=solved,
                 invalid=0,
                 usage=Usage(),
-                reflections={},
-                attempts={},
             )
             for count in seeds
         ),

@@ -1,9 +1,11 @@
 """Intervals and paired tests, with numbers worked by hand."""
 
+from math import comb
+
 import numpy as np
 import pytest
 
-from eval.statistics import Floats, Interval, bootstrap, mcnemar
+from eval.statistics import Floats, Interval, Intervals, bootstrap, bootstrap_all, mcnemar
 
 
 def outcomes(text: str) -> Floats:
@@ -38,6 +40,65 @@ def test_the_same_seed_draws_the_same_interval_and_another_does_not_move_the_mea
 
 def test_an_interval_of_a_single_task_is_that_task() -> None:
     assert bootstrap(outcomes("1"), seed=0) == Interval(1.0, 1.0, 1.0)
+
+
+def values_of(tasks: int) -> dict[str, Floats]:
+    """One value per task, of each kind that a report resamples."""
+    drawn = np.random.default_rng(11)
+    return {
+        "solved": drawn.integers(0, 2, tasks).astype(float),
+        "difference": drawn.integers(-1, 2, tasks).astype(float),
+        "of three seeds": drawn.integers(0, 4, tasks) / 3,
+        "any": drawn.normal(size=tasks),
+    }
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected"),
+    [
+        (1, {"solved": (0.0, 0.0, 0.0), "difference": (-1.0, -1.0, -1.0)}),
+        (
+            7,
+            {
+                "solved": (0.5714285714285714, 0.14285714285714285, 0.8571428571428571),
+                "difference": (-0.2857142857142857, -0.7142857142857143, 0.2857142857142857),
+                "of three seeds": (0.7619047619047619, 0.47619047619047616, 0.9523809523809524),
+                "any": (0.1647678867858704, -0.15271834925279487, 0.5004145480234464),
+            },
+        ),
+        (
+            2049,
+            {
+                "solved": (0.4968277208394339, 0.4753538311371401, 0.5187896534895071),
+                "difference": (0.022938018545632016, -0.013177159590043924, 0.05758906783796974),
+                "of three seeds": (0.5111436473076297, 0.4950382300309094, 0.5275744265495363),
+                "any": (-0.009733504704463478, -0.052413537388999634, 0.031772637460924597),
+            },
+        ),
+    ],
+)
+def test_intervals_are_those_of_earlier_versions(tasks: int, expected: dict[str, tuple[float, float, float]]) -> None:
+    """Published reports rest on these figures: of 100 draws at a time, and a mean of each vector by itself."""
+    values = values_of(tasks)
+    for kind, interval in expected.items():
+        assert bootstrap(values[kind], seed=5) == pytest.approx(interval, rel=1e-12, abs=1e-15)
+    for kind in ("solved", "difference"):  # Their sums have no rounding.
+        assert bootstrap(values[kind], seed=5) == expected[kind]
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 9, 130, 1500])
+def test_an_interval_does_not_depend_on_what_is_resampled_with_it(tasks: int) -> None:
+    vectors = list(values_of(tasks).values())
+    assert bootstrap_all(vectors, seed=3) == [bootstrap(values_T, seed=3) for values_T in vectors]
+    intervals = Intervals(seed=3)
+    intervals.prepare([*vectors, *values_of(tasks + 1).values(), np.array([])])
+    assert [intervals.of(values_T) for values_T in vectors] == bootstrap_all(vectors, seed=3)
+
+
+def test_vectors_that_differ_in_one_task_are_not_taken_for_each_other() -> None:
+    intervals = Intervals(seed=0)
+    intervals.prepare([outcomes("1101"), outcomes("1100")])
+    assert (intervals.of(outcomes("1101")).mean, intervals.of(outcomes("1100")).mean) == (0.75, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -82,3 +143,14 @@ def test_mcnemars_p_does_not_mind_the_order_nor_the_tasks_that_both_solved() -> 
 
 def test_mcnemars_p_of_very_many_tasks_is_still_a_number() -> None:
     assert mcnemar(np.ones(3000), np.zeros(3000)) == pytest.approx(0.0, abs=1e-300)
+
+
+def test_mcnemars_p_of_more_tasks_than_are_counted_in_integers_goes_on_where_these_end() -> None:
+    def p_value(only_first: int, only_second: int) -> float:
+        first = np.repeat([1.0, 0.0], (only_first, only_second))
+        return mcnemar(first, 1 - first)
+
+    # Of 8,001 tosses of a coin at most 4,000 show heads in half of all cases.
+    assert p_value(4000, 4001) == pytest.approx(1.0, rel=1e-9)
+    tail = sum(comb(2500, count) for count in range(1201))
+    assert p_value(1300, 1200) == pytest.approx(float(2 * tail / 2**2500), rel=1e-9)

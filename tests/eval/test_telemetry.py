@@ -1,7 +1,10 @@
 """The counts of an arm, its habits and their tables, worked by hand."""
 
-from eval.lesson import Lesson
-from eval.telemetry import Telemetry, habits, measure, render_habits, render_telemetry
+from collections.abc import Iterable, Mapping, Sequence
+
+from eval.lesson import Lesson, read_attempt, read_lesson
+from eval.telemetry import Habit, HabitCounter, Telemetry, TelemetryCounter, render_habits, render_telemetry
+from retroformer.records import Outcome, Trajectory
 from tests.support.household import attempt, took, walked
 
 BLIND = attempt(*walked("drawer 1", "drawer 2"))
@@ -38,6 +41,27 @@ COUNTS = Telemetry(
     followed=4,
     solved=2,
 )
+
+
+def measure(arm: str, lessons: Iterable[Lesson]) -> Telemetry:
+    counter = TelemetryCounter(arm)
+    for lesson in lessons:
+        counter.add(lesson, read_lesson(lesson))
+    return counter.telemetry
+
+
+def habits(arms: Mapping[str, Sequence[Lesson]], attempts: Sequence[Trajectory]) -> list[Habit]:
+    """The habits of arms in these lessons, told task by task."""
+    counter = HabitCounter(list(arms))
+    failures = [lesson.failure for lessons in arms.values() for lesson in lessons]
+    for task_id in dict.fromkeys(one.task.id for one in (*failures, *attempts)):
+        read = {
+            arm: [(one, read_lesson(one)) for one in lessons if one.failure.task.id == task_id]
+            for arm, lessons in arms.items()
+        }
+        successes = [one for one in attempts if one.task.id == task_id and one.outcome is Outcome.SUCCESS]
+        counter.add(read, [(one, read_attempt(one)) for one in successes])
+    return counter.habits
 
 
 def test_an_arm_is_counted_as_by_hand() -> None:

@@ -1,0 +1,71 @@
+"""The headline: one sentence for each arm against the reference, and whether unfinished tasks could change it."""
+
+from collections.abc import Sequence
+
+from eval.outcome import ArmOutcome
+from eval.rates import Rates, difference_after_last
+from eval.setting import is_yardstick
+from eval.statistics import Interval
+from retroformer.config import Experiment
+
+
+def verdict(experiment: Experiment, rates: Rates) -> str:
+    """One sentence for every other arm, from its paired interval; an interval that covers 0 is said to.
+
+    Where tasks are unfinished, each sentence gives the interval with these counted as failures, too, and the first
+    line names the arms about which the two disagree.
+    """
+    names = [arm.name for arm in rates.finished]
+    reference = experiment.eval.reference if experiment.eval.reference in names else names[0]
+    lines, disputed = [], []
+    for name in names:
+        if name == reference:
+            continue
+        judged = [_difference(arms, name, reference, rates) for arms in rates.shown]
+        shown = f"**{name}**" + (" (a yardstick)" if is_yardstick(experiment, name) else "")
+        lines.append(f"- {shown} {_sentence(judged, reference, rates)}")
+        if len({_relation(interval) for interval in judged}) > 1:
+            disputed.append(f"**{name}**")
+    listed = "\n".join(lines)
+    return f"{_warning(rates, disputed)}\n\n{listed}" if rates.unfinished else listed
+
+
+def _difference(arms: Sequence[ArmOutcome], name: str, reference: str, rates: Rates) -> Interval:
+    by_name = {arm.name: arm for arm in arms}
+    return difference_after_last(by_name[name], by_name[reference], rates.intervals)
+
+
+def _sentence(judged: Sequence[Interval], reference: str, rates: Rates) -> str:
+    if len(judged) == 1:
+        counted = ", unfinished tasks counted as failures" if rates.unfinished else ""
+        return f"{_relation(judged[0])} *{reference}*: {_shown(judged[0])}{counted}."
+    finished, of_all = judged
+    same = _relation(finished) == _relation(of_all)
+    relation = "" if same else f"it {_relation(of_all)} *{reference}*: "
+    return (
+        f"{_relation(finished)} *{reference}*: {_shown(finished)}. With unfinished tasks counted as failures, "
+        f"{relation}{_shown(of_all)}."
+    )
+
+
+def _relation(interval: Interval) -> str:
+    if interval.low > 0:
+        return "solves more tasks than"
+    return "solves fewer tasks than" if interval.high < 0 else "cannot be told from"
+
+
+def _shown(interval: Interval) -> str:
+    return f"{interval}" + ("" if interval.excludes_zero else "; the interval covers 0")
+
+
+def _warning(rates: Rates, disputed: Sequence[str]) -> str:
+    unfinished = f"{rates.unfinished} of {rates.tasks} tasks are unfinished"
+    if not rates.finished_tasks:
+        return f"{unfinished} in an arm: no two arms can be compared over finished tasks alone."
+    if disputed:
+        arms = " and ".join(disputed)
+        return (
+            f"{unfinished} in an arm, and the verdict on {arms} depends on them: with unfinished tasks counted as "
+            "failures it is another one."
+        )
+    return f"{unfinished} in an arm; with these counted as failures, the verdicts are the same."
