@@ -138,6 +138,24 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_stored(tmp_path
     assert facts(page).same_as(unbroken)
 
 
+@pytest.mark.parametrize("behaviour", [Behaviour.UNAUTHORIZED, Behaviour.AWAY])
+@pytest.mark.parametrize("reacts", [False, True])
+def test_an_endpoint_that_refuses_every_call_is_not_asked_by_every_task(
+    tmp_path: Path, behaviour: Behaviour, reacts: bool
+) -> None:
+    """An actor's first calls are refused, or a reflector's."""
+    with Endpoint() as server:
+        server.behaviour = behaviour
+        words = (*REACT, f"actor.endpoint.base_url={server.url}") if reacts else ()
+        page = open_page(write_page(tmp_path, server.url), *words, "collect.tasks=40", "loop.concurrency=2")
+        with pytest.raises((InfrastructureFailure, MissingInput), match=r"answered (401|503)|asks for a pause"):
+            collect(page)
+        # Two tasks were in work, each with two candidates.
+        assert len(server.requests) <= 4
+        server.behaviour = Behaviour.WELL
+        assert "40 of 40 played" in collect(open_page(page.path, *words, "collect.tasks=40"))
+
+
 REACT = ("actor.kind=react", "actor.endpoint.model=actor", "loop.trials=2", "collect.tasks=3", "loop.actions=4")
 
 

@@ -34,6 +34,8 @@ class Behaviour(StrEnum):
     NESTED = "answers JSON of endless depth"
     UNDECODABLE = "answers JSON in no known encoding"
     REFUSED = "answers 400 in words of its own"
+    UNAUTHORIZED = "answers 401"
+    AWAY = "answers 503 and asks for an hour of rest"
     BINARY = "answers bytes that are no text"
     NO_COMPLETION = "answers JSON that is no completion"
     NO_CHOICES = "answers a completion without choices"
@@ -177,6 +179,8 @@ def _answers(behaviour: Behaviour, good: bytes) -> bytes:
         Behaviour.ERROR: _http("500 Internal Server Error", b'{"error": {"message": "out of memory"}}', more=_HURRY),
         Behaviour.BUSY: _http("429 Too Many Requests", b'{"error": {"message": "slow down"}}', more=_HURRY),
         Behaviour.REFUSED: _http("400 Bad Request", b'{"detail": "the name is not free"}'),
+        Behaviour.UNAUTHORIZED: _http("401 Unauthorized", b'{"error": {"message": "no such key"}}'),
+        Behaviour.AWAY: _http("503 Service Unavailable", b"{}", more="retry-after: 3600\r\n"),
         Behaviour.NESTED: _http("200 OK", b"[" * 100_000),
         Behaviour.UNDECODABLE: _http("200 OK", b'\xff\xfe{"a'),
         Behaviour.GARBAGE: _http("200 OK", page, kind="text/html"),
