@@ -1,6 +1,5 @@
 """What lies behind the numbers: how attempts ended, what went wrong, what was written, and where it all comes from."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 import yaml
@@ -14,6 +13,8 @@ from retroformer.config import Experiment
 from retroformer.provenance import code_version, package_versions
 from retroformer.records import Outcome
 
+_CAUSES = 10
+"""Causes of invalid attempts that are shown."""
 _EXAMPLES = 3
 """Failed tasks whose advice is shown, arm by arm."""
 _ADVICE_SHOWN = 200
@@ -23,8 +24,8 @@ _ADVICE_SHOWN = 200
 def invalid_causes(findings: Findings) -> str:
     """The commonest first; empty where nothing went wrong."""
     arms = [first_trial(findings.actor), *(seed.stored for arm in findings.outcomes for seed in arm.seeds)]
-    causes = Counter(cause for arm in arms for cause in findings.store.invalid_causes(arm))
-    return "\n".join(f"- {count} x {cause}" for cause, count in causes.most_common(10))
+    causes = findings.store.cause_counts(arms, _CAUSES)
+    return "\n".join(f"- {count} x {cause}" for cause, count in causes)
 
 
 class WrittenExamples:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from retroformer.arms import is_rated
 from retroformer.errors import MissingInput
-from retroformer.rating import rated_reflections
+from retroformer.rating import ratings
 from retroformer.records import Author, Memory, Record, Reflection, Sampling, Trajectory
 from retroformer.store import Store
 
@@ -64,22 +64,31 @@ def experienced(store: Store, days: int | None, now: datetime | None = None) -> 
     oldest = (now or datetime.now(UTC)) - timedelta(days=days) if days is not None else None
     found = []
     for arm in filter(is_rated, store.arms()):
-        openings = {key.task_id: attempt.opening for key, attempt in store.trajectories(arm).items()}
-        written_at = {one.key: one.stored_at for one in store.reflections(arm)}
-        for rated in rated_reflections(store, arm):
-            key, moment = rated.key, written_at[rated.key]
-            if oldest is None or (moment is not None and moment >= oldest):
-                source = f"{store.experiment}/{arm}/{key.task_id}/{key.trial}.{key.candidate}"
-                found.append(
-                    Experienced(
-                        text=rated.reflection.text,
-                        opening=openings[key.task_id],
-                        source=source,
-                        task_id=key.task_id,
-                        rating=rated.rating,
-                    )
+        openings = {key.task_id: attempt.opening for key, attempt in store.stream_trajectories(arm)}
+        forgotten = _written_before(oldest, store, arm) if oldest is not None else set()
+        for rated in ratings(store, arm):
+            if (rated.task_id, rated.trial, rated.candidate) in forgotten:
+                continue
+            source = f"{store.experiment}/{arm}/{rated.task_id}/{rated.trial}.{rated.candidate}"
+            found.append(
+                Experienced(
+                    text=rated.text,
+                    opening=openings[rated.task_id],
+                    source=source,
+                    task_id=rated.task_id,
+                    rating=rated.rating,
                 )
+            )
     return found
+
+
+def _written_before(oldest: datetime, store: Store, arm: str) -> set[tuple[str, int, int]]:
+    """Task, trial and candidate of the advice that is older."""
+    return {
+        (stored.key.task_id, stored.key.trial, stored.key.candidate)
+        for stored in store.stream_reflections(arm)
+        if stored.stored_at is None or stored.stored_at < oldest
+    }
 
 
 class RetrievingReflector:

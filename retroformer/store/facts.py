@@ -239,6 +239,16 @@ class Store:
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id)
         return list(self._scalars(chosen))
 
+    def cause_counts(self, arms: Sequence[str], most: int) -> list[tuple[str, int]]:
+        """The commonest causes of invalid attempts in these arms, and how often each came."""
+        count = sa.func.count().label("times")
+        chosen = sa.select(INVALIDS.c.cause, count).where(
+            INVALIDS.c.experiment == self.experiment, INVALIDS.c.arm.in_(arms)
+        )
+        first = sa.func.min(INVALIDS.c.id)
+        query = chosen.group_by(INVALIDS.c.cause).order_by(count.desc(), first).limit(most)
+        return [(row.cause, row.times) for row in self._database.stream(query)]
+
     def last_cause(self, arm: str) -> str:
         """Why the latest invalid attempt of an arm came to nothing; empty where there was none."""
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id.desc()).limit(1)
