@@ -5,12 +5,15 @@ delegated to that group or to the one above it. Where that is not so there is no
 """
 
 import contextlib
+import errno
 import os
+import time
 from pathlib import Path
 from typing import Self
 
 _TABLE, _MOUNTS = Path("/proc/self/cgroup"), Path("/proc/self/mountinfo")
 _CONTROLLERS = ("memory", "pids")
+_REMOVALS, _PAUSE_SECONDS = 500, 0.01
 
 
 class Group:
@@ -58,9 +61,21 @@ class Group:
         for entry in self._entries:
             os.close(entry)
         for folder in self._folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+            _remove(folder)
         self._entries, self._folders = [], []
+
+
+def _remove(folder: Path) -> None:
+    for _ in range(_REMOVALS):
+        try:
+            folder.rmdir()
+        except OSError as error:
+            # A process that was killed leaves its group a moment later.
+            if error.errno != errno.EBUSY:
+                return
+        else:
+            return
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _kills(folder: Path) -> int:

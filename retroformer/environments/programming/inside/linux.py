@@ -17,7 +17,7 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 0x1, 0x2, 0x4
 _AT_FDCWD, _AT_RECURSIVE, _MNT_DETACH = -100, 0x8000, 2
 _SYS_MOUNT_SETATTR = 442
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -59,11 +59,6 @@ def pivot_root(new: str, old: str) -> None:
 def detach(target: str) -> None:
     """Take a mount away (umount2(2), lazily)."""
     _check(libc.umount2(target.encode(), _MNT_DETACH), f"unmounting {target}")
-
-
-def die_with_parent(signal: int) -> None:
-    """Receive `signal` when the parent ends."""
-    _check(libc.prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0), "tying to the parent")
 
 
 def forbid_inspection() -> None:
