@@ -126,6 +126,10 @@ def reading_base(folder: Path) -> Iterator[None]:
         if "mismatch" not in str(error):  # It may tell of a card without memory.
             raise
         raise damaged_base(folder, error) from None
+    except Exception as error:
+        if type(error) is not Exception:  # What the library of tokenizers raises has no name of its own.
+            raise
+        raise damaged_base(folder, error) from None
 
 
 def read_metrics(path: Path) -> dict[str, Any]:

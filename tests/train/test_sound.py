@@ -210,6 +210,7 @@ def test_a_template_without_system_turns_is_told_in_one_sentence(tmp_path: Path,
         ("config.json", halve("config.json")),
         ("tokenizer.json", halve("tokenizer.json")),
         ("tokenizer.json", fill("tokenizer.json", b"{}")),
+        ("tokenizer.json", fill("tokenizer.json", b'{"added_tokens": [], "model": {"type": "nonsense"}}')),
         ("tokenizer_config.json", fill("tokenizer_config.json", b"\xff")),
     ],
 )
