@@ -237,7 +237,7 @@ def test_a_question_that_cannot_be_asked_is_refused_with_its_line(folder: Path, 
     [
         ('{"one": [["a"]]}', "splits.json is JSON of another shape ('one' lists what is no id)"),
         ("[]", "splits.json is JSON of another shape (list)"),
-        ("[" * 5000, "splits.json is nested deeper than 50 levels"),
+        ("[" * 5000 + "]" * 5000, "splits.json is nested deeper than 50 levels"),
         ("{", "splits.json is not JSON (Expecting property name enclosed in double quotes at column 2)"),
     ],
 )
