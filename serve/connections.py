@@ -24,7 +24,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
+        if len(self.connections) > CONNECTIONS and not self._close_silent_one():
             transport.write(_FULL)
             transport.close()
         else:
@@ -45,8 +45,15 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
+    def _close_silent_one(self) -> bool:
+        """Close the connection that has waited longest for the head of a request; False where all have requests."""
+        silent = {one: one._head_timer.when() for one in self.connections if one._head_timer is not None}
+        if silent:
+            min(silent, key=silent.__getitem__)._give_up()
+        return bool(silent)
+
     def _give_up(self) -> None:
-        self._head_timer = None
+        self._forget_timer()
         idle = self.cycle is None or self.cycle.response_complete
         if self.conn.their_state is h11.IDLE and idle and not self.transport.is_closing():
             self.transport.write(_LATE)

@@ -55,8 +55,9 @@ async def serve(arguments: argparse.Namespace, private: Private) -> None:
     openai_api_server.generate_completion_stream = worker.stream
     add_routes(openai_api_server.app, worker, readiness, arguments.hand_over)
     app = guarded(openai_api_server.app, arguments, private, readiness)
+    # Strangers could fill the disk with its warnings of requests that are no HTTP.
     config = uvicorn.Config(
-        app, http=BoundedConnection, ws="none", lifespan="off", log_level="warning", timeout_graceful_shutdown=1
+        app, http=BoundedConnection, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1
     )
     watching = asyncio.create_task(readiness.watch(worker))
     await uvicorn.Server(config).serve(sockets=[socket.socket(fileno=arguments.socket)])

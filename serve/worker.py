@@ -26,7 +26,7 @@ from retroformer.provenance import Provenance, ServedModel, chat_template_sha256
 from serve.asgi import KeyRequired, StopWhenClientLeaves
 from serve.best_of import Target, write_best
 from serve.bounds import QUEUE
-from serve.connections import allow_many_files
+from serve.connections import BoundedConnection, allow_many_files
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
 from serve.hand_over import HandedOver, add_worker_routes
@@ -306,8 +306,9 @@ def main(argv: Sequence[str]) -> None:
     if arguments.hand_over:
         add_worker_routes(app, worker, HandedOver(worker, model, engine))
     guarded = KeyRequired(StopWhenClientLeaves(app), [private.worker_key])
-    # Each of a full queue's answers has a connection: they come from the API server alone, which counts its own.
-    config = uvicorn.Config(guarded, ws="none", lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        guarded, http=BoundedConnection, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     asyncio.run(server.serve(sockets=[listening]))
 

@@ -1,22 +1,15 @@
 """Who is let in, and what stays private: an endpoint with keys, and one without any on loopback."""
 
 import re
-import signal
-import socket
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.serve.running import Endpoint, children, start
-from tests.train.world import save_tiny_model
+from tests.serve.running import KEYS, Endpoint, children, send, status_of
 
-PATIENCE_SECONDS = 300.0
-"""Longer than an endpoint takes to end, on a loaded machine."""
-KEYS, VARIABLE = ("sesame-3f9c", "other key"), "RETROFORMER_TEST_KEYS"
 CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
 ROUTES = (
     ("GET", "/v1/models"),
@@ -46,48 +39,6 @@ ROUTES = (
     ("TRACE", "/health"),
     ("PURGE", "/v1/models"),
 )
-
-
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """An endpoint that asks for one of `KEYS`, and takes adapters from who has one."""
-    folder = tmp_path_factory.mktemp("keyed")
-    base = save_tiny_model(folder / "base")
-    log = folder / "runs" / "tiny" / "logs" / "api.log"
-    log.parent.mkdir(parents=True)
-    log.touch(0o644)  # As an earlier version has left it.
-    page = f"""
-run: tiny
-environment: {{name: alfworld}}
-train: {{base_model: {base}}}
-serve: {{port: 0, hand_over: true, api_key_env: {VARIABLE}}}
-"""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, ",".join(KEYS))
-        process = start(folder, page=page)
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    assert " at " in line, process.communicate()[1]
-    yield Endpoint(process, line, log.parent)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=PATIENCE_SECONDS)
-
-
-def send(endpoint: Endpoint, head: str, body: bytes = b"") -> bytes:
-    """What the server sends back to these bytes until it closes the connection."""
-    host, port = endpoint.url.removeprefix("http://").removesuffix("/v1").split(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
-        connection.sendall(head.replace("\n", "\r\n").encode("latin-1") + body)
-        parts = []
-        while part := connection.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
-
-
-def status_of(answer: bytes) -> int:
-    found = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
-    assert found, answer[:200]
-    return int(found[1])
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)

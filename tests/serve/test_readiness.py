@@ -6,7 +6,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,12 @@ import pytest
 from retroformer.errors import ServiceError
 from serve.probe import Address
 from serve.supervisor import Service, supervise
-from tests.serve.running import Endpoint, start
+from tests.serve.running import Endpoint, becomes_true, start
 from tests.train.world import save_tiny_model
 
 PATIENCE_SECONDS = 300.0
 """Longer than anything takes here on a loaded machine."""
 CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
-
-
-def becomes_true(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def has_worker(endpoint: Endpoint) -> bool:
