@@ -62,7 +62,7 @@ class OwnNameRequired:
             return
         host = Headers(scope=scope).get("host", "")
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-        if is_loopback(name):
+        if is_loopback(name.lower().removesuffix(".")):
             await self._app(scope, receive, send)
             return
         message = (

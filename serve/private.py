@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 class Private(BaseModel):
     """The secrets of one run of an endpoint; they survive a restart of its processes."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     worker_key: str
     """The API server and the supervisor show it to the worker, which answers nobody else."""

@@ -21,6 +21,8 @@ from serve.private import send_private
 
 QUICK_SECONDS = 60.0
 """A process that lived shorter than this died quickly."""
+START_SECONDS = 3600.0
+"""A process that has not answered by then never will; the largest models take minutes from a cold disk."""
 QUICK_DEATHS = 5
 """As many quick deaths in a row, and the supervisor gives up."""
 POLL_SECONDS = 0.2
@@ -60,7 +62,8 @@ class Service:
         self._sockets = tuple(sockets)
         self._private = private
         self._answers = answers
-        self._silent = False
+        self._answered: subprocess.Popen[bytes] | None = None
+        self._silent: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._started = self._restart_at = 0.0
         self._quick_deaths = 0
@@ -88,9 +91,8 @@ class Service:
     def watch(self, ended: threading.Event, pause_seconds: float) -> None:
         """Ask again and again whether it works, and note when it has stopped to answer, until all has `ended`.
 
-        A process that has not answered yet is being started, which takes as long as it takes.
+        A process that has not answered yet is being started, for which it has `START_SECONDS`.
         """
-        asked: subprocess.Popen[bytes] | None = None
         unanswered = 0
         while not ended.wait(pause_seconds):
             process = self._process
@@ -98,10 +100,16 @@ class Service:
             if process is not self._process or process is None:
                 continue  # Nobody knows which of them was asked.
             if works:
-                asked, unanswered = process, 0
-            elif process is asked:
+                self._answered, unanswered = process, 0
+            elif process is self._answered:
                 unanswered += 1
-                self._silent = unanswered >= SILENT_PROBES
+                self._silent = process if unanswered >= SILENT_PROBES else None
+            elif time.monotonic() - self._started > START_SECONDS:
+                self._silent = process
+
+    def has_answered(self) -> None:
+        """It was seen at work, whether or not `watch` has asked since."""
+        self._answered = self._process
 
     @property
     def alive(self) -> bool:
@@ -113,7 +121,7 @@ class Service:
         Raises:
             ServiceError: it keeps dying.
         """
-        if self._silent and self._process is not None:
+        if self._process is not None and self._process is self._silent:
             logger.warning("The %s does not answer any more: it is killed.", self.name)
             self._process.kill()
             self._process.wait()
@@ -160,7 +168,6 @@ class Service:
 
     def _forget(self) -> None:
         """Let go of a process that has ended, and of its input, whose closing would have ended it."""
-        self._silent = False
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -176,6 +183,15 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"  # Those for real time have no name.
+
+
+def _wait_until(healthy: Callable[[], bool], services: Sequence[Service], stop: threading.Event) -> None:
+    """Raise ServiceError where one of them dies before that."""
+    while not stop.is_set() and not healthy():
+        for service in services:
+            if not service.alive:
+                raise ServiceError(f"The {service.name} stopped while starting: {service.last_words()}")
+        stop.wait(POLL_SECONDS)
 
 
 def supervise(
@@ -195,12 +211,10 @@ def supervise(
         for service in services:
             service.start()
             threading.Thread(target=service.watch, args=(ended, probe_pause_seconds), daemon=True).start()
-        while not stop.is_set() and not healthy():
-            for service in services:
-                if not service.alive:
-                    raise ServiceError(f"The {service.name} stopped while starting: {service.last_words()}")
-            stop.wait(POLL_SECONDS)
+        _wait_until(healthy, services, stop)
         if not stop.is_set():
+            for service in services:
+                service.has_answered()
             ready()
         while not stop.wait(POLL_SECONDS):
             for service in services:

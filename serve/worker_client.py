@@ -20,7 +20,8 @@ from serve.errors import RequestError, headers
 TIMEOUT_SECONDS = 3600.0
 """A request may wait long behind others."""
 PROBE_TIMEOUT_SECONDS = 10.0
-PROBE_PAUSE_SECONDS = 0.5
+PROBE_PAUSE_SECONDS = 1.0
+START_PROBE_PAUSE_SECONDS = 0.2
 PIECE_END = b"\0"
 """Behind every piece of a stream, as FastChat's workers send it."""
 LOST = "The connection to the worker was lost; it is started again if it has ended."
@@ -102,7 +103,7 @@ class WorkerClient:
     async def is_ready(self) -> bool:
         """Whether the worker says so now."""
         timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_SECONDS)
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             async with self._session.get(f"{self.url}/health", timeout=timeout) as answer:
                 return answer.status == 200
         return False
@@ -121,7 +122,7 @@ class Readiness:
         while True:
             self.now = await worker.is_ready()
             self.once |= self.now
-            await asyncio.sleep(PROBE_PAUSE_SECONDS)
+            await asyncio.sleep(PROBE_PAUSE_SECONDS if self.once else START_PROBE_PAUSE_SECONDS)
 
 
 def _numbered(payload: Mapping[str, Any]) -> dict[str, Any]:

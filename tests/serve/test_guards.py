@@ -141,6 +141,7 @@ def test_no_web_page_may_read_an_answer(keyed: Endpoint) -> None:
     [
         ("localhost", 200),
         ("localhost:1234", 200),
+        ("LocalHost.:80", 200),
         ("127.0.0.1:1", 200),
         ("[::1]:8000", 200),
         ("page.example", 421),

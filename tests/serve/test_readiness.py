@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_until_the_worker_is_ready_and_while_it_is_silent_health_says_so_and_a_s
         assert becomes_true(lambda: has_worker(endpoint))
         stopped = endpoint.pid_of("serve.worker")
         os.kill(stopped, signal.SIGSTOP)  # It cannot become ready as long as the test wants.
-        with httpx.Client(base_url=root, timeout=PATIENCE_SECONDS) as client:
+        with httpx.Client(base_url=root, timeout=PATIENCE_SECONDS) as client, ExitStack() as exits:
             assert becomes_true(lambda: listens(port))
             for answer in (
                 client.get("/health"),
@@ -62,6 +63,11 @@ def test_until_the_worker_is_ready_and_while_it_is_silent_health_says_so_and_a_s
             assert client.get("/health").status_code == 200
             assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
 
+            # Minutes of work, one answer after another.
+            asked = {"model": "base", "prompt": "One,", "max_tokens": 400, "n": 128, "stream": True}
+            stream = exits.enter_context(client.stream("POST", "/v1/completions", json=asked))
+            pieces = stream.iter_lines()
+            assert "choices" in next(pieces)
             os.kill(stopped, signal.SIGSTOP)
             assert becomes_true(lambda: client.get("/health").status_code == 503)
             # A request that waits for a worker that is killed is to be sent again.
@@ -71,6 +77,11 @@ def test_until_the_worker_is_ready_and_while_it_is_silent_health_says_so_and_a_s
             assert becomes_true(lambda: client.get("/health").status_code == 200)
             assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
             assert endpoint.pid_of("serve.worker") != stopped
+            *_, failure, done = filter(None, pieces)
+            assert ("connection to the worker was lost" in json.loads(failure[6:])["error"]["message"], done) == (
+                True,
+                "data: [DONE]",
+            )
         assert process.poll() is None
     finally:
         process.send_signal(signal.SIGTERM)
