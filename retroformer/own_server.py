@@ -10,7 +10,9 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-_SEED = re.compile(r"<\|seed:(\d+)\|>")
+_SEED = re.compile(r"<\|seed:([0-9]+)\|>")
+_SEED_DIGITS = 20
+"""Of the largest integer in 64 bits."""
 _CHOICES = re.compile(r"<\|choices:(.*)\|>", re.DOTALL)
 
 
@@ -26,8 +28,17 @@ def choices_field(texts: Sequence[str]) -> str:
 
 
 def seed_in(stops: Iterable[str]) -> int | None:
-    """The seed that stands among stop strings, the first if there are several."""
-    return next((int(found[1]) for stop in stops if (found := _SEED.fullmatch(stop))), None)
+    """The seed that stands among stop strings, the first if there are several.
+
+    Raises:
+        ValueError: it has more digits than any seed.
+    """
+    digits = next((found[1] for stop in stops if (found := _SEED.fullmatch(stop))), None)
+    if digits is None:
+        return None
+    if len(digits) > _SEED_DIGITS:
+        raise ValueError(f"a seed of {len(digits)} digits; at most {_SEED_DIGITS} are read")
+    return int(digits)
 
 
 def choices_in(stops: Iterable[str]) -> list[str] | None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from serve.engine import Engine, Request
 from serve.generation import Generation, Output
+from serve.latest import Latest
 from serve.model import Model
 from serve.scoring import Scoring
 
@@ -43,16 +44,10 @@ async def write_best(engine: Engine, model: Model, candidates: Sequence[Generati
 
 async def _finished(engine: Engine, request: Request) -> Output:
     """What a request that does not stream delivers. When nobody waits for it any more, its row is freed."""
-    loop = asyncio.get_running_loop()
-    outputs: asyncio.Queue[Output] = asyncio.Queue()
-    request.deliver = lambda output: put_into(loop, outputs, output)
+    outputs = Latest[Output](asyncio.get_running_loop())
+    request.deliver = outputs.put
     engine.submit(request)
     try:
         return await outputs.get()
     finally:
         request.cancelled = True
-
-
-def put_into(loop: asyncio.AbstractEventLoop, outputs: asyncio.Queue[Output], output: Output) -> None:
-    """From the engine's thread to a queue of the event loop."""
-    loop.call_soon_threadsafe(outputs.put_nowait, output)

@@ -6,6 +6,7 @@ prompt, or the next token. So a request joins between two tokens of the others, 
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
@@ -45,13 +46,26 @@ class Engine:
         self._prefixes = PrefixStore(budget.prefixes)
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
-        threading.Thread(target=self._run, name="engine", daemon=True).start()
+        self._pass_began: float | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
 
     @property
     def load(self) -> int:
         """Requests that are in the engine, running or waiting."""
         with self._changed:
             return len(self._waiting) + len(self._members)
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is still a thread that works."""
+        return self._thread.is_alive()
+
+    @property
+    def pass_seconds(self) -> float:
+        """How long the pass that is being made has taken so far; 0 between passes."""
+        began = self._pass_began
+        return 0.0 if began is None else time.monotonic() - began
 
     def works_on(self, adapter: str) -> bool:
         """Whether requests for it are running or waiting."""
@@ -72,9 +86,11 @@ class Engine:
         while True:
             try:
                 self._gather()
+                self._pass_began = time.monotonic()
                 self._advance()
             except Exception as error:  # An error of any kind may only cost the requests that are concerned.
                 self._fail(error)
+            self._pass_began = None
 
     def _fail(self, error: Exception) -> None:
         """A pass that fails leaves the rows as they were: without those whose prompts came in, others may go on."""

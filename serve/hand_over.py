@@ -1,27 +1,39 @@
 """What a training process asks of a worker: to take its policy's adapter, to draw in token ids, to give it back.
 
 A worker has these routes only where the page has `serve.hand_over`; the API server, which knows the keys, calls them.
+The protocol is vLLM's, but for the hashes that say what was loaded.
 """
 
 import itertools
+import os
+import re
+import stat
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from fastapi import FastAPI, HTTPException
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from retroformer.errors import MissingInput
 from retroformer.own_server import seed_field
 from retroformer.provenance import Provenance, ServedModel, folder_sha256
-from serve.adapters import UNUSABLE, WEIGHTS
+from serve import bounds
+from serve.adapters import WEIGHTS
 from serve.best_of import Target
 from serve.engine import Engine
 from serve.model import Model
 
 MOST = 8
 """Adapters that were handed over and not taken back: a trainer has one at a time, unless it was killed."""
+NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+"""Training names its adapters by the folders that they lie in, whose names are no longer."""
+LARGEST_BYTES = 16 * 1024**3
+"""Of the files beside an adapter: it is read as a whole. Rank 256 on all layers of a model of 70B has 13 GB."""
 
 
 class Answering(Protocol):
@@ -57,20 +69,21 @@ class HandedOver:
         Raises:
             HTTPException: the name is not free, there are too many, or there is no adapter that can be served.
         """
+        if not NAME.fullmatch(name):
+            raise HTTPException(400, f"The name {name[:300]!a} is not free: one is {NAME.pattern}.")
         with self._change:
-            if name in self._adapters and (folder / WEIGHTS).is_file():
+            _require_readable(folder)
+            if name in self._adapters:
                 known = self._worker.provenance.models[name]
                 if known.adapter_sha256 == folder_sha256(folder):
                     return known  # Asked for once more: a client repeats what it got no answer to.
-            if name in self._worker.targets or not name or set(name) & UNUSABLE:
+            if name in self._worker.targets:
                 raise HTTPException(400, f"The name {name!r} is not free: take another one.")
             if len(self._adapters) >= MOST:
                 held = ", ".join(self._adapters)
                 raise HTTPException(
                     400, f"{MOST} adapters are held, and no more: give one back at /v1/unload_lora_adapter ({held})."
                 )
-            if not (folder / WEIGHTS).is_file():
-                raise HTTPException(404, f"There is no {WEIGHTS} in {str(folder)!r} on the server's machine.")
             # A name that the engine has not known: it keeps computed beginnings of prompts under those it has.
             adapter = f"handed{next(self._numbers)}"
             try:
@@ -101,6 +114,20 @@ class HandedOver:
             self._model.unload_adapter(self._adapters.pop(name))
 
 
+def _require_readable(folder: Path) -> None:
+    """Raise HTTPException where reading `folder` as an adapter would fail, or never end."""
+    try:
+        kinds = {file.name: file.stat() for file in os.scandir(folder)}
+    except (OSError, ValueError):  # The latter where a path cannot be one.
+        kinds = {}
+    if WEIGHTS not in kinds:
+        raise HTTPException(404, f"There is no {WEIGHTS} in {str(folder)[:300]!a} on the server's machine.")
+    if any(not (stat.S_ISREG(kind.st_mode) or stat.S_ISDIR(kind.st_mode)) for kind in kinds.values()):
+        raise HTTPException(400, f"{str(folder)!a} holds what is neither a file nor a folder.")
+    if sum(kind.st_size for kind in kinds.values()) > LARGEST_BYTES:
+        raise HTTPException(400, f"The files in {str(folder)!a} are larger than {LARGEST_BYTES} bytes.")
+
+
 class Adapter(BaseModel):
     """An adapter to load or to unload, in vLLM's words."""
 
@@ -118,16 +145,16 @@ class TokenCompletion(BaseModel):
     Other words, and other values of those that only have one, are refused: nothing that was asked for is left out.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     model: str
     prompt: list[int]
-    max_tokens: Annotated[int, Field(ge=1)] = 16
+    max_tokens: Annotated[int, Field(ge=1, le=bounds.LARGEST_COUNT)] = 16
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
-    top_k: int = -1
-    seed: int | None = None
-    stop_token_ids: list[int] = []
+    top_k: Annotated[int, Field(ge=-1, le=bounds.LARGEST_COUNT)] = -1
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=bounds.STOP_TOKENS)] = []
     ignore_eos: bool = False
     min_p: Zero = 0.0
     repetition_penalty: One = 1.0
@@ -146,13 +173,19 @@ class TokenCompletion(BaseModel):
             "model": self.model,
             "prompt_token_ids": self.prompt,
             "max_new_tokens": self.max_tokens,
-            "stop": [] if self.seed is None else [seed_field(self.seed)],
+            "stop": [] if self.seed is None else [seed_field(self.seed % 2**63)],
             **self.model_dump(include={"temperature", "top_p", "top_k", "stop_token_ids", "ignore_eos"}),
         }
 
 
 def add_worker_routes(app: FastAPI, worker: Answering, adapters: HandedOver) -> None:
-    """Give a worker's application the routes that `serve.token_api` asks for."""
+    """Give a worker's application the routes that `serve.openai_routes` asks for."""
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse(_: Any, error: RequestValidationError) -> JSONResponse:
+        # As vLLM does, and the OpenAI protocol. What was sent may be what JSON cannot say.
+        faults = [{name: fault[name] for name in ("type", "loc", "msg")} for fault in error.errors()]
+        return JSONResponse({"detail": jsonable_encoder(faults)}, status_code=400)
 
     @app.post("/load_lora_adapter")
     def load(asked: Adapter) -> dict[str, Any]:
@@ -167,6 +200,8 @@ def add_worker_routes(app: FastAPI, worker: Answering, adapters: HandedOver) -> 
 
     @app.post("/draw_tokens")
     async def draw(asked: TokenCompletion) -> dict[str, Any]:
+        if asked.model not in worker.targets:
+            raise HTTPException(404, f"No model {asked.model[:300]!a} is served here.")
         answer = await worker.generate(asked.parameters())
         if answer["error_code"]:
             # Codes of FastChat's are those of HTTP with two digits more, and some say 403 of what is a bad request.

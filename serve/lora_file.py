@@ -19,7 +19,7 @@ def read_lora(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """A (K, R), scaled, and B (R, N) by the paths of their layers, from what peft saved in `folder`.
 
     Raises:
-        ValueError, SafetensorError: there is no plain LoRA, or it is damaged.
+        ValueError, SafetensorError: there is no plain LoRA, or it is damaged, or a weight is NaN or infinite.
     """
     from safetensors.torch import load_file
 
@@ -31,11 +31,31 @@ def read_lora(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
             raise ValueError(f"{name} is no factor of a plain LoRA")
         if weight.shape[known["factor"] == "B"] != rank:
             raise ValueError(f"{name} is not of the rank {rank} that the configuration says")
+        require_finite(name, weight)
         factors.setdefault(known["path"], {})[known["factor"]] = weight.T
     try:
         return {path: ((scaling * pair["A"]).contiguous(), pair["B"].contiguous()) for path, pair in factors.items()}
     except KeyError as absent:
         raise ValueError(f"a layer lacks its factor {absent}") from None
+
+
+def require_finite_weights(folder: Path) -> None:
+    """Look through the weights of an adapter of any kind in `folder`.
+
+    Raises:
+        ValueError, SafetensorError: one of them is NaN or infinite, or they are damaged.
+    """
+    from safetensors import safe_open
+
+    with safe_open(folder / "adapter_model.safetensors", framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118  It is no mapping.
+            require_finite(name, file.get_tensor(name))
+
+
+def require_finite(name: str, *weights: torch.Tensor) -> None:
+    """Raise ValueError where one of `weights` holds NaN or an infinity; `name` is for its message."""
+    if not all(weight.isfinite().all() for weight in weights):
+        raise ValueError(f"{name} has weights that are NaN or infinite")
 
 
 def _rank_and_scaling(folder: Path) -> tuple[int, float]:

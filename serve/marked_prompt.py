@@ -33,7 +33,7 @@ class MarkedPrompt:
             roles=(self._user, self._assistant),
             messages=[],
             offset=0,
-            sep_style=SeparatorStyle.ADD_COLON_TWO,
+            sep_style=int(SeparatorStyle.ADD_COLON_TWO),
             sep=self._end,
             sep2=self._end,
             stop_str=None,

@@ -26,7 +26,7 @@ from serve.linear import (
     refuse_what_is_not_plain_lora,
     remove_adapter,
 )
-from serve.lora_file import read_lora
+from serve.lora_file import read_lora, require_finite, require_finite_weights
 from serve.scoring import ScoreHeads, add_reward_model
 from serve.slots import KeyValueSlots
 
@@ -71,6 +71,9 @@ class Model:
         ends = model.generation_config.eos_token_id
         self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
         self.vocabulary = int(config.vocab_size)
+        # Reading a text of some megabytes takes seconds; one that cannot fit need not be read.
+        self.longest_text = self.context_tokens * max(map(len, self._tokenizer.get_vocab()))
+        """Characters: a longer one has more tokens than the context."""
         self._spans = Spans()
         self._passing = threading.Lock()
         self._adapters = frozenset((*adapters, *(rewards or ())))
@@ -82,7 +85,9 @@ class Model:
     def encode(self, text: str) -> list[int]:
         """Tokens of `text` as it is, without a token that begins a text."""
         # The tokenizer inside is used directly: transformers' wrapper changes its settings and is not thread-safe.
-        tokens: list[int] = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        # It lets other threads run only while it reads a batch, if a batch of one.
+        (encoding,) = self._tokenizer.backend_tokenizer.encode_batch([text], add_special_tokens=False)
+        tokens: list[int] = encoding.ids
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -124,6 +129,8 @@ class Model:
         try:
             read = read_lora(folder)
             there = {path: (down.to(device, dtype), up.to(device, dtype)) for path, (down, up) in read.items()}
+            for path, pair in there.items():
+                require_finite(path, *pair)  # Scaled, and in a type that may hold less.
             with self._passing:
                 add_adapter(self._model, name, there, self._spans)
                 self._adapters |= {name}
@@ -182,6 +189,7 @@ def _with_adapters(
     heads_H = dict[str, torch.Tensor]()
     for name, folder in (*adapters.items(), *rewards.items()):
         try:
+            require_finite_weights(folder)
             if name in rewards:
                 peft_model, heads_H[name] = add_reward_model(peft_model, model, folder, name)
             elif peft_model is None:

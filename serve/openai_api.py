@@ -1,55 +1,77 @@
-"""FastChat's OpenAI API server, with additions around it; its own code runs unmodified.
+"""FastChat's OpenAI API server, with our own checks before it, and our worker in place of its controller.
 
 1. Streaming under pydantic 2: two of its response classes are given the old `json()` that it calls on them.
-2. A limit to request bodies, and an end to requests whose client has left.
-3. GET /provenance, which passes on what the worker says about its models.
-4. Where asked for, what training needs: see `serve.token_api`.
+2. The two functions by which it reaches a controller and its workers are replaced (`serve.worker_client`): there is
+   one worker, which answers what a controller would, and only to whoever shows the secret of this run.
+3. Requests are checked before its handlers have them (`serve.openai_routes`), and before that as HTTP (`serve.asgi`).
 
-Started by the supervisor with the socket to listen on; other arguments are FastChat's.
+Its `create_openai_api_server` is not called: it would let every web page in, and log the keys. Started by the
+supervisor with the socket to listen on and the secrets of the run.
 """
 
 import argparse
+import asyncio
 import json
-import os
 import socket
-import sys
 import warnings
 from typing import Any
 
-import aiohttp
 import uvicorn
-from fastapi import Depends
-from fastapi.responses import JSONResponse
 from fastchat.protocol.openai_api_protocol import ChatCompletionStreamResponse, CompletionStreamResponse
 from fastchat.serve import openai_api_server
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
-from serve.asgi import BodyLimit, StopWhenClientLeaves
-from serve.openai_api_keys import API_KEYS_VARIABLE
-from serve.token_api import add_api_routes
+from serve.asgi import KeyRequired, OwnNameRequired, Places, ReadyRequired, StopWhenClientLeaves, WholeBody
+from serve.connections import BoundedConnection, allow_many_files
+from serve.openai_routes import add_routes
+from serve.private import Private, read_private
+from serve.worker_client import Readiness, WorkerClient
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=int, required=True, help="file descriptor")
+    parser.add_argument("--private", type=int, required=True, help="file descriptor with the secrets of the run")
+    parser.add_argument("--loopback", action="store_true", help="nobody but this machine can reach the socket")
+    parser.add_argument("--worker", required=True, metavar="URL")
     parser.add_argument("--body-bytes", type=int, required=True)
     parser.add_argument("--hand-over", action="store_true", help="take adapters and prompts in token ids")
-    arguments, fastchat_arguments = parser.parse_known_args()
+    arguments = parser.parse_args()
     # FastChat's model list has a flag where its class says text; the answer is right all the same.
     warnings.filterwarnings("ignore", message="Pydantic serializer warnings")
     streamed: tuple[Any, ...] = (ChatCompletionStreamResponse, CompletionStreamResponse)
     for response in streamed:
         response.json = _json_as_in_pydantic_1
-    keys = os.environ.get(API_KEYS_VARIABLE)
-    sys.argv[1:] = [*fastchat_arguments, *(["--api-keys", keys] if keys else [])]
-    openai_api_server.create_openai_api_server()
-    app = openai_api_server.app
-    if arguments.hand_over:
-        add_api_routes(app)
-    app.add_middleware(BodyLimit, limit_bytes=arguments.body_bytes)
-    app.add_middleware(StopWhenClientLeaves)
-    app.get("/provenance", dependencies=[Depends(openai_api_server.check_api_key)])(provenance)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    server.run(sockets=[socket.socket(fileno=arguments.socket)])
+    allow_many_files()
+    asyncio.run(serve(arguments, read_private(arguments.private)))
+
+
+async def serve(arguments: argparse.Namespace, private: Private) -> None:
+    """Answer until the process is told to end."""
+    worker, readiness = WorkerClient(arguments.worker, private.worker_key), Readiness()
+    openai_api_server.app_settings.controller_address = worker.url
+    openai_api_server.fetch_remote = worker.fetch
+    openai_api_server.generate_completion_stream = worker.stream
+    add_routes(openai_api_server.app, worker, readiness, arguments.hand_over)
+    app = guarded(openai_api_server.app, arguments, private, readiness)
+    # Strangers could fill the disk with its warnings of requests that are no HTTP.
+    config = uvicorn.Config(
+        app, http=BoundedConnection, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1
+    )
+    watching = asyncio.create_task(readiness.watch(worker))
+    await uvicorn.Server(config).serve(sockets=[socket.socket(fileno=arguments.socket)])
+    watching.cancel()
+
+
+def guarded(app: ASGIApp, arguments: argparse.Namespace, private: Private, readiness: Readiness) -> ASGIApp:
+    """`app` behind everything that a request must pass before it."""
+    app = StopWhenClientLeaves(Places(app))
+    app = ReadyRequired(WholeBody(app, arguments.body_bytes), lambda: readiness.once)
+    if arguments.loopback and not private.api_keys:
+        app = OwnNameRequired(app)
+    # No web page of another origin may read an answer, and browsers that ask for it are told so.
+    return CORSMiddleware(KeyRequired(app, private.api_keys), allow_origins=())
 
 
 def _json_as_in_pydantic_1(
@@ -57,17 +79,6 @@ def _json_as_in_pydantic_1(
 ) -> str:
     page = response.model_dump(mode="json", exclude_unset=exclude_unset, exclude_none=exclude_none)
     return json.dumps(page, ensure_ascii=ensure_ascii)
-
-
-async def provenance() -> JSONResponse:
-    """What the worker behind the first listed model says; 503 while no worker is registered."""
-    controller = openai_api_server.app_settings.controller_address
-    models: Any = await openai_api_server.fetch_remote(f"{controller}/list_models", None, "models")
-    if not models:
-        return JSONResponse({"object": "error", "message": "No worker is ready yet.", "code": 503}, status_code=503)
-    worker = await openai_api_server.get_worker_address(models[0])
-    async with aiohttp.ClientSession() as session, session.get(f"{worker}/provenance") as answer:
-        return JSONResponse(await answer.json(), status_code=answer.status)
 
 
 if __name__ == "__main__":

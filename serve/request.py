@@ -24,6 +24,17 @@ class Refusal(Exception):
         self.answer = {"text": message, "error_code": int(code)}
 
 
+class TooLong(Refusal):
+    """A prompt that need not be read to know that it is too long."""
+
+    def __init__(self, context_tokens: int) -> None:
+        super().__init__(
+            ErrorCode.CONTEXT_OVERFLOW, f"The prompt has more than the {context_tokens} tokens that can be served."
+        )
+        self.tokens = context_tokens + 1
+        """As many or more."""
+
+
 def refuse_what_is_not_supported(params: Parameters) -> None:
     """What would otherwise be ignored in silence."""
     asked = {
@@ -73,16 +84,30 @@ def stop_strings(params: Parameters) -> list[str]:
 
 
 def seed(params: Parameters) -> int:
-    """Of the request's sampling; a random one where it names none."""
-    named = seed_in(_stop(params))
-    return secrets.randbits(SEED_BITS) if named is None else named % 2**SEED_BITS
+    """Of the sampling of this one of a request's answers; a random one where the request names none.
+
+    Raises:
+        Refusal: what it names is no seed.
+    """
+    try:
+        named = seed_in(_stop(params))
+    except ValueError as error:
+        raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"The seed cannot be used: {error}.") from error
+    if named is None:
+        return secrets.randbits(SEED_BITS)
+    number = params.get("answer") or 0
+    return _derived(f"answer {named} {number}") if number else named % 2**SEED_BITS
 
 
 def seeds(params: Parameters, count: int) -> list[int]:
-    """Of `count` answers to one request. The first is the request's own: a single answer is among any number."""
+    """Of `count` answers to choose from. The first is the request's own: a single answer is among any number."""
     own = seed(params)
-    others = (hashlib.blake2b(f"{own} {number}".encode(), digest_size=8).digest() for number in range(1, count))
-    return [own, *(int.from_bytes(digest) % 2**SEED_BITS for digest in others)]
+    return [own, *(_derived(f"{own} {number}") for number in range(1, count))]
+
+
+def _derived(text: str) -> int:
+    drawn: int = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % 2**SEED_BITS
+    return drawn
 
 
 def choices(params: Parameters, encode: Callable[[str], list[int]], end: int, limit: int) -> Choices | None:

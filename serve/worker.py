@@ -1,7 +1,8 @@
-"""Our FastChat worker: registers with the controller and answers FastChat's API server, for base and adapters.
+"""Our worker: answers FastChat's API server for base and adapters, and also what it would ask a controller.
 
-FastChat's own routes are not used: they count requests with a semaphore that leaks on every error, and they hold a
-thread for every request. Started by the supervisor with the socket to listen on.
+There is one worker, so there is no controller that others could register with. FastChat's own worker is not used: it
+counts requests with a semaphore that leaks on every error, and holds a thread for every request. Started by the
+supervisor with the socket to listen on and the secrets of the run; who does not know them is not answered.
 """
 
 import argparse
@@ -17,22 +18,27 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastchat.constants import ErrorCode
-from fastchat.serve.base_model_worker import BaseModelWorker
 
 from retroformer.best_of import best_of
 from retroformer.embedded_model import base_model_folder
 from retroformer.errors import run_command
 from retroformer.provenance import Provenance, ServedModel, chat_template_sha256, folder_sha256, package_versions
-from serve.asgi import StopWhenClientLeaves
-from serve.best_of import Target, put_into, write_best
+from serve.asgi import KeyRequired, StopWhenClientLeaves
+from serve.best_of import Target, write_best
+from serve.bounds import QUEUE
+from serve.connections import BoundedConnection, allow_many_files
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
 from serve.hand_over import HandedOver, add_worker_routes
+from serve.latest import Latest
 from serve.marked_prompt import MarkedPrompt
 from serve.model import BASE, Model
+from serve.private import read_private
+from serve.probe import HEALTH
 from serve.request import (
     Parameters,
     Refusal,
+    TooLong,
     choices,
     refuse_what_is_not_supported,
     sampling,
@@ -41,12 +47,12 @@ from serve.request import (
     tokens_of_prompt,
 )
 
-MAX_QUEUE = 1024
-"""Requests in the worker at once; more are refused as overload."""
 PINNED_DIGITS = 12
+STUCK_SECONDS = 900.0
+"""A pass through the model that takes longer will not end: prompts are read in pieces of 2,048 tokens at most."""
 
 
-class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
+class Worker:
     """One base model, several adapters. Every name of `provenance.models` can be asked for."""
 
     def __init__(
@@ -63,27 +69,33 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
         self._marked_prompt = marked_prompt
         self.provenance = provenance
 
-    def register(self, controller: str, address: str) -> None:
-        """Tell the controller where this worker is and what it serves, and again with every heartbeat."""
-        super().__init__(controller, address, "retroformer", "model", list(self.targets), MAX_QUEUE)
-        self.context_len = self._model.context_tokens
-        self.init_heart_beat()
-
     def answer_to(self, targets: Mapping[str, Target], models: Mapping[str, ServedModel]) -> None:
-        """Have these names from now on, with their provenance, and tell the controller."""
-        self.targets, self.model_names = targets, list(targets)
+        """Have these names from now on, with their provenance."""
+        self.targets = targets
         self.provenance = self.provenance.model_copy(update={"models": models})
-        self.register_to_controller()
 
-    def make_conv_template(self, conv_template: str | None = None, model_path: str | None = None) -> Any:
-        return self._marked_prompt.template()
+    @property
+    def works(self) -> bool:
+        """Whether requests come to an end here."""
+        return self._engine.alive and self._engine.pass_seconds < STUCK_SECONDS
 
-    def get_queue_length(self) -> int:
-        return self._engine.load
+    def list_models(self) -> dict[str, list[str]]:
+        return {"models": list(self.targets)}
+
+    def get_status(self) -> dict[str, Any]:
+        return {"model_names": list(self.targets), "speed": 1, "queue_length": self._engine.load}
+
+    def get_conv_template(self) -> dict[str, Any]:
+        return {"conv": self._marked_prompt.template()}
+
+    def model_details(self) -> dict[str, int]:
+        return {"context_length": self._model.context_tokens}
 
     def count_token(self, params: Parameters) -> dict[str, int]:
         try:
             return {"count": len(self._prompt(params)), "error_code": 0}
+        except TooLong as refusal:
+            return {"count": refusal.tokens, "error_code": 0}
         except Refusal:
             return {"count": 0, "error_code": 0}  # The generation that follows is refused with its reason.
 
@@ -99,8 +111,7 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
 
         When whoever iterates goes away, the request's rows are freed.
         """
-        loop = asyncio.get_running_loop()
-        outputs: asyncio.Queue[Output] = asyncio.Queue()
+        outputs = Latest[Output](asyncio.get_running_loop())
         try:
             generation, *others = await asyncio.to_thread(self._candidates, params)
         except Refusal as refusal:
@@ -110,7 +121,7 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
             reward = self.targets[params["model"]].reward
             yield _answer(await write_best(self._engine, self._model, (generation, *others), reward))
             return
-        generation.deliver = lambda output: put_into(loop, outputs, output)
+        generation.deliver = outputs.put
         self._engine.submit(generation)
         try:
             while True:
@@ -130,8 +141,8 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
         target = self.targets.get(str(params.get("model")))
         if target is None:
             raise Refusal(ErrorCode.INVALID_MODEL, f"No model {params.get('model')!r} is served here.")
-        if self._engine.load >= MAX_QUEUE:
-            raise Refusal(ErrorCode.ENGINE_OVERLOADED, f"{MAX_QUEUE} requests are waiting already.")
+        if self._engine.load >= QUEUE:
+            raise Refusal(ErrorCode.ENGINE_OVERLOADED, f"{QUEUE} requests are waiting already.")
         refuse_what_is_not_supported(params)
         prompt = self._prompt(params)
         limit = int(params.get("max_new_tokens") or 256)
@@ -170,6 +181,8 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
         if "prompt_token_ids" in params:
             return tokens_of_prompt(params, self._model.vocabulary)
         prompt = str(params.get("prompt", ""))
+        if len(prompt) > self._model.longest_text:
+            raise TooLong(self._model.context_tokens)
         messages = self._marked_prompt.messages(prompt)
         if messages is None:
             return self._model.encode(prompt)
@@ -179,10 +192,9 @@ class Worker(BaseModelWorker):  # type: ignore[misc]  # FastChat has no types.
             raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"The model's chat template refuses this: {error}") from error
 
 
-def application(worker: Worker) -> FastAPI:
-    """The routes that FastChat's API server and controller ask for, and /provenance."""
+def application(worker: Worker, address: str) -> FastAPI:
+    """The routes that FastChat's API server asks workers and controllers for, /provenance and /health."""
     app = FastAPI()
-    app.add_middleware(StopWhenClientLeaves)
 
     @app.post("/worker_generate")
     async def generate(request: Request) -> JSONResponse:
@@ -206,13 +218,25 @@ def application(worker: Worker) -> FastAPI:
     async def count_token(request: Request) -> dict[str, int]:
         return await asyncio.to_thread(worker.count_token, await request.json())
 
+    # The first two are asked of controllers.
     facts: dict[str, Callable[[], Any]] = {
+        "/refresh_all_workers": worker.list_models,
+        "/list_models": worker.list_models,
         "/worker_get_status": worker.get_status,
         "/worker_get_conv_template": worker.get_conv_template,
-        "/model_details": lambda: {"context_length": worker.context_len},
+        "/model_details": worker.model_details,
     }
     for path, answer in facts.items():
         app.post(path, response_model=None)(answer)
+
+    @app.post("/get_worker_address")
+    async def get_worker_address() -> dict[str, str]:
+        return {"address": address}
+
+    @app.get(HEALTH)
+    async def health() -> JSONResponse:
+        return JSONResponse({"status": "ready"}) if worker.works else JSONResponse({"status": "stuck"}, 503)
+
     app.get("/provenance", response_model=Provenance)(lambda: worker.provenance)
     return app
 
@@ -260,10 +284,11 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME")
     parser.add_argument("--judged", action="append", default=[], metavar="NAME+bestN=FOLDER of a reward model")
     parser.add_argument("--hand-over", action="store_true", help="take adapters and prompts in token ids")
-    parser.add_argument("--secret", required=True)
-    parser.add_argument("--controller", required=True)
+    parser.add_argument("--private", type=int, required=True, help="file descriptor with the secrets of the run")
     parser.add_argument("--socket", type=int, required=True, help="file descriptor")
     arguments = parser.parse_args(argv)
+    private = read_private(arguments.private)
+    allow_many_files()
     torch.set_num_threads(arguments.threads)
     folders = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.adapter)}
     aliases = dict(pair.split("=", 1) for pair in arguments.alias)
@@ -274,14 +299,17 @@ def main(argv: Sequence[str]) -> None:
     model = Model(base, loaded, arguments.dtype, {name: folder for folder, name in reward_names(judged).items()})
     provenance = Provenance(models=models, dtype=arguments.dtype, versions=package_versions())
     engine = Engine(model, arguments.max_batch)
-    worker = Worker(model, engine, targets, provenance, MarkedPrompt(arguments.secret))
+    worker = Worker(model, engine, targets, provenance, MarkedPrompt(private.marker))
     listening = socket.socket(fileno=arguments.socket)
     host, port = listening.getsockname()[:2]
-    worker.register(arguments.controller, f"http://{host}:{port}")
-    app = application(worker)
+    app = application(worker, f"http://{host}:{port}")
     if arguments.hand_over:
         add_worker_routes(app, worker, HandedOver(worker, model, engine))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    guarded = KeyRequired(StopWhenClientLeaves(app), [private.worker_key])
+    config = uvicorn.Config(
+        guarded, http=BoundedConnection, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
     asyncio.run(server.serve(sockets=[listening]))
 
 

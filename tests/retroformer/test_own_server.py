@@ -25,6 +25,13 @@ def test_plain_stop_strings_say_nothing() -> None:
     assert choices_in(["\n", "choices:"]) is None
 
 
+def test_a_seed_of_more_digits_than_any_seed_has_is_refused() -> None:
+    assert seed_in(["<|seed:00000000000000000017|>"]) == 17
+    for digits in (21, 5000):
+        with pytest.raises(ValueError, match=f"a seed of {digits} digits"):
+            seed_in(["\n", f"<|seed:{'9' * digits}|>"])
+
+
 def test_sixty_actions_take_a_few_thousand_bytes() -> None:
     assert len(choices_field([f" move handtowel {number} to handtowelholder 1\n" for number in range(60)])) < 4_500
 

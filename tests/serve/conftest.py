@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from retroformer.embedded_model import base_model_folder
-from tests.serve.running import Endpoint, make_adapter, page, start
+from tests.serve.running import KEYS, Endpoint, make_adapter, page, start
+from tests.train.world import save_tiny_model
 
 PATIENCE_SECONDS = 300.0
 """Longer than an endpoint takes to end, on a loaded machine."""
+VARIABLE = "RETROFORMER_TEST_KEYS"
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +42,28 @@ def endpoint(base: Path, adapters: dict[str, Path], tmp_path_factory: pytest.Tem
     output, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
     assert output == ""
+
+
+@pytest.fixture(scope="session")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """An endpoint that asks for one of `KEYS`, and takes adapters from who has one."""
+    folder = tmp_path_factory.mktemp("keyed")
+    base = save_tiny_model(folder / "base")
+    log = folder / "runs" / "tiny" / "logs" / "api.log"
+    log.parent.mkdir(parents=True)
+    log.touch(0o644)  # As an earlier version has left it.
+    page = f"""
+run: tiny
+environment: {{name: alfworld}}
+train: {{base_model: {base}}}
+serve: {{port: 0, hand_over: true, api_key_env: {VARIABLE}}}
+"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, ",".join(KEYS))
+        process = start(folder, page=page)
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    assert " at " in line, process.communicate()[1]
+    yield Endpoint(process, line, log.parent)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=PATIENCE_SECONDS)

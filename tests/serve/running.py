@@ -3,14 +3,24 @@
 import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import httpx
 
 ROOT = Path(__file__).parents[2]
 BODY_BYTES = 100_000
+PATIENCE_SECONDS = 300.0
+"""Longer than any answer takes here on a loaded machine."""
+KEYS = ("sesame-3f9c", "other key")
+"""What the endpoint `keyed` asks for."""
+LISTENING = "0A"
+"""State of a socket in /proc/net/tcp."""
 
 
 class Endpoint:
@@ -33,8 +43,19 @@ class Endpoint:
 
     @property
     def worker_url(self) -> str:
-        found = re.findall(r"Register done: (http://\S+),", (self.logs / "controller.log").read_text())
-        return str(found[-1])
+        """Where its worker listens, which any process of this machine can find out."""
+        pid = self.pid_of("serve.worker")
+        own = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
+        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == LISTENING and f"socket:[{inode}]" in own:
+                return f"http://127.0.0.1:{int(local.split(':')[1], 16)}"
+        raise AssertionError("its worker does not listen")
+
+    def load(self, key: str = "none") -> int:
+        """Answers that its worker says it works on."""
+        root = self.url.removesuffix("/v1")
+        return int(httpx.get(f"{root}/load", headers={"Authorization": f"Bearer {key}"}).json()["server_load"])
 
 
 def environment() -> dict[str, str]:
@@ -91,3 +112,29 @@ def runs(pid: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+def send(endpoint: Endpoint, head: str, body: bytes = b"") -> bytes:
+    """What the server sends back to these bytes until it closes the connection."""
+    host, port = endpoint.url.removeprefix("http://").removesuffix("/v1").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(head.replace("\n", "\r\n").encode("latin-1") + body)
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def status_of(answer: bytes) -> int:
+    found = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
+    assert found, answer[:200]
+    return int(found[1])
+
+
+def becomes_true(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False

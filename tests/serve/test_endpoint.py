@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from retroformer.own_server import choices_field
@@ -49,7 +50,7 @@ def chat(
 
 def load(endpoint: Endpoint) -> int:
     """Requests that the worker says it works on."""
-    return int(httpx.post(f"{endpoint.worker_url}/worker_get_status").json()["queue_length"])
+    return endpoint.load()
 
 
 def becomes_idle(endpoint: Endpoint, seconds: float = 60.0) -> bool:
@@ -250,6 +251,35 @@ def test_a_broken_adapter_is_told_in_one_sentence_with_its_folder_and_the_comman
     ]
 
 
+def test_an_adapter_with_a_weight_that_is_no_number_is_not_served(
+    tmp_path: Path, base: Path, adapters: dict[str, Path]
+) -> None:
+    folder = shutil.copytree(adapters["first"], tmp_path / "bad")
+    weights = load_file(folder / "adapter_model.safetensors")
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    process = start(tmp_path, page=page(base, {"bad": folder}))
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, output) == (1, "")
+    assert "has weights that are NaN or infinite): move the folder away" in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("keys", ["", " , ", "grün", "a\nb"])
+def test_keys_that_no_client_could_show_are_told_before_anything_starts(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, keys: str
+) -> None:
+    monkeypatch.setenv("KEYS_OF_THE_TEST", keys)
+    process = start(tmp_path, "serve.api_key_env=KEYS_OF_THE_TEST", page=page(base, {}))
+    output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, output) == (1, "")
+    assert "KEYS_OF_THE_TEST" in errors
+    assert not keys.strip() or keys not in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
 def test_an_endpoint_revives_its_worker_asks_for_keys_warns_of_the_network_and_leaves_no_orphan(
     tmp_path: Path, base: Path, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +296,7 @@ def test_an_endpoint_revives_its_worker_asks_for_keys_warns_of_the_network_and_l
     endpoint = Endpoint(process, process.stdout.readline().strip(), tmp_path / "runs" / "served" / "logs")
     try:
         assert "OPENS THIS SERVER TO THE NETWORK" in warning
-        assert "/v1/* only" in warning
+        assert "Whoever has one of its API keys may use it" in warning
         with pytest.raises(openai.AuthenticationError):
             chat(openai.OpenAI(base_url=endpoint.url, api_key="wrong", max_retries=0), "first")
         client = openai.OpenAI(base_url=endpoint.url, api_key="other", max_retries=0, timeout=PATIENCE_SECONDS)
@@ -280,7 +310,7 @@ def test_an_endpoint_revives_its_worker_asks_for_keys_warns_of_the_network_and_l
         assert "worker died and is started again" in told
         assert "(killed by SIGKILL; log: " in told
         orphans = children(process.pid)
-        assert len(orphans) == 3
+        assert len(orphans) == 2
     finally:
         process.kill()
     process.communicate()

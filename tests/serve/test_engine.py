@@ -1,6 +1,7 @@
 """The engine on the real small model, without HTTP: what is promised of batches, prefixes and errors."""
 
 import queue
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +13,11 @@ import torch
 from serve.choices import Choices
 from serve.engine import Engine
 from serve.generation import Generation, Output, Transcript
+from serve.geometry import Geometry
 from serve.model import BASE, Model
 from serve.sampling import Sampling
+from serve.scoring import Scoring
+from serve.slots import KeyValueSlots
 
 GREEDY = Sampling(temperature=0)
 PLACES = "countertop 1-2, fridge 1, diningtable 1, cabinet 1-13, drawer 1-4, sinkbasin 1, stoveburner 1-4"
@@ -249,6 +253,37 @@ def test_an_error_while_decoding_is_told_to_all_that_run_and_leaks_no_row(model:
     assert "no such adapter" in bad.failure()
     assert good.failure()
     require_two_free_rows(client)
+
+
+class ModelThatStops(Model):
+    """Makes no pass until it is let go on, and then fails."""
+
+    def __init__(self) -> None:
+        self.geometry = Geometry(1, 1, 1, torch.float32, torch.device("cpu"))
+        self.context_tokens = 8
+        self.goes_on = threading.Event()
+
+    def forward(
+        self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]
+    ) -> list[torch.Tensor]:
+        self.goes_on.wait()
+        raise ValueError("stopped")
+
+
+def test_how_long_a_pass_takes_is_seen_from_outside() -> None:
+    model = ModelThatStops()
+    engine = Engine(model, max_batch=1)
+    outputs: queue.Queue[Output] = queue.Queue()
+    try:
+        assert (engine.alive, engine.pass_seconds) == (True, 0)
+        engine.submit(Scoring([1, 2], BASE, outputs.put))
+        assert becomes_true(lambda: engine.pass_seconds > 0.1)
+        before = engine.pass_seconds
+        assert becomes_true(lambda: engine.pass_seconds > before)
+    finally:
+        model.goes_on.set()
+    assert outputs.get(timeout=PATIENCE_SECONDS).failure == "ValueError: stopped"
+    assert becomes_true(lambda: engine.pass_seconds == 0)
 
 
 def require_two_free_rows(client: Client) -> None:

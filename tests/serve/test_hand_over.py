@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import shutil
 import signal
 import urllib.error
 import urllib.request
@@ -15,7 +17,7 @@ import torch
 
 from retroformer.provenance import folder_sha256
 from retroformer.served import provenance
-from serve.hand_over import MOST
+from serve.hand_over import LARGEST_BYTES, MOST
 from serve.linear import AdaptedLinear, Spans, add_adapter, remove_adapter
 from serve.lora_file import read_lora
 from tests.serve.running import Endpoint, make_adapter, start
@@ -141,6 +143,96 @@ def test_what_cannot_be_done_is_refused_and_nothing_changes(world: World, tmp_pa
     assert world.models() == before
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["\ud800", "half \udfff", "a\nb", "../up", ".hidden", "a/b", "-dash", "ü", "a b", "a" * 256, "a\0b", "a+b"],
+)
+def test_a_name_that_is_none_is_refused_and_every_model_answers_as_before(world: World, name: str) -> None:
+    before = world.models()
+    status, answer = world.load(name, world.adapters["other"])
+    assert status == 400, answer
+    assert world.unload(name)[0] in (400, 404)
+    assert world.models() == before
+    assert world.draw("base")
+    assert world.ask("/chat/completions", {"model": "page", "messages": [{"role": "user", "content": "Go"}]})[0] == 200
+
+
+@pytest.mark.parametrize("name", ["a", "demo-ppo-0a1b2c3d", "Run_1.2-grpo-2-0a1b2c3d", "a" * 255])
+def test_a_name_that_training_may_give_is_taken(world: World, name: str) -> None:
+    assert world.load(name, world.adapters["other"])[0] == 200
+    assert world.unload(name)[0] == 200
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -float("inf")])
+def test_an_adapter_with_a_weight_that_is_no_number_is_refused_and_the_old_one_goes_on(
+    world: World, tmp_path: Path, weight: float
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    assert world.load("policy", world.adapters["other"])[0] == 200
+    before = world.draw("policy")
+    folder = shutil.copytree(world.adapters["other"], tmp_path / "bad")
+    weights = load_file(folder / "adapter_model.safetensors")
+    next(iter(weights.values())).view(-1)[-1] = weight
+    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    for name in ("policy", "new"):
+        status, answer = world.load(name, folder)
+        assert status == 400, answer
+    assert "NaN or infinite" in answer["detail"]
+    assert "new" not in world.models()
+    assert world.draw("policy") == before
+    assert world.unload("policy")[0] == 200
+
+
+def test_a_folder_that_could_not_be_read_to_its_end_is_refused(world: World, tmp_path: Path) -> None:
+    pipe = shutil.copytree(world.adapters["other"], tmp_path / "pipe")
+    (pipe / "adapter_config.json").unlink()
+    os.mkfifo(pipe / "adapter_config.json")
+    status, answer = world.load("new", pipe)
+    assert (status, "neither a file nor a folder" in answer["detail"]) == (400, True)
+    huge = shutil.copytree(world.adapters["other"], tmp_path / "huge")
+    with (huge / "more.safetensors").open("wb") as file:
+        file.truncate(2 * LARGEST_BYTES)  # It takes no room on the disk.
+    assert world.load("new", huge)[0] == 400
+    for nowhere in ("x" * 10_000, "a\0b", "/proc/self/fd", "\ud800"):
+        assert world.load("new", Path(nowhere))[0] in (400, 404)
+    assert world.load("new", world.adapters["other"])[0] == 200
+    assert world.unload("new")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"temperature": float("nan")},
+        {"top_p": float("nan")},
+        {"temperature": float("inf")},
+        {"seed": 10**4000},
+        {"seed": 2**64},
+        {"max_tokens": 10**12},
+        {"top_k": -2},
+        {"n": 100_000},
+        {"prompt": []},
+        {"prompt": [[1, 2]]},
+        {"prompt": [1, "2"]},
+        {"prompt": [1, True]},
+        {"prompt": [1, 2.5]},
+        {"prompt": [-1]},
+        {"prompt": [2**70]},
+        {"stop_token_ids": list(range(2000))},
+    ],
+    ids=lambda changes: str(changes)[:40],
+)
+def test_a_drawing_that_cannot_be_made_is_a_bad_request(world: World, changes: dict[str, Any]) -> None:
+    status, answer = world.ask("/completions", {**ASKED, "model": "base", **changes})
+    assert status == 400, answer
+    assert world.draw("base")
+
+
+def test_seeds_below_zero_are_seeds(world: World) -> None:
+    assert world.draw("base", seed=-1, max_tokens=50) == world.draw("base", seed=2**63 - 1, max_tokens=50)
+    assert world.draw("base", seed=-1, max_tokens=50) != world.draw("base", seed=-2, max_tokens=50)
+
+
 def test_who_loads_is_told_the_hash_of_what_was_read(world: World) -> None:
     status, told = world.load("told", world.adapters["other"])
     assert (status, told["adapter_sha256"]) == (200, folder_sha256(world.adapters["other"]))
@@ -181,7 +273,7 @@ def test_no_more_adapters_are_held_than_fit(world: World) -> None:
 def test_what_would_be_left_out_of_a_drawing_is_refused(world: World, other: dict[str, Any]) -> None:
     status, answer = world.ask("/completions", {**ASKED, "model": "base", **other})
     (name,) = other
-    assert (status, answer["detail"][0]["loc"]) == (422, ["body", name])
+    assert (status, answer["detail"][0]["loc"]) == (400, ["body", name])
 
 
 def test_a_web_page_cannot_hand_over_an_adapter(world: World) -> None:
@@ -199,15 +291,9 @@ def test_a_web_page_cannot_hand_over_an_adapter(world: World) -> None:
 
 def test_an_adapter_that_is_drawing_is_not_taken_back(world: World) -> None:
     assert world.load("busy", world.adapters["other"])[0] == 200
-    status = urllib.request.Request(f"{world.endpoint.worker_url}/worker_get_status", b"{}")
-
-    def working() -> bool:
-        with urllib.request.urlopen(status) as answer:
-            return bool(json.load(answer)["queue_length"])
-
     with ThreadPoolExecutor() as pool:
         drawing = pool.submit(world.draw, "busy", max_tokens=500, stop_token_ids=[], ignore_eos=True)
-        while not working() and not drawing.done():
+        while not world.endpoint.load(KEY) and not drawing.done():
             continue
         assert world.unload("busy")[0] == 409
         assert len(drawing.result()[0]) == 500
@@ -227,8 +313,7 @@ def test_unless_the_page_allows_it_nobody_is_there(endpoint: Endpoint, adapters:
     assert world.load("new", adapters["first"])[0] == 404
     assert world.unload("first")[0] == 404
     for path in ("/load_lora_adapter", "/unload_lora_adapter", "/draw_tokens"):
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(urllib.request.Request(f"{endpoint.worker_url}{path}", b"{}"))
+        assert world.ask(path, {})[0] == 404
 
 
 def test_words_are_answered_as_ever(world: World) -> None:

@@ -1,0 +1,10 @@
+"""Names and addresses of this machine that no other can reach."""
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,164 @@
+"""Who is let in, and what stays private: an endpoint with keys, and one without any on loopback."""
+
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serve.running import KEYS, Endpoint, children, send, status_of
+
+CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
+ROUTES = (
+    ("GET", "/v1/models"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/embeddings"),
+    ("POST", "/v1/engines/base/embeddings"),
+    ("POST", "/v1/load_lora_adapter"),
+    ("POST", "/v1/unload_lora_adapter"),
+    ("POST", "/api/v1/chat/completions"),
+    ("POST", "/api/v1/token_check"),
+    ("GET", "/provenance"),
+    ("GET", "/load"),
+    ("GET", "/docs"),
+    ("GET", "/redoc"),
+    ("GET", "/openapi.json"),
+    ("GET", "/docs/oauth2-redirect"),
+    ("GET", "/no/such/route"),
+    ("POST", "/health"),
+    ("GET", "/health/"),
+    ("GET", "//health"),
+    ("GET", "/health/../v1/models"),
+    ("GET", "/health%2f..%2fv1/models"),
+    ("GET", "/v1/models#/health"),
+    ("GET", "/v1/models?/health"),
+    ("GET", "/HEALTH"),
+    ("TRACE", "/health"),
+    ("PURGE", "/v1/models"),
+)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_but_health_asks_for_the_key(keyed: Endpoint, method: str, path: str) -> None:
+    def answered(authorization: str) -> bytes:
+        return send(keyed, f"{method} {path} HTTP/1.1\nHost: localhost\nConnection: close\n{authorization}\n")
+
+    for shown in (
+        "",
+        "Authorization: Bearer wrong\n",
+        "Authorization: Bearer sesame-3f9\n",
+        "Cookie: key=sesame-3f9c\n",
+    ):
+        assert status_of(answered(shown)) == 401
+    assert b"401" not in answered(f"Authorization: Bearer {KEYS[0]}\n")[:20]
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (f"Bearer {KEYS[0]}", 200),
+        (f"Bearer {KEYS[1]}", 200),
+        (f"bearer  {KEYS[0]} ", 200),
+        (KEYS[0], 401),
+        (f"Basic {KEYS[0]}", 401),
+        ("Bearer", 401),
+        ("Bearer ", 401),
+        (f"Bearer {','.join(KEYS)}", 401),
+        (f"Bearer {KEYS[0]}x", 401),
+        (f"Bearer {KEYS[0].upper()}", 401),
+        (f"Bearer wrong\nAuthorization: Bearer {KEYS[0]}", 401),
+        (f"Bearer {KEYS[0]}\nAuthorization: Bearer wrong", 401),
+        (f"Bearer {'x' * 10_000}", 401),
+        ("Bearer \xff\xfe", 401),
+    ],
+)
+def test_only_a_whole_key_shown_once_is_a_key(keyed: Endpoint, authorization: str, status: int) -> None:
+    head = f"GET /v1/models HTTP/1.1\nHost: localhost\nConnection: close\nAuthorization: {authorization}\n\n"
+    assert status_of(send(keyed, head)) == status
+
+
+def test_health_is_told_to_everyone_and_tells_nothing_else(keyed: Endpoint) -> None:
+    url = keyed.url.removesuffix("/v1")
+    answer = httpx.get(f"{url}/health")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
+    assert httpx.head(f"{url}/health").status_code == 200
+
+
+def test_a_key_is_in_no_log_command_line_or_environment_of_the_servers(keyed: Endpoint) -> None:
+    headers = {"Authorization": f"Bearer {KEYS[0]}"}
+    assert httpx.post(f"{keyed.url}/chat/completions", json=CHAT, headers=headers, timeout=300).status_code == 200
+    httpx.post(f"{keyed.url}/chat/completions", content=b"{", headers=headers)
+    send(keyed, f"GET /{KEYS[0]} HTTP/1.1\nAuthorization: Bearer {KEYS[0]}\nBroken\n\n")
+    processes = [keyed.process.pid, *children(keyed.process.pid)]
+    assert len(processes) == 3
+    logs = sorted(keyed.logs.iterdir())
+    assert [path.name for path in logs] == ["api.log", "worker.log"]
+    for path in logs:
+        assert not any(key in path.read_text() for key in KEYS)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for pid in processes:
+        command = Path(f"/proc/{pid}/cmdline").read_text()
+        assert not any(key in command for key in KEYS)
+        assert not re.search("[0-9a-f]{16}", command.replace(str(keyed.logs.parents[2]), "")), command
+        if pid != keyed.process.pid:
+            assert not any(key in Path(f"/proc/{pid}/environ").read_text() for key in KEYS)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/worker_generate"),
+        ("POST", "/worker_get_status"),
+        ("POST", "/worker_get_conv_template"),
+        ("POST", "/load_lora_adapter"),
+        ("POST", "/register_worker"),
+        ("GET", "/provenance"),
+    ],
+)
+def test_the_worker_answers_nobody_who_does_not_know_the_secret_of_the_run(
+    keyed: Endpoint, method: str, path: str
+) -> None:
+    for shown in ({}, {"Authorization": f"Bearer {KEYS[0]}"}):
+        answer = httpx.request(method, keyed.worker_url + path, json={"model": "base"}, headers=shown)
+        assert (answer.status_code, "base" in answer.text) == (401, False)
+
+
+def test_no_web_page_may_read_an_answer(keyed: Endpoint) -> None:
+    headers = {"Authorization": f"Bearer {KEYS[0]}", "Origin": "http://page.example"}
+    answer = httpx.get(f"{keyed.url}/models", headers=headers)
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    asked = {**headers, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    preflight = httpx.options(f"{keyed.url}/chat/completions", headers=asked)
+    assert preflight.status_code == 400
+    assert "access-control-allow-origin" not in preflight.headers
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("localhost:1234", 200),
+        ("LocalHost.:80", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:8000", 200),
+        ("page.example", 421),
+        ("page.example:8000", 421),
+        ("localhost.page.example", 421),
+        ("127.0.0.1.page.example", 421),
+        ("192.168.0.7", 421),
+    ],
+)
+def test_without_keys_a_web_page_that_turns_its_name_to_this_machine_is_refused(
+    endpoint: Endpoint, host: str, status: int
+) -> None:
+    answer = send(endpoint, f"GET /v1/models HTTP/1.1\nHost: {host}\nConnection: close\n\n")
+    assert status_of(answer) == status
+
+
+def test_a_redirection_to_a_host_that_the_client_made_up_is_not_sent(keyed: Endpoint) -> None:
+    head = f"GET /v1/models/ HTTP/1.1\nHost: page.example\nAuthorization: Bearer {KEYS[0]}\nConnection: close\n\n"
+    answer = send(keyed, head)
+    assert (status_of(answer), b"page.example" in answer) == (404, False)

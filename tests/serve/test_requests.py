@@ -1,0 +1,230 @@
+"""What a client may ask for: everything else is refused with the field's name, and the endpoint goes on."""
+
+import json
+import re
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from retroformer.own_server import choices_field
+from serve import bounds
+from tests.serve.running import KEYS, Endpoint
+
+CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
+COMPLETION: dict[str, Any] = {"model": "base", "prompt": "One, two,", "max_tokens": 1}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "completion": "/v1/completions",
+    "general": "/api/v1/chat/completions",
+    "count": "/api/v1/token_check",
+}
+
+
+def post(endpoint: Endpoint, call: str, body: bytes | str) -> httpx.Response:
+    url = endpoint.url.removesuffix("/v1") + PATHS[call]
+    return httpx.post(url, content=body, headers={"Content-Type": "application/json"}, timeout=300)
+
+
+def body_of(call: str, changes: str) -> str:
+    """A good request and `changes` as they are spelled: JSON in Python would not say NaN or half a character."""
+    page = {"chat": CHAT, "general": CHAT, "completion": COMPLETION, "count": {"prompts": []}}[call]
+    kept = {name: value for name, value in page.items() if f'"{name}":' not in changes}
+    return json.dumps(kept)[:-1] + (", " if kept else "") + changes + "}"
+
+
+def message(role: str, content: str) -> str:
+    return f'"messages": [{{"role": "{role}", "content": {content}}}]'
+
+
+REFUSED = [
+    *(
+        (call, f'"{name}": {value}', name)
+        for call in ("chat", "completion", "general")
+        for name, value in (
+            ("n", "100000"),
+            ("n", "0"),
+            ("n", "true"),
+            ("temperature", "NaN"),
+            ("temperature", "-1"),
+            ("temperature", "1e999"),
+            ("top_p", "NaN"),
+            ("top_p", "-Infinity"),
+            ("top_k", "0"),
+            ("presence_penalty", "Infinity"),
+            ("frequency_penalty", "1e308"),
+            ("max_tokens", "-1"),
+            ("max_tokens", "9" * 30),
+            ("max_tokens", '"12"'),
+            ("seed", "9" * 5000),
+            ("seed", "0.5"),
+            ("stop", '["<|seed:' + "9" * 5000 + '|>"]'),
+            ("stop", f'["{"x" * (bounds.STOP_CHARACTERS + 1)}"]'),
+            ("stop", json.dumps([str(number) for number in range(bounds.STOPS + 1)])),
+            ("stop", "[1]"),
+            ("stop", json.dumps([choices_field(["a"] * (bounds.CHOICES + 1))])),
+            ("model", '"\\ud800"'),
+            ("model", f'"{"x" * (bounds.NAME_CHARACTERS + 1)}"'),
+            ("stream", '"yes"'),
+            ("user", "{}"),
+            ("logit_bias", '{"5": 100}'),
+            ("suffix", '"end"'),
+            ("response_format", '{"type": "json_object"}'),
+            ("tools", '[{"type": "function"}]'),
+            ("tool_choice", '"required"'),
+            ("functions", "[{}]"),
+            ("logprobs", "true"),
+            ("top_logprobs", "3"),
+            ("best_of", "2"),
+            ("min_p", "0.1"),
+            ("repetition_penalty", "1.1"),
+            ("stream_options", '{"include_usage": true}'),
+            ("reasoning_effort", '"low"'),
+            ("modalities", '["audio"]'),
+            ("tempreature", "0"),
+        )
+    ),
+    ("chat", message("tool", '"x"'), "messages.0.role"),
+    ("chat", message("developer", '"x"'), "messages.0.role"),
+    ("chat", message("wizard", '"x"'), "messages.0.role"),
+    ("chat", message("user", "null"), "messages.0.content"),
+    ("chat", message("user", "[1]"), "messages.0.content"),
+    ("chat", message("user", '"\\ud800 half"'), "messages[0].content"),
+    ("chat", message("user", '[{"type": "image_url", "image_url": {"url": "x"}}]'), "messages.0.content"),
+    ("chat", '"messages": [{"role": "user", "content": "x", "name": "Ann"}]', "name"),
+    ("chat", '"messages": []', "messages"),
+    ("chat", '"messages": "x"', "messages"),
+    (
+        "chat",
+        '"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]',
+        "messages",
+    ),
+    ("chat", '"max_completion_tokens": 5', "max_completion_tokens"),
+    ("chat", '"echo": true', "echo"),
+    ("completion", '"max_completion_tokens": 5', "max_completion_tokens"),
+    ("completion", '"logprobs": 0', "logprobs"),
+    ("completion", '"prompt": []', "prompt"),
+    ("completion", '"prompt": [[]]', "prompt"),
+    ("completion", '"prompt": [[1, 2], [3]]', "prompt"),
+    ("completion", '"prompt": [1, 2]', "prompt"),
+    ("completion", '"prompt": ["One", 2]', "prompt"),
+    ("completion", '"prompt": [true]', "prompt"),
+    ("completion", '"prompt": {"text": "One"}', "prompt"),
+    ("completion", '"prompt": null', "prompt"),
+    ("completion", '"prompt": ' + json.dumps(["One"] * (bounds.ANSWERS + 1)), "prompt"),
+    ("completion", f'"n": {bounds.ANSWERS}, "prompt": ["One", "Two"]', "n"),
+    ("count", '"prompts": [{"model": "nobody", "prompt": "x", "max_tokens": 1}]', "prompts.0.model"),
+    ("count", '"prompts": [{"model": "base", "prompt": 1, "max_tokens": 1}]', "prompts.0.prompt"),
+]
+
+
+def shortened(value: object) -> str | None:
+    return value[:60] if isinstance(value, str) else None
+
+
+@pytest.mark.parametrize(("call", "changes", "field"), REFUSED, ids=shortened)
+def test_what_cannot_be_had_is_refused_with_the_name_of_its_field(
+    endpoint: Endpoint, call: str, changes: str, field: str
+) -> None:
+    answer = post(endpoint, call, body_of(call, changes))
+    assert answer.status_code == 400, answer.text
+    assert field in answer.json()["message"]
+    assert answer.json()["error"]["param"] == field
+    assert endpoint.load() == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"model": "\xff"}', "not JSON"),
+        (b"[" * 90_000, "nested too deeply"),
+        (b'{"a":' * 15_000 + b"1" + b"}" * 15_000, "nested too deeply"),
+        (b'{"model": "base", "n": 1, "n": 100000}', "n stands twice"),
+        (b'{"model": "base", "messages": [{"role": "user", "role": "system", "content": ""}]}', "role stands twice"),
+        (b'{"\\ud800": 1}', "lone surrogate"),
+    ],
+    ids=["empty", "cut", "list", "bytes", "brackets", "braces", "name-twice", "role-twice", "half-a-character"],
+)
+def test_a_body_that_is_no_plain_json_object_is_refused(endpoint: Endpoint, body: bytes, said: str) -> None:
+    for call in ("chat", "completion"):
+        answer = post(endpoint, call, body)
+        assert (answer.status_code, said in answer.text) == (400, True), answer.text
+
+
+def test_parameters_that_ask_for_nothing_pass(endpoint: Endpoint) -> None:
+    neutral: dict[str, Any] = {
+        "n": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "suffix": None,
+        "response_format": {"type": "text"},
+        "tools": [],
+        "best_of": 1,
+        "stream_options": None,
+        "user": "Ann",
+        "stop": None,
+        "what_is_to_come": None,
+    }
+    for call, page in (("chat", CHAT), ("general", CHAT), ("completion", COMPLETION)):
+        answer = post(endpoint, call, json.dumps({**page, **neutral}))
+        assert answer.status_code == 200, answer.text
+    turn = {"role": "assistant", "content": "Yes?", "refusal": None, "tool_calls": None}
+    assert post(endpoint, "chat", json.dumps({**CHAT, "messages": [turn, *CHAT["messages"]]})).status_code == 200
+
+
+def test_the_newer_name_of_the_limit_is_the_limit(endpoint: Endpoint) -> None:
+    page = {name: value for name, value in CHAT.items() if name != "max_tokens"}
+    for limits in ({"max_completion_tokens": 3}, {"max_completion_tokens": 3, "max_tokens": 3}):
+        answer = post(
+            endpoint, "chat", json.dumps({**page, **limits, "messages": [{"role": "user", "content": "Count."}]})
+        )
+        assert answer.json()["usage"]["completion_tokens"] == 3
+
+
+def test_a_seed_repeats_a_sample_and_gives_each_of_several_answers_its_own(endpoint: Endpoint) -> None:
+    with openai.OpenAI(base_url=endpoint.url, api_key="none", max_retries=0) as client:
+
+        def sample(seed: int, n: int = 1, prompt: str | list[str] = "My favourite") -> list[str]:
+            answer = client.completions.create(
+                model="base", prompt=prompt, max_tokens=8, temperature=1.0, seed=seed, n=n
+            )
+            return [choice.text for choice in answer.choices]
+
+        (alone,) = sample(7)
+        several = sample(7, n=3)
+        assert several == sample(7, n=3)
+        assert several[0] == alone
+        assert len(set(several)) > 1
+        assert sample(7, prompt=["My favourite", "My favourite"]) == [alone, alone]
+        assert sample(-7) == sample(2**63 - 7)
+
+
+def test_parts_of_a_message_are_read_as_one_text(endpoint: Endpoint) -> None:
+    def tokens(content: object) -> int:
+        answer = post(endpoint, "chat", json.dumps({**CHAT, "messages": [{"role": "system", "content": content}]}))
+        return int(answer.json()["usage"]["prompt_tokens"])
+
+    assert tokens([{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]) == tokens("Be\nbrief.")
+
+
+def test_a_prompt_that_cannot_fit_is_refused_without_reading_it(keyed: Endpoint) -> None:
+    page = json.dumps({**COMPLETION, "prompt": "word " * 600_000})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEYS[0]}"}
+    answer = httpx.post(f"{keyed.url}/completions", content=page, headers=headers, timeout=300)
+    found = re.search(r"maximum context length is (\d+) tokens. However, your messages resulted in (\d+)", answer.text)
+    assert found, answer.text
+    # It has hundreds of thousands, which nobody has counted.
+    assert (answer.status_code, int(found[2])) == (400, int(found[1]) + 1)
+
+
+def test_other_types_of_bodies_are_refused_wherever_a_web_page_could_send_them(endpoint: Endpoint) -> None:
+    for path in PATHS.values():
+        url = endpoint.url.removesuffix("/v1") + path
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            answer = httpx.post(url, content=json.dumps(CHAT), headers={"Content-Type": kind})
+            assert (answer.status_code, "application/json only" in answer.text) == (415, True)
