@@ -67,6 +67,8 @@ class Model:
             dtype=model.dtype,
             device=device,
         )
+        self.quantization = _quantization(config)
+        """How the base's weights are packed, such as `nf4`; `none` where they are not."""
         self.context_tokens = int(config.max_position_embeddings)
         ends = model.generation_config.eos_token_id
         self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
@@ -172,6 +174,14 @@ class Model:
             spans.append((name, slice(start, stop)))
             start = stop
         return tuple(spans)
+
+
+def _quantization(config: Any) -> str:
+    packed = getattr(config, "quantization_config", None)
+    if packed is None:
+        return "none"
+    settings = packed if isinstance(packed, dict) else packed.to_dict()
+    return str(settings.get("bnb_4bit_quant_type") or settings.get("quant_method"))
 
 
 def _with_adapters(

@@ -297,7 +297,9 @@ def main(argv: Sequence[str]) -> None:
     targets, models = served_names(base, folders, aliases, judged)
     loaded = {targets[name].adapter: folder for name, folder in folders.items()}
     model = Model(base, loaded, arguments.dtype, {name: folder for folder, name in reward_names(judged).items()})
-    provenance = Provenance(models=models, dtype=arguments.dtype, versions=package_versions())
+    provenance = Provenance(
+        models=models, dtype=arguments.dtype, quantization=model.quantization, versions=package_versions()
+    )
     engine = Engine(model, arguments.max_batch)
     worker = Worker(model, engine, targets, provenance, MarkedPrompt(private.marker))
     listening = socket.socket(fileno=arguments.socket)
