@@ -15,8 +15,8 @@ from retroformer.experience import Experience, TaskFacts
 from retroformer.ledger import Ledger
 from retroformer.records import Task
 from retroformer.store import AttemptRow
-from retroformer.store.facts import chunks
 from retroformer.store.leases import RENEW_SECONDS
+from retroformer.store.reading import chunks
 
 _TASKS_AT_ONCE = 500
 """Tasks whose facts are looked up by one query."""

@@ -1,0 +1,220 @@
+"""Questions to the store: one fact, streams of facts in the order of their keys, and counts by SQL."""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+import sqlalchemy as sa
+
+from retroformer.records import Key, Reflection, Trajectory, Usage
+from retroformer.store.database import Database
+from retroformer.store.rows import AdviceRow, AttemptRow, RatingRow, StoredReflection
+from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, KEY, REFLECTIONS, TRAJECTORIES, USAGE
+
+_IDS_AT_ONCE = 500
+"""Task ids in one query; databases bound the number of parameters."""
+
+Item = TypeVar("Item")
+
+
+class Reader:
+    """What can be asked about the facts of one experiment."""
+
+    def __init__(self, database: Database, experiment: str) -> None:
+        self._database, self.experiment = database, experiment
+
+    def trajectory(self, key: Key) -> Trajectory | None:
+        """The attempt under this key, if it has been made."""
+        record = self._record(TRAJECTORIES, key)
+        return Trajectory.model_validate_json(record) if record else None
+
+    def reflection(self, key: Key) -> Reflection | None:
+        """The advice that the trial under this key was given, if it has been written."""
+        record = self._record(REFLECTIONS, key)
+        return Reflection.model_validate_json(record) if record else None
+
+    def trajectories(self, arm: str) -> dict[Key, Trajectory]:
+        """All attempts of an arm in memory, in the order of their keys. For many, use `stream_trajectories`."""
+        return dict(self.stream_trajectories(arm))
+
+    def reflections(self, arm: str) -> list[StoredReflection]:
+        """All advice of an arm in memory, in the order of its keys. For much, use `stream_reflections`."""
+        return list(self.stream_reflections(arm))
+
+    # Reading many.
+
+    def stream_trajectories(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[tuple[Key, Trajectory]]:
+        """Attempts of an arm, or of some of its tasks, in the order of their keys."""
+        columns = [TRAJECTORIES.c[name] for name in (*KEY, "record")]
+        for row in self._stream(TRAJECTORIES, columns, arm, task_ids):
+            yield _key(row), Trajectory.model_validate_json(row.record)
+
+    def stream_reflections(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[StoredReflection]:
+        """Advice of an arm, or of some of its tasks, in the order of its keys."""
+        columns = [REFLECTIONS.c[name] for name in (*KEY, "previous_candidate", "record", "stored_at")]
+        for row in self._stream(REFLECTIONS, columns, arm, task_ids):
+            reflection = Reflection.model_validate_json(row.record)
+            yield StoredReflection(_key(row), row.previous_candidate, reflection, datetime.fromisoformat(row.stored_at))
+
+    def attempt_rows(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[AttemptRow]:
+        """The columns of attempts, in the order of their keys."""
+        columns = [TRAJECTORIES.c[name] for name in AttemptRow._fields]
+        return map(AttemptRow._make, self._stream(TRAJECTORIES, columns, arm, task_ids))
+
+    def advice_rows(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[AdviceRow]:
+        """The columns of reflections, in the order of their keys."""
+        columns = [REFLECTIONS.c[name] for name in AdviceRow._fields]
+        return map(AdviceRow._make, self._stream(REFLECTIONS, columns, arm, task_ids))
+
+    def exported(self, table: sa.Table, arm: str, names: Sequence[str]) -> Iterator[Sequence[Any]]:
+        """The key and these columns of all facts of a table, in the order of their keys."""
+        return self._stream(table, [table.c[name] for name in (*KEY, *names)], arm, None)
+
+    def rating_rows(self, arm: str, *, records: bool = False) -> Iterator[RatingRow]:
+        """Every reflection whose trial before and trial after are stored, with their returns; a row for each repeat.
+
+        `records`: whether the rows hold the reflections as JSON, too.
+        """
+        advice, before, after = REFLECTIONS, TRAJECTORIES.alias("before"), TRAJECTORIES.alias("after")
+        same = [
+            (attempt.c.experiment == advice.c.experiment)
+            & (attempt.c.arm == advice.c.arm)
+            & (attempt.c.task_id == advice.c.task_id)
+            for attempt in (before, after)
+        ]
+        looked_at = same[0] & (before.c.trial == advice.c.trial - 1) & (before.c.repeat == 0)
+        looked_at &= before.c.candidate == advice.c.previous_candidate
+        brought = same[1] & (after.c.trial == advice.c.trial) & (after.c.candidate == advice.c.candidate)
+        key = [advice.c[name] for name in ("task_id", "trial", "candidate")]
+        query = (
+            sa.select(
+                *key,
+                advice.c.text,
+                before.c.episode_return,
+                after.c.episode_return,
+                advice.c.record if records else sa.null(),
+            )
+            .select_from(advice.join(before, looked_at).join(after, brought))
+            .where(self._of_arm(advice, arm))
+            .order_by(*key, after.c.repeat)
+        )
+        return cast("Iterator[RatingRow]", self._database.stream(query))
+
+    # Counting.
+
+    def arms(self) -> list[str]:
+        """Names of the arms that have facts."""
+        return list(self._scalars(sa.select(ARMS.c.arm).where(ARMS.c.experiment == self.experiment).order_by("arm")))
+
+    def attempt_count(self, arm: str) -> int:
+        """Number of valid attempts."""
+        return self._count(TRAJECTORIES, arm)
+
+    def advice_count(self, arm: str) -> int:
+        """Number of reflections."""
+        return self._count(REFLECTIONS, arm)
+
+    def invalid_count(self, arm: str) -> int:
+        """Number of attempts and reflections that the infrastructure spoiled."""
+        return self._count(INVALIDS, arm)
+
+    def reflected_tasks(self, arm: str) -> set[str]:
+        """Ids of the tasks that have a reflection."""
+        return set(self._scalars(sa.select(REFLECTIONS.c.task_id).where(self._of_arm(REFLECTIONS, arm)).distinct()))
+
+    def played_tasks(self, arm: str) -> set[str]:
+        """Ids of the tasks that have a valid attempt."""
+        return set(self._scalars(sa.select(TRAJECTORIES.c.task_id).where(self._of_arm(TRAJECTORIES, arm)).distinct()))
+
+    def invalid_causes(self, arm: str) -> list[str]:
+        """Why attempts of an arm came to nothing, oldest first."""
+        chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id)
+        return list(self._scalars(chosen))
+
+    def cause_counts(self, arms: Sequence[str], most: int) -> list[tuple[str, int]]:
+        """The commonest causes of invalid attempts in these arms, and how often each came."""
+        count = sa.func.count().label("times")
+        chosen = sa.select(INVALIDS.c.cause, count).where(
+            INVALIDS.c.experiment == self.experiment, INVALIDS.c.arm.in_(arms)
+        )
+        first = sa.func.min(INVALIDS.c.id)
+        query = chosen.group_by(INVALIDS.c.cause).order_by(count.desc(), first).limit(most)
+        return [(row.cause, row.times) for row in self._database.stream(query)]
+
+    def last_cause(self, arm: str) -> str:
+        """Why the latest invalid attempt of an arm came to nothing; empty where there was none."""
+        chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id.desc()).limit(1)
+        return next(iter(self._scalars(chosen)), "")
+
+    def usage(self, arm: str) -> Usage:
+        """All that an arm consumed so far, spoiled attempts and calls that lost a race included."""
+        return self.accounts().get(arm, Usage())
+
+    def accounts(self) -> dict[str, Usage]:
+        """What each arm consumed so far."""
+        chosen = sa.select(ACCOUNTS.c.arm, *(ACCOUNTS.c[name] for name in USAGE))
+        mine = chosen.where(ACCOUNTS.c.experiment == self.experiment).order_by(ACCOUNTS.c.arm)
+        rows = self._database.read(lambda connection: connection.execute(mine).all())
+        return {arm: Usage(**dict(zip(USAGE, spent, strict=True))) for arm, *spent in rows}
+
+    def mean_tokens(self, arm: str) -> list[tuple[float, float] | None]:
+        """Prompt and completion tokens of a mean attempt, and of a mean reflection; None where there is none."""
+        means = list[tuple[float, float] | None]()
+        for table in (TRAJECTORIES, REFLECTIONS):
+            columns = [sa.func.avg(table.c[name]).label(name) for name in ("prompt_tokens", "completion_tokens")]
+            (row,) = self._database.stream(sa.select(*columns).where(self._of_arm(table, arm)))
+            counted = row.prompt_tokens is not None
+            means.append((float(row.prompt_tokens), float(row.completion_tokens)) if counted else None)
+        return means
+
+    def conditions(self, arm: str) -> dict[str, Any] | None:
+        """What the facts of an arm depend on; None while there is no fact, empty where nothing was declared."""
+        query = (
+            sa.select(ARMS.c.conditions_sha256, CONDITIONS.c.record)
+            .select_from(ARMS.outerjoin(CONDITIONS, ARMS.c.conditions_sha256 == CONDITIONS.c.sha256))
+            .where(ARMS.c.experiment == self.experiment, ARMS.c.arm == arm)
+        )
+        row = self._database.read(lambda connection: connection.execute(query).first())
+        if row is None:
+            return None
+        record: dict[str, Any] = json.loads(row.record) if row.record else {}
+        return record
+
+    def _record(self, table: sa.Table, key: Key) -> str | None:
+        query = sa.select(table.c.record).where(self._under(table, key))
+        return self._database.read(lambda connection: connection.execute(query).scalar())
+
+    def _stream(
+        self, table: sa.Table, columns: Sequence[sa.Column[Any]], arm: str, task_ids: Sequence[str] | None
+    ) -> Iterator[sa.Row[Any]]:
+        query = sa.select(*columns).where(self._of_arm(table, arm)).order_by(*(table.c[name] for name in KEY))
+        if task_ids is None:
+            yield from self._database.stream(query)
+            return
+        for some in chunks(task_ids, _IDS_AT_ONCE):
+            yield from self._database.stream(query.where(table.c.task_id.in_(some)))
+
+    def _scalars(self, query: sa.Select[Any] | sa.CompoundSelect[Any]) -> Sequence[Any]:
+        return self._database.read(lambda connection: connection.execute(query).scalars().all())
+
+    def _count(self, table: sa.Table, arm: str) -> int:
+        query = sa.select(sa.func.count()).select_from(table).where(self._of_arm(table, arm))
+        return int(self._scalars(query)[0])
+
+    def _of_arm(self, table: sa.Table, arm: str) -> sa.ColumnElement[bool]:
+        return sa.and_(table.c.experiment == self.experiment, table.c.arm == arm)
+
+    def _under(self, table: sa.Table, key: Key) -> sa.ColumnElement[bool]:
+        values = {"experiment": self.experiment} | key.model_dump()
+        return sa.and_(*(table.c[name] == value for name, value in values.items()))
+
+
+def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """The items in order, `size` at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _key(row: sa.Row[Any]) -> Key:
+    # The columns hold what a Key has checked before, so it need not be checked again for each of a million rows.
+    return Key.model_construct(**dict(zip(KEY, row, strict=False)))
