@@ -48,7 +48,8 @@ class Loop(Section):
     environment_processes: Annotated[int, Field(ge=1, le=64)] = 2
     """Processes that hold the environments; an episode that hangs costs one of them."""
     step_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """How long an environment may take to answer one action before the episode counts as invalid."""
+    """How long an environment may take to answer one action before the episode counts as invalid, from when its process
+    begins the step. Judging a program ends by its own limits, however short this is."""
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     """How often an invalid rollout or reflection is tried again before it is left for the next run."""
 
@@ -121,9 +122,9 @@ class Collect(Spending):
 
 class Serve(Section):
     host: str = "127.0.0.1"
-    """Loopback unless you mean to open it: API keys guard /v1/* and /provenance only."""
+    """Loopback unless you mean to open it; with keys set, every route but /health asks for one."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    """Of the OpenAI API; 0 takes a free one. The controller and the worker take free ports."""
+    """Of the OpenAI API; 0 takes a free one. The worker takes a free port."""
     adapters: dict[str, Path] = Field(default={})
     """More LoRA adapters on the same base, by the name to serve them under: folders, or one in retroformer/adapters."""
     best_of: tuple[Annotated[str, Field(pattern=f"^{BEST_OF}$")], ...] = ()
@@ -136,7 +137,7 @@ class Serve(Section):
     body_bytes: Positive = 4_000_000
     """A larger request body is refused."""
     api_key_env: str | None = None
-    """The environment variable with the comma-separated keys that /v1/* then asks for."""
+    """The environment variable with the comma-separated keys that every route but /health then asks for."""
     hand_over: bool = False
     """Whether who may call /v1/* may load any adapter on this machine, and draw by token ids (`generation` of PPO and
     GRPO)."""
