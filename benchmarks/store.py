@@ -71,24 +71,22 @@ def seed_tasks(experiment: Experiment) -> tuple[Task, ...]:
 def copy_to(url: str, attempts: int) -> int:
     """Copy the played facts under other task ids until there are so many attempts; the number of copies."""
     engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        played = connection.execute(sa.text("select count(*) from trajectories")).scalar_one()
+    with engine.connect() as connection:
+        played = connection.execute(
+            sa.text("select count(*) from trajectories where task_id not like '%#%'")
+        ).scalar_one()
+        held = connection.execute(sa.text("select count(*) from trajectories")).scalar_one()
         copies = max(1, round(attempts / played))
-        names = {
-            table: [column["name"] for column in sa.inspect(connection).get_columns(table)]
-            for table in ("trajectories", "reflections")
-        }
-    for table, columns in names.items():
-        chosen = ", ".join("task_id || '#' || :number" if name == "task_id" else name for name in columns)
-        statement = sa.text(
-            f"insert into {table} ({', '.join(columns)}) select {chosen} from {table} where task_id not like '%#%'"
-        )
-        for start in range(1, copies, 200):
-            with engine.begin() as connection:
-                for number in range(start, min(copies, start + 200)):
-                    connection.execute(statement, {"number": f"{number:06}"})
-    with engine.begin() as connection:
+        for table in ("trajectories", "reflections") if held == played else ():
+            columns = [column["name"] for column in sa.inspect(connection).get_columns(table)]
+            connection.execute(sa.text(f"create temp table seed_{table} as select * from {table}"))
+            chosen = ", ".join("task_id || '#' || :number" if name == "task_id" else name for name in columns)
+            statement = sa.text(f"insert into {table} ({', '.join(columns)}) select {chosen} from seed_{table}")
+            for number in range(1, copies):
+                connection.execute(statement, {"number": f"{number:06}"})
+            connection.commit()
         connection.execute(sa.text("analyze"))
+        connection.commit()
     engine.dispose()
     return copies
 

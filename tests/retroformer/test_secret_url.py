@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from retroformer.assembly import conditions
+from retroformer.conditions import conditions
 from retroformer.config import Endpoint, Experiment
 from retroformer.config_file import load
 from retroformer.environments.sections import Hotpotqa
@@ -99,7 +99,7 @@ def test_no_form_of_a_section_holds_the_password(section: Any) -> None:
 
 def test_no_form_of_an_experiment_holds_a_password(tmp_path: Path) -> None:
     experiment = experiment_with_secrets(tmp_path)
-    forms = [*forms_of(experiment), str(experiment.store_url), repr(conditions(experiment, None))]
+    forms = [*forms_of(experiment), str(experiment.store_url), repr(conditions(experiment))]
     assert not [form for form in forms if "marked" in form]
     assert "postgresql://me:***@db/x" in forms[0]
 
