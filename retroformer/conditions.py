@@ -11,7 +11,7 @@ from typing import Any
 from retroformer.canonical import sha256_of
 from retroformer.config import Endpoint, Experiment
 from retroformer.environments import environment_versions, fingerprint
-from retroformer.errors import ConfigError
+from retroformer.errors import ConfigError, MissingInput, UnknownTask
 from retroformer.prompts import load_pack
 from retroformer.provenance import Provenance, package_versions
 from retroformer.store import Store
@@ -47,12 +47,16 @@ def conditions(
     Raises:
         MissingInput: a prompt pack or the data are not there.
     """
+    record = _settings(experiment, provenance, reflector)
+    record["environment"]["data_sha256"] = _data_sha256(experiment, splits or (experiment.environment.split,))
+    return record
+
+
+def _settings(
+    experiment: Experiment, provenance: Provenance | None = None, reflector: str | None = None
+) -> dict[str, Any]:
+    """The conditions without the data, which may not be on this machine."""
     config = experiment.model_dump(mode="json")
-    environment = {name: value for name, value in config["environment"].items() if name not in _NOT_OF_ENVIRONMENT}
-    environment["data_sha256"] = {
-        split: fingerprint(experiment.environment.model_copy(update={"split": split}), experiment.seed)
-        for split in splits or (experiment.environment.split,)
-    }
     advising = experiment.reflector.endpoint
     if reflector is not None:
         advising = advising.model_copy(update={"model": reflector})
@@ -61,7 +65,7 @@ def conditions(
         reflector_config["prompts_sha256"] = prompts_sha256(experiment)
     return {
         "seed": experiment.seed,
-        "environment": environment,
+        "environment": _environment(config["environment"]),
         "actor": _actor(experiment, config["actor"], provenance),
         "evaluator": _evaluator(experiment, config["evaluator"], provenance),
         "reflector": reflector_config,
@@ -79,18 +83,19 @@ def prompts_sha256(experiment: Experiment) -> str:
 def check_training_facts(store: Store, experiment: Experiment, arms: Sequence[str]) -> None:
     """Refuse to train on facts that were made under other conditions than the config describes.
 
-    Seeds may differ, as several can be trained on one store, and so may what wrote the reflections. Imported logs have
-    conditions of their own.
+    Seeds may differ, as several can be trained on one store, and so may what wrote the reflections. Data that are not
+    on this machine are not compared. Imported logs have conditions of their own.
 
     Raises:
         ConfigError: environment, data, prompts, actor, evaluator or the reflector's view differ.
     """
-    wanted = _of_training(conditions(experiment))
     for arm in arms:
         bound = store.conditions(arm)
         if bound is None or "environment" not in bound:
             continue
-        if changed := ", ".join(differences(_of_training(bound), wanted)):
+        environment, wanted_environment = _comparable(bound["environment"], experiment)
+        wanted = _of_training(_settings(experiment)) | {"environment": wanted_environment}
+        if changed := ", ".join(differences(_of_training(bound) | {"environment": environment}, wanted)):
             raise ConfigError(
                 f"The {arm!r} facts of the run {store.experiment!r} were made with {changed}: train with the config "
                 "they were collected with, or collect anew under another run=NAME."
@@ -100,26 +105,45 @@ def check_training_facts(store: Store, experiment: Experiment, arms: Sequence[st
 def check_imported(record: Mapping[str, Any], experiment: Experiment, arm: str) -> None:
     """Refuse facts from another environment, other settings of it or other data than the config describes.
 
-    The rest is checked when a stage adds to the imported arm.
+    Data that are not on this machine are not compared. The rest is checked when a stage adds to the imported arm.
 
     Raises:
         ConfigError: the environments differ.
     """
     if "environment" not in record:
         return
-    splits = tuple(record["environment"]["data_sha256"])
-    wanted = conditions(experiment, splits=splits)["environment"]
-    if changed := ", ".join(differences(record["environment"], wanted, "environment")):
+    if changed := ", ".join(differences(*_comparable(record["environment"], experiment), "environment")):
         raise ConfigError(
             f"The {arm!r} facts were made with {changed}: import them into a run with the config they were made with."
         )
+
+
+def _comparable(environment: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is stored about an environment and what the config says, both without data that are not on this machine."""
+    stored, wanted = dict(environment), _environment(experiment.environment.model_dump(mode="json"))
+    data = stored.pop("data_sha256", {})
+    try:
+        wanted["data_sha256"] = _data_sha256(experiment, tuple(data))
+    except (MissingInput, UnknownTask):
+        return stored, wanted
+    return stored | {"data_sha256": data}, wanted
+
+
+def _environment(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide how the environment answers."""
+    return {name: value for name, value in config.items() if name not in _NOT_OF_ENVIRONMENT}
+
+
+def _data_sha256(experiment: Experiment, splits: Sequence[str]) -> dict[str, str]:
+    """By split, the hash of its data. Raises MissingInput, UnknownTask."""
+    section = experiment.environment
+    return {split: fingerprint(section.model_copy(update={"split": split}), experiment.seed) for split in splits}
 
 
 def _of_training(record: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a record that does not depend on seeds, on what served the models, or on what the stage samples."""
     actor, judge = record["actor"], record["evaluator"]
     return {
-        "environment": record["environment"],
         "actor": actor | {"endpoint": _by_name(actor["endpoint"])} if "endpoint" in actor else actor,
         "evaluator": judge if isinstance(judge, str) else judge | {"endpoint": _by_name(judge["endpoint"])},
         "reflector": {name: record["reflector"].get(name) for name in _SHOWN_TO_REFLECTOR},

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from contextlib import closing
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.parquet import export_run, import_run
 from retroformer.provenance import Provenance, ServedModel
+from retroformer.records import Key, Task
 from retroformer.store import open_store
+from tests.support.characters import advice, attempt_at
 from tests.support.endpoint import Endpoint
 from tests.support.runs import HOUSEHOLD, facts, open_page, write_page
 from train.inputs import rated
@@ -217,3 +220,29 @@ def test_all_arms_are_checked_before_the_first_one_spends_anything(tmp_path: Pat
         with pytest.raises(ConfigError, match=r"'eval/placebo' facts made with arm.of='remote reflector', not 'no ref"):
             asyncio.run(compare_arms(page))
         assert len(server.requests) == asked
+
+
+def test_training_and_import_need_no_data_of_the_environment(tmp_path: Path) -> None:
+    """A machine that trains may have the facts alone; where the data are there, they are compared."""
+    games = tmp_path / "games"
+    game = games / "train" / "pick_and_place_simple-Mug-None-Shelf-1" / "trial_1" / "game.tw-pddl"
+    game.parent.mkdir(parents=True)
+    game.write_text("a game")
+    there, path = tmp_path / "there.yaml", tmp_path / "elsewhere.yaml"
+    there.write_text(f"run: games\nenvironment: {{name: alfworld, data: {games}}}\n")
+    path.write_text("run: games\nenvironment: {name: alfworld, data: nowhere}\n")
+    bound = conditions(load(there)) | {"candidates": 2, "repeats": 1}
+    with closing(open_store(load(there))) as store:
+        store.declare("collect", bound)
+        task = Task(id="a", environment="alfworld", split="train")
+        for trial in (0, 1):
+            store.add_trajectory(Key(arm="collect", task_id="a", trial=trial), attempt_at(task))
+        store.add_reflection(Key(arm="collect", task_id="a", trial=1), 0, advice("Look."))
+    assert rated(load(path))
+    export_run(load(there), tmp_path / "out")
+    import_run(load(path, ("run=copy",)), tmp_path / "out")
+    game.write_text("another game")
+    with pytest.raises(ConfigError, match=r"made with environment\.data_sha256\.train='"):
+        rated(load(there))
+    with pytest.raises(ConfigError, match=r"made with environment\.data_sha256\.train='"):
+        import_run(load(there, ("run=other",)), tmp_path / "out")

@@ -17,7 +17,7 @@ from retroformer.errors import ConfigError
 from retroformer.secret_url import WITH_SECRETS, SecretUrl
 from retroformer.train_sections import Generation
 
-PAGE = "run: toy\nenvironment: {name: alfworld}\n"
+PAGE = "run: toy\nenvironment: {name: alfworld, source: generated}\n"
 
 
 @pytest.mark.parametrize(
