@@ -2,8 +2,9 @@
 
 Seconds of CPU time and peak memory of every question to a store of so many attempts, each in a process of its own:
 a resumed collect with nothing to do, its closing summary, --dry-run, preference pairs, SFT texts, the Parquet export,
-and eval's probe prompt. The attempts are real ones of the rule-based actor, copied under other task ids. The resumed
-collect also prints the longest time that the event loop stood still.
+and eval's probe prompt. The attempts are real ones of the rule-based actor, copied under other task ids. The baseline
+is one pass through all facts as whole records, measured in the same run; the last column says how many times faster
+than that a question is answered. The resumed collect also prints the longest time that the event loop stood still.
 """
 
 import argparse
@@ -100,6 +101,15 @@ def copied_tasks(experiment: Experiment, copies: int) -> tuple[Task, ...]:
 # The questions. Each gets the config and the tasks.
 
 
+def whole_records(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
+    """The baseline."""
+    from retroformer.store import open_store
+
+    with closing(open_store(experiment)) as store:
+        attempts = sum(1 for _ in store.stream_trajectories("collect"))
+        return attempts, sum(1 for _ in store.stream_reflections("collect"))
+
+
 def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     """Nothing is left to do; the longest pause of the event loop in milliseconds."""
     from retroformer.experience import Budget, Experience
@@ -185,6 +195,7 @@ def probe(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 QUESTIONS: dict[str, Callable[[Experiment, tuple[Task, ...]], object]] = {
+    "whole records": whole_records,
     "resumed collect": resumed_collect,
     "summary": summary,
     "dry run": dry_run,
@@ -217,21 +228,22 @@ def main(arguments: list[str]) -> None:
         return
     folder = chosen.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"{'attempts':>9}  {'question':16} {'CPU s':>8} {'seconds':>8} {'MiB':>7}")
+    print(f"{'attempts':>9}  {'question':16} {'CPU s':>8} {'seconds':>8} {'MiB':>7} {'ratio':>7}")
     for attempts in chosen.attempts:
         url = f"sqlite:///{folder}/{attempts}.db"
         if not (folder / f"{attempts}.db").exists():
             asyncio.run(play_seeds(url))
-        copies = copy_to(url, attempts)
+        copies, baseline = copy_to(url, attempts), 0.0
         for question in QUESTIONS:
             command = [sys.executable, __file__, "--ask", question, url, str(copies)]
             done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
             if done.returncode:
                 sys.exit(done.stderr)
             took = json.loads(done.stdout.splitlines()[-1])
+            baseline = baseline or took["cpu"]
             note = took["answer"] if question == "resumed collect" else ""
             print(
-                f"{attempts:9}  {question:16} {took['cpu']:8.2f} {took['seconds']:8.2f} {took['mib']:7.0f}  {note}",
+                f"{attempts:9}  {question:16} {took['cpu']:8.2f} {took['seconds']:8.2f} {took['mib']:7.0f} {baseline / took['cpu']:7.1f}  {note}",
                 flush=True,
             )
 
