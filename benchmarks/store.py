@@ -30,7 +30,7 @@ from retroformer.records import Task
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "demo.yaml"
-SEEDS = 150
+MOST_SEEDS = 150
 """Tasks that are played; the others are copies of them."""
 RUN = "copies"
 
@@ -40,7 +40,7 @@ def config(store: str) -> Experiment:
     return load(CONFIG, words)
 
 
-async def play_seeds(store_url: str) -> None:
+async def play_seeds(store_url: str, seeds: int) -> None:
     """Collect real facts, with advice written by rule in place of a model's."""
     from retroformer.experience import Budget, Experience
     from retroformer.ledger import Ledger
@@ -50,7 +50,7 @@ async def play_seeds(store_url: str) -> None:
     from retroformer.store import open_store
 
     experiment = config(store_url)
-    tasks = seed_tasks(experiment)
+    tasks = seed_tasks(experiment, seeds)
     page = Page(CONFIG, (), experiment)
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(page, asks_reflector=False) as made:
@@ -63,10 +63,10 @@ async def play_seeds(store_url: str) -> None:
             await work_through(ledger, [Work(experience, tasks, 2)], 8, lambda attempts, count: None)
 
 
-def seed_tasks(experiment: Experiment) -> tuple[Task, ...]:
+def seed_tasks(experiment: Experiment, seeds: int) -> tuple[Task, ...]:
     from retroformer.assembly import chosen_tasks
 
-    return chosen_tasks(experiment, SEEDS)
+    return chosen_tasks(experiment, seeds)
 
 
 def copy_to(url: str, attempts: int) -> int:
@@ -92,10 +92,10 @@ def copy_to(url: str, attempts: int) -> int:
     return copies
 
 
-def copied_tasks(experiment: Experiment, copies: int) -> tuple[Task, ...]:
-    seeds = seed_tasks(experiment)
-    others = (t.model_copy(update={"id": f"{t.id}#{number:06}"}) for number in range(1, copies) for t in seeds)
-    return (*seeds, *others)
+def copied_tasks(experiment: Experiment, seeds: int, copies: int) -> tuple[Task, ...]:
+    played = seed_tasks(experiment, seeds)
+    others = (t.model_copy(update={"id": f"{t.id}#{number:06}"}) for number in range(1, copies) for t in played)
+    return (*played, *others)
 
 
 # The questions. Each gets the config and the tasks.
@@ -206,11 +206,11 @@ QUESTIONS: dict[str, Callable[[Experiment, tuple[Task, ...]], object]] = {
 }
 
 
-def ask(question: str, store_url: str, copies: int) -> None:
+def ask(question: str, store_url: str, seeds: int, copies: int) -> None:
     """Answer one question in this process, and print what it took as JSON."""
     experiment = config(store_url)
     needs_tasks = question in ("resumed collect", "summary")
-    tasks = copied_tasks(experiment, copies) if needs_tasks else ()
+    tasks = copied_tasks(experiment, seeds, copies) if needs_tasks else ()
     cpu, clock = time.process_time(), time.perf_counter()
     answer = QUESTIONS[question](experiment, tasks)
     took = {"cpu": time.process_time() - cpu, "seconds": time.perf_counter() - clock, "answer": str(answer)[:200]}
@@ -220,32 +220,31 @@ def ask(question: str, store_url: str, copies: int) -> None:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[1])
     parser.add_argument("--attempts", type=int, nargs="+", default=[100, 1000, 10_000])
-    parser.add_argument("--ask", nargs=3, metavar=("QUESTION", "STORE", "COPIES"), help=argparse.SUPPRESS)
+    parser.add_argument("--ask", nargs=4, metavar=("QUESTION", "STORE", "SEEDS", "COPIES"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help="where the stores are made, and kept")
     chosen = parser.parse_args(arguments)
     if chosen.ask:
-        ask(chosen.ask[0], chosen.ask[1], int(chosen.ask[2]))
+        ask(chosen.ask[0], chosen.ask[1], int(chosen.ask[2]), int(chosen.ask[3]))
         return
     folder = chosen.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{'attempts':>9}  {'question':16} {'CPU s':>8} {'seconds':>8} {'MiB':>7} {'ratio':>7}")
     for attempts in chosen.attempts:
         url = f"sqlite:///{folder}/{attempts}.db"
+        seeds = min(MOST_SEEDS, max(1, attempts // 4))
         if not (folder / f"{attempts}.db").exists():
-            asyncio.run(play_seeds(url))
+            asyncio.run(play_seeds(url, seeds))
         copies, baseline = copy_to(url, attempts), 0.0
         for question in QUESTIONS:
-            command = [sys.executable, __file__, "--ask", question, url, str(copies)]
+            command = [sys.executable, __file__, "--ask", question, url, str(seeds), str(copies)]
             done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
             if done.returncode:
                 sys.exit(done.stderr)
             took = json.loads(done.stdout.splitlines()[-1])
             baseline = baseline or took["cpu"]
             note = took["answer"] if question == "resumed collect" else ""
-            print(
-                f"{attempts:9}  {question:16} {took['cpu']:8.2f} {took['seconds']:8.2f} {took['mib']:7.0f} {baseline / took['cpu']:7.1f}  {note}",
-                flush=True,
-            )
+            figures = f"{took['cpu']:8.2f} {took['seconds']:8.2f} {took['mib']:7.0f} {baseline / took['cpu']:7.1f}"
+            print(f"{attempts:9}  {question:16} {figures}  {note}", flush=True)
 
 
 if __name__ == "__main__":
