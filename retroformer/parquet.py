@@ -6,7 +6,6 @@ changed freely. The metadata of both files hold the conditions themselves.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
@@ -29,8 +28,6 @@ from retroformer.store.schema import KEY, REFLECTIONS, TRAJECTORIES, UNDECLARED
 if TYPE_CHECKING:
     import pyarrow
 
-_ENDPOINT = re.compile(r'"endpoint": ?"[^"]*"')
-"""Earlier versions stored addresses with their credentials."""
 _ROWS_AT_ONCE = 2000
 """Rows of a file that are in memory together."""
 _CONDITIONS = b"retroformer.conditions"
@@ -159,8 +156,7 @@ def _reflection_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
     for *before, text, model, previous, sha256, record in store.exported(
         REFLECTIONS, arm, [name for name, _ in _REFLECTION_COLUMNS]
     ):
-        shown = _ENDPOINT.sub(lambda found: redacted(found[0]), redacted_data(record))
-        row = (*before, redacted_data(text), model, previous, sha256, shown)
+        row = (*before, redacted_data(text), model, previous, sha256, _without_credentials(redacted_data(record)))
         # Both come in the order of their keys, and each rating has its reflection.
         _, *key = before[:4]
         if waiting is not None and key == [waiting.task_id, waiting.trial, waiting.candidate]:
@@ -168,6 +164,14 @@ def _reflection_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
             waiting = next(rated, None)
         else:
             yield (*row, None)
+
+
+def _without_credentials(record: str) -> str:
+    """A reflection as JSON without those in the address of its author, which earlier versions stored."""
+    start = record.find('"', record.find('"endpoint":') + len('"endpoint":'))
+    end = record.find('"', start + 1)
+    address = record[start:end]
+    return record if "@" not in address and "?" not in address else record[:start] + redacted(address) + record[end:]
 
 
 _KEY_COLUMNS = (("arm", "string"), ("task_id", "string"), *((name, "int64") for name in KEY[2:]))

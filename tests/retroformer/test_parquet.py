@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from retroformer.config import Experiment
@@ -192,3 +193,17 @@ def test_a_run_with_facts_of_other_conditions_takes_none(tmp_path: Path, monkeyp
     export_run(page("bound"), tmp_path / "out")
     with pytest.raises(ConfigError, match="seed=2, not 1"):
         import_run(page("two"), tmp_path / "out")
+
+
+def test_credentials_that_an_earlier_version_stored_are_not_exported(collected: Experiment, tmp_path: Path) -> None:
+    old = Reflection(
+        text="Look in shelf 2.",
+        prompt=(),
+        author=Author(endpoint="https://me:a,secret-1@host/v1?api_key=secret-2", model="x"),
+    )
+    with closing(open_store(collected)) as store:
+        store.add_reflection(AFTER.model_copy(update={"candidate": 1}), 0, old)
+    export_run(collected, tmp_path / "out")
+    content = pyarrow.parquet.read_table(tmp_path / "out" / "reflections.parquet").to_pylist()
+    assert "secret" not in str(content)
+    assert "me:***@host" in content[1]["record"]
