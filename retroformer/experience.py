@@ -7,7 +7,8 @@ units that were in flight, and what is done is never paid for twice.
 import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from retroformer.config import Loop, Spending
@@ -18,6 +19,8 @@ from retroformer.errors import (
     EndpointRefusal,
     EnvironmentFailure,
     InfrastructureFailure,
+    StoreError,
+    usage_of,
 )
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
@@ -170,7 +173,8 @@ class Experience:
         for _ in range(1 + self._loop.retries):
             async with self._slots:
                 await self._may_start()
-                trajectory = await self._play(task, memory, key)
+                with self._charged_if_stopped(key):
+                    trajectory = await self._play(task, memory, key)
             if trajectory.outcome is not Outcome.INVALID:
                 trajectory = await self._ledger.keep_trajectory(NewTrajectory(key, trajectory))
                 break
@@ -199,7 +203,8 @@ class Experience:
             try:
                 async with self._slots:
                     await self._may_start()
-                    written = await self._agent.reflector.reflect(failure, memory, self._draw(key))
+                    with self._charged_if_stopped(key):
+                        written = await self._agent.reflector.reflect(failure, memory, self._draw(key))
             except EndpointClosed:
                 raise
             except InfrastructureFailure as error:
@@ -218,6 +223,18 @@ class Experience:
         if self._closed is not None:
             raise EndpointClosed(str(self._closed))
         await self._ledger.ask(self._budget.check)
+
+    @contextmanager
+    def _charged_if_stopped(self, key: Key) -> Iterator[None]:
+        """Count calls that were paid for when the stage is interrupted."""
+        try:
+            yield
+        except asyncio.CancelledError as stopped:
+            if (usage := usage_of(stopped)).calls:
+                # In this thread: an interrupted event loop waits for nobody.
+                with suppress(StoreError):
+                    self._ledger.store.charge(key.arm, usage)
+            raise
 
     def _note(self, failure: InfrastructureFailure) -> None:
         """Start nothing more at an endpoint that refuses every call, or asks to be left alone for long."""

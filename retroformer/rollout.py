@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
 from typing import Protocol, TypeVar
 
 from retroformer.config import Loop
-from retroformer.errors import InfrastructureFailure
+from retroformer.errors import InfrastructureFailure, usage_of
 from retroformer.protocols import Agent, Episode, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Step, Task, Trajectory, Transition, Usage
 
@@ -134,6 +134,9 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
     except InfrastructureFailure as failure:
         so_far = {"opening": opening, "steps": tuple(steps), "usage": usage + failure.usage}
         return Trajectory.invalid(task, str(failure)).model_copy(update=so_far)
+    except asyncio.CancelledError as stopped:
+        stopped.usage = usage + usage_of(stopped)  # type: ignore[attr-defined]  # For the accounts.
+        raise
 
 
 def _ending(seen: Transition, steps: Sequence[Step], loop: Loop) -> Ending | None:

@@ -7,15 +7,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from collect.rate import rate_reflections
+from retroformer.assembly import Page
 from retroformer.errors import StoreError
 from retroformer.ledger import Ledger
 from retroformer.records import Key
-from retroformer.store import NewTrajectory, Store
+from retroformer.store import NewTrajectory, Store, open_store
 from tests.support.characters import CAPITAL, attempt_at
 from tests.support.endpoint import Endpoint
 from tests.support.postgres import PostgresDatabase
@@ -73,6 +75,27 @@ def test_an_outage_that_passes_costs_nothing(
         assert facts(page).same_as(whole)
         assert facts(page).invalid == 0
         assert len(server.requests) == price
+
+
+@pytest.mark.parametrize("reacts", [False, True])
+def test_an_interrupted_run_has_counted_every_call_it_paid_for(tmp_path: Path, reacts: bool) -> None:
+    """An actor's calls are in flight, or a reflector's."""
+
+    async def interrupted(page: Page) -> None:
+        running = asyncio.create_task(rate_reflections(page))
+        await asyncio.to_thread(wait_for, lambda: len(server.requests) >= 9)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    with Endpoint() as server:
+        server.latency_seconds = 0.3
+        acts = ("actor.kind=react", "actor.endpoint.model=actor", f"actor.endpoint.base_url={server.url}")
+        page = open_page(write_page(tmp_path, server.url), *WORDS, *(acts if reacts else ()))
+        asyncio.run(interrupted(page))
+        with closing(open_store(page.experiment)) as store:
+            assert store.usage("collect").calls == len(server.requests) >= 9
+            assert store.leases.take("collect", ["anything"], 1) == ["anything"]
 
 
 _SMALL_DISK = """
