@@ -32,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folder.chmod(0o755)  # Where root runs the suite, a PostgreSQL server of another user has its data below.
     scratch = folder / "tmp"
     scratch.mkdir()
+    scratch.chmod(0o1777)  # As /tmp is, so that this user can remove the folder, too.
     config.stash[_FOLDER], config.stash[_WRITERS] = scratch, {}
     # Importing transformers makes this folder, below the temporary one where nothing else is said.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "torchinductor")
