@@ -58,7 +58,8 @@ class Ledger:
         await self._keep(fact)
 
     def close(self) -> None:
-        """Wait for the transaction that is under way."""
+        """Wait for the transaction that is under way, but not for a database that does not answer."""
+        self.store.give_up()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     async def _keep(self, fact: NewFact) -> Any:

@@ -83,9 +83,13 @@ class Database:
         with self._translated(), self._engine.connect() as connection:
             yield from connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
 
-    def close(self) -> None:
-        """Give the connections back, and stop waiting for a server that does not answer."""
+    def give_up(self) -> None:
+        """Stop waiting for a server that does not answer: its error is raised now."""
         self._closing.set()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self.give_up()
         self._engine.dispose()
 
     def _patiently(self, work: Callable[[sa.Connection], Result], engine: sa.Engine) -> Result:

@@ -124,6 +124,10 @@ class Store(Reader):
         """Count calls that made no fact, such as a probe."""
         self._database.write(lambda connection: self._charge(connection, {arm: usage}))
 
+    def give_up(self) -> None:
+        """Stop waiting for a database that does not answer: its error is raised now."""
+        self._database.give_up()
+
     def close(self) -> None:
         """Give leases and connections back."""
         self._database.close()

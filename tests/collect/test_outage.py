@@ -184,3 +184,20 @@ def test_a_server_that_is_stopped_for_good_ends_the_run_with_one_sentence(
         asyncio.run(rate_reflections(page))
         assert facts(page).same_as(whole)
         assert len(server.requests) <= price + 2 * CONCURRENCY
+
+
+def test_a_run_that_is_interrupted_while_the_store_is_away_does_not_wait_for_it(postgres: PostgresDatabase) -> None:
+    key = Key(arm="collect", task_id=CAPITAL.id)
+
+    async def use() -> None:
+        with closing(Store(postgres.url(), "riddles", patience_seconds=3600.0)) as store:
+            with closing(Ledger(store)) as ledger:
+                await ledger.keep_trajectory(NewTrajectory(key, attempt_at()))
+                postgres.server.stop(immediate=True)
+                waiting = asyncio.create_task(ledger.ask(store.trajectory, key))
+                await asyncio.sleep(0.3)
+                waiting.cancel()
+            # The ledger has closed: its thread is no longer waiting for the server.
+
+    asyncio.run(use())
+    postgres.server.start()
