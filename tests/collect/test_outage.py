@@ -190,14 +190,14 @@ def test_a_run_that_is_interrupted_while_the_store_is_away_does_not_wait_for_it(
     key = Key(arm="collect", task_id=CAPITAL.id)
 
     async def use() -> None:
-        with closing(Store(postgres.url(), "riddles", patience_seconds=3600.0)) as store:
-            with closing(Ledger(store)) as ledger:
-                await ledger.keep_trajectory(NewTrajectory(key, attempt_at()))
-                postgres.server.stop(immediate=True)
-                waiting = asyncio.create_task(ledger.ask(store.trajectory, key))
-                await asyncio.sleep(0.3)
-                waiting.cancel()
-            # The ledger has closed: its thread is no longer waiting for the server.
+        store = Store(postgres.url(), "riddles", patience_seconds=3600.0)
+        # Closing the ledger waits for its thread, which must not wait an hour for the server.
+        with closing(store), closing(Ledger(store)) as ledger:
+            await ledger.keep_trajectory(NewTrajectory(key, attempt_at()))
+            postgres.server.stop(immediate=True)
+            waiting = asyncio.create_task(ledger.ask(store.trajectory, key))
+            await asyncio.sleep(0.3)
+            waiting.cancel()
 
     asyncio.run(use())
     postgres.server.start()
