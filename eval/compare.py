@@ -61,8 +61,8 @@ async def _with_actors(pages: Mapping[str, Page]) -> dict[str, "_Report"]:
             check_prompts(page.experiment)
             check_arms(page.experiment)
         for actor, page in pages.items() if len(pages) > 1 else ():
-            async with _opened(page, ledger, tasks, actor):
-                pass  # Opening a stage checks its conditions.
+            async with _opened(page, ledger, tasks, actor) as stage:
+                verify_actor(stage.experiment, stage.made)  # Opening a stage has checked its conditions.
         played = {}
         for actor, page in pages.items():
             async with _opened(page, ledger, tasks, actor) as stage:

@@ -6,9 +6,9 @@ from retroformer.arms import COLLECT, PROBES, WRITTEN
 from retroformer.assembly import Parts
 from retroformer.best_of import best_of, model_folder, reward_folder, trained_sha256
 from retroformer.config import Experiment
-from retroformer.errors import ProvenanceError
+from retroformer.errors import EndpointFailure, ProvenanceError
 from retroformer.provenance import folder_sha256
-from retroformer.records import Message, Usage
+from retroformer.records import Message
 from retroformer.store import Store
 
 _PROBE_TOKENS = 24
@@ -35,12 +35,16 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
         MissingInput: an arm wants an adapter that has not been trained.
         EndpointFailure: a model does not answer.
     """
-    prompt, spent = _probe_prompt(store), list[Usage]()
+    prompt = _probe_prompt(store)
 
     async def probed(model: str) -> str:
         asked = made.connections.model(experiment.reflector.endpoint, model)
-        answer = await asked.complete(prompt, temperature=0.0, max_new_tokens=_PROBE_TOKENS)
-        spent.append(answer.usage)
+        try:
+            answer = await asked.complete(prompt, temperature=0.0, max_new_tokens=_PROBE_TOKENS)
+        except EndpointFailure as failure:
+            store.charge(PROBES, failure.usage)
+            raise
+        store.charge(PROBES, answer.usage)
         return answer.text
 
     own_server = experiment.reflector.endpoint.base_url is None
@@ -60,7 +64,6 @@ async def verify_models(experiment: Experiment, made: Parts, store: Store, model
             verified.append(Verified(model, served, True, answer, answer != base if trained else None))
         else:
             verified.append(Verified(model, None, False, answer, None))
-    store.charge(PROBES, sum(spent, Usage()))
     return verified
 
 

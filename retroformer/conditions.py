@@ -26,6 +26,8 @@ _NOT_OF_ENVIRONMENT = ("data", "split", "task_types", "contact", "requests_per_s
 """Data count by content; the others choose tasks, or are manners."""
 _SHOWN_TO_REFLECTOR = ("view", "prompt_characters", "prompts_sha256", "stop")
 """What decides how a failure is shown to the reflector, and where its text ends."""
+_OF_TRAINING = ("environment", "actor", "evaluator", "reflector", "loop")
+"""What facts to train on must have in common with the config."""
 _OF_LOOP = ("memory", "last_attempt", "repetitions", "actions")
 
 
@@ -80,11 +82,13 @@ def prompts_sha256(experiment: Experiment) -> str:
     return sha256_of(pack.model_dump(mode="json"))
 
 
-def check_training_facts(store: Store, experiment: Experiment, arms: Sequence[str]) -> None:
+def check_training_facts(
+    store: Store, experiment: Experiment, arms: Sequence[str], parts: Sequence[str] = _OF_TRAINING
+) -> None:
     """Refuse to train on facts that were made under other conditions than the config describes.
 
     Seeds may differ, as several can be trained on one store, and so may what wrote the reflections. Data that are not
-    on this machine are not compared. Imported logs have conditions of their own.
+    on this machine are not compared. Imported logs have conditions of their own. `parts` are the conditions to compare.
 
     Raises:
         ConfigError: environment, data, prompts, actor, evaluator or the reflector's view differ.
@@ -95,7 +99,9 @@ def check_training_facts(store: Store, experiment: Experiment, arms: Sequence[st
             continue
         environment, wanted_environment = _comparable(bound["environment"], experiment)
         wanted = _of_training(_settings(experiment)) | {"environment": wanted_environment}
-        if changed := ", ".join(differences(_of_training(bound) | {"environment": environment}, wanted)):
+        stored = _of_training(bound) | {"environment": environment}
+        compared = [{part: record[part] for part in parts} for record in (stored, wanted)]
+        if changed := ", ".join(differences(compared[0], compared[1])):
             raise ConfigError(
                 f"The {arm!r} facts of the run {store.experiment!r} were made with {changed}: train with the config "
                 "they were collected with, or collect anew under another run=NAME."
@@ -112,6 +118,8 @@ def check_imported(record: Mapping[str, Any], experiment: Experiment, arm: str) 
     """
     if "environment" not in record:
         return
+    if not isinstance(record["environment"], dict):
+        raise ConfigError(f"The conditions of the {arm!r} facts are damaged: export them again.")
     if changed := ", ".join(differences(*_comparable(record["environment"], experiment), "environment")):
         raise ConfigError(
             f"The {arm!r} facts were made with {changed}: import them into a run with the config they were made with."

@@ -25,7 +25,7 @@ from retroformer.errors import (
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.records import Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
-from retroformer.rollout import improve, is_complete, rollout
+from retroformer.rollout import finish_all, improve, is_complete, rollout
 from retroformer.store import AdviceRow, AttemptRow, NewInvalid, NewReflection, NewTrajectory
 
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -142,7 +142,7 @@ class Experience:
 
         async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
             keys = [self._key(task, trial, candidate, repeat) for repeat in range(self._repeats if trial else 1)]
-            made = await asyncio.gather(*(self.trajectory(task, memory, key) for key in keys))
+            made = await finish_all(self.trajectory(task, memory, key) for key in keys)
             if any(one.outcome is Outcome.INVALID for one in made):
                 self.unfinished.add(task.id)
             return made[0]
@@ -175,10 +175,11 @@ class Experience:
                 await self._may_start()
                 with self._charged_if_stopped(key):
                     trajectory = await self._play(task, memory, key)
-            if trajectory.outcome is not Outcome.INVALID:
-                trajectory = await self._ledger.keep_trajectory(NewTrajectory(key, trajectory))
-                break
-            await self._ledger.keep_invalid(NewInvalid(key, trajectory.cause, trajectory.usage))
+                # Stored before the slot is free: the next unit checks the budget with this one charged.
+                if trajectory.outcome is not Outcome.INVALID:
+                    trajectory = await self._ledger.keep_trajectory(NewTrajectory(key, trajectory))
+                    break
+                await self._ledger.keep_invalid(NewInvalid(key, trajectory.cause, trajectory.usage))
         self.told(trajectory.outcome.value)
         return trajectory
 
@@ -200,22 +201,20 @@ class Experience:
         if stored := await self._stored_reflection(key):
             return stored
         for tries_left in reversed(range(1 + self._loop.retries)):
-            try:
-                async with self._slots:
-                    await self._may_start()
+            async with self._slots:
+                await self._may_start()
+                try:
                     with self._charged_if_stopped(key):
                         written = await self._agent.reflector.reflect(failure, memory, self._draw(key))
-            except EndpointClosed:
-                raise
-            except InfrastructureFailure as error:
-                self._note(error)
-                await self._ledger.keep_invalid(NewInvalid(key, str(error), error.usage))
-                self.told(Outcome.INVALID.value)
-                if not tries_left:
-                    raise
-            else:
-                self.told("reflections")
-                return await self._ledger.keep_reflection(NewReflection(key, previous_candidate, written))
+                except InfrastructureFailure as error:
+                    self._note(error)
+                    await self._ledger.keep_invalid(NewInvalid(key, str(error), error.usage))
+                    self.told(Outcome.INVALID.value)
+                    if not tries_left:
+                        raise
+                else:
+                    self.told("reflections")
+                    return await self._ledger.keep_reflection(NewReflection(key, previous_candidate, written))
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def _may_start(self) -> None:
@@ -231,7 +230,8 @@ class Experience:
             yield
         except asyncio.CancelledError as stopped:
             if (usage := usage_of(stopped)).calls:
-                # In this thread: an interrupted event loop waits for nobody.
+                # In this thread: an interrupted event loop waits for nobody, so not for a store that is away either.
+                self._ledger.store.give_up()
                 with suppress(StoreError):
                     self._ledger.store.charge(key.arm, usage)
             raise

@@ -53,11 +53,14 @@ def export_run(experiment: Experiment, folder: Path) -> str:
 
     Raises:
         MissingInput: the run has no facts.
+        ConfigError: an arm holds facts of several conditions.
     """
     with closing(open_store(experiment)) as store:
         arms = store.arms()
         if not arms:
             raise MissingInput(f"No facts of the run {experiment.run!r} in {store.url}: collect or evaluate first.")
+        for arm in arms:
+            store.check_conditions(arm)
         conditions = {sha256_of(record): record for arm in arms if (record := store.conditions(arm))}
         folder.mkdir(parents=True, exist_ok=True)
         counts = [_write(file, store, arms, conditions, folder / file.name) for file in _FILES]
@@ -94,7 +97,7 @@ def _checked(experiment: Experiment, folder: Path) -> dict[str, Mapping[str, Any
                 raise ConfigError(f"{path}, row {number}: this key comes twice; keep one of the rows.")
             seen.add(fact.key)
             _check_environment(experiment, fact, f"{path}, row {number}")
-            sha256 = row["conditions_sha256"]
+            sha256 = row.get("conditions_sha256")
             if sha256 not in records:
                 raise ConfigError(f"{path}, row {number}, conditions_sha256: {sha256!r} is not in the file's metadata.")
             if hashes.setdefault(fact.key.arm, sha256) != sha256:

@@ -5,9 +5,25 @@ from enum import StrEnum
 from statistics import fmean, stdev
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-NonNegative = Annotated[int, Field(ge=0)]
+_MOST_TOKENS = 2**53
+"""More than anybody pays for, and less than a database holds."""
+_HIGHEST_NUMBER = 2**31 - 1
+"""Of a trial, candidate or repeat: what a column of a database holds."""
+
+
+def _storable(name: str) -> str:
+    if "\0" in name or any("\ud800" <= character <= "\udfff" for character in name):
+        raise ValueError("it holds NUL or half a character, which no database stores")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_storable)]
+KeyNumber = Annotated[int, Field(ge=0, le=_HIGHEST_NUMBER)]
+
+
+Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
 
 
 class Record(BaseModel):
@@ -77,9 +93,9 @@ class Ending(StrEnum):
 class Usage(Record):
     """What model calls consumed."""
 
-    calls: NonNegative = 0
-    prompt_tokens: NonNegative = 0
-    completion_tokens: NonNegative = 0
+    calls: Tokens = 0
+    prompt_tokens: Tokens = 0
+    completion_tokens: Tokens = 0
     dollars: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -175,11 +191,11 @@ class Memory(Record):
 class Key(Record):
     """The natural key of a fact within an experiment."""
 
-    arm: str
-    task_id: str
-    trial: NonNegative = 0
-    candidate: NonNegative = 0
-    repeat: NonNegative = 0
+    arm: Name
+    task_id: Name
+    trial: KeyNumber = 0
+    candidate: KeyNumber = 0
+    repeat: KeyNumber = 0
 
 
 class Returns:

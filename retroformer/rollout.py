@@ -42,10 +42,10 @@ async def improve(attempt: Attempt, advise: Advise, loop: Loop, candidates: int)
     for trial in range(1, loop.trials):
         if not trajectory.failed:
             return
-        reflections = await _all(advise(trajectory, memory, trial, c, accepted) for c in range(candidates))
+        reflections = await finish_all(advise(trajectory, memory, trial, c, accepted) for c in range(candidates))
         last = trajectory if loop.last_attempt else None
         memories = [memory.remember(reflection.text, loop.memory, last) for reflection in reflections]
-        retries = await _all(attempt(memories[c], trial, c) for c in range(candidates))
+        retries = await finish_all(attempt(memories[c], trial, c) for c in range(candidates))
         if any(retry.outcome is Outcome.INVALID for retry in retries):
             return
         accepted = max(range(candidates), key=lambda c: retries[c].episode_return)
@@ -153,7 +153,7 @@ def _ending(seen: Transition, steps: Sequence[Step], loop: Loop) -> Ending | Non
     return None
 
 
-async def _all(work: Iterable[Awaitable[Result]]) -> list[Result]:
+async def finish_all(work: Iterable[Awaitable[Result]]) -> list[Result]:
     """All results in order. Where one fails, the others are finished first: what they cost is paid, so it is kept."""
     done: list[Result | BaseException] = await asyncio.gather(*work, return_exceptions=True)
     for result in done:

@@ -62,7 +62,7 @@ async def _improve_all(
 
     async def worker() -> None:
         try:
-            while not errors and (leased := await queue.take()) is not None:
+            while (leased := await queue.take()) is not None:
                 try:
                     await leased.experience.improve(leased.task, leased.candidates, leased.facts)
                 finally:
@@ -70,6 +70,7 @@ async def _improve_all(
                 done((), 1)
         except BaseException as error:
             errors.append(error)
+            queue.stop()
             if isinstance(error, asyncio.CancelledError):
                 raise
 
@@ -102,16 +103,21 @@ class _Queue:
         self._works = [(work, deque(work.tasks)) for work in works]
         self._leased = deque[_Leased]()
         self._turn = asyncio.Lock()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Hand out no more tasks."""
+        self._stopped = True
 
     async def take(self) -> _Leased | None:
-        """The next task, or None when all are done."""
+        """The next task, or None when all are done or no more are to be begun."""
         async with self._turn:
-            while not self._leased:
+            while not self._leased and not self._stopped:
                 if not any(tasks for _, tasks in self._works):
                     return None
                 if not await self._lease_some():
                     await asyncio.sleep(_TURN_SECONDS)
-            return self._leased.popleft()
+            return None if self._stopped else self._leased.popleft()
 
     async def give_back(self, leased: _Leased) -> None:
         await self._ledger.ask(self._ledger.store.leases.release, leased.experience.arm, leased.task.id)

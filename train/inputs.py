@@ -18,6 +18,8 @@ from train.failures import Failure, stored_failures
 def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
     """All advice written by rule, with its prompts. Raises MissingInput where there is none."""
     with _open(experiment, "collect warm") as store:
+        # The actor of a warm start is a program, whatever actor the config names.
+        check_training_facts(store, experiment, [WRITTEN], ("environment", "reflector"))
         found = [(row.reflection.prompt, row.reflection.text) for row in store.stream_reflections(WRITTEN)]
         if not found:
             raise MissingInput(
@@ -81,6 +83,7 @@ def failures(experiment: Experiment) -> list[Failure]:
     with _open(experiment, "collect") as store:
         # Not those of imported logs: their actor and their environments were others.
         arms = [collecting(number) for number in range(1, experiment.round + 1)]
+        check_training_facts(store, experiment, arms)
         found = stored_failures(store, arms, experiment.loop)
         if not found:
             raise MissingInput(

@@ -27,6 +27,7 @@ from retroformer.provenance import Provenance
 from retroformer.records import Author, Key, Outcome, Reflection, Sampling
 from retroformer.reflectors.baseline import NoReflector
 from retroformer.store import Store, open_store
+from retroformer.store.text import clean
 from train.base import load_tokenizer
 from train.failures import Failure
 from train.sampling import Responses
@@ -119,7 +120,8 @@ class LiveReturns:
         texts = [decode(tokens, skip_special_tokens=True) for tokens in responses.tokens]
         for stop in self._experiment.reflector.stop:
             texts = [text.partition(stop)[0] for text in texts]
-        return [text.strip() for text in texts]
+        # As the store keeps them: a text is found again by its words.
+        return [clean(text.strip()) for text in texts]
 
     async def _ratings(self, update: int, said: Sequence[tuple[int, str]]) -> dict[tuple[int, str], float | None]:
         ratings: dict[tuple[int, str], float | None] = {}

@@ -27,6 +27,8 @@ _LOCK_SECONDS = 30
 """How long a SQLite writer waits for another one."""
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
+_OF_NETWORK = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 60_000}
+"""Seconds, and milliseconds for the last: a network that drops packets must not stop a stage for ever."""
 _ROWS_AT_ONCE = 1000
 """Rows of a stream that are in memory together."""
 
@@ -59,7 +61,8 @@ class Database:
             parsed = sa.make_url(self.url.secret_url())
             if parsed.get_backend_name() == "sqlite" and parsed.database:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-            self._engine = sa.create_engine(parsed)
+            networked = parsed.get_backend_name() == "postgresql"
+            self._engine = sa.create_engine(parsed, connect_args=_OF_NETWORK if networked else {})
             self.dialect = self._engine.dialect.name
             if self.dialect == "sqlite":
                 event.listen(self._engine, "connect", _tune_sqlite)
@@ -72,16 +75,39 @@ class Database:
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Run `work` in a transaction that only reads. Raises StoreError."""
-        return self._patiently(work, self._engine)
+        return self._patiently(lambda: self._in_transaction(self._engine, work))
 
     def write(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Run `work` in a transaction, all or nothing; after an error that passes it runs again. Raises StoreError."""
-        return self._patiently(work, self._engine.execution_options(writes=True))
+        """Run `work` in a transaction, all or nothing; after an error that passes it runs again. Raises StoreError.
+
+        Where the connection is lost during the commit, nobody knows whether it succeeded, and the transaction runs
+        again. Facts are stored once all the same, but what they consumed may be counted twice.
+        """
+        engine = self._engine.execution_options(writes=True)
+        return self._patiently(lambda: self._in_transaction(engine, work))
 
     def stream(self, query: sa.Select[Any]) -> Iterator[sa.Row[Any]]:
-        """Rows of a query, a thousand in memory at a time. Raises StoreError."""
-        with self._translated(), self._engine.connect() as connection:
-            yield from connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
+        """Rows of a query, a thousand in memory at a time. Raises StoreError.
+
+        It waits for a database that does not answer; one that goes away between two rows ends it.
+        """
+        with self._translated():
+            connection, rows = self._patiently(lambda: self._opened(query))
+            with connection:
+                yield from rows
+
+    def _opened(self, query: sa.Select[Any]) -> tuple[sa.Connection, sa.CursorResult[Any]]:
+        connection = self._engine.connect()
+        try:
+            return connection, connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
+        except BaseException:
+            connection.close()
+            raise
+
+    @staticmethod
+    def _in_transaction(engine: sa.Engine, work: Callable[[sa.Connection], Result]) -> Result:
+        with engine.begin() as connection:
+            return work(connection)
 
     def give_up(self) -> None:
         """Stop waiting for a server that does not answer: its error is raised now."""
@@ -92,13 +118,12 @@ class Database:
         self.give_up()
         self._engine.dispose()
 
-    def _patiently(self, work: Callable[[sa.Connection], Result], engine: sa.Engine) -> Result:
+    def _patiently(self, work: Callable[[], Result]) -> Result:
         give_up = None
         with self._translated():
             for pause in _pauses():
                 try:
-                    with engine.begin() as connection:
-                        return work(connection)
+                    return work()
                 except exc.DBAPIError as error:
                     now = time.monotonic()
                     give_up = give_up or now + self._patience

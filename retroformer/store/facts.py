@@ -81,7 +81,9 @@ class Store(Reader):
             StoreError: the store could not be written.
         """
         rows = [prepared(fact) for fact in facts]
-        return self._database.write(lambda connection: self._add(connection, rows))
+        kept = self._database.write(lambda connection: self._add(connection, rows))
+        self._bound |= _bindable(rows)
+        return kept
 
     def add_all(self, facts: Callable[[], Iterable[NewFact]]) -> int:
         """Store facts that somebody else has made and paid for, in one transaction; the number of those that are new.
@@ -129,7 +131,7 @@ class Store(Reader):
         self._database.give_up()
 
     def close(self) -> None:
-        """Give leases and connections back."""
+        """Give the connections back."""
         self._database.close()
 
     def _add(self, connection: sa.Connection, facts: Sequence[Prepared]) -> list[Trajectory | Reflection | None]:
@@ -147,16 +149,14 @@ class Store(Reader):
 
     def _insert(self, connection: sa.Connection, facts: Sequence[Prepared]) -> set[int]:
         """Insert facts; the numbers of those whose key was free."""
-        # What was spoiled is no fact: it binds nothing.
-        arms = {fact.key.arm for fact in facts if fact.table is not INVALIDS}
-        for arm in sorted(arms - self._bound):
+        # An arm counts as bound once its transaction is committed: one that is repeated has to bind it again.
+        for arm in sorted(_bindable(facts) - self._bound):
             self._bind(connection, arm)
         first = set[int]()
         for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
             chosen = [(number, fact) for number, fact in enumerate(facts) if fact.table is table]
             if chosen:
                 first |= self._insert_into(connection, table, chosen)
-        self._bound |= arms
         return first
 
     def _insert_into(
@@ -239,6 +239,11 @@ def differences(bound: Any, wanted: Any, at: str = "") -> Iterator[str]:
             yield from differences(bound.get(name), wanted.get(name), f"{at}.{name}" if at else name)
     elif bound != wanted:
         yield f"{at}={bound!r}, not {wanted!r}"
+
+
+def _bindable(facts: Iterable[Prepared]) -> set[str]:
+    """The arms that these facts bind. What was spoiled is no fact, and binds nothing."""
+    return {fact.key.arm for fact in facts if fact.table is not INVALIDS}
 
 
 def _sums(facts: Iterable[Prepared]) -> dict[str, Usage]:

@@ -36,7 +36,8 @@ class Leases:
     ) -> None:
         self._database, self._experiment, self._clock = database, experiment, clock
         self._host = host or socket.gethostname()
-        self._owner = f"{self._host}|{_process(os.getpid())}|{uuid.uuid4().hex}"
+        self._place = f"{self._host}|{_pid_namespace()}"
+        self._owner = f"{self._place}|{os.getpid()}|{_start_time(os.getpid())}|{uuid.uuid4().hex}"
 
     def take(self, arm: str, task_ids: Sequence[str], most: int) -> list[str]:
         """Lease up to `most` of these tasks that nobody else works on; the ids that are leased now, in their order."""
@@ -89,24 +90,33 @@ class Leases:
     def _is_free(self, owner: str | None, expires_at: float) -> bool:
         if owner is None or expires_at < self._clock():
             return True
-        host, process, _ = owner.split("|")
-        return host == self._host and process != _process(int(process.partition(":")[0]))
+        host, namespace, pid, started, _ = owner.split("|")
+        return f"{host}|{namespace}" == self._place and _has_ended(int(pid), started)
 
 
-def _process(pid: int) -> str:
-    """A name that no later process has: the number, and where /proc tells it the start time in clock ticks."""
-    try:
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return f"{pid}:{'running' if _runs(pid) else 'ended'}"
-    return f"{pid}:{started}"
-
-
-def _runs(pid: int) -> bool:
+def _has_ended(pid: int, started: str) -> bool:
+    """Whether a process of this machine is gone for certain: nobody has its number, or somebody who started later."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return False
-    except OSError:
         return True
-    return True
+    except OSError:
+        return False
+    now = _start_time(pid)
+    return bool(started and now) and started != now
+
+
+def _start_time(pid: int) -> str:
+    """In clock ticks since the machine started; empty where /proc does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _pid_namespace() -> str:
+    """Tells containers with one host name apart, whose process numbers mean different processes."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
+from retroformer.errors import ConfigError
 from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.store.database import Database
 from retroformer.store.rows import AdviceRow, AttemptRow, RatingRow, StoredReflection
@@ -14,6 +15,8 @@ from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, KEY, 
 
 _IDS_AT_ONCE = 500
 """Task ids in one query; databases bound the number of parameters."""
+
+_FACTS = (TRAJECTORIES, REFLECTIONS)
 
 Item = TypeVar("Item")
 
@@ -181,6 +184,16 @@ class Reader:
         record: dict[str, Any] = json.loads(row.record) if row.record else {}
         return record
 
+    def check_conditions(self, arm: str) -> None:
+        """Raise ConfigError where a fact of the arm has other conditions than the arm is bound to."""
+        of_facts = sa.union(*(sa.select(t.c.conditions_sha256).where(self._of_arm(t, arm)) for t in _FACTS))
+        bound = sa.select(ARMS.c.conditions_sha256).where(self._of_arm(ARMS, arm))
+        if strange := set(self._scalars(of_facts)) - set(self._scalars(bound)):
+            raise ConfigError(
+                f"The arm {arm!r} of the run {self.experiment!r} holds facts of other conditions (sha256 "
+                f"{min(strange)[:12]}) than it is bound to: the store was changed by hand; restore a copy of it."
+            )
+
     def _record(self, table: sa.Table, key: Key) -> str | None:
         query = sa.select(table.c.record).where(self._under(table, key))
         return self._database.read(lambda connection: connection.execute(query).scalar())
@@ -193,7 +206,10 @@ class Reader:
             yield from self._database.stream(query)
             return
         for some in chunks(task_ids, _IDS_AT_ONCE):
-            yield from self._database.stream(query.where(table.c.task_id.in_(some)))
+            yield from self._all(query.where(table.c.task_id.in_(some)))
+
+    def _all(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        return self._database.read(lambda connection: connection.execute(query).all())
 
     def _scalars(self, query: sa.Select[Any] | sa.CompoundSelect[Any]) -> Sequence[Any]:
         return self._database.read(lambda connection: connection.execute(query).scalars().all())
