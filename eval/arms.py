@@ -7,6 +7,7 @@ from typing import Any
 from retroformer.arms import FIRST_TRIAL, evaluation
 from retroformer.assembly import Parts, make_actor
 from retroformer.best_of import best_of
+from retroformer.canonical import sha256_of
 from retroformer.conditions import conditions
 from retroformer.config import Arm, Experiment
 from retroformer.environments.sections import Alfworld
@@ -104,7 +105,7 @@ def actor_of(experiment: Experiment, made: Parts, arm: Arm) -> Actor:
     return make_actor(at_arm(experiment, arm), made.connections)
 
 
-def conditions_of(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, Any]:
+def conditions_of(experiment: Experiment, made: Parts, store: Store, arm: Arm) -> dict[str, Any]:
     """What the facts of an arm with one model depend on."""
     model = arm.model if arm.kind == "model" and isinstance(arm.model, str) else None
     splits = held_out_splits(experiment)
@@ -114,7 +115,13 @@ def conditions_of(experiment: Experiment, made: Parts, arm: Arm) -> dict[str, An
         known["reflector"]["endpoint"] = {}
     known["arm"] = arm.model_dump()
     if arm.kind == "retrieved":
-        known["retrieval"] = experiment.eval.retrieval.model_dump()
+        from retroformer.reflectors.retrieval import experienced
+
+        retrieval = experiment.eval.retrieval
+        known["retrieval"] = retrieval.model_dump()
+        if retrieval.days is None:  # With a number of days the memory changes every day, as is asked for.
+            pieces = [piece.model_dump(mode="json") for piece in experienced(store, None)]
+            known["retrieval"]["experience_sha256"] = sha256_of({"pieces": pieces})
     if arm.kind == "placebo" and len(sources := list(spread(arm.of, experiment.eval.arms[arm.of]))) > 1:
         known["sources"] = sources  # With one more training seed other advice would be dealt out.
     return known

@@ -131,10 +131,10 @@ class _Stage:
 def _declare(stage: _Stage) -> None:
     """Refuse facts of other conditions in any arm, before one of them plays. Raises ConfigError."""
     experiment, made, store = stage.experiment, stage.made, stage.store
-    store.declare(first_trial(stage.actor), conditions_of(experiment, made, Arm(kind="none")))
+    store.declare(first_trial(stage.actor), conditions_of(experiment, made, store, Arm(kind="none")))
     for name, arm in experiment.eval.arms.items():
         for stored, single in spread(name, arm).items():
-            store.declare(stored, conditions_of(experiment, made, single))
+            store.declare(stored, conditions_of(experiment, made, store, single))
 
 
 async def _play(stage: _Stage) -> None:

@@ -141,6 +141,8 @@ class _Attempts:
             # What the infrastructure spoiled is no attempt, wherever it is kept.
             if column is None or row.trial >= len(self.present_NT) or row.outcome == Outcome.INVALID:
                 continue
+            if row.candidate or row.repeat:
+                continue  # Evaluation makes one attempt a trial; imported facts may hold others.
             self.present_NT[row.trial, column] = True
             self.failed_NT[row.trial, column] = row.failed
             self.solved_NT[row.trial, column] = row.outcome == Outcome.SUCCESS

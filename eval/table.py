@@ -4,13 +4,19 @@ import re
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
 
+_BORDER = re.compile(r"(?<!\\)\|")
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~])")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of cells that are Markdown already."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return "\n".join("| " + " | ".join(map(_cell, cells)) + " |" for cells in lines)
+
+
+def _cell(text: str) -> str:
+    """Text that stays in its cell, whatever an arm is called."""
+    return _BORDER.sub(r"\|", " ".join(text.splitlines()))
 
 
 def quoted(text: str, most_characters: int) -> str:

@@ -118,12 +118,24 @@ def check_imported(record: Mapping[str, Any], experiment: Experiment, arm: str) 
     """
     if "environment" not in record:
         return
-    if not isinstance(record["environment"], dict):
-        raise ConfigError(f"The conditions of the {arm!r} facts are damaged: export them again.")
     if changed := ", ".join(differences(*_comparable(record["environment"], experiment), "environment")):
         raise ConfigError(
             f"The {arm!r} facts were made with {changed}: import them into a run with the config they were made with."
         )
+
+
+def is_record_of_conditions(record: object) -> bool:
+    """Whether a value has the shape of conditions: all sections, or none, as those of logs and of earlier versions."""
+    if not isinstance(record, dict):
+        return False
+    if "environment" not in record:
+        return True
+    sections = [record.get(name) for name in ("environment", "actor", "reflector", "loop")]
+    return (
+        all(isinstance(section, dict) for section in sections)
+        and isinstance(record["environment"].get("data_sha256"), dict)
+        and isinstance(record.get("evaluator"), str | dict)
+    )
 
 
 def _comparable(environment: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,6 +6,7 @@ changed freely. The metadata of both files hold the conditions themselves.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from retroformer.canonical import sha256_of
-from retroformer.conditions import check_imported
+from retroformer.conditions import check_imported, is_record_of_conditions
 from retroformer.config import Experiment
 from retroformer.durable import replacing
 from retroformer.errors import ConfigError, MissingInput
@@ -98,7 +99,7 @@ def _checked(experiment: Experiment, folder: Path) -> dict[str, Mapping[str, Any
             seen.add(fact.key)
             _check_environment(experiment, fact, f"{path}, row {number}")
             sha256 = row.get("conditions_sha256")
-            if sha256 not in records:
+            if not isinstance(sha256, str) or sha256 not in records:
                 raise ConfigError(f"{path}, row {number}, conditions_sha256: {sha256!r} is not in the file's metadata.")
             if hashes.setdefault(fact.key.arm, sha256) != sha256:
                 raise ConfigError(
@@ -121,10 +122,14 @@ def _check_environment(experiment: Experiment, fact: NewTrajectory | NewReflecti
             f"{environment.name}; name its own config."
         )
     low, high = environment.returns
-    if not low <= fact.trajectory.episode_return <= high:
+    try:
+        earned = fact.trajectory.episode_return
+    except OverflowError:
+        earned = math.inf
+    if not (low <= earned <= high and math.isfinite(earned)):
         raise ConfigError(
-            f"{where}, reward: a return of {fact.trajectory.episode_return:g} is impossible in {environment.name}, "
-            f"where it lies between {low:g} and {high:g}."
+            f"{where}, reward: a return of {earned:g} is impossible in {environment.name}, where it lies between "
+            f"{low:g} and {high:g}."
         )
 
 
@@ -227,9 +232,16 @@ def _facts(file: _File, path: Path) -> Iterator[tuple[Row, NewTrajectory | NewRe
     import pyarrow
 
     number = 0
+    opened = _opened(path)
+    needed = (*KEY, "previous_candidate", "conditions_sha256", "record")
+    present = [name for name in needed if name in opened.schema_arrow.names]
     try:
-        for batch in _opened(path).iter_batches(_ROWS_AT_ONCE):
-            for row in batch.to_pylist():
+        for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=present):
+            try:
+                rows = batch.to_pylist()
+            except ValueError as error:
+                raise ConfigError(f"{path}, rows from {number + 1} on: {error}.") from None
+            for row in rows:
                 number += 1
                 try:
                     yield row, file.fact(row)
@@ -244,7 +256,7 @@ def _field(error: Exception) -> str:
     if isinstance(error, ValidationError):
         fault = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(str(part) for part in fault['loc']) or 'record'}: {fault['msg']}."
-    return f"{error}: the column is missing." if isinstance(error, KeyError) else f"{error}."
+    return f"{error.args[0]}: the column is missing." if isinstance(error, KeyError) else f"{error}."
 
 
 def _conditions_in(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -258,6 +270,8 @@ def _conditions_in(path: Path) -> dict[str, Mapping[str, Any]]:
     try:
         records: dict[str, Mapping[str, Any]] = json.loads(metadata[_CONDITIONS])
         changed = [sha256 for sha256, record in records.items() if sha256_of(record) != sha256]
+        if not all(is_record_of_conditions(record) for record in records.values()):
+            raise TypeError
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ConfigError(f"{path}: the conditions in its metadata are damaged; export the run again.") from None
     if changed:

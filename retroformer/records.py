@@ -96,7 +96,7 @@ class Usage(Record):
     calls: Tokens = 0
     prompt_tokens: Tokens = 0
     completion_tokens: Tokens = 0
-    dollars: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    dollars: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.0
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(

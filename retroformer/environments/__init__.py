@@ -52,9 +52,10 @@ def fingerprint(section: EnvironmentSection, seed: int = 0) -> str:
 def environment_versions(section: EnvironmentSection) -> dict[str, str]:
     """Versions of the packages that decide how an environment answers."""
     if section.name in _OWN:
-        return package_versions(section.packages)
+        return package_versions(section.packages) | section.tool_versions()
     points = entry_points(group=ENTRY_POINTS, name=section.name)
-    return {point.dist.name: point.dist.version for point in points if point.dist is not None}
+    packages = {point.dist.name: point.dist.version for point in points if point.dist is not None}
+    return packages | section.tool_versions()
 
 
 def section_of(value: Any) -> Any:

@@ -1,7 +1,9 @@
 """The environment section of an experiment page, one class for each environment; `name` says which."""
 
 import math
+import platform
 import re
+import subprocess
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -48,6 +50,10 @@ class EnvironmentSection(Section):
 
     def require_machine(self) -> None:
         """Raises ServiceError where this machine cannot play these tasks; by default every one can."""
+
+    def tool_versions(self) -> dict[str, str]:
+        """Versions of the programs, besides Python packages, that decide how the environment answers."""
+        return {}
 
     def refuse_training(self) -> None:
         """Raises ConfigError where a licence keeps these tasks from being trained on; by default none does."""
@@ -128,6 +134,16 @@ class Webshop(EnvironmentSection):
     """Actions after which an episode is truncated."""
 
 
+def _rustc() -> str:
+    """The version of the Rust compiler; empty where there is none."""
+    try:
+        return subprocess.run(
+            ["rustc", "--version"], capture_output=True, text=True, check=True, timeout=60
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
 class Programming(EnvironmentSection):
     success: ClassVar[str] = "the hidden tests pass"
     returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -158,6 +174,11 @@ class Programming(EnvironmentSection):
         from retroformer.environments.programming.sandbox import require
 
         require()
+
+    def tool_versions(self) -> dict[str, str]:
+        """Python judges Python programs; the compiler those of sets, and of own files, that may be in Rust."""
+        compiler = {"rustc": _rustc()} if "rust" in self.split or self.split.endswith(".jsonl") else {}
+        return {"python": platform.python_version()} | compiler
 
     def refuse_training(self) -> None:
         """MultiPL-E's licence forbids it. Raises ConfigError, MissingInput."""

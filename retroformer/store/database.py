@@ -57,10 +57,13 @@ class Database:
     def __init__(self, url: str | SecretUrl, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._patience, self._closing = patience_seconds, threading.Event()
         self.url = SecretUrl(url)
+        # A pool says in its own log, with a traceback, what is retried or raised here.
+        logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
         with self._translated():
-            parsed = sa.make_url(self.url.secret_url())
-            if parsed.get_backend_name() == "sqlite" and parsed.database:
-                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            parsed = _parsed(self.url)
+            self._file = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+            if self._file is not None:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
             networked = parsed.get_backend_name() == "postgresql"
             self._engine = sa.create_engine(parsed, connect_args=_OF_NETWORK if networked else {})
             self.dialect = self._engine.dialect.name
@@ -72,6 +75,7 @@ class Database:
             except exc.IntegrityError:
                 # PostgreSQL lets two stages that start at once both create a table, and one of them fails.
                 self._create_tables()
+            self._inode = self._file and self._file.stat().st_ino
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Run `work` in a transaction that only reads. Raises StoreError."""
@@ -83,6 +87,11 @@ class Database:
         Where the connection is lost during the commit, nobody knows whether it succeeded, and the transaction runs
         again. Facts are stored once all the same, but what they consumed may be counted twice.
         """
+        if self._file is not None and (not self._file.exists() or self._file.stat().st_ino != self._inode):
+            raise StoreError(
+                f"The file of the store {self.url} was removed or replaced while it was in use: put it back and run "
+                "again."
+            )
         engine = self._engine.execution_options(writes=True)
         return self._patiently(lambda: self._in_transaction(engine, work))
 
@@ -156,6 +165,22 @@ class Database:
 def insert_into(table: sa.Table, connection: sa.Connection) -> "postgresql.Insert | sqlite.Insert":
     """An INSERT that can say what happens where the key is taken."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def _parsed(url: SecretUrl) -> sa.URL:
+    """The parts of an address. Raises StoreError, without the words of the address."""
+    secret = url.secret_url()
+    authority = secret.partition("://")[2].partition("/")[0]
+    if authority.count("@") > 1:
+        raise StoreError("The address of the store has a password with an @ in it: write that as %40.")
+    try:
+        parsed = sa.make_url(secret)
+    except ValueError:
+        raise StoreError(f"The address of the store {url} cannot be read: check its port.") from None
+    in_memory = not parsed.database or ":memory:" in parsed.database or parsed.database.startswith("file:")
+    if parsed.get_backend_name() == "sqlite" and in_memory:
+        raise StoreError(f"The store {url} names no file, so nothing would last: name one, as in sqlite:///runs/my.db.")
+    return parsed
 
 
 def _pauses() -> Iterator[float]:

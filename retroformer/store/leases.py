@@ -88,7 +88,9 @@ class Leases:
         return sa.and_(LEASES.c.experiment == self._experiment, LEASES.c.arm == arm)
 
     def _is_free(self, owner: str | None, expires_at: float) -> bool:
-        if owner is None or expires_at < self._clock():
+        # This process's own: its answer was lost with a connection. Far in the future: by a clock that was wrong.
+        now = self._clock()
+        if owner is None or owner == self._owner or not now <= expires_at <= now + 2 * LEASE_SECONDS:
             return True
         host, namespace, pid, started, _ = owner.split("|")
         return f"{host}|{namespace}" == self._place and _has_ended(int(pid), started)
@@ -103,13 +105,14 @@ def _has_ended(pid: int, started: str) -> bool:
     except OSError:
         return False
     now = _start_time(pid)
-    return bool(started and now) and started != now
+    return bool(started) and now not in ("", started)
 
 
 def _start_time(pid: int) -> str:
-    """In clock ticks since the machine started; empty where /proc does not say."""
+    """In clock ticks since the machine started; empty where /proc does not say, `ended` where nobody has reaped it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "ended" if fields[0] in "ZX" else fields[19]
     except (OSError, IndexError):
         return ""
 

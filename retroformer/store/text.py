@@ -1,4 +1,4 @@
-"""Removes from text what a database cannot hold: NUL, which PostgreSQL refuses, and halves of surrogate pairs.
+"""Removes from text what a database cannot hold, NUL and halves of surrogate pairs, and keys that a model repeats.
 
 Every fact passes through here on its way into the store, whatever model or environment its text came from.
 """
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic_core import PydanticSerializationError
 
 from retroformer.records import Record
+from retroformer.redaction import redacted_data
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -30,9 +31,11 @@ def serialised(record: SomeRecord) -> tuple[SomeRecord, str]:
         text = ""
     # JSON escapes NUL. The six characters may also come from a text with a backslash, which cleaning leaves alone.
     if text and "\\u0000" not in text:
-        return record, text
-    cleaned = type(record).model_validate(_cleaned(record.model_dump()))
-    return cleaned, cleaned.model_dump_json()
+        if (hidden := redacted_data(text)) == text:
+            return record, text
+        return type(record).model_validate_json(hidden), hidden
+    text = redacted_data(type(record).model_validate(_cleaned(record.model_dump())).model_dump_json())
+    return type(record).model_validate_json(text), text
 
 
 def _cleaned(value: Any) -> Any:

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -91,7 +93,7 @@ def test_of_many_that_take_at_once_no_two_get_the_same_task(url: str) -> None:
 
     def take(_: int) -> list[str]:
         store, taken = Store(url, "riddles"), list[str]()
-        while some := store.leases.take("collect", tasks, 3):
+        while some := store.leases.take("collect", [task for task in tasks if task not in taken], 3):
             taken += some
         store.close()
         return taken
@@ -100,3 +102,27 @@ def test_of_many_that_take_at_once_no_two_get_the_same_task(url: str) -> None:
         taken = [task for some in processes.map(take, range(6)) for task in some]
     # One that found all rows looked at by others may have stopped early; what is taken is taken once.
     assert len(taken) == len(set(taken)) >= 38
+
+
+def test_leases_whose_answer_was_lost_are_taken_again(database: Database) -> None:
+    mine = Leases(database, "riddles")
+    assert mine.take("collect", TASKS, 2) == mine.take("collect", TASKS, 2) == ["a", "b"]
+
+
+def test_a_lease_of_a_clock_that_was_far_ahead_is_free(database: Database) -> None:
+    wrong = Leases(database, "riddles", host="there", clock=lambda: 1e9)
+    right = Leases(database, "riddles", host="here", clock=lambda: 1e6)
+    assert wrong.take("collect", TASKS, 2) == ["a", "b"]
+    assert right.take("collect", TASKS[:2], 2) == ["a", "b"]
+
+
+def test_a_process_that_has_ended_and_was_not_reaped_keeps_no_lease(url: str) -> None:
+    dying = subprocess.Popen([sys.executable, "-c", _DIES, url], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert dying.stdout is not None
+    assert dying.stdout.read().split() == ["a", "b", "c"]  # Its end closes the pipe; nobody has waited for it yet.
+    with closing(Store(url, "riddles")) as store:
+        until = time.monotonic() + 60
+        while store.leases.take("collect", TASKS[:3], 3) != ["a", "b", "c"]:
+            assert time.monotonic() < until
+    dying.wait()
+    dying.stdout.close()

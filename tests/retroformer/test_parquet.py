@@ -2,6 +2,7 @@
 
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -132,6 +133,15 @@ def rewrite(path: Path, change: Change, number: int) -> None:
         ("trajectories", 2, set_column("trial", 0), r"row 2: this key comes twice"),
         ("trajectories", 2, set_column("record", '{"task": '), r"row 2, record: Invalid JSON"),
         ("trajectories", 2, set_column("record", None), r"row 2, record: "),
+        ("trajectories", 2, set_column("candidate", 2**40), r"row 2, candidate: Input should be less than or equal to"),
+        ("trajectories", 2, set_in_record("usage", {"prompt_tokens": 2**70}), r"row 2, usage\.prompt_tokens: "),
+        ("trajectories", 2, set_in_record("usage", {"dollars": 1e308}), r"row 2, usage\.dollars: Input should be less"),
+        (
+            "trajectories",
+            2,
+            set_column("conditions_sha256", None),
+            r"row 2, conditions_sha256: None is not in",
+        ),
         ("trajectories", 1, set_column("conditions_sha256", "f" * 64), r"row 1, conditions_sha256: .* is not in the"),
         ("reflections", 1, set_column("trial", 0), r"row 1, trial: advice is for trial 1"),
         ("reflections", 1, set_column("previous_candidate", -1), r"row 1, previous_candidate: -1 is not a number of"),
@@ -207,3 +217,21 @@ def test_credentials_that_an_earlier_version_stored_are_not_exported(collected: 
     content = pyarrow.parquet.read_table(tmp_path / "out" / "reflections.parquet").to_pylist()
     assert "secret" not in str(content)
     assert "me:***@host" in content[1]["record"]
+
+
+def test_a_file_without_a_column_is_refused(collected: Experiment, tmp_path: Path) -> None:
+    export_run(collected, tmp_path / "out")
+    path = tmp_path / "out" / "trajectories.parquet"
+    table = pyarrow.parquet.read_table(path)
+    for name in ("conditions_sha256", "record", "task_id"):
+        pyarrow.parquet.write_table(table.drop_columns([name]), path)
+        with pytest.raises(ConfigError, match=rf"row 1, {name}: "):
+            import_run(page("two"), tmp_path / "out")
+
+
+def test_an_export_of_facts_that_were_changed_by_hand_is_refused(collected: Experiment, tmp_path: Path) -> None:
+    with closing(sqlite3.connect("runs/one/experience.db")) as database:
+        database.execute("update trajectories set conditions_sha256 = 'abc' where trial = 1")
+        database.commit()
+    with pytest.raises(ConfigError, match=r"'collect' of the run 'one' holds facts of other conditions \(sha256 abc\)"):
+        export_run(collected, tmp_path / "out")

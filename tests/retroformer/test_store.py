@@ -1,6 +1,7 @@
 """The store: facts are written once, whoever writes them, and what cannot be kept is said in one sentence."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,10 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from pydantic import ValidationError
+from sqlalchemy import event, exc
 
 from retroformer.errors import ConfigError, StoreError
 from retroformer.records import Key, Outcome, Step, Usage
+from retroformer.redaction import keep_secret
 from retroformer.store import NewReflection, NewTrajectory, Store
 from tests.support.characters import CAPITAL, PRICE, advice, attempt_at, task
 from tests.support.postgres import PostgresDatabase
@@ -283,3 +287,65 @@ def test_facts_come_in_the_order_of_bytes_whatever_the_language_of_the_server(st
 def test_a_reward_that_is_no_number_cannot_be_a_fact(reward: float) -> None:
     with pytest.raises(ValidationError, match="finite"):
         Step(action="look", observation="", reward=reward)
+
+
+@pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
+def test_a_transaction_that_is_repeated_binds_its_arm_and_stores_its_facts_once(store: Store, moment: str) -> None:
+    """The first commit fails, or its answer is lost with the connection."""
+    failures = ["database is locked"]
+
+    def fail(connection: sa.Connection) -> None:
+        if failures:
+            if moment == "after the commit":
+                connection.connection.commit()
+            raise exc.OperationalError("commit", {}, sqlite3.OperationalError(failures.pop()))
+
+    store.declare("collect", {"seed": 1})
+    event.listen(store._database._engine, "commit", fail)
+    kept = store.add_trajectory(KEY, attempt_at())
+    assert not failures
+    assert kept == attempt_at()
+    assert store.attempt_count("collect") == 1
+    assert store.conditions("collect") == {"seed": 1}
+    assert store.arms() == ["collect"]
+
+
+@pytest.mark.parametrize("address", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:m?mode=memory&uri=true"])
+def test_a_store_that_would_not_last_is_refused(address: str) -> None:
+    with pytest.raises(StoreError, match="names no file, so nothing would last"):
+        Store(address, "riddles")
+
+
+def test_a_password_with_an_at_sign_is_refused_without_a_word_of_it() -> None:
+    with pytest.raises(StoreError, match="password with an @ in it: write that as %40") as refused:
+        Store("postgresql+psycopg://me:half-a@secret-half@127.0.0.1:1/postgres", "riddles")
+    assert "secret-half" not in str(refused.value)
+
+
+def test_an_address_with_an_odd_port_is_one_sentence() -> None:
+    with pytest.raises(StoreError, match="cannot be read: check its port"):
+        Store("postgresql+psycopg://me@127.0.0.1:port/postgres", "riddles")
+
+
+def test_a_file_that_is_removed_while_it_is_in_use_is_noticed_before_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "experience.db"
+    store = Store(f"sqlite:///{path}", "riddles")
+    store.add_trajectory(KEY, attempt_at())
+    path.unlink()
+    with pytest.raises(StoreError, match="was removed or replaced while it was in use"):
+        store.add_trajectory(KEY.model_copy(update={"trial": 1}), attempt_at())
+    store.close()
+
+
+def test_an_api_key_that_a_model_repeats_is_not_stored(store: Store) -> None:
+    keep_secret("sk-a-key-that-is-long-enough")
+    kept = store.add_reflection(RETRY, 0, advice("My key is sk-a-key-that-is-long-enough, use it."))
+    assert kept.text == "My key is ***, use it."
+    assert store.reflection(RETRY) == kept
+    assert [stored.reflection.text for stored in store.stream_reflections("collect")] == [kept.text]
+
+
+@pytest.mark.parametrize("name", ["half \ud83d", "with\0NUL"])
+def test_a_task_that_no_database_can_name_has_no_key(name: str) -> None:
+    with pytest.raises(ValidationError, match="which no database stores"):
+        Key(arm="collect", task_id=name)
