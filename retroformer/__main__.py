@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> None:
         saved = recover(experiment.store_url)
         print(
             f"{saved.trajectories} trajectories and {saved.reflections} reflections could be read and are in "
-            f"{saved.path}: put it in the place of the damaged file and run the last command again."
+            f"{saved.path}: move the damaged file away, with the -wal and -shm files beside it, put this one in its "
+            "place and run the last command again."
         )
     elif chosen.command != "play":
         from retroformer.parquet import export_run, import_run

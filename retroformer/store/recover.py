@@ -1,5 +1,6 @@
 """Saves what is readable of a damaged SQLite store into a new file."""
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -7,18 +8,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from pydantic import ValidationError
 
+from retroformer import durable
 from retroformer.errors import ConfigError, MissingInput, StoreError
-from retroformer.records import Reflection, Trajectory
+from retroformer.records import Reflection, Trajectory, Usage
 from retroformer.secret_url import SecretUrl
 from retroformer.store.database import Database
-from retroformer.store.schema import ARMS, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES
-from retroformer.store.upgrade import fill_accounts
+from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES
+from retroformer.store.upgrade import fill_accounts, fill_arms
 
 _SMALLEST_ROW_BYTES = 100
 """Bounds the number of rows in a file; where rows cannot be read, the search goes on behind them up to that."""
 _ROWS_AT_ONCE = 500
+_OLD_CONDITIONS = "conditions"
+"""The table in which version 0.1.0 kept them."""
+_COPIED: tuple[str, ...] = (
+    _OLD_CONDITIONS,
+    CONDITIONS.name,
+    ARMS.name,
+    TRAJECTORIES.name,
+    REFLECTIONS.name,
+    INVALIDS.name,
+)
 
 
 class Recovered(NamedTuple):
@@ -33,40 +44,89 @@ def recover(url: str | SecretUrl) -> Recovered:
     """Copy every readable fact of the SQLite file at `url` into a new file beside it, and leave the old one alone.
 
     Raises:
-        ConfigError: the store is not a SQLite file.
+        ConfigError: `url` is no address, or not that of a SQLite file.
         MissingInput: there is no such file.
-        StoreError: nothing in it can be read, or the new file is there already.
+        StoreError: nothing in it can be read, or the new file is there already or cannot be written.
     """
-    parsed = sa.make_url(SecretUrl(url).secret_url())
+    damaged = _file(SecretUrl(url))
+    saved = damaged.with_name(f"{damaged.stem}.recovered{damaged.suffix}")
+    if saved.exists():
+        raise StoreError(f"{saved} is there already: move it away and run again.")
+    # One name for every try, so that what a killed one has left is found.
+    unfinished = damaged.with_name(f".{saved.name}.unfinished")
+    _remove(unfinished)
+    try:
+        counts = _copy(damaged, unfinished)
+        if not counts["trajectories"] + counts["reflections"]:
+            raise StoreError(f"Nothing in {damaged} can be read: restore a copy of it.")
+        _complete(unfinished)
+        durable.rename(unfinished, saved)
+    except sqlite3.Error as error:
+        raise StoreError(f"{saved} cannot be written ({error}): check the disk and run again.") from error
+    finally:
+        _remove(unfinished)
+    return Recovered(counts["trajectories"], counts["reflections"], saved)
+
+
+def _file(url: SecretUrl) -> Path:
+    """The file of a SQLite store. Raises ConfigError, MissingInput."""
+    try:
+        parsed = sa.make_url(url.secret_url())
+    except (sa.exc.ArgumentError, ValueError):
+        raise ConfigError(f"store={url} is no address of a store: write it as sqlite:///PATH.") from None
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         raise ConfigError("Only a SQLite store is one file that can be recovered: use the backups of your server.")
     damaged = Path(parsed.database)
     if not damaged.is_file():
         raise MissingInput(f"No store at {damaged}: nothing to recover.")
-    saved = damaged.with_name(f"{damaged.stem}.recovered{damaged.suffix}")
-    if saved.exists():
-        raise StoreError(f"{saved} is there already: move it away and run again.")
-    counts = _copy(damaged, saved)
-    if not counts["trajectories"] + counts["reflections"]:
-        saved.unlink()
-        raise StoreError(f"Nothing in {damaged} can be read: restore a copy of it.")
-    return Recovered(counts["trajectories"], counts["reflections"], saved)
+    return damaged
 
 
-def _copy(damaged: Path, saved: Path) -> dict[str, int]:
-    database, counts = Database(f"sqlite:///{saved}"), dict[str, int]()
-    try:
-        with closing(sqlite3.connect(f"file:{damaged}?mode=ro", uri=True)) as source:
-            source.row_factory = sqlite3.Row
-            for table in (CONDITIONS, ARMS, TRAJECTORIES, REFLECTIONS, INVALIDS):
-                counts[table.name] = 0
-                for rows in _readable(source, table.name, 2 + damaged.stat().st_size // _SMALLEST_ROW_BYTES):
-                    whole = [dict(row) for row in rows if _is_whole(table, row)]
-                    counts[table.name] += _insert(database, table, whole)
-        database.write(fill_accounts)
-    finally:
-        database.close()
+def _remove(database: Path) -> None:
+    """Remove a SQLite file and what SQLite keeps beside it: it would be applied to the next file of that name."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+
+
+def _copy(damaged: Path, target: Path) -> dict[str, int]:
+    """Copy readable rows into tables as the damaged file has them; the number of them by table."""
+    counts: dict[str, int] = dict.fromkeys(_COPIED, 0)
+    address = f"{damaged.resolve().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as source, closing(sqlite3.connect(target)) as copy:
+        source.row_factory = sqlite3.Row
+        for table, definition in _definitions(source).items():
+            copy.execute(definition)
+            before = copy.total_changes
+            for rows in _readable(source, table, 2 + damaged.stat().st_size // _SMALLEST_ROW_BYTES):
+                values = [tuple(row)[1:] for row in rows if _is_whole(table, row)]
+                places = ", ".join("?" * (len(rows[0]) - 1))
+                # Ignored are rows without a value that the table requires.
+                copy.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({places})", values)
+            counts[table] = copy.total_changes - before
+        copy.commit()
     return counts
+
+
+def _definitions(source: sqlite3.Connection) -> dict[str, str]:
+    """The tables that the file has, and the statements that made them; none where their list cannot be read."""
+    try:
+        found = dict(source.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
+    except sqlite3.DatabaseError:
+        return {}
+    return {table: found[table] for table in _COPIED if table in found}
+
+
+def _complete(path: Path) -> None:
+    """Bring the tables up to date, and add what follows from the facts."""
+
+    def fill(connection: sa.Connection) -> None:
+        fill_arms(connection)
+        connection.execute(ACCOUNTS.delete())  # The upgrade of an old store has filled them.
+        fill_accounts(connection)
+
+    url = sa.URL.create("sqlite", database=str(path)).render_as_string()
+    with closing(Database(url)) as database:  # Upgrades, and creates the tables that are missing.
+        database.write(fill)
 
 
 def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[list[sqlite3.Row]]:
@@ -88,22 +148,17 @@ def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[lis
             ranges.append((rows[-1]["rowid_"] + 1, high))
 
 
-def _is_whole(table: sa.Table, row: sqlite3.Row) -> bool:
-    """Whether all columns are there, and the record is one."""
-    if any(row[column.name] is None for column in table.columns if not column.nullable):
-        return False
+def _is_whole(table: str, row: sqlite3.Row) -> bool:
+    """Whether the JSON in a row is what it has to be."""
     try:
-        if table is TRAJECTORIES:
+        if table == TRAJECTORIES.name:
             Trajectory.model_validate_json(row["record"])
-        elif table is REFLECTIONS:
+        elif table == REFLECTIONS.name:
             Reflection.model_validate_json(row["record"])
-    except ValidationError:
+        elif table in (CONDITIONS.name, _OLD_CONDITIONS):
+            json.loads(row["record"])
+        elif table == INVALIDS.name and "usage" in row.keys():  # noqa: SIM118, because a row iterates over its values
+            Usage.model_validate_json(row["usage"])
+    except (ValueError, TypeError, IndexError):
         return False
     return True
-
-
-def _insert(database: Database, table: sa.Table, rows: list[dict[str, object]]) -> int:
-    values = [{column.name: row[column.name] for column in table.columns} for row in rows]
-    if values:
-        database.write(lambda connection: connection.execute(table.insert().prefix_with("OR IGNORE"), values))
-    return len(values)

@@ -79,8 +79,20 @@ def _keep_conditions(connection: sa.Connection) -> None:
                 mine = (table.c.experiment == experiment) & (table.c.arm == arm)
                 connection.execute(table.update().where(mine).values(conditions_sha256=sha256))
         connection.execute(sa.text("DROP TABLE conditions"))
-    facts = (sa.select(t.c.experiment, t.c.arm, t.c.conditions_sha256) for t in (TRAJECTORIES, REFLECTIONS))
-    connection.execute(ARMS.insert().from_select(["experiment", "arm", "conditions_sha256"], sa.union(*facts)))
+    fill_arms(connection)
+
+
+def fill_arms(connection: sa.Connection) -> None:
+    """Bind every arm that has facts and is not bound to the conditions of its facts."""
+    facts = sa.union(*(sa.select(t.c.experiment, t.c.arm, t.c.conditions_sha256) for t in (TRAJECTORIES, REFLECTIONS)))
+    arms = facts.subquery()
+    bound = sa.exists().where(ARMS.c.experiment == arms.c.experiment, ARMS.c.arm == arms.c.arm)
+    unbound = (
+        sa.select(arms.c.experiment, arms.c.arm, sa.func.min(arms.c.conditions_sha256))
+        .where(~bound)
+        .group_by(arms.c.experiment, arms.c.arm)
+    )
+    connection.execute(ARMS.insert().from_select(["experiment", "arm", "conditions_sha256"], unbound))
 
 
 def fill_accounts(connection: sa.Connection) -> None:

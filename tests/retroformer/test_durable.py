@@ -4,6 +4,8 @@ and pass through.
 
 import errno
 import os
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ def test_a_text_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
     path.write_text("old")
     durable.write_text(path, "ä new one")
     assert path.read_text(encoding="utf-8") == "ä new one"
-    unfinished = tmp_path / ".metrics.json.unfinished"
+    unfinished = calls.made[0][1]
+    assert unfinished.parent == tmp_path
+    assert re.fullmatch(rf"\.metrics\.json\.{os.getpid()}-[0-9a-f]+\.unfinished", unfinished.name)
     assert calls.made == [("sync", unfinished), ("rename", unfinished, path), ("sync", tmp_path)]
     assert list(tmp_path.iterdir()) == [path]
 
@@ -51,6 +55,30 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_writers_of_one_file_both_finish_and_the_last_one_counts(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    with durable.replacing(path) as slow:
+        slow.write_text("slow")
+        durable.write_text(path, "fast")
+        assert path.read_text() == "fast"
+    assert path.read_text() == "slow"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_killed_writers_left_is_removed_and_what_living_ones_write_is_not(tmp_path: Path) -> None:
+    path, long_ago = tmp_path / "sft.gguf", time.time() - 2 * durable.ABANDONED_SECONDS
+    left, alien = tmp_path / ".sft.gguf.1-00ff.unfinished", tmp_path / ".reward.gguf.1-00ff.unfinished"
+    with durable.replacing(path) as living:
+        living.write_text("from a living writer")
+        for leftover in (left, alien):
+            leftover.write_text("half")
+            os.utime(leftover, (long_ago, long_ago))
+        with durable.replacing(path) as unfinished:
+            unfinished.write_text("whole")
+        assert path.read_text() == "whole"
+        assert set(tmp_path.iterdir()) == {path, living, alien}
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
