@@ -33,15 +33,16 @@ def test_checkpoints_adapters_and_merged_weights_are_on_the_disk_before_they_hav
         require_published(calls, run, stage, {"metrics.json", "config.yaml", "README.md", "adapter_config.json"})
     main(["gguf", str(made), "sft"])
     require_published(calls, run, "sft-merged", {"merge.json", "README.md", "config.json", "tokenizer.json"})
-    gguf = run / ".sft.gguf.unfinished", run / "sft.gguf"
-    assert gguf[0] in calls.synced_before(*gguf)
     renamed = [call[1:] for call in calls.made if call[0] == "rename"]
+    (gguf,) = [(source, target) for source, target in renamed if target == run / "sft.gguf"]
+    assert gguf[0] in calls.synced_before(*gguf)
     checkpoints = [target for _, target in renamed if target.suffix == ".pt"]
     assert [path.name for path in checkpoints] == ["update-000001.pt", "update-000002.pt"]
     for path in checkpoints:
         require_in_order(calls, path.with_name("unfinished"), path)
         before = calls.synced_before(path.with_name("unfinished"), path)
-        assert path.with_name(f".{path.stem}.json.unfinished") in before, "its manifest could be lost"
+        (manifest,) = [source for source, target in renamed if target == path.with_suffix(".json")]
+        assert manifest in before, "its manifest could be lost"
     manifests = [(source, target) for source, target in renamed if target.name == COMPLETE]
     assert len(manifests) == 6, "of four steps of sft and two of reward"
     for source, target in manifests:
