@@ -15,7 +15,7 @@ from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.rating import rated_reflections
 from retroformer.records import Key, Memory, Outcome, Usage
 from retroformer.store import Store
-from tests.support.characters import CAPITAL, ActorThatNeedsAdvice, School, Teacher, task
+from tests.support.characters import CAPITAL, PRICE, ActorThatNeedsAdvice, School, Teacher, task
 
 
 @pytest.fixture
@@ -200,6 +200,31 @@ def test_a_spent_budget_stops_before_the_next_unit_and_keeps_what_is_in_flight(s
         improve(experience(store, slots=2, budget=Budget(Collect(tokens=300), lambda: store.usage("collect"))))
     assert outcomes(store) == [(0, 0, "failure")]
     assert len(store.reflections("collect")) == 2
+
+
+class PatientActor:
+    """Answers wrongly, and takes its time from the second attempt on."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+
+    async def act(self, scene: Scene) -> Move:
+        self.begun += 1
+        for _ in range(50 if self.begun > 1 else 0):
+            await asyncio.sleep(0.002)
+        self.ended += 1
+        return Move(action="Lyon", usage=PRICE)
+
+
+def test_repeats_that_are_in_flight_when_the_budget_ends_are_finished_and_kept(store: Store) -> None:
+    # Trial 0 costs 110 tokens, the reflection as many, and the first repeat may start; the second may not.
+    actor, limits = PatientActor(), Collect(tokens=220)
+    checks = iter([Usage(), Usage(), Usage()])
+    budget = Budget(limits, lambda: next(checks, Usage(prompt_tokens=10**6)))
+    with pytest.raises(BudgetExhausted):
+        improve(experience(store, actor=actor, repeats=2, budget=budget), 1)
+    assert actor.begun == actor.ended == 2
+    assert outcomes(store) == [(0, 0, "failure"), (1, 0, "failure")]
 
 
 def test_the_budget_knows_what_earlier_runs_spent(store: Store) -> None:

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from retroformer.errors import ConfigError, StoreError
 from retroformer.ledger import Ledger
@@ -40,8 +41,11 @@ def test_facts_that_come_while_a_transaction_runs_are_stored_together(ledger: Le
         facts = [NewTrajectory(KEY.model_copy(update={"repeat": number}), attempt_at()) for number in range(300)]
         return list(await asyncio.gather(*(ledger.keep_trajectory(fact) for fact in facts)))
 
+    commits = list[object]()
+    event.listen(ledger.store._database._engine, "commit", commits.append)
     kept = asyncio.run(keep_many())
     assert len(kept) == 300
+    assert len(commits) <= 3
     assert ledger.store.attempt_count("collect") == 300
     assert ledger.store.usage("collect").calls == 300
 

@@ -26,24 +26,24 @@ TRIALS, CANDIDATES = 4, 3
 @pytest.mark.parametrize("seed", range(200))
 def test_a_task_is_complete_where_the_loop_finds_everything_it_asks_for(seed: int) -> None:
     chance = random.Random(seed)
-    share = chance.choice([0.5, 0.9, 1.0])
+    share, repeats = chance.choice([0.5, 0.9, 1.0]), chance.choice([1, 3])
     attempts: dict[tuple[int, int, int], Trajectory] = {}
     advised: dict[tuple[int, int], Reflection] = {}
     for trial in range(TRIALS):
         for candidate in range(CANDIDATES if trial else 1):
-            if chance.random() <= share:
-                reward = chance.choice([0.0, 0.0, 0.3, 1.0])
-                outcome = Outcome.SUCCESS if reward == 1.0 else Outcome.FAILURE
-                attempts[trial, candidate, 0] = attempt_at(rewards=(reward,), outcome=outcome)
+            for repeat in range(repeats if trial else 1):
+                if chance.random() <= share:
+                    reward = chance.choice([0.0, 0.0, 0.3, 1.0])
+                    outcome = Outcome.SUCCESS if reward == 1.0 else Outcome.FAILURE
+                    attempts[trial, candidate, repeat] = attempt_at(rewards=(reward,), outcome=outcome)
             if trial and chance.random() <= share:
                 advised[trial, candidate] = advice(f"{trial}.{candidate}")
     missing = list[object]()
 
     async def attempt(memory: object, trial: int, candidate: int) -> Trajectory:
-        if found := attempts.get((trial, candidate, 0)):
-            return found
-        missing.append((trial, candidate))
-        return attempt_at(outcome=Outcome.INVALID)
+        made = [attempts.get((trial, candidate, repeat)) for repeat in range(repeats if trial else 1)]
+        missing.extend(repeat for repeat, attempt in enumerate(made) if attempt is None)
+        return next(iter(made)) or attempt_at(outcome=Outcome.INVALID)
 
     async def advise(failure: object, memory: object, trial: int, candidate: int, previous: int) -> Reflection:
         if found := advised.get((trial, candidate)):
@@ -52,7 +52,7 @@ def test_a_task_is_complete_where_the_loop_finds_everything_it_asks_for(seed: in
         return advice("made now")
 
     asyncio.run(improve(attempt, advise, Loop(trials=TRIALS), CANDIDATES))
-    complete = is_complete(attempts, set(advised), trials=TRIALS, candidates=CANDIDATES)
+    complete = is_complete(attempts, set(advised), trials=TRIALS, candidates=CANDIDATES, repeats=repeats)
     assert complete is (not missing)
 
 
