@@ -47,7 +47,7 @@ class Behaviour(StrEnum):
 MISBEHAVIOURS = tuple(Behaviour)[1:]
 
 Body = dict[str, Any]
-_ROOM = re.compile(r"^Room: (.*)$", re.MULTILINE)
+_ROOM = re.compile(r"^(?:Room|Not searched): (.*)$", re.MULTILINE)
 _SEEN = re.compile(r"you see ([^\n]*)\.")
 _NEXT_THOUGHT = re.compile(r"Thought (\d+):\s*$")
 _THING = re.compile(r"([a-z]+ \d+)(?:-(\d+))?")
