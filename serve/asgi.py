@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.bounds import BODIES_BYTES, BODY_SECONDS, QUEUE, SEND_SECONDS
+from serve.bounds import BODIES_BYTES, BODY_SECONDS, QUEUE
 from serve.errors import RequestError
 from serve.loopback import is_loopback
 from serve.probe import HEALTH
@@ -165,7 +165,7 @@ def _closing(send: Send) -> Send:
 
 
 class StopWhenClientLeaves:
-    """Cancels the handler of a request whose client has closed the connection, or does not read its answer.
+    """Cancels the handler of a request whose connection has ended.
 
     Without it a plain (not streaming) request would be computed to its end for nobody.
     """
@@ -177,19 +177,14 @@ class StopWhenClientLeaves:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-
-        async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(SEND_SECONDS):
-                await send(message)
-
         messages: asyncio.Queue[Message] = asyncio.Queue()
-        handler = asyncio.ensure_future(self._app(scope, messages.get, send_in_time))
+        handler = asyncio.ensure_future(self._app(scope, messages.get, send))
         listener = asyncio.create_task(_listen(receive, messages))
         try:
             await asyncio.wait({handler, listener}, return_when=asyncio.FIRST_COMPLETED)
             if not handler.done():
                 handler.cancel()
-            with contextlib.suppress(asyncio.CancelledError, TimeoutError):
+            with contextlib.suppress(asyncio.CancelledError):
                 await handler
         finally:
             handler.cancel()

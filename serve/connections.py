@@ -1,4 +1,4 @@
-"""Connections of clients: so many at once, and no time for those that do not say what they want."""
+"""Connections of clients: so many at once, and an end to those that say nothing or do not read their answers."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from serve.bounds import CONNECTIONS, HEAD_SECONDS, OPEN_FILES, RETRY_SECONDS
+from serve.bounds import CONNECTIONS, HEAD_SECONDS, OPEN_FILES, RETRY_SECONDS, SEND_SECONDS
 
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %d\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -18,12 +18,15 @@ _LATE = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close
 
 
 class BoundedConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped to mypy here.
-    """uvicorn's connection, which has no limit to the time that the head of a request may take."""
+    """uvicorn's connection with limits to the time for the head of a request, and for reading what is sent."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        # Writing pauses as soon as anything is unsent: even a closed transport waits for ever until all is sent.
+        transport.set_write_buffer_limits(high=0)
         if len(self.connections) > CONNECTIONS and not self._close_silent_one():
             transport.write(_FULL)
             transport.close()
@@ -36,7 +39,21 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_timer()
+        self._cancel_send_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._send_timer = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._cancel_send_timer()
+        super().resume_writing()
+
+    def _cancel_send_timer(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
 
     def _watch_head(self) -> None:
         """The time of a head begins with the connection or its first byte; bytes that trickle in do not extend it."""

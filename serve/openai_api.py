@@ -60,8 +60,11 @@ async def serve(arguments: argparse.Namespace, private: Private) -> None:
         app, http=BoundedConnection, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1
     )
     watching = asyncio.create_task(readiness.watch(worker))
-    await uvicorn.Server(config).serve(sockets=[socket.socket(fileno=arguments.socket)])
-    watching.cancel()
+    try:
+        await uvicorn.Server(config).serve(sockets=[socket.socket(fileno=arguments.socket)])
+    finally:
+        watching.cancel()
+        await worker.close()
 
 
 def guarded(app: ASGIApp, arguments: argparse.Namespace, private: Private, readiness: Readiness) -> ASGIApp:

@@ -97,7 +97,8 @@ class Routes:
     def health(self) -> JSONResponse:
         if self._readiness.now:
             return JSONResponse({"status": "ready"})
-        return error_answer(503, "The worker does not answer." if self._readiness.once else "The models are loaded.")
+        worker_is_lost = self._readiness.once
+        return error_answer(503, "The worker does not answer." if worker_is_lost else "The models are being loaded.")
 
 
 async def refuse_embeddings() -> None:

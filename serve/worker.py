@@ -46,6 +46,7 @@ from serve.request import (
     stop_strings,
     tokens_of_prompt,
 )
+from serve.worker_client import PIECE_END
 
 PINNED_DIGITS = 12
 STUCK_SECONDS = 900.0
@@ -206,7 +207,7 @@ def application(worker: Worker, address: str) -> FastAPI:
 
         async def lines() -> AsyncIterator[bytes]:
             async for answer in worker.stream({**params, "stream": True}):
-                yield json.dumps(answer).encode() + b"\0"
+                yield json.dumps(answer).encode() + PIECE_END
 
         return StreamingResponse(lines())
 

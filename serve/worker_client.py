@@ -52,6 +52,10 @@ class WorkerClient:
             headers={"Authorization": f"Bearer {key}"},
         )
 
+    async def close(self) -> None:
+        """End its connections; it is not used afterwards."""
+        await self._session.close()
+
     async def fetch(self, url: str, pload: Any = None, name: str | None = None) -> Any:
         """FastChat's `fetch_remote`: what `url` answers to `pload`, as bytes, JSON (""), or one field of it.
 
@@ -64,7 +68,7 @@ class WorkerClient:
                 output = await response.read()
             if response.status != 200:
                 raise RequestError(503, f"The worker answered {response.status} to {response.url.path}.")
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, TimeoutError):  # The session's own timeout is no ClientError.
             if generates:  # FastChat reads failures of these calls from their answers.
                 return {"text": LOST, "error_code": LOST_CODE}
             raise RequestError(503, LOST) from None
@@ -77,12 +81,13 @@ class WorkerClient:
         """FastChat's `generate_completion_stream`: the pieces of one answer; a failure is the last piece."""
         try:
             async with self._session.post(f"{worker_addr}/worker_generate_stream", json=_numbered(payload)) as response:
+                response.raise_for_status()
                 buffer = b""
                 async for part in response.content.iter_any():
                     *pieces, buffer = (buffer + part).split(PIECE_END)
                     for piece in filter(None, pieces):
                         yield _with_openai_error(json.loads(piece))
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, TimeoutError):
             yield _with_openai_error({"text": LOST, "error_code": LOST_CODE})
 
     async def ask(self, path: str, body: Any = None) -> JSONResponse:
@@ -97,7 +102,7 @@ class WorkerClient:
                 if answer.content_type != "application/json":
                     raise RequestError(500, f"The worker answered {answer.status} to {path}.")
                 return JSONResponse(await answer.json(), answer.status, headers(answer.status))
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, TimeoutError):
             raise RequestError(503, LOST) from None
 
     async def is_ready(self) -> bool:

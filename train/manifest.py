@@ -15,6 +15,10 @@ Loaded = TypeVar("Loaded")
 logger = logging.getLogger(__name__)
 
 
+class NoManifest(DamagedFile):
+    """A checkpoint has no manifest: an earlier version wrote it, or the manifest was lost."""
+
+
 def write_manifest(manifest: Path, files: Mapping[str, Path]) -> None:
     """Write size and sha256 of `files`, each under the name that it has from the manifest's folder."""
     facts = {name: _facts(path) for name, path in files.items()}
@@ -25,14 +29,16 @@ def verify(manifest: Path) -> None:
     """Compare the files beside a manifest with it.
 
     Raises:
-        DamagedFile: one differs, or the manifest cannot be read; the message is a cause for `newest_sound`.
+        NoManifest: it is missing or empty; the message is a cause for `newest_sound`, as is the next.
+        DamagedFile: one differs, or the manifest cannot be read.
     """
+    # Checkpoints of earlier versions have no manifest, or an empty file of its name that marked them as complete.
+    if not manifest.exists() or (manifest.is_file() and manifest.stat().st_size == 0):
+        raise NoManifest(f"it has no manifest {manifest.name} (earlier versions wrote none)")
     try:
         files = dict(json.loads(manifest.read_text(encoding="utf-8"))["files"])
         if not files:
             raise ValueError("no files")
-    except FileNotFoundError:
-        raise DamagedFile(f"its manifest {manifest.name} is missing") from None
     except (OSError, ValueError, KeyError, TypeError):
         raise DamagedFile(f"its manifest {manifest.name} cannot be read") from None
     for name, written in files.items():
@@ -51,23 +57,27 @@ def newest_sound(folder: Path, checkpoints: Sequence[Path], load: Callable[[Path
     Raises:
         DamagedFile: `load` has refused every one of them.
     """
-    causes: dict[Path, str] = {}
+    causes: dict[Path, DamagedFile] = {}
     for checkpoint in reversed(checkpoints):
         try:
             loaded = load(checkpoint)
         except DamagedFile as damage:
-            causes[checkpoint] = str(damage)
+            causes[checkpoint] = damage
             continue
-        for damaged, cause in causes.items():
-            logger.warning("Checkpoint %s is damaged (%s): training goes on from %s.", damaged, cause, checkpoint)
+        for passed_over, cause in causes.items():
+            state = "cannot be used" if isinstance(cause, NoManifest) else "is damaged"
+            logger.warning("Checkpoint %s %s (%s): training goes on from %s.", passed_over, state, cause, checkpoint)
         return loaded
     if not causes:
         return None
     listed = ", ".join(f"{checkpoint.name}: {cause}" for checkpoint, cause in causes.items())
-    raise DamagedFile(
-        f"Every checkpoint in {folder} is damaged ({listed}): restore one from a copy, or delete the folder {folder} "
-        "to begin again, and run the same command."
-    )
+    begin_again = f"or delete the folder {folder} to begin again, and run the same command."
+    if any(isinstance(cause, NoManifest) for cause in causes.values()):
+        raise DamagedFile(
+            f"No checkpoint in {folder} can be used ({listed}): restore one from a copy with its manifest, finish the "
+            f"stage with the version that wrote them, {begin_again}"
+        )
+    raise DamagedFile(f"Every checkpoint in {folder} is damaged ({listed}): restore one from a copy, {begin_again}")
 
 
 def _facts(path: Path) -> dict[str, int | str]:

@@ -58,6 +58,7 @@ def test_until_the_worker_is_ready_and_while_it_is_silent_health_says_so_and_a_s
                 client.post("/api/v1/chat/completions", json=CHAT),
             ):
                 assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (503, True)
+            assert client.get("/health").json()["message"] == "The models are being loaded."
             os.kill(stopped, signal.SIGCONT)
             assert process.stdout.readline().startswith("Serving base")
             assert client.get("/health").status_code == 200
