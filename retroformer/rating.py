@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from itertools import combinations, groupby
 from typing import Protocol, TypeVar
 
-from retroformer.records import Key, PreferencePair, RatedReflection, Reflection, Returns
+from pydantic import BaseModel, ConfigDict
+
+from retroformer.records import Key, Message, PreferencePair, RatedReflection, Reflection, Returns
 from retroformer.store import Store
+
+
+class _Prompt(BaseModel):
+    """The part of a reflection that training asks for; reading the rest would cost half as much again."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    prompt: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +41,15 @@ class Rating(Returns):
 
     @property
     def reflection(self) -> Reflection:
-        """The whole reflection, read from JSON at each use."""
+        """The whole reflection, read from JSON at each use; needs records=True."""
         assert self.record is not None, "ratings are read with records=True where reflections are needed"
         return Reflection.model_validate_json(self.record)
+
+    @property
+    def prompt(self) -> tuple[Message, ...]:
+        """What the reflector was asked, read from JSON at each use; needs records=True."""
+        assert self.record is not None, "ratings are read with records=True where prompts are needed"
+        return _Prompt.model_validate_json(self.record).prompt
 
 
 class Compared(Protocol):
@@ -113,7 +129,7 @@ def preference_pairs(store: Store, arm: str) -> Iterator[PreferencePair]:
     for better, worse in preferences(ratings(store, arm, records=True)):
         yield PreferencePair(
             task_id=better.task_id,
-            prompt=better.reflection.prompt,
+            prompt=better.prompt,
             chosen=better.text,
             rejected=worse.text,
             margin=better.rating - worse.rating,

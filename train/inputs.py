@@ -34,7 +34,7 @@ def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
     with _open(experiment, "collect") as store:
         signs = Counter[str]()
         rated = counted(_rated(store, experiment), signs)
-        found = [(rating.reflection.prompt, rating.text) for rating in rated if rating.rating > 0]
+        found = [(rating.prompt, rating.text) for rating in rated if rating.rating > 0]
         _refuse_unrated(store, signs)
         if not found:
             raise MissingInput(
@@ -73,7 +73,7 @@ def rated(experiment: Experiment) -> list[RatedReflection]:
 def prompts(experiment: Experiment) -> list[Prompt]:
     """Each different prompt of the rated reflections once. Raises MissingInput where there is none."""
     with _open(experiment, "collect") as store:
-        found = list(dict.fromkeys(rating.reflection.prompt for rating in _rated(store, experiment)))
+        found = list(dict.fromkeys(rating.prompt for rating in _rated(store, experiment)))
         _refuse_unrated(store, found)
         return found
 
