@@ -1,7 +1,8 @@
 """Each unit of work is done once, charged once, and tried again where the infrastructure spoiled it."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from retroformer.experience import Budget, Experience
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.rating import rated_reflections
-from retroformer.records import Key, Memory, Outcome, Usage
+from retroformer.records import Key, Memory, Outcome, Task, Usage
 from retroformer.store import Store
-from tests.support.characters import CAPITAL, PRICE, ActorThatNeedsAdvice, School, Teacher, task
+from tests.support.characters import CAPITAL, PRICE, ActorThatNeedsAdvice, Riddle, School, Teacher, task
 
 
 @pytest.fixture
@@ -179,8 +180,26 @@ def test_arms_share_the_first_trial_and_nothing_else(store: Store) -> None:
     assert outcomes(store, "eval/a") == outcomes(store, "eval/b") == [(1, 0, "success")]
 
 
+class SchoolThatFills(School):
+    """Its first lessons last until three are given at once, and then a little longer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._full = asyncio.Event()
+
+    @asynccontextmanager
+    async def episode(self, subject: Task) -> AsyncIterator[Riddle]:
+        async with super().episode(subject) as riddle:
+            if self._open >= 3:
+                self._full.set()
+            await self._full.wait()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            yield riddle
+
+
 def test_no_more_episodes_are_open_than_there_are_slots(store: Store) -> None:
-    school = School()
+    school = SchoolThatFills()
     improve(experience(store, school, slots=3), 4, *"abcdefgh")
     assert school.most_at_once == 3
     assert school.opened == 8 * 5
