@@ -71,12 +71,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _processes_with(variable: str) -> list[str]:
     """The command lines of other processes with this variable; none where there is no /proc."""
     found = []
+    # Python's own, which ends with this process: it watches shared memory and semaphores.
+    tracker = b"from multiprocessing.resource_tracker import main"
     for process in Path("/proc").glob("[0-9]*"):
         try:
             variables, words = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
         except OSError:  # It has ended, or belongs to somebody else.
             continue
-        if process.name != str(os.getpid()) and variable.encode() in variables.split(b"\0"):
+        if process.name != str(os.getpid()) and tracker not in words and variable.encode() in variables.split(b"\0"):
             found.append(f"{process.name} {words.replace(bytes(1), b' ').decode(errors='replace')[:200]}")
     return found
 
