@@ -1,6 +1,8 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Both need Python 3.11 or newer, a C++ compiler and the package registry.
 PYTHON ?= python3
 VENV := .venv
+# Number of processes that share the test files: more than two cores have, as many tests wait for servers and timers.
+TEST_PROCESSES ?= 3
 # The newest Python that the suite passes on; `make test-newest NEWEST=/path/to/python` takes another.
 NEWEST ?= python3.13
 RUN := $(VENV)/bin/python
@@ -79,7 +81,7 @@ alternatives-1 alternatives-2 alternatives-3: alternatives-%: $(VENV)/.installed
 
 # The tests of the PostgreSQL store need its server (Debian: apt-get install postgresql); without it they are skipped.
 test: $(VENV)/.developing  ## the suite without what takes minutes: real parts, no GPU, no network
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.developing  ## what takes minutes
 	$(RUN) -m pytest -m slow
@@ -92,7 +94,7 @@ check: $(VENV)/.developing  ## formatting, lint, types and tests: what pre-commi
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) -m pyright
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 clean:
 	rm -rf $(VENV) .venv-newest runs

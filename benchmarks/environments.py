@@ -1,20 +1,20 @@
-"""How soon each environment is ready and how fast it plays, and ALFWorld's own wrapper beside it, text by text.
+"""Startup time and speed of each environment, and a comparison with ALFWorld's own wrapper, text by text.
 
     python benchmarks/environments.py [--data FOLDER] [--only alfworld hotpotqa] [--rounds 3] [--steps 40]
 
-FOLDER (else $RETROFORMER_DATA, else ../shared/data) holds `alfworld`, `hotpotqa`, `webshop` and `programming`; a part
-whose data are missing is skipped. All figures are CPU time (user and system, with ended child processes), so that other
-work on the machine disturbs little.
+FOLDER (else $RETROFORMER_DATA, else ../shared/data) holds `alfworld`, `hotpotqa`, `webshop` and `programming`; an
+environment whose data are missing is skipped. All figures are CPU time (user and system, with ended child processes),
+so that other work on the machine has little effect.
 
 ready       a fresh process, from its start to the first observation: interpreter, imports, list of tasks, game. First
-            with an empty cache, then once what can be cached is, and the part of that after the imports
-next task   the next task's first observation in a process that plays already, every task for the first time
-steps/s     steps of a seeded play, without the resets; for `programming` programs judged by hidden tests, and on the
-            clock, because sandboxed processes keep their CPU time to themselves: measure it on an idle machine
+            with an empty cache, then with a filled cache, and the part of the latter after the imports
+next task   first observation of the next task in a running process, each task for the first time
+steps/s     steps of seeded play, without the resets. For `programming`: programs judged by hidden tests, in wall time,
+            because the CPU time of sandboxed processes is not visible; measure it on an idle machine
 
-Only ALFWorld's own implementation installs beside ours (extra `alfworld`): WebShop's wants Java and spaCy, HotPotQA's
-is live Wikipedia, that of the programming tasks runs candidates unconfined. Both play the same games of one unpacked
-folder with the same actions, one right after the other, and every text is compared.
+Only ALFWorld's own implementation installs beside ours (extra `alfworld`): WebShop's needs Java and spaCy, HotPotQA's
+uses live Wikipedia, and that of the programming tasks runs candidates without a sandbox. Both ALFWorld implementations
+play the same games of one unpacked folder with the same actions in turn, and every text is compared.
 """
 
 import argparse
@@ -37,24 +37,24 @@ from typing import Any, NamedTuple, TypeVar
 
 import zstandard
 
-from retroformer.environments import section_of, taskset
+from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import EnvironmentFailure, MissingInput, RetroformerError
 from retroformer.protocols import Environment
 from retroformer.records import Task, Transition
 
 SPLIT, SPURIOUS = "valid_unseen", "fly to the moon"
-STOCK_GAMES = 4  # Played in a round.
+STOCK_GAMES = 4  # Games per round.
 
 T = TypeVar("T")
 
-Answer = tuple[str, tuple[str, ...], bool]  # An observation, the admissible commands, and whether the game is won.
+Answer = tuple[str, tuple[str, ...], bool]  # Observation, admissible commands, and True if the game is won.
 
-Choose = Callable[[Transition, Transition, random.Random], str]  # From the opening and the last answer.
+Choose = Callable[[Transition, Transition, random.Random], str]  # Action for the opening and the last transition.
 
 
-# What is ready is told by as little as possible: neither process imports anything of the other, or of this file.
+# Readiness is measured with minimal programs: neither imports anything of the other, or of this file.
 OURS = """
-from retroformer.environments import section_of, taskset
+from retroformer.environments.registry import section_of, taskset
 imported = cpu_seconds()
 source = taskset(section_of(json.loads(sys.argv[1])))
 tasks = source.tasks()
@@ -72,26 +72,26 @@ print(cpu_seconds(), cpu_seconds() - imported, "/".join(infos["extra.gamefile"][
 
 
 def cpu_seconds() -> float:
-    """Of this process so far, and of its children that have ended."""
+    """Return the CPU seconds of this process so far and of its ended children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 class World(NamedTuple):
-    """An environment to measure."""
+    """Environment to measure."""
 
     name: str
     section: dict[str, Any]
     choose: Choose
     folder: str = ""
-    """Of its data, inside the data folder; none where it makes its own."""
+    """Name of its folder inside the data folder; empty if it generates its data."""
     tasks: int = 12
     clock: Callable[[], float] = cpu_seconds
-    """Of steps: CPU time where the environment itself does the work."""
+    """Clock for steps: CPU time if the environment does the work in its own process."""
 
 
 class Speed(NamedTuple):
-    """CPU ms to the next task, and steps a CPU second."""
+    """CPU ms to the next task, and steps per CPU second."""
 
     next_task: float
     steps: float
@@ -133,14 +133,14 @@ WORLDS = (
 
 
 def timed(call: Callable[..., T], *arguments: Any, clock: Callable[[], float] = cpu_seconds) -> tuple[T, float]:
-    """What the call returns, and the seconds that it took."""
+    """Return the result of the call and the seconds it took."""
     started = clock()
     returned = call(*arguments)
     return returned, clock() - started
 
 
 def stock_environment(folder: str) -> Any:
-    """`alfworld.agents.environment.AlfredTWEnv` as its own scripts make it: every game of a split, one at a time."""
+    """Create `alfworld.agents.environment.AlfredTWEnv` as its own scripts do: all games of a split, batch size 1."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         from alfworld.agents.environment import get_environment
 
@@ -158,9 +158,9 @@ def stock_config(folder: str) -> dict[str, Any]:
 
 
 def in_fresh_process(program: str, cache: Path, *words: str) -> tuple[float, float, str]:
-    """The CPU ms of a process from its start, and since its imports, to the first observation; and the task's id."""
+    """Return the CPU ms of a process to the first observation, in total and after its imports, and the task id."""
     environment = os.environ | {"RETROFORMER_CACHE": str(cache), "ALFWORLD_DATA": str(cache)}
-    # Byte code is kept as pip keeps it for what it installs, also for a checkout.
+    # Cache byte code for a checkout, too, as pip does for installed packages.
     environment |= {"PYTHONPYCACHEPREFIX": os.environ["RETROFORMER_CACHE"], "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-c", f"import json, resource, sys\n{inspect.getsource(cpu_seconds)}{program}", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -171,14 +171,14 @@ def in_fresh_process(program: str, cache: Path, *words: str) -> tuple[float, flo
 
 
 def ready(section: dict[str, Any], cache: Path, task_id: str = "") -> tuple[float, float, float]:
-    """CPU ms of a fresh process, then of one that finds in the cache what can be there, whole and since its imports."""
+    """Return the CPU ms of a process with an empty cache, then with a filled cache, in total and after its imports."""
     words = (OURS, cache, json.dumps(section), task_id)
     first, (cached, imported, _) = in_fresh_process(*words)[0], in_fresh_process(*words)
     return first, cached, imported
 
 
 def play(world: World, section: dict[str, Any], steps: int, seed: int) -> Speed:
-    """A seeded play of other tasks in every round."""
+    """Measure seeded play; each round plays other tasks."""
     chance, source = random.Random(seed), taskset(section_of(section))
     tasks, environment = source.tasks(), source.environment()
     opening = environment.reset(tasks[-1])
@@ -196,17 +196,17 @@ def play(world: World, section: dict[str, Any], steps: int, seed: int) -> Speed:
 
 
 class Comparison(NamedTuple):
-    """One round of the stock wrapper and ours on the same games."""
+    """Figures of one round of the stock wrapper and ours on the same games."""
 
     stock: Speed
     ours: Speed
-    ours_cached: float  # CPU ms to the next game, where it was played before.
+    ours_cached: float  # CPU ms to the next game if it was played before.
     compared: int
     different: int
 
 
 def compare(environment: Any, section: dict[str, Any], steps: int, seed: int) -> Comparison:
-    """The stock wrapper plays its next games by chance; ours gets the same games and actions right after each."""
+    """Play the next games at random with the stock wrapper, and replay each game and its actions with ours."""
     source, chance = taskset(section_of(section)), random.Random(seed)
     ours, tasks = source.environment(), {task.id: task for task in source.tasks()}
     resets: tuple[list[float], list[float], list[float]] = ([], [], [])
@@ -219,29 +219,29 @@ def compare(environment: Any, section: dict[str, Any], steps: int, seed: int) ->
         resets[1].append(taken[0])
         stepping[1] += sum(taken[1:])
         resets[2].append(replay(source.environment(), tasks[game], ())[1][0])
-        different += sum(one != other for one, other in zip(mine, theirs, strict=True))
+        different += sum(own != other for own, other in zip(mine, theirs, strict=True))
         count, compared = count + len(actions), compared + len(mine)
-    stock, fresh, cached = (statistics.median(one) * 1000 for one in resets)
+    stock, fresh, cached = (statistics.median(seconds) * 1000 for seconds in resets)
     return Comparison(Speed(stock, count / stepping[0]), Speed(fresh, count / stepping[1]), cached, compared, different)
 
 
 def play_stock(environment: Any, chance: random.Random, steps: int) -> tuple[str, list[Answer], list[str], list[float]]:
-    """The stock wrapper's next game: id, answers, actions, and the CPU seconds of the reset and of each step."""
-    (told, infos), seconds = timed(environment.reset)
+    """Play the stock wrapper's next game; return its id, answers, actions, and the CPU seconds of reset and steps."""
+    (observations, infos), seconds = timed(environment.reset)
     taken, actions, game = [seconds], list[str](), "/".join(infos["extra.gamefile"][0].split("/")[-3:-1])
-    # Ours leaves the banner out, and offers nothing once a game is won.
-    answers: list[Answer] = [(told[0].partition("\n\n")[2], tuple(infos["admissible_commands"][0]), False)]
+    # Ours omits the banner, and offers no commands once a game is won.
+    answers: list[Answer] = [(observations[0].partition("\n\n")[2], tuple(infos["admissible_commands"][0]), False)]
     while len(actions) < steps and not answers[-1][2]:
         actions.append(chance.choice((*infos["admissible_commands"][0], SPURIOUS)))
-        (told, _, _, infos), seconds = timed(environment.step, [actions[-1]])
+        (observations, _, _, infos), seconds = timed(environment.step, [actions[-1]])
         taken.append(seconds)
         won = bool(infos["won"][0])
-        answers.append((told[0], () if won else tuple(infos["admissible_commands"][0]), won))
+        answers.append((observations[0], () if won else tuple(infos["admissible_commands"][0]), won))
     return game, answers, actions, taken
 
 
 def replay(environment: Environment, task: Task, actions: Sequence[str]) -> tuple[list[Answer], list[float]]:
-    """Our answers to a reset and these actions, and the CPU seconds of each."""
+    """Return our answers to a reset and these actions, and the CPU seconds of each."""
     answers, taken = list[Answer](), list[float]()
     for action in (None, *actions):
         seen, seconds = timed(environment.reset, task) if action is None else timed(environment.step, action)
@@ -252,7 +252,7 @@ def replay(environment: Environment, task: Task, actions: Sequence[str]) -> tupl
 
 @contextlib.contextmanager
 def unpacked(data: Path) -> Iterator[Path]:
-    """The split as a tree of files, which both read. Raises MissingInput."""
+    """Unpack the split as a tree of files that both can read. Raises MissingInput."""
     pack = data / f"{SPLIT}.tar.zst"
     if trees := sorted(data.glob(f"json_*/{SPLIT}")):
         yield trees[-1]
@@ -267,12 +267,12 @@ def unpacked(data: Path) -> Iterator[Path]:
             tarfile.open(fileobj=whole, mode="r|") as tree,
         ):
             tree.extractall(folder, filter="data")
-        (found,) = Path(folder).rglob(SPLIT)
-        yield found
+        (split_folder,) = Path(folder).rglob(SPLIT)
+        yield split_folder
 
 
 def against_stock(data: Path, rounds: int, steps: int, cache: Path) -> None:
-    """Print both, round by round, and the ratios of their medians. Raises MissingInput."""
+    """Print the figures of both, round by round, and the ratios of their medians. Raises MissingInput."""
     with unpacked(data) as split:
         section = {"name": "alfworld", "split": SPLIT, "data": str(split.parent), "max_steps": steps + 1}
         environment = stock_environment(str(split))
@@ -283,36 +283,47 @@ def against_stock(data: Path, rounds: int, steps: int, cache: Path) -> None:
             whole, imported, game = in_fresh_process(STOCK, cache, theirs)
             starts.append((whole, imported, *ready(section, cache, game)[1:]))
             played.append(compare(environment, section, steps, number))
-            one = played[-1]
+            latest = played[-1]
             print(
                 f"round {number}, stock | ours: ready {starts[-1][0]:.0f} | {starts[-1][2]:.0f} ms, once imported "
                 f"{starts[-1][1]:.0f} | {starts[-1][3]:.0f} ms, "
-                f"next game {one.stock.next_task:.0f} | {one.ours.next_task:.1f} ms, cached {one.ours_cached:.1f} ms, "
-                f"{one.stock.steps:.1f} | {one.ours.steps:.0f} steps/s",
+                f"next game {latest.stock.next_task:.0f} | {latest.ours.next_task:.1f} ms, cached "
+                f"{latest.ours_cached:.1f} ms, {latest.stock.steps:.1f} | {latest.ours.steps:.0f} steps/s",
                 flush=True,
             )
-    print(f"answers that differ       {sum(one.different for one in played)} of {sum(one.compared for one in played)}")
-    ratio("process ready, cached", [one[0] for one in starts], [one[2] for one in starts])
-    ratio("ready, imported, cached", [one[1] for one in starts], [one[3] for one in starts])
-    ratio("next game, never seen", [one.stock.next_task for one in played], [one.ours.next_task for one in played])
-    ratio("next game, once cached", [one.stock.next_task for one in played], [one.ours_cached for one in played])
-    ratio("steps/s", [one.ours.steps for one in played], [one.stock.steps for one in played])
+    different, compared = sum(c.different for c in played), sum(c.compared for c in played)
+    print(f"answers that differ       {different} of {compared}")
+    ratio("process ready, cached", [start[0] for start in starts], [start[2] for start in starts])
+    ratio("ready, imported, cached", [start[1] for start in starts], [start[3] for start in starts])
+    ratio(
+        "next game, never seen",
+        [comparison.stock.next_task for comparison in played],
+        [comparison.ours.next_task for comparison in played],
+    )
+    ratio(
+        "next game, once cached",
+        [comparison.stock.next_task for comparison in played],
+        [comparison.ours_cached for comparison in played],
+    )
+    ratio(
+        "steps/s", [comparison.ours.steps for comparison in played], [comparison.stock.steps for comparison in played]
+    )
 
 
 def ratio(what: str, more: Sequence[float], less: Sequence[float]) -> None:
-    each = ", ".join(f"{one / other:.1f}" for one, other in zip(more, less, strict=True))
+    each = ", ".join(f"{numerator / denominator:.1f}" for numerator, denominator in zip(more, less, strict=True))
     print(f"{what:25} {statistics.median(more) / statistics.median(less):7.1f} times the stock wrapper ({each})")
 
 
 def table(worlds: Sequence[World], data: Path, rounds: int, steps: int, cache: Path) -> None:
-    """Print one line for each environment; rounds go from one to the next, so all see the same machine."""
+    """Print a line for each environment; each round visits all of them, so all see the same machine load."""
     starts, speeds, skipped = dict[str, list[tuple[float, float, float]]](), dict[str, list[Speed]](), dict[str, str]()
     for number in range(rounds):
         for world in worlds:
             folder = {"data": str(data / world.folder)} if world.folder else {}
             try:
                 taskset(section_of(world.section | folder)).tasks()
-                if number == 0:  # Makes the byte code.
+                if number == 0:  # Creates the byte code.
                     ready(world.section | folder, cache)
                 with tempfile.TemporaryDirectory(dir=cache) as empty:
                     starts.setdefault(world.name, []).append(ready(world.section | folder, Path(empty)))
@@ -320,9 +331,9 @@ def table(worlds: Sequence[World], data: Path, rounds: int, steps: int, cache: P
             except RetroformerError as error:
                 skipped[world.name] = str(error)
     print(f"{'CPU ms':20} {'ready first':>11} {'cached':>8} {'imported':>9} {'next task':>10} {'steps/s':>9}")
-    for name, found in starts.items():
-        first, cached, imported = (statistics.median(one) for one in zip(*found, strict=True))
-        next_task, rate = (statistics.median(one) for one in zip(*speeds[name], strict=True))
+    for name, times in starts.items():
+        first, cached, imported = (statistics.median(values) for values in zip(*times, strict=True))
+        next_task, rate = (statistics.median(values) for values in zip(*speeds[name], strict=True))
         print(f"{name:20} {first:11.0f} {cached:8.0f} {imported:9.0f} {next_task:10.1f} {rate:9.1f}")
     print(*(f"{name:20} skipped: {why}\n" for name, why in skipped.items()), sep="", end="")
 

@@ -1,33 +1,33 @@
-"""Peak memory and seconds of an update: our PPO, and the last PPOTrainer that TRL had (1.12), in one run.
+"""Peak memory and seconds per update of our PPO and of TRL's last PPOTrainer (1.12), in one run.
 
     python benchmarks/ppo.py [--batch 8] [--micro-batch 4] [--draw 4] [--prompt 128] [--response 16] [--epochs 4]
                              [--updates 3] [--rounds 1] [--trl-python PYTHON] [--only ours trl lean]
 
-Both train the embedded model on a CPU with one thread. Each side of each round is a fresh process, so that its peak is
-its own. TRL 1.12 gets an environment of its own in the cache, made on the first run; no later TRL has PPO. At the sizes
+Both train the embedded model on a CPU with one thread. Each side of each round is a fresh process, so that peaks
+do not mix. TRL 1.12 gets its own environment in the cache, created on the first run; no later TRL has PPO. At the sizes
 above TRL's process takes about 5 GiB; memory grows with micro-batch times length.
 
 Equal on both sides: the versions of all other libraries; the base (`train.base.load_base`: NF4 with double
 quantisation, compute in bfloat16, plain attention, and the guard for 4-bit gradients on CPUs); the adapters of policy,
-reference and reward model, in fp32; prompts, all of one length, so nobody pads; responses, none of which ends before
-the limit (tokens drawn are counted and compared); batch, micro-batch, one optimiser step for each pass over the batch;
-all weights of losses. Nothing is checkpointed, logged to files or loaded by workers.
+reference and reward model, in fp32; prompts, all of one length, so there is no padding; responses, none of which ends
+before the limit (sampled tokens are counted and compared); batch, micro-batch, one optimiser step per pass over the
+batch; all loss weights. Nothing is checkpointed, logged to files or loaded by workers.
 
-Not equal is how PPO is built. Ours has one base for all roles, a value head on the policy's trunk, logits of response
-tokens alone, and reads old log-probabilities with a pass of their own. TRL's has two models more, for values and for
-scores, each with a base of its own; it trains the value model's adapter beside the policy's, makes logits of every
-position, and keeps those that responses were drawn from; and it computes adapters in fp32, since it turns no autocast
-on (ACCELERATE_MIXED_PRECISION=bf16 in the environment does). It is set up in two ways:
+The designs of PPO differ. Ours has one base for all roles, a value head on the policy's trunk, logits of response
+tokens only, and a separate pass for old log-probabilities. TRL's has two more models, for values and for scores, each
+with its own base; it trains the value model's adapter beside the policy's, computes logits of every position, and
+keeps those that responses were sampled from; and it computes adapters in fp32, since it enables no autocast
+(ACCELERATE_MIXED_PRECISION=bf16 in the environment does). It is set up in two ways:
 
-trl     as TRL means it to be used with adapters (`model_adapter_name`, `ref_adapter_name`), in its leanest settings:
-        rollouts in micro-batches, no cache in training. Score heads get their input in fp32, without which it fails.
-lean    the best that its user could do around it: value and reward model are handed the policy's frozen weights, and
-        the value model trains its head alone, so no gradient goes through its trunk. Another, weaker critic.
+trl     as TRL intends it for adapters (`model_adapter_name`, `ref_adapter_name`), with its leanest settings: rollouts
+        in micro-batches, no cache in training. Score heads get fp32 input; without it TRL fails.
+lean    the best a user could do on top of TRL: value and reward model share the policy's frozen weights, and the
+        value model trains only its head, so no gradient goes through its trunk. This is a weaker critic.
 
 seconds    CPU time of the process (user and system) between the ends of updates, so that other work on the machine
-           disturbs little; and on the clock. Medians over all updates of all rounds.
-tensors    the most bytes of tensors alive at once in an update of two epochs, counted in one more process, not timed
-process    the highest resident memory of a timed process, libraries and loading included
+           has little effect; and wall time. Medians over all updates of all rounds.
+tensors    peak bytes of live tensors in an update of two epochs, counted in one more process that is not timed
+process    peak resident memory of a timed process, including libraries and loading
 """
 
 import argparse
@@ -46,33 +46,33 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from retroformer.cache import cache_folder
-from retroformer.config import Experiment
-from retroformer.config_file import load
-from retroformer.embedded_model import base_model_folder
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
+from retroformer.files.cache import cache_folder
+from retroformer.models.embedded import base_model_folder
 
 ROOT = Path(__file__).parents[1]
 TRL = "trl==1.12.0"
-PAGE = "page.yaml"
+CONFIG_FILE = "config.yaml"
 NAMES = ("ours", "trl", "lean")
 GIB = 1024**3
 AIM_MEMORY, AIM_SPEED = 0.5, 2.0
 
 
 class Figures(NamedTuple):
-    """Of one process."""
+    """Measurements of one process."""
 
     cpu_seconds: list[float]
-    """Of each update."""
+    """CPU seconds of each update."""
     wall_seconds: list[float]
     resident_bytes: int
     tensor_bytes: int
-    """0 where they were not counted."""
+    """Peak bytes of live tensors; 0 if not counted."""
     tokens_drawn: int
 
 
 class Laps:
-    """CPU and wall seconds from one call to the next."""
+    """CPU and wall seconds between calls."""
 
     def __init__(self) -> None:
         self.cpu_seconds: list[float] = []
@@ -87,37 +87,37 @@ class Laps:
 
 
 def measure(name: str, folder: Path, *, count_tensors: bool) -> Figures:
-    """One side in this process. What is counted is slower, so its seconds tell nothing."""
+    """Measure one side in this process. Counting tensors slows it down, so its seconds are then meaningless."""
     from benchmarks.ppo_sides import SIDES
-    from train.rehearsal import LiveBytes, tensors_of
+    from train.plan.live_bytes import LiveBytes, tensors_of
 
-    experiment, drawn = load(folder / PAGE), list[int]()
+    experiment, drawn = load(folder / CONFIG_FILE), list[int]()
     if count_tensors:
-        # The first pass makes the optimiser's state, the second has it in memory from its start.
+        # The first pass creates the optimiser's state; the second has it in memory from the start.
         once = experiment.train.ppo.model_copy(update={"updates": 1, "epochs": 2})
         experiment = experiment.model_copy(update={"train": experiment.train.model_copy(update={"ppo": once})})
     ready = SIDES[name](experiment, folder)
 
     def count_drawn(_: Any, __: Any, read: Any) -> None:
-        # Rollouts make logits of the next token alone, training of more.
+        # Rollouts compute logits of the next token only, training of more tokens.
         if read.logits.shape[1] == 1:
             drawn.append(len(read.logits))
 
     ready.language_model.register_forward_hook(count_drawn)
-    known = (tensor for model in ready.models for tensor in tensors_of(model))
-    with LiveBytes(known) if count_tensors else nullcontext() as live:
+    model_tensors = (tensor for model in ready.models for tensor in tensors_of(model))
+    with LiveBytes(model_tensors) if count_tensors else nullcontext() as live:
         laps = Laps()
         ready.train(laps)
     return Figures(laps.cpu_seconds, laps.wall_seconds, _highest_resident(), live.peak if live else 0, sum(drawn))
 
 
 def _highest_resident() -> int:
-    """Bytes. From /proc, since `ru_maxrss` of a process begins with that of the one that started it."""
+    """Return peak resident bytes, from /proc: `ru_maxrss` starts at the value of the parent process."""
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 
 
 def in_fresh_process(name: str, python: Path, folder: Path, *, count_tensors: bool = False) -> Figures:
-    """One side's figures. Ends the benchmark where the process fails."""
+    """Return the figures of one side, measured in a fresh process. Exits if the process fails."""
     command = [str(python), __file__, "--side", name, "--folder", str(folder)]
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment = os.environ | settings | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
@@ -129,36 +129,36 @@ def in_fresh_process(name: str, python: Path, folder: Path, *, count_tensors: bo
 
 
 def prepare(folder: Path, arguments: argparse.Namespace) -> Experiment:
-    """Write the page that sets every size, the adapters, and the prompts: noise, for costs do not depend on words."""
+    """Write the config with all sizes, the adapters, and random prompts: costs do not depend on the words."""
     import torch
 
     from benchmarks.ppo_sides import PROMPTS, REWARD, SFT
-    from train.architecture import read_config
-    from train.rehearsal import fresh_adapter
+    from train.plan.rehearsal import fresh_adapter
+    from train.plan.shape import read_config
 
     base = base_model_folder(arguments.base_model)
     ppo = {"learning_rate": 1.4e-5, "epochs": arguments.epochs, "updates": arguments.updates}
     ppo |= {"batch_size": arguments.batch, "micro_batch_size": arguments.micro_batch}
     ppo |= {"draw_batch_size": arguments.draw}
-    page = {
+    config = {
         "run": "benchmark",
         "environment": {"name": "alfworld", "source": "generated"},
         "reflector": {"max_new_tokens": arguments.response},
         "train": {"base_model": str(base), "report_to": "none", "ppo": ppo},
     }
-    (folder / PAGE).write_text(yaml.safe_dump(page))
-    experiment = load(folder / PAGE)
+    (folder / CONFIG_FILE).write_text(yaml.safe_dump(config))
+    experiment = load(folder / CONFIG_FILE)
     torch.manual_seed(experiment.seed)
     for name in (SFT, REWARD):
         fresh_adapter(experiment, folder / name, scores=name == REWARD)
-    words = read_config(str(base)).config.vocab_size
+    words = read_config(str(base)).vocab_size
     prompts = torch.randint(3, words, (arguments.batch * arguments.updates, arguments.prompt))
     (folder / PROMPTS).write_text(json.dumps(prompts.tolist()))
     return experiment
 
 
 def trl_environment() -> Path:
-    """The Python of an environment that has TRL 1.12 and finds all else in ours; made if it is not there."""
+    """Return the Python of an environment with TRL 1.12 that takes all else from ours; created if missing."""
     folder = cache_folder() / TRL.replace("==", "-")
     python, finished = folder / "bin" / "python", folder / "finished"
     if not finished.exists():
@@ -166,7 +166,7 @@ def trl_environment() -> Path:
         subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", TRL]
         subprocess.run(pip, check=True)
-        # Its own packages come first, then those of the folder that a .pth file names.
+        # Its own packages take precedence over those of the folder in the .pth file.
         packages = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
         (Path(packages) / "ours.pth").write_text(sysconfig.get_path("purelib"))
         finished.touch()
@@ -174,7 +174,7 @@ def trl_environment() -> Path:
 
 
 class Summary(NamedTuple):
-    """Of one side in all rounds."""
+    """Medians of one side over all rounds."""
 
     cpu_seconds: float
     wall_seconds: float
@@ -183,21 +183,21 @@ class Summary(NamedTuple):
 
 
 def summarise(rounds: Sequence[Figures], counted: Figures) -> Summary:
-    cpu = statistics.median(second for one in rounds for second in one.cpu_seconds)
-    wall = statistics.median(second for one in rounds for second in one.wall_seconds)
-    return Summary(cpu, wall, counted.tensor_bytes, statistics.median(one.resident_bytes for one in rounds))
+    cpu = statistics.median(second for figures in rounds for second in figures.cpu_seconds)
+    wall = statistics.median(second for figures in rounds for second in figures.wall_seconds)
+    return Summary(cpu, wall, counted.tensor_bytes, statistics.median(figures.resident_bytes for figures in rounds))
 
 
 def report(sides: Mapping[str, Summary]) -> None:
     print(f"{'':6}{'CPU-s/update':>14}{'wall s':>10}{'tensors GiB':>14}{'process GiB':>14}")
-    for name, one in sides.items():
-        memory = f"{one.tensor_bytes / GIB:14.2f}{one.resident_bytes / GIB:14.2f}"
-        print(f"{name:6}{one.cpu_seconds:14.2f}{one.wall_seconds:10.1f}{memory}")
+    for name, summary in sides.items():
+        memory = f"{summary.tensor_bytes / GIB:14.2f}{summary.resident_bytes / GIB:14.2f}"
+        print(f"{name:6}{summary.cpu_seconds:14.2f}{summary.wall_seconds:10.1f}{memory}")
     for name, other in sides.items():
         mine = sides.get("ours")
         if mine and name != "ours":
-            tensors, process = (one / two for one, two in zip(mine[2:], other[2:], strict=True))
-            cpu, wall = (two / one for one, two in zip(mine[:2], other[:2], strict=True))
+            tensors, process = (ours / theirs for ours, theirs in zip(mine[2:], other[2:], strict=True))
+            cpu, wall = (theirs / ours for ours, theirs in zip(mine[:2], other[:2], strict=True))
             memory = f"peak memory {tensors:.2f} of tensors, {process:.2f} of the process"
             speed = f"updates a second {cpu:.2f} by CPU time, {wall:.2f} by the clock"
             print(f"ours / {name}: {memory} (aim: at most {AIM_MEMORY})")
@@ -205,7 +205,7 @@ def report(sides: Mapping[str, Summary]) -> None:
 
 
 def compare(chosen: argparse.Namespace) -> None:
-    """Print each process's figures as they come, then the table and the ratios."""
+    """Print the figures of each process as it ends, then the table and the ratios."""
     sizes = f"batch {chosen.batch} in micro-batches of {chosen.micro_batch}, {chosen.epochs} epochs"
     sizes += f", {chosen.draw or chosen.micro_batch} drawn at once"
     print(f"{sizes}, {chosen.prompt} tokens of prompt, {chosen.response} of response")
@@ -218,11 +218,11 @@ def compare(chosen: argparse.Namespace) -> None:
         prepare(work, chosen)
         for number in range(chosen.rounds):
             for name in chosen.only:
-                one = in_fresh_process(name, python[name], work)
-                timed[name].append(one)
-                updates = ", ".join(f"{cpu:.1f}" for cpu in one.cpu_seconds)
+                figures = in_fresh_process(name, python[name], work)
+                timed[name].append(figures)
+                updates = ", ".join(f"{cpu:.1f}" for cpu in figures.cpu_seconds)
                 print(f"round {number}, {name}: CPU-s {updates}  (load {os.getloadavg()[0]:.1f})", flush=True)
-        if len({one.tokens_drawn for rounds in timed.values() for one in rounds}) > 1:
+        if len({figures.tokens_drawn for rounds in timed.values() for figures in rounds}) > 1:
             sys.exit("The sides drew different numbers of tokens, so nothing was compared.")
         counted = {name: in_fresh_process(name, python[name], work, count_tensors=True) for name in chosen.only}
     report({name: summarise(timed[name], counted[name]) for name in chosen.only})
@@ -232,14 +232,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--micro-batch", type=int, default=4)
-    parser.add_argument("--draw", type=int, help="responses drawn at once; as many as a micro-batch if not said")
+    parser.add_argument("--draw", type=int, help="responses sampled at once (default: the micro-batch)")
     parser.add_argument("--prompt", type=int, default=128, help="tokens")
     parser.add_argument("--response", type=int, default=16, help="tokens")
     parser.add_argument("--epochs", type=int, default=4, help="passes over a batch")
     parser.add_argument("--updates", type=int, default=3, help="of each process")
     parser.add_argument("--rounds", type=int, default=1, help="fresh processes of each side")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
-    parser.add_argument("--base-model", default="embedded", help="as on a page: a folder, or a hub's name")
+    parser.add_argument("--base-model", default="embedded", help="as in a config: a folder, or a name on the hub")
     parser.add_argument("--trl-python", type=Path, help="an environment with trl 1.12 and retroformer's other needs")
     parser.add_argument("--side", choices=NAMES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

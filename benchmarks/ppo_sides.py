@@ -1,4 +1,4 @@
-"""The trainers that `benchmarks/ppo.py` compares, each made from the same page, adapters and prompts."""
+"""Trainers that `benchmarks/ppo.py` compares, built from the same config, adapters and prompts."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -8,34 +8,36 @@ from typing import Any, NamedTuple
 from peft import PeftModel
 from torch import nn
 
-from retroformer.config import Experiment
+from retroformer.experiment.config import Experiment
 from train.base import keep_trainables_in_fp32, load_base, load_tokenizer
+from train.stage_kinds import VALUE_WEIGHT
 
 PROMPTS, SFT, REWARD = "prompts.json", "sft", "reward"
 
 
 class Ready(NamedTuple):
-    """A loaded trainer."""
+    """Loaded trainer."""
 
     models: Iterable[nn.Module]
-    """All whose weights are in memory."""
+    """All models whose weights are in memory."""
     language_model: Any
-    """That of the policy, from which responses are drawn."""
+    """Language model of the policy, which samples the responses."""
     train: Callable[[Callable[[], None]], None]
-    """Takes all updates, and calls its argument at the end of each."""
+    """Function that runs all updates and calls its argument after each."""
 
 
 def ours(experiment: Experiment, folder: Path) -> Ready:
-    """The loop of `python -m train ppo`."""
-    from train.ppo import make_optimizer, ppo
-    from train.sampling import draw_of
-    from train.shared_base import load_shared_base
+    """Load the loop of `retroformer train ppo`."""
+    from train.rl.optimizer import make_optimizer
+    from train.rl.ppo import ppo
+    from train.rl.sampling import draw_of
+    from train.rl.shared_base import SharedBase
 
-    page, settings = experiment.train, experiment.train.ppo
-    model = load_shared_base(page, folder / SFT, folder / REWARD)
+    config, settings = experiment.train, experiment.train.ppo
+    model = SharedBase(load_base(config), folder / SFT, folder / REWARD)
     language_model: Any = model.language_model.get_base_model()
-    # No token is the end of a turn, so every response is as long as it may be.
-    draw = draw_of(experiment, settings, load_tokenizer(page))._replace(eos_id=language_model.config.vocab_size)
+    # No token ends a turn, so every response has the maximum length.
+    draw = draw_of(experiment, settings, load_tokenizer(config))._replace(eos_id=language_model.config.vocab_size)
     optimizer = make_optimizer(model, settings)
     prompts = json.loads((folder / PROMPTS).read_text())
 
@@ -47,13 +49,13 @@ def ours(experiment: Experiment, folder: Path) -> Ready:
 
 
 def trl(experiment: Experiment, folder: Path) -> Ready:
-    """TRL's trainer: policy and reference on one base, value and reward model on one of their own each."""
+    """Load TRL's trainer: policy and reference on one base, value and reward model each on their own base."""
     policy, value, reward = _policy(experiment, folder), _scorer(experiment, folder), _scorer(experiment, folder)
     return _theirs(experiment, folder, policy, value, reward.requires_grad_(False))
 
 
 def lean(experiment: Experiment, folder: Path) -> Ready:
-    """The same with one set of frozen weights, and a value model of which the head alone is trained."""
+    """Load the same trainer with one set of frozen weights and a value model that trains only its head."""
     policy, value, reward = _policy(experiment, folder), _scorer(experiment, folder), _scorer(experiment, folder)
     for scorer in (value, reward):
         scorer.requires_grad_(False)
@@ -75,18 +77,18 @@ def _policy(experiment: Experiment, folder: Path) -> Any:
 
 
 def _scorer(experiment: Experiment, folder: Path) -> Any:
-    """A sequence classifier with the reward model's adapter inside, ready to be trained."""
+    """Return a trainable sequence classifier that contains the reward model's adapter."""
     base = load_base(experiment.train, scores=True)
-    # Unwrapped: the trunk that TRL finds in a peft model is the whole classifier, which would score twice.
+    # Unwrap it: in a peft model, TRL takes the whole classifier for the trunk and would score twice.
     scorer: Any = PeftModel.from_pretrained(base, folder / REWARD, is_trainable=True).get_base_model()
     keep_trainables_in_fp32(scorer)
-    # The one hook: hidden states are in bfloat16, and the head that is trained is not.
+    # The only hook: hidden states are in bfloat16, the trained head is not.
     scorer.score.float().register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
     return scorer
 
 
 def share_frozen_weights(scorer: nn.Module, owner: nn.Module) -> None:
-    """Let the weights of the scorer's trunk be those of `owner`, so that its own copies are freed."""
+    """Replace the weights of the scorer's trunk with those of `owner`, which frees its own copies."""
     theirs = dict(owner.named_modules())
     for name, module in scorer.named_modules():
         if "lora_" in name or name.startswith("score"):
@@ -147,7 +149,7 @@ def _their_settings(experiment: Experiment, folder: Path) -> Any:
         kl_estimator="k1",
         cliprange=settings.clip,
         cliprange_value=settings.clip,
-        vf_coef=settings.value_weight,
+        vf_coef=VALUE_WEIGHT,
         gamma=settings.gamma,
         lam=settings.lam,
         model_adapter_name="policy",

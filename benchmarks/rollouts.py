@@ -1,14 +1,13 @@
-"""How fast rollouts go: many at once against one at a time, and against what a pure load generator gets.
+"""Speed of rollouts: concurrent against sequential, and against a pure load generator.
 
     python benchmarks/rollouts.py                                  a local endpoint of fixed latency, ReAct actor
     python benchmarks/rollouts.py configs/alfworld.yaml actor.kind=household actor.endpoint.api=completions ...
-                                                                   the endpoint and the actor of an experiment page
+                                                                   the endpoint and the actor of a config
 
-A first pass, not timed, starts the environments and records each request of each rollout. The load generator sends the
-very same requests with bare httpx: no environment, no store, no parsing, no client library. What depends on what stays
-the same: the requests of a rollout one after the other, as many rollouts side by side. So its rate is the most that
-any actor could get from this endpoint with these prompts. Rounds of ours and of the generator alternate, and medians
-are compared.
+A first, untimed pass starts the environments and records each request of each rollout. The load generator sends the
+same requests with plain httpx: no environment, no store, no parsing, no client library. The order stays the same: the
+requests of a rollout are sequential, and as many rollouts run concurrently. So its rate is the highest that any actor
+could reach with this endpoint and these prompts. Rounds of ours and of the generator alternate; medians are compared.
 """
 
 import argparse
@@ -28,17 +27,18 @@ from typing import Any
 
 import httpx
 
-from retroformer.assembly import Parts, chosen_tasks, make_actor, parts, read_page
-from retroformer.config import Collect, Endpoint
+from retroformer.agents.baseline import NoReflector
+from retroformer.endpoint.model import LanguageModel
 from retroformer.experience import Budget, Experience
+from retroformer.experiment.parts import Parts, chosen_tasks, load_config, make_actor, parts
+from retroformer.experiment.sections.collect import Collect
+from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.ledger import Ledger
-from retroformer.llm import LanguageModel
 from retroformer.protocols import Actor, Agent
 from retroformer.records import Key, Memory, Message, Outcome, Task, Usage
-from retroformer.reflectors.baseline import NoReflector
 from retroformer.store import Store
 
-PAGE = """
+CONFIG = """
 run: benchmark
 environment: {name: alfworld, source: generated, max_steps: 50}
 loop: {actions: 12, repetitions: 12, retries: 0}
@@ -46,7 +46,7 @@ actor: {kind: react, endpoint: {model: fixed-latency}}
 """
 
 Chains = dict[str, list[dict[str, Any]]]
-"""The requests of every task's rollout, in their order."""
+"""Requests of each task's rollout, in order."""
 
 _TASK: ContextVar[str] = ContextVar("task")
 _SEEN = re.compile(r"you see ([^\n]*)\.")
@@ -54,7 +54,7 @@ _ASKED = re.compile(r"Thought (\d+):\s*$")
 
 
 class RecordingModel(LanguageModel):
-    """Sends what it is asked to, and notes the request for the task that is being played."""
+    """Language model that records each request under the task being played."""
 
     chains: Chains
 
@@ -72,7 +72,7 @@ class RecordingModel(LanguageModel):
 
 
 class RecordingConnections:
-    """Opens models that record."""
+    """Connections that open recording models."""
 
     def __init__(self, base_url: str | None, chains: Chains) -> None:
         self._base_url, self._chains = base_url, chains
@@ -90,24 +90,26 @@ class RecordingConnections:
 
 
 async def side_by_side(work: Iterable[Callable[[], Awaitable[object]]], concurrency: int) -> float:
-    """Seconds that the work takes with so many pieces in flight."""
+    """Return the seconds that the work takes with at most `concurrency` pieces in flight."""
     slots = asyncio.Semaphore(concurrency)
 
-    async def one(piece: Callable[[], Awaitable[object]]) -> None:
+    async def run_piece(piece: Callable[[], Awaitable[object]]) -> None:
         async with slots:
             await piece()
 
     started = time.perf_counter()
-    await asyncio.gather(*(one(piece) for piece in work))
+    await asyncio.gather(*(run_piece(piece) for piece in work))
     return time.perf_counter() - started
 
 
-async def play(made: Parts, actor: Actor, store: Store, tasks: Sequence[Task], concurrency: int) -> float:
-    """Rollouts a second, stored like those of `collect`."""
+async def play(components: Parts, actor: Actor, store: Store, tasks: Sequence[Task], concurrency: int) -> float:
+    """Return rollouts per second; they are stored like those of `collect`."""
     arm = f"round {time.time_ns()}"
-    loop, budget = made.experiment.loop, Budget(Collect(), Usage)
+    loop, budget = components.experiment.loop, Budget(Collect(), Usage)
     slots = asyncio.Semaphore(concurrency)
-    experience = Experience(Ledger(store), arm, made.pool, Agent(actor, NoReflector()), loop, 0, budget, slots=slots)
+    experience = Experience(
+        Ledger(store), arm, components.pool, Agent(actor, NoReflector()), loop, 0, budget, slots=slots
+    )
 
     def rollout(task: Task) -> Callable[[], Awaitable[object]]:
         async def played() -> None:
@@ -124,7 +126,7 @@ async def play(made: Parts, actor: Actor, store: Store, tasks: Sequence[Task], c
 async def generate_load(
     base_url: str, path: str, chains: Sequence[Sequence[dict[str, Any]]], concurrency: int
 ) -> float:
-    """Chains of requests a second, with nothing between an answer and the next request."""
+    """Return chains of requests per second, with no work between a response and the next request."""
     ready = [[json.dumps(body).encode() for body in chain] for chain in chains]
     headers = {"content-type": "application/json", "authorization": "Bearer none"}
     limits = httpx.Limits(max_connections=concurrency)
@@ -140,19 +142,19 @@ async def generate_load(
         return len(chains) / await side_by_side([replay(chain) for chain in ready], concurrency)
 
 
-async def measure(arguments: argparse.Namespace, page_words: Sequence[str]) -> None:
+async def measure(arguments: argparse.Namespace, config_words: Sequence[str]) -> None:
     """Print the table and the two ratios."""
-    page = read_page(page_words, "python benchmarks/rollouts.py [EXPERIMENT.yaml key=value ...]")
+    config = load_config(Path(config_words[0]), config_words[1:])
     with tempfile.TemporaryDirectory() as folder:
         store = Store(f"sqlite:///{folder}/experience.db", "benchmark")
-        async with parts(page, asks_reflector=False) as made:
-            tasks = chosen_tasks(page.experiment, arguments.tasks)
-            endpoint = page.experiment.actor.endpoint
-            base_url = endpoint.base_url or str(made.connections.base_url)
+        async with parts(config, asks_reflector=False) as components:
+            tasks = chosen_tasks(config.experiment, arguments.tasks)
+            endpoint = config.experiment.actor.endpoint
+            base_url = endpoint.base_url or str(components.connections.base_url)
             path = "chat/completions" if endpoint.api == "chat" else "completions"
             recorded: Chains = {}
-            recording = RecordingConnections(made.connections.base_url, recorded)
-            await play(made, make_actor(page.experiment, recording), store, tasks, arguments.concurrency)  # type: ignore[arg-type]
+            recording = RecordingConnections(components.connections.base_url, recorded)
+            await play(components, make_actor(config.experiment, recording), store, tasks, arguments.concurrency)  # type: ignore[arg-type]
             await recording.close()
             chains = [recorded[task.id] for task in tasks]
             few = tasks[: max(2, arguments.tasks // arguments.concurrency)]
@@ -160,9 +162,9 @@ async def measure(arguments: argparse.Namespace, page_words: Sequence[str]) -> N
             print(f"{len(tasks)} rollouts, {calls} calls, {arguments.concurrency} at once, {os.cpu_count()} cores")
             ours, most, alone = [], [], []
             for number in range(arguments.rounds):
-                ours.append(await play(made, made.actor, store, tasks, arguments.concurrency))
+                ours.append(await play(components, components.actor, store, tasks, arguments.concurrency))
                 most.append(await generate_load(base_url, path, chains, arguments.concurrency))
-                alone.append(await play(made, made.actor, store, few, 1))
+                alone.append(await play(components, components.actor, store, few, 1))
                 print(
                     f"round {number}: ours {ours[-1]:.2f}/s  load generator {most[-1]:.2f}/s  alone {alone[-1]:.2f}/s"
                 )
@@ -175,7 +177,7 @@ async def measure(arguments: argparse.Namespace, page_words: Sequence[str]) -> N
 
 @contextlib.asynccontextmanager
 async def fixed_latency_endpoint(milliseconds: float, capacity: int) -> AsyncIterator[str]:
-    """An OpenAI-compatible server in a process of its own, so that it takes no time from the event loop under test."""
+    """Run an OpenAI-compatible server in a separate process, so that the event loop under test loses no time to it."""
     command = [sys.executable, __file__, "--endpoint", f"--latency-ms={milliseconds}", f"--capacity={capacity}"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
@@ -209,7 +211,7 @@ async def serve(milliseconds: float, capacity: int) -> None:
 
 
 def completion(body: dict[str, Any]) -> dict[str, Any]:
-    """The next step of a ReAct attempt: one place of the room after the other."""
+    """Return the next step of a ReAct attempt, which visits one place of the room after another."""
     prompt = body["messages"][-1]["content"]
     places = re.findall(r"([a-z]+ \d+)", _SEEN.findall(prompt)[0])
     number = int(_ASKED.findall(prompt)[0])
@@ -224,19 +226,19 @@ def completion(body: dict[str, Any]) -> dict[str, Any]:
 async def main(arguments: argparse.Namespace) -> None:
     if arguments.endpoint:
         await serve(arguments.latency_ms, arguments.capacity)
-    elif arguments.page:
-        await measure(arguments, arguments.page)
+    elif arguments.config:
+        await measure(arguments, arguments.config)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            page = Path(folder) / "benchmark.yaml"
-            page.write_text(PAGE)
+            config = Path(folder) / "benchmark.yaml"
+            config.write_text(CONFIG)
             async with fixed_latency_endpoint(arguments.latency_ms, arguments.capacity) as url:
-                await measure(arguments, [str(page), f"actor.endpoint.base_url={url}"])
+                await measure(arguments, [str(config), f"actor.endpoint.base_url={url}"])
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("page", nargs="*", metavar="EXPERIMENT.yaml key=value", help="without one, a local endpoint")
+    parser.add_argument("config", nargs="*", metavar="EXPERIMENT.yaml key=value", help="without one, a local endpoint")
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,15 +1,15 @@
-"""Tokens per CPU-second of our worker and of FastChat's own, at 1, 4 and 16 clients; and what an agent's turns cost.
+"""Tokens per CPU-second of our worker and of FastChat's own, at 1, 4 and 16 clients; and the cost of an agent's turns.
 
     python benchmarks/serving.py [--clients 1 4 16] [--new-tokens 64] [--dtype float32] [--ours-only]
     python benchmarks/serving.py --turns                           16 players with an adapter, against plain generation
 
 Both serve the embedded model behind FastChat's controller and API server, one torch thread each. The prompts have
-about 900 tokens, most of them shared, as those of rollouts of one agent have. What counts is the CPU time of all
-server processes (/proc/PID/stat), so other work on the machine disturbs little. FastChat's worker does not run on
-current transformers: it gets an environment of its own in the cache, made on the first run.
+about 900 tokens, most of them shared, as in rollouts of one agent. The measure is the CPU time of all server processes
+(/proc/PID/stat), so other work on the machine has little effect. FastChat's worker does not run on current
+transformers: it gets its own environment in the cache, created on the first run.
 
-A turn asks for one short line; its prompt, of 100 to 400 tokens, is that of the last turn and about 20 tokens more.
-Plain generation is transformers' `generate` with peft's layers, one call at a time, nothing kept between calls.
+A turn asks for one short line; its prompt, of 100 to 400 tokens, extends that of the last turn by about 20 tokens.
+Plain generation is transformers' `generate` with peft's layers, one call at a time, with no cache between calls.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from typing import Any
 
 import httpx
 
-from retroformer.cache import cache_folder
-from retroformer.embedded_model import base_model_folder
+from retroformer.files.cache import cache_folder
+from retroformer.models.embedded import base_model_folder
 
 STOCK_PACKAGES = ("fschat[model_worker]==0.2.36", "transformers==4.57.6", "torch==2.13.0", "peft", "accelerate")
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ THINGS = ("a mug", "a book", "two pencils", "a vase and a key", "nothing", "a pl
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one server under one load."""
+    """Measurements of one server under one load."""
 
     clients: int
     requests: int
@@ -59,7 +59,7 @@ class Figures:
 
 
 class Server:
-    """Server processes that run, and the endpoint that they are."""
+    """Running server processes and their endpoint."""
 
     def __init__(self, url: str, model: str, pids: Sequence[int]) -> None:
         self.url = url
@@ -67,7 +67,7 @@ class Server:
         self.pids = pids
 
     def cpu_seconds(self) -> float:
-        """User and system time of all processes so far."""
+        """Return the user and system time of all processes so far."""
         ticks = 0
         for pid in self.pids:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
@@ -75,18 +75,18 @@ class Server:
         return ticks / TICKS
 
     def memory(self) -> float:
-        """GiB of resident memory of the largest process, at its highest."""
-        pages = [Path(f"/proc/{pid}/status").read_text() for pid in self.pids]
-        return max(int(page.split("VmHWM:")[1].split()[0]) for page in pages) / 1024**2
+        """Return the peak resident memory of the largest process, in GiB."""
+        statuses = [Path(f"/proc/{pid}/status").read_text() for pid in self.pids]
+        return max(int(status.split("VmHWM:")[1].split()[0]) for status in statuses) / 1024**2
 
 
 @contextlib.contextmanager
 def ours(folder: Path, dtype: str, adapters: str = "{}") -> Iterator[Server]:
-    """`python -m serve`; `adapters` as on the page."""
-    page = folder / "page.yaml"
+    """Run `retroformer serve`; `adapters` as in a config."""
+    config = folder / "config.yaml"
     serve = f"{{port: 0, dtype: {dtype}, adapters: {adapters}}}"
-    page.write_text(f"run: benchmark\nenvironment: {{name: alfworld}}\nserve: {serve}\n")
-    command = [sys.executable, "-m", "serve", str(page), "--until-input-closes"]
+    config.write_text(f"run: benchmark\nenvironment: {{name: alfworld}}\nserve: {serve}\n")
+    command = [sys.executable, "-m", "serve", str(config), "--until-input-closes"]
     environment = {**_environment(), "PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
@@ -101,7 +101,7 @@ def ours(folder: Path, dtype: str, adapters: str = "{}") -> Iterator[Server]:
 
 @contextlib.contextmanager
 def stock(folder: Path, dtype: str) -> Iterator[Server]:
-    """FastChat's controller, model worker and API server, unmodified, in their own environment."""
+    """Run FastChat's controller, model worker and API server, unmodified, in their own environment."""
     python = stock_environment()
     model = base_model_folder("embedded")
     controller, worker, api = (_free_port() for _ in range(3))
@@ -122,7 +122,7 @@ def stock(folder: Path, dtype: str) -> Iterator[Server]:
                 processes.append(
                     subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
                 )
-            time.sleep(5 if module == "controller" else 0)  # The worker gives up where no controller answers.
+            time.sleep(5 if module == "controller" else 0)  # The worker exits if no controller responds.
         url = f"http://127.0.0.1:{api}/v1"
         _wait_until_listed(url, model.name, processes, folder)
         yield Server(url, model.name, [process.pid for process in processes])
@@ -133,7 +133,7 @@ def stock(folder: Path, dtype: str) -> Iterator[Server]:
 
 
 def stock_environment() -> Path:
-    """The Python of FastChat's environment, which is made if it is not there."""
+    """Return the Python of FastChat's environment, created if missing."""
     folder = cache_folder() / "fastchat-stock"
     python, finished = folder / "bin" / "python", folder / "finished"
     if not finished.exists():
@@ -145,7 +145,7 @@ def stock_environment() -> Path:
 
 
 async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
-    """Each client asks one question after another until all are answered; every question is new."""
+    """Measure clients that each ask one new question after another until all are answered."""
     requests = max(3, clients)
     waiting = [_prompt(1000 * clients + number) for number in range(requests)]
     usages: list[dict[str, int]] = []
@@ -186,7 +186,7 @@ def run(name: str, server: Server, clients: Sequence[int], new_tokens: int) -> l
 
 
 def run_turns(dtype: str) -> None:
-    """Print the CPU-seconds of 100 turns, ours and plain, of one adapter with 16 ranks on all linear layers."""
+    """Print the CPU-seconds of 100 turns, ours and plain, with an adapter of rank 16 on all linear layers."""
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -216,7 +216,7 @@ def run_turns(dtype: str) -> None:
 
 
 async def _play(url: str) -> None:
-    """All players at once, each turn after the one before."""
+    """Play the turns of all players concurrently, and the turns of each player in order."""
     async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
 
         async def play(player: int) -> None:
@@ -228,7 +228,7 @@ async def _play(url: str) -> None:
 
 
 def _turn(player: int, turn: int) -> str:
-    """What has happened to this player before its turn."""
+    """Return the history of this player before its turn."""
     steps = "".join(
         f"> go to {PLACES[(player + step) % 8]} {player}\nOn it, you see {THINGS[(player + 3 * step) % 8]}.\n"
         for step in range(turn + 3)
@@ -265,7 +265,7 @@ def main() -> None:
 
 
 def _prompt(number: int) -> str:
-    """A long history that all prompts share, and an end of its own for each number."""
+    """Return a prompt with a long shared history and an ending specific to the number."""
     history = "\n".join(
         f"> go to {PLACES[step % 8]} {step}\nOn the {PLACES[step % 8]} {step}, you see {THINGS[step * 3 % 8]}."
         for step in range(36)

@@ -1,14 +1,16 @@
-"""Time and memory of every question to a large store: python benchmarks/store.py [--attempts N ...] [--folder DIR].
+"""Time and memory of each query to a large store: python benchmarks/store.py [--attempts N ...] [--folder DIR].
 
-Seconds of CPU time and peak memory of every question to a store of so many attempts, each in a process of its own:
+Measures CPU seconds and peak memory of each query to a store of N attempts, each in a separate process:
 a resumed collect with nothing to do, its closing summary, --dry-run, preference pairs, SFT texts, the Parquet export,
-and eval's probe prompt. The attempts are real ones of the rule-based actor, copied under other task ids. The baseline
-is one pass through all facts as whole records, measured in the same run; the last column says how many times faster
-than that a question is answered. The resumed collect also prints the longest time that the event loop stood still.
+eval's probe prompt, and the report on an evaluation of four arms, which has a store of its own. The attempts are real
+ones of the rule-based actor, copied under other task ids. The baseline is one pass through all facts as whole records,
+measured in the same run; the last column gives the speed-up of a query over it. The resumed collect also prints the
+longest pause of the event loop.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -20,57 +22,70 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
-from retroformer.assembly import Page, parts
-from retroformer.config import Experiment
-from retroformer.config_file import load
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
+from retroformer.experiment.parts import LoadedConfig, parts
 from retroformer.records import Task
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "demo.yaml"
 MOST_SEEDS = 150
-"""Tasks that are played; the others are copies of them."""
+"""Most tasks that are played; the others are copies of them."""
 RUN = "copies"
+
+
+ARMS = "{retry: {kind: none}, phrase: {kind: phrase}, rule: {kind: rule}, placebo: {kind: placebo, of: rule}}"
 
 
 def config(store: str) -> Experiment:
     words = (f"run={RUN}", f"store={store}", "loop.trials=3", "collect.candidates=2", "collect.tokens=1000000000")
-    return load(CONFIG, words)
+    return load(CONFIG, (*words, f"eval.arms={ARMS}"))
+
+
+def play_evaluation(experiment: Experiment, seeds: int) -> None:
+    """Play the four arms on real tasks; the report on them is not timed."""
+    from eval.play.compare import compare_arms
+
+    chosen = experiment.model_copy(update={"eval": experiment.eval.model_copy(update={"tasks": seeds})})
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        asyncio.run(compare_arms(LoadedConfig(CONFIG, (), chosen)))
 
 
 async def play_seeds(store_url: str, seeds: int) -> None:
-    """Collect real facts, with advice written by rule in place of a model's."""
+    """Collect real facts, with advice written by rule instead of by a model."""
+    from retroformer.environments.alfworld.advice.rule_reflector import MixedReflector
     from retroformer.experience import Budget, Experience
+    from retroformer.experiment.storage import open_store
+    from retroformer.experiment.views import reflection_renderer
     from retroformer.ledger import Ledger
-    from retroformer.prompts import reflection_renderer
-    from retroformer.reflectors.rule import MixedReflector
     from retroformer.schedule import Work, work_through
-    from retroformer.store import open_store
 
     experiment = config(store_url)
     tasks = seed_tasks(experiment, seeds)
-    page = Page(CONFIG, (), experiment)
+    loaded = LoadedConfig(CONFIG, (), experiment)
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        async with parts(page, asks_reflector=False) as made:
-            agent = made.agent(MixedReflector(reflection_renderer(experiment)))
+        async with parts(loaded, asks_reflector=False) as components:
+            agent = components.agent(MixedReflector(reflection_renderer(experiment)))
             budget = Budget(experiment.collect, lambda: store.usage("collect"))
             slots = asyncio.Semaphore(8)
             experience = Experience(
-                ledger, "collect", made.pool, agent, experiment.loop, experiment.seed, budget, slots=slots
+                ledger, "collect", components.pool, agent, experiment.loop, experiment.seed, budget, slots=slots
             )
             await work_through(ledger, [Work(experience, tasks, 2)], 8, lambda attempts, count: None)
 
 
-def seed_tasks(experiment: Experiment, seeds: int) -> tuple[Task, ...]:
-    from retroformer.assembly import chosen_tasks
+def seed_tasks(experiment: Experiment, seeds: int, split: str = "train") -> tuple[Task, ...]:
+    from retroformer.experiment.parts import chosen_tasks
 
-    return chosen_tasks(experiment, seeds)
+    return chosen_tasks(experiment, seeds, (split,))
 
 
 def copy_to(url: str, attempts: int) -> int:
-    """Copy the played facts under other task ids until there are so many attempts; the number of copies."""
+    """Copy the played facts under other task ids up to this number of attempts; return the number of copies."""
     engine = sa.create_engine(url)
     with engine.connect() as connection:
         played = connection.execute(
@@ -92,18 +107,18 @@ def copy_to(url: str, attempts: int) -> int:
     return copies
 
 
-def copied_tasks(experiment: Experiment, seeds: int, copies: int) -> tuple[Task, ...]:
-    played = seed_tasks(experiment, seeds)
+def copied_tasks(experiment: Experiment, seeds: int, copies: int, split: str) -> tuple[Task, ...]:
+    played = seed_tasks(experiment, seeds, split)
     others = (t.model_copy(update={"id": f"{t.id}#{number:06}"}) for number in range(1, copies) for t in played)
     return (*played, *others)
 
 
-# The questions. Each gets the config and the tasks.
+# The queries. Each gets the config and the tasks.
 
 
 def whole_records(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    """The baseline."""
-    from retroformer.store import open_store
+    """Read all facts as whole records: the baseline."""
+    from retroformer.experiment.storage import open_store
 
     with closing(open_store(experiment)) as store:
         attempts = sum(1 for _ in store.stream_trajectories("collect"))
@@ -111,13 +126,13 @@ def whole_records(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    """Nothing is left to do; the longest pause of the event loop in milliseconds."""
+    """Resume a finished collect; return the longest pause of the event loop in milliseconds."""
+    from retroformer.agents.baseline import NoReflector
     from retroformer.experience import Budget, Experience
+    from retroformer.experiment.storage import open_store
     from retroformer.ledger import Ledger
     from retroformer.protocols import Agent
-    from retroformer.reflectors.baseline import NoReflector
     from retroformer.schedule import Work, work_through
-    from retroformer.store import open_store
 
     async def resume() -> float:
         longest = 0.0
@@ -142,7 +157,7 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
                 experiment.loop,
                 experiment.seed,
                 budget,
-                slots=slots,  # type: ignore[arg-type]
+                slots=slots,
             )
             await work_through(ledger, [Work(experience, tasks, 2)], 8, lambda attempts, count: None)
         watching.cancel()
@@ -152,8 +167,8 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def summary(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from collect.rate import summary as summary_of
-    from retroformer.store import open_store
+    from collect.summary import summary as summary_of
+    from retroformer.experiment.storage import open_store
 
     with closing(open_store(experiment)) as store:
         return summary_of(store, "collect", tasks)
@@ -166,15 +181,15 @@ def dry_run(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def pairs(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from retroformer.rating import preference_pairs
-    from retroformer.store import open_store
+    from retroformer.experiment.storage import open_store
+    from retroformer.preference_pairs import preference_pairs
 
     with closing(open_store(experiment)) as store:
         return deque(preference_pairs(store, "collect"), maxlen=1)
 
 
 def sft_texts(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from train.inputs import positive_reflections
+    from train.data.inputs import positive_reflections
 
     return len(positive_reflections(experiment))
 
@@ -187,11 +202,24 @@ def export(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def probe(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from eval.verify import _probe_prompt
-    from retroformer.store import open_store
+    from eval.play.verify import _probe_prompt
+    from retroformer.experiment.storage import open_store
 
     with closing(open_store(experiment)) as store:
         return _probe_prompt(store)
+
+
+def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
+    from eval.measure.results import arm_results
+    from eval.report.input import ReportInput
+    from eval.report.report import write_report
+    from retroformer.experiment.storage import open_store
+
+    arms = {name: [f"eval/{name}"] for name in experiment.eval.arms}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), closing(open_store(experiment)) as store:
+        results = arm_results(store, tasks, arms, experiment.loop.trials)
+        assert not any(arm.incomplete for arm in results), "the copies are incomplete"
+        return write_report(ReportInput(experiment, tasks, results, (), store))
 
 
 QUESTIONS: dict[str, Callable[[Experiment, tuple[Task, ...]], object]] = {
@@ -203,25 +231,39 @@ QUESTIONS: dict[str, Callable[[Experiment, tuple[Task, ...]], object]] = {
     "SFT texts": sft_texts,
     "export": export,
     "probe": probe,
+    "report": report,
 }
+TASKS_FROM = {"resumed collect": "train", "summary": "train", "report": "held_out"}
+"""Split of the tasks that a query needs."""
 
 
 def ask(question: str, store_url: str, seeds: int, copies: int) -> None:
-    """Answer one question in this process, and print what it took as JSON."""
+    """Run one query in this process and print its cost as JSON."""
     experiment = config(store_url)
-    needs_tasks = question in ("resumed collect", "summary")
-    tasks = copied_tasks(experiment, seeds, copies) if needs_tasks else ()
+    if question == "play":
+        play_evaluation(experiment, seeds)
+    tasks = copied_tasks(experiment, seeds, copies, TASKS_FROM[question]) if question in TASKS_FROM else ()
     cpu, clock = time.process_time(), time.perf_counter()
-    answer = QUESTIONS[question](experiment, tasks)
+    answer = QUESTIONS[question](experiment, tasks) if question in QUESTIONS else None
     took = {"cpu": time.process_time() - cpu, "seconds": time.perf_counter() - clock, "answer": str(answer)[:200]}
     print(json.dumps(took | {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+
+
+def answered(question: str, store_url: str, seeds: int, copies: int) -> dict[str, Any]:
+    """Run a query in a separate process and return its cost."""
+    command = [sys.executable, __file__, "--ask", question, store_url, str(seeds), str(copies)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    if done.returncode:
+        sys.exit(done.stderr)
+    took: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return took
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[1])
     parser.add_argument("--attempts", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--ask", nargs=4, metavar=("QUESTION", "STORE", "SEEDS", "COPIES"), help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help="where the stores are made, and kept")
+    parser.add_argument("--folder", type=Path, help="folder in which the stores are created and kept")
     chosen = parser.parse_args(arguments)
     if chosen.ask:
         ask(chosen.ask[0], chosen.ask[1], int(chosen.ask[2]), int(chosen.ask[3]))
@@ -230,17 +272,19 @@ def main(arguments: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{'attempts':>9}  {'question':16} {'CPU s':>8} {'seconds':>8} {'MiB':>7} {'ratio':>7}")
     for attempts in chosen.attempts:
-        url = f"sqlite:///{folder}/{attempts}.db"
+        url, of_report = (f"sqlite:///{folder}/{name}{attempts}.db" for name in ("", "report-"))
         seeds = min(MOST_SEEDS, max(1, attempts // 4))
         if not (folder / f"{attempts}.db").exists():
             asyncio.run(play_seeds(url, seeds))
+        held_out = min(MOST_SEEDS, max(2, attempts // 8))
+        if not (folder / f"report-{attempts}.db").exists():
+            answered("play", of_report, held_out, 1)
         copies, baseline = copy_to(url, attempts), 0.0
+        copies_of_report = copy_to(of_report, attempts)
         for question in QUESTIONS:
-            command = [sys.executable, __file__, "--ask", question, url, str(seeds), str(copies)]
-            done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-            if done.returncode:
-                sys.exit(done.stderr)
-            took = json.loads(done.stdout.splitlines()[-1])
+            if question == "report":
+                url, seeds, copies = of_report, held_out, copies_of_report
+            took = answered(question, url, seeds, copies)
             baseline = baseline or took["cpu"]
             note = took["answer"] if question == "resumed collect" else ""
             figures = f"{took['cpu']:8.2f} {took['seconds']:8.2f} {took['mib']:7.0f} {baseline / took['cpu']:7.1f}"

@@ -1,1 +1,1 @@
-"""Stage 1. Plays tasks with the frozen actor, rates reflections; writes both to the store."""
+"""Stage 1. Plays tasks with the frozen actor and rates reflections; writes both to the store."""

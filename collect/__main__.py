@@ -1,49 +1,86 @@
-"""python -m collect [warm | import] EXPERIMENT.yaml [LOGS] [key=value ...] [--dry-run] [--json]."""
+"""`retroformer collect`: rates reflections, writes advice for the warm start, or imports recorded logs."""
 
 import asyncio
 from pathlib import Path
+from typing import Annotated
 
-from retroformer.assembly import read_page
-from retroformer.errors import ConfigError, asks_for_help, run_command
+import typer
 
-USAGE = """
-  python -m collect EXPERIMENT.yaml [key=value ...] [--dry-run]
-  python -m collect warm EXPERIMENT.yaml [key=value ...]
-  python -m collect import EXPERIMENT.yaml LOGS [key=value ...] [--json]"""
+from retroformer.command_line import Commands, ConfigFile, Overrides, call, example, make_app
+from retroformer.errors import run_command
+
+
+class CollectCommands(Commands):
+    default = "rate"
+
+
+app = make_app(
+    "Stage 1: play tasks and rate reflections. `collect EXPERIMENT.yaml` is `collect rate EXPERIMENT.yaml`.",
+    CollectCommands,
+)
+
+
+@app.command(options_metavar="[--dry-run]", epilog=example("collect configs/demo.yaml run=try2"))
+def rate(
+    config: ConfigFile,
+    overrides: Overrides,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the work left and its maximum cost, then exit.")
+    ] = False,
+) -> None:
+    """Play tasks and rate reflections on the failures.
+
+    Reads the tasks of environment.split. Writes attempts and rated reflections to the store, by default
+    runs/RUN/experience.db. Stored work is not repeated, so the same command continues after a stop.
+    """
+    from retroformer.experiment.parts import load_config
+
+    loaded = load_config(config, overrides)
+    if dry_run:
+        from .plan import describe_plan
+
+        print(describe_plan(loaded))
+        return
+    from .rate import rate_reflections
+
+    print(asyncio.run(rate_reflections(loaded)))
+
+
+@app.command(epilog=example("collect warm configs/demo.yaml"))
+def warm(config: ConfigFile, overrides: Overrides) -> None:
+    """Write advice by rule, for a warm start.
+
+    Reads the tasks of environment.split. Writes collect.written pieces of advice to the store, for `train warm`.
+    """
+    from retroformer.experiment.parts import load_config
+
+    from .warm import write_advice
+
+    print(asyncio.run(write_advice(load_config(config, overrides))))
+
+
+@app.command("import", options_metavar="[--json]", epilog=example("collect import configs/hotpotqa.yaml logs"))
+def import_(
+    config: ConfigFile,
+    logs: Annotated[Path, typer.Argument(metavar="LOGS", help="Folder or file of the logs.")],
+    overrides: Overrides,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as a last line of JSON.")] = False,
+) -> None:
+    """Import recorded Reflexion logs.
+
+    Reads the logs of another program. Writes their attempts and rated reflections to the store, ready for training.
+    """
+    from retroformer.experiment.parts import load_config
+
+    from .import_logs import import_logs
+
+    print(import_logs(load_config(config, overrides), logs, as_json=as_json))
 
 
 def main(arguments: list[str]) -> None:
-    """Rate reflections; or write advice for the warm start; or import recorded logs."""
-    if asks_for_help(arguments):
-        print(f"Usage:{USAGE}")
-        return
-    flags = {word for word in arguments if word.startswith("-")}
-    words = [word for word in arguments if word not in flags]
-    command = words.pop(0) if words and words[0] in ("warm", "import") else "rate"
-    if unknown := flags - {"rate": {"--dry-run"}, "warm": set(), "import": {"--json"}}[command]:
-        raise ConfigError(f"{' '.join(sorted(unknown))} is not an option here. Usage:{USAGE}")
-    if command == "import":
-        from collect.imported import import_logs
-
-        logs = next((word for word in words[1:] if "=" not in word or Path(word).exists()), None)
-        if logs is None:
-            raise ConfigError(f"Name the page and the logs to import. Usage:{USAGE}")
-        words.remove(logs)
-        print(import_logs(read_page(words, USAGE), logs, as_json="--json" in flags))
-        return
-    page = read_page(words, USAGE)
-    if command == "warm":
-        from collect.warm import write_advice
-
-        print(asyncio.run(write_advice(page)))
-    elif "--dry-run" in flags:
-        from collect.plan import describe_plan
-
-        print(describe_plan(page))
-    else:
-        from collect.rate import rate_reflections
-
-        print(asyncio.run(rate_reflections(page)))
+    call(app, f"python -m {__package__}", arguments)
 
 
 if __name__ == "__main__":

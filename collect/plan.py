@@ -1,41 +1,47 @@
-"""What `python -m collect EXPERIMENT.yaml --dry-run` says: what is missing, and what it would cost at most."""
+"""The plan that `retroformer collect EXPERIMENT.yaml --dry-run` prints: the work left and its maximum cost."""
 
 from contextlib import closing
 from typing import NamedTuple
 
-from collect.tasks import tasks_of_round
-from retroformer.arms import collecting
-from retroformer.assembly import Page, check_prompts
-from retroformer.config import Experiment
+from retroformer.arm_names import collecting
+from retroformer.experiment.actors import actor_kind
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import LoadedConfig, check_prompts
+from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.storage import open_store
 from retroformer.records import Usage
-from retroformer.store import open_store
+
+from .tasks import tasks_of_round
 
 _GUESS_OF_CALL = Usage(calls=1, prompt_tokens=1500, completion_tokens=60)
-"""Of one model call, where nothing has been measured yet."""
+"""Assumed usage of one model call before any has been measured."""
 
 
-def describe_plan(page: Page) -> str:
-    """Nothing is called and nothing is stored. The figures are upper bounds: every trial fails, every step is used."""
-    experiment = page.experiment
+def describe_plan(config: LoadedConfig) -> str:
+    """Return the plan without calling a model or storing anything.
+
+    The figures are upper bounds: they assume that every trial fails and uses every step.
+    """
+    experiment = config.experiment
     tasks = tasks_of_round(experiment)
     check_prompts(experiment)
     stored = _stored(experiment)
     retried = (experiment.loop.trials - 1) * experiment.collect.candidates
     rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)
     to_play, to_write = max(0, rollouts - stored.attempts), max(0, len(tasks) * retried - stored.reflections)
-    actor_prices = experiment.actor.endpoint.dollars_per_million if experiment.actor.kind != "rule" else None
-    played = stored.tokens_of_attempt or _guess(experiment.loop.actions if actor_prices else 0)
+    actor = experiment.actor.endpoint if actor_kind(experiment).asks_model else None
+    played = stored.tokens_of_attempt or _guess(experiment.loop.actions if actor else 0)
     written = stored.tokens_of_reflection or _guess(1)
     lines = [
         f"{len(tasks)} tasks of split {experiment.environment.split!r}; the store holds {stored.attempts} rollouts "
         f"and {stored.reflections} reflections of this run.",
         f"At most {to_play} more rollouts and {to_write} more reflections (every trial fails).",
-        _cost("actor", to_play, played, actor_prices or (0.0, 0.0), measured=bool(stored.attempts)),
+        _cost("actor", to_play, played, actor, measured=bool(stored.attempts)),
         _cost(
             "reflector",
             to_write,
             written,
-            experiment.reflector.endpoint.dollars_per_million,
+            experiment.reflector.endpoint,
             measured=bool(stored.reflections),
         ),
     ]
@@ -43,7 +49,7 @@ def describe_plan(page: Page) -> str:
 
 
 class _Stored(NamedTuple):
-    """What this run has collected, and prompt and completion tokens of a mean attempt and reflection."""
+    """Counts of what this run has collected, and the mean prompt and completion tokens of each."""
 
     attempts: int = 0
     reflections: int = 0
@@ -52,7 +58,7 @@ class _Stored(NamedTuple):
 
 
 def _stored(experiment: Experiment) -> _Stored:
-    """A store that does not exist yet is not made."""
+    """Read the counts from the store. A store that does not exist yet is not created."""
     if experiment.store is None and not (experiment.folder / "experience.db").is_file():
         return _Stored()
     arm = collecting(experiment.round)
@@ -64,9 +70,9 @@ def _guess(calls: int) -> tuple[float, float]:
     return calls * _GUESS_OF_CALL.prompt_tokens, calls * _GUESS_OF_CALL.completion_tokens
 
 
-def _cost(who: str, units: int, tokens: tuple[float, float], prices: tuple[float, float], *, measured: bool) -> str:
+def _cost(role: str, units: int, tokens: tuple[float, float], endpoint: Endpoint | None, *, measured: bool) -> str:
     prompt, completion = units * tokens[0], units * tokens[1]
-    dollars = (prompt * prices[0] + completion * prices[1]) / 1e6
+    dollars = endpoint.dollars(prompt, completion) if endpoint else 0.0
     basis = "measured so far" if measured else "guessed"
     tokens_at_most = f"{prompt:,.0f} prompt and {completion:,.0f} completion tokens"
-    return f"{who:9} at most {tokens_at_most}, {dollars:,.2f} dollars ({basis})"
+    return f"{role:9} at most {tokens_at_most}, {dollars:,.2f} dollars ({basis})"

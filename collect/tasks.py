@@ -1,55 +1,56 @@
-"""Which tasks a run collects on: each round the next ones, and the warm start those beyond."""
+"""Selection of the tasks to collect on: each round takes the next ones, the warm start those after `collect`."""
 
 import random
 from collections.abc import Sequence
 
-from retroformer.arms import collecting
-from retroformer.assembly import chosen_tasks
-from retroformer.config import Experiment
+from retroformer.arm_names import collecting
+from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import chosen_tasks
 from retroformer.records import Task
 from retroformer.store import Store
 
 
 def tasks_of_round(experiment: Experiment) -> tuple[Task, ...]:
-    """`collect.tasks` tasks after `collect.skip`, and after those of the rounds before.
+    """Return the next `collect.tasks` tasks after those of earlier rounds.
 
     Raises:
-        MissingInput: the split has none that many.
+        MissingInput: the split has no tasks left.
     """
-    page = experiment.collect
-    start = page.skip + (experiment.round - 1) * (page.tasks or 0)
-    chosen = ordered_tasks(experiment)[start:][: page.tasks]
+    collect = experiment.collect
+    start = (experiment.round - 1) * (collect.tasks or 0)
+    chosen = ordered_tasks(experiment)[start:][: collect.tasks]
     if not chosen:
         raise MissingInput(
-            f"Split {experiment.environment.split!r} has no tasks beyond the first {start}: lower collect.skip, "
-            "collect.tasks or round."
+            f"Split {experiment.environment.split!r} has no tasks beyond the first {start}: lower collect.tasks or "
+            "round."
         )
     return chosen
 
 
 def refuse_repeated(experiment: Experiment, store: Store, tasks: Sequence[Task]) -> None:
-    """Refuse to collect again in a later round what an earlier round has collected.
+    """Refuse tasks that an earlier round has already collected.
 
     Raises:
-        ConfigError: a task of this round has attempts in an earlier one, as shards made by collect.skip can cause.
+        ConfigError: a task of this round has attempts in an earlier one, which had another collect.tasks.
     """
     chosen = {task.id for task in tasks}
     for number in range(1, experiment.round):
         if repeated := sorted(chosen & store.played_tasks(collecting(number))):
             raise ConfigError(
                 f"{len(repeated)} of {len(tasks)} tasks of round {experiment.round} were collected in round {number}, "
-                f"such as {repeated[0]!r}: raise collect.skip, or set collect.tasks to the tasks of a whole round."
+                f"such as {repeated[0]!r}: set collect.tasks to the number of tasks of that round."
             )
 
 
 def ordered_tasks(experiment: Experiment) -> tuple[Task, ...]:
-    """All tasks of the split, in the order that the page asks for.
+    """Return all tasks of the split in the configured order.
 
     Raises:
-        ConfigError: the licence of these tasks forbids to train on them.
+        ConfigError: the licence of these tasks forbids training on them.
     """
-    experiment.environment.refuse_training()
+    extras(experiment.environment).refuse_training(experiment.environment)
     tasks = chosen_tasks(experiment, None)
     if experiment.collect.order == "shuffled":
         return tuple(random.Random(f"tasks {experiment.seed}").sample(tasks, len(tasks)))

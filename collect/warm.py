@@ -1,97 +1,111 @@
-"""Advice written by rule on failures of train games: the declared warm start of reflectors too small to begin alone."""
+"""Advice written by rule about failed training tasks: a declared warm start for reflectors too small to do without."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
-from collect.tasks import ordered_tasks
-from retroformer.arms import WRITTEN
-from retroformer.assembly import Page, Parts, gather_all, parts
-from retroformer.conditions import conditions
-from retroformer.config import ActorSection, EvaluatorSection, Experiment
+from retroformer.arm_names import WRITTEN
+from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
+from retroformer.experiment.actors import scripted_actor
+from retroformer.experiment.conditions import conditions
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import LoadedConfig, Parts, gather_all, parts
+from retroformer.experiment.sections.agents import ActorSection, EvaluatorSection
+from retroformer.experiment.storage import open_store
+from retroformer.experiment.views import reflection_renderer
 from retroformer.ledger import Ledger
 from retroformer.progress import Tally, tally
-from retroformer.prompts import Render, reflection_renderer
+from retroformer.prompts import Render
 from retroformer.protocols import Reflector
 from retroformer.records import Key, Memory, Outcome, Task
-from retroformer.reflectors.rule import MixedReflector
-from retroformer.reflectors.useful import UsefulReflector
-from retroformer.store import Store, open_store
+from retroformer.store import Store
 
-_LESSONS: dict[str, Callable[[Render], Reflector]] = {"mixed": MixedReflector, "useful": UsefulReflector}
+from .tasks import ordered_tasks
 
 
-async def write_advice(page: Page) -> str:
-    """Let the rule-based actor play tasks beyond those of `collect`, and write `collect.written` pieces of advice
-    about its failures.
+async def write_advice(config: LoadedConfig) -> str:
+    """Play tasks after those of `collect` with the rule-based actor; write `collect.written` pieces of advice about
+    its failures.
 
-    The advice teaches the form; what pays is for the ratings to teach. It is not rated, and kept in an arm of its own.
+    The advice teaches the format; ratings teach what helps. It is not rated and is stored in a separate arm.
 
     Raises:
-        ConfigError: the page asks for none.
-        MissingInput: the tasks ran out.
+        ConfigError: `collect.written` is not set.
+        MissingInput: the split ran out of tasks.
     """
-    page = _scripted(page)
-    experiment = page.experiment
+    config = _scripted(config)
+    experiment = config.experiment
     wanted = experiment.collect.written
     if not wanted:
-        raise ConfigError("This page asks for no written advice: set collect.written to the number of pieces.")
-    rated = (experiment.collect.tasks or 0) + experiment.collect.skip
-    tasks = ordered_tasks(experiment)[rated:]
+        raise ConfigError("This config requests no written advice: set collect.written to the number of pieces.")
+    tasks = ordered_tasks(experiment)[experiment.collect.tasks or 0 :]
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        async with parts(page, asks_reflector=False) as made:
+        async with parts(config, asks_reflector=False) as components:
             store.declare(WRITTEN, conditions(experiment) | {"lesson": experiment.collect.lesson})
             held = set[Key](
                 Key(arm=WRITTEN, task_id=advice.task_id, trial=advice.trial, candidate=advice.candidate)
                 for advice in store.advice_rows(WRITTEN)
             )
             with tally("written advice", wanted, len(held)) as counts:
-                experience = _experience(experiment, made, ledger, counts)
+                experience = _experience(experiment, components, ledger, counts)
                 await _advise_in_waves(experience, experiment, tasks, held)
         if len(held) < wanted:
             raise MissingInput(_ran_out(store, len(held), wanted))
         return f"written advice: {len(held)} pieces in {store.url}"
 
 
-def _scripted(page: Page) -> Page:
-    """The page with the rule-based actor, told the truth: the failures of a warm start need no model."""
-    loop = page.experiment.loop.model_copy(update={"last_attempt": False})
-    scripted = {"actor": ActorSection(kind="rule"), "evaluator": EvaluatorSection(), "loop": loop}
-    return replace(page, experiment=page.experiment.model_copy(update=scripted))
+def _scripted(config: LoadedConfig) -> LoadedConfig:
+    """Return the config with the rule-based actor and true outcomes: a warm start needs no model to fail."""
+    loop = config.experiment.loop.model_copy(update={"last_attempt": False})
+    scripted = {
+        "actor": ActorSection(kind=scripted_actor(config.experiment)),
+        "evaluator": EvaluatorSection(),
+        "loop": loop,
+    }
+    return replace(config, experiment=config.experiment.model_copy(update=scripted))
 
 
-def _experience(experiment: Experiment, made: Parts, ledger: Ledger, counts: Tally) -> Experience:
-    def told(what: str) -> None:
-        counts.told(what)
-        if what == "reflections":
+def _experience(experiment: Experiment, components: Parts, ledger: Ledger, counts: Tally) -> Experience:
+    def count(event: str) -> None:
+        counts.count(event)
+        if event == "reflections":
             counts.advance()
 
     return Experience(
         ledger,
         WRITTEN,
-        made.pool,
-        made.agent(_LESSONS[experiment.collect.lesson](reflection_renderer(experiment))),
+        components.pool,
+        components.agent(_teacher(experiment)(reflection_renderer(experiment))),
         experiment.loop,
         experiment.seed,
         Budget(experiment.collect, lambda: ledger.store.usage(WRITTEN)),
         slots=asyncio.Semaphore(experiment.loop.concurrency),
-        told=told,
+        on_event=count,
     )
+
+
+def _teacher(experiment: Experiment) -> Callable[[Render], Reflector]:
+    """Return the writer of the advice. Raises ConfigError if the environment has no such lesson."""
+    lessons, lesson = extras(experiment.environment).lessons, experiment.collect.lesson
+    if lesson not in lessons:
+        choices = f"set it to {' or '.join(lessons)}" if lessons else "it has none"
+        raise ConfigError(f"collect.lesson={lesson} is not for {experiment.environment.name}: {choices}.")
+    return lessons[lesson]
 
 
 async def _advise_in_waves(
     experience: Experience, experiment: Experiment, tasks: tuple[Task, ...], held: set[Key]
 ) -> None:
-    """Take as many tasks at once as may run, and no more once `held`, which grows, has all that is wanted."""
+    """Take tasks in waves of `loop.concurrency` until `held`, which grows, has `collect.written` pieces."""
     wave, pieces = experiment.loop.concurrency, experiment.collect.candidates
     for start in range(0, len(tasks), wave):
         if len(held) >= experiment.collect.written:
             return
         work = [_advise(experience, task, pieces, held) for task in tasks[start : start + wave]]
-        await gather_all([asyncio.create_task(one) for one in work])
+        await gather_all([asyncio.create_task(advising) for advising in work])
 
 
 async def _advise(experience: Experience, task: Task, pieces: int, held: set[Key]) -> None:

@@ -1,20 +1,29 @@
-"""python -m eval EXPERIMENT.yaml [key=value ...]."""
+"""`retroformer eval`: plays every arm on the held-out tasks and writes the report."""
 
 import asyncio
 
-from eval.compare import compare_arms
-from retroformer.assembly import read_page
-from retroformer.errors import asks_for_help, run_command
+from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
+from retroformer.errors import run_command
 
-USAGE = "python -m eval EXPERIMENT.yaml [key=value ...]"
+app = make_app()
+
+
+@app.command("eval", epilog=example("eval configs/demo.yaml eval.tasks=20"))
+def evaluate(config: ConfigFile, overrides: Overrides) -> None:
+    """Stage 4: compare ways to retry on held-out tasks.
+
+    Reads the tasks of eval.split and asks the served reflectors. Writes attempts to the store, by default
+    runs/RUN/experience.db, and the report to runs/RUN/eval/report.md and report.html.
+    """
+    from retroformer.experiment.parts import load_config
+
+    from .play.compare import compare_arms
+
+    print(asyncio.run(compare_arms(load_config(config, overrides))))
 
 
 def main(arguments: list[str]) -> None:
-    """Play every arm on the held-out tasks and write the report."""
-    if asks_for_help(arguments):
-        print(f"Usage: {USAGE}")
-        return
-    print(asyncio.run(compare_arms(read_page(arguments, USAGE))))
+    call(app, f"python -m {__package__}", arguments)
 
 
 if __name__ == "__main__":

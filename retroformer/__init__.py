@@ -1,1 +1,1 @@
-"""Retroformer: train a small open model to give a frozen language agent advice that makes its next attempt better."""
+"""Retroformer: train a small open model to write advice that improves the next attempt of a frozen language agent."""

@@ -1,57 +1,116 @@
-"""python -m retroformer play | export | import | recover EXPERIMENT.yaml ...; --help says more."""
+"""`retroformer`: one command for the four stages, for playing by hand, and for the facts of a run."""
 
-import argparse
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Annotated, Any, get_args
 
-from retroformer.config_file import load
+import typer
+from typer.main import get_command
+
+from retroformer.command_line import Commands, ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
-from retroformer.play import list_tasks, play
+from retroformer.stages import Stage, stage_package
+
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
-def main(arguments: list[str]) -> None:
-    """Play an environment by hand, take the facts of a run out and in as Parquet files, or save a damaged store."""
-    parser = argparse.ArgumentParser(prog="python -m retroformer", description=main.__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    playing = commands.add_parser(
-        "play", help="actions from standard input, one a line; observations to standard output"
-    )
-    exporting = commands.add_parser("export", help="write the facts of a run as Parquet files")
-    importing = commands.add_parser("import", help="add exported facts to a run")
-    recovering = commands.add_parser("recover", help="save what is readable of a damaged SQLite store into a new file")
-    for command in (playing, exporting, importing, recovering):
-        command.add_argument("experiment", type=Path, help="an experiment page, such as configs/alfworld.yaml")
-    for command in (exporting, importing):
-        command.add_argument("folder", type=Path, help="where the Parquet files are")
-    for command in (playing, exporting, importing, recovering):
-        command.add_argument(
-            "overrides", nargs="*", default=[], metavar="key=value", help="such as environment.split=valid_seen"
-        )
-    which = playing.add_mutually_exclusive_group(required=True)
-    which.add_argument("--list", action="store_true", help="print one task id a line")
-    which.add_argument("--task", metavar="ID", help="play this task")
-    playing.add_argument("--jsonl", action="store_true", help="one JSON object a step instead of text")
-    # argparse takes no more positional words after an option; here they may stand anywhere.
-    chosen, rest = parser.parse_known_args(arguments)
-    if strange := [word for word in rest if "=" not in word or word.startswith("-")]:
-        parser.error(f"unrecognized arguments: {' '.join(strange)}")
-    experiment = load(chosen.experiment, [*chosen.overrides, *rest])
-    if chosen.command == "recover":
-        from retroformer.store.recover import recover
+class RetroformerCommands(Commands):
+    """The commands of the stages, each imported on use, followed by those of this module."""
 
-        saved = recover(experiment.store_url)
-        print(
-            f"{saved.trajectories} trajectories and {saved.reflections} reflections could be read and are in "
-            f"{saved.path}: move the damaged file away, with the -wal and -shm files beside it, put this one in its "
-            "place and run the last command again."
-        )
-    elif chosen.command != "play":
-        from retroformer.parquet import export_run, import_run
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*STAGES, *super().list_commands(ctx)]
 
-        print({"export": export_run, "import": import_run}[chosen.command](experiment, chosen.folder))
-    elif chosen.list:
-        list_tasks(experiment)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for stage in STAGES:
+            if cmd_name == stage:
+                return get_command(import_module(f"{stage_package(stage)}.__main__").app)
+        return super().get_command(ctx, cmd_name)
+
+
+app = make_app(
+    "Train a small open model to give a frozen language agent advice that makes its next attempt better.",
+    RetroformerCommands,
+)
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the Parquet files.")]
+
+
+@app.command(
+    options_metavar="--list | --task ID [--jsonl]",
+    epilog=example("play configs/alfworld.yaml --list"),
+)
+def play(
+    config: ConfigFile,
+    overrides: Overrides,
+    *,
+    list_ids: Annotated[bool, typer.Option("--list", help="Print the task ids, one per line.")] = False,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="Play this task.", parser=str)] = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per step instead of text.")] = False,
+) -> None:
+    """Play an environment by hand.
+
+    Reads actions from standard input, one per line. Writes observations to standard output.
+    """
+    if list_ids is (task is not None):
+        raise typer.BadParameter("give either --list or --task ID.")
+    from retroformer import play
+    from retroformer.experiment.file import load
+
+    experiment = load(config, overrides)
+    if task is None:
+        play.list_tasks(experiment)
     else:
-        play(experiment, chosen.task, as_json=chosen.jsonl)
+        play.play(experiment, task, as_json=jsonl)
+
+
+@app.command(epilog=example("export configs/demo.yaml facts"))
+def export(config: ConfigFile, folder: Folder, overrides: Overrides) -> None:
+    """Write the facts of a run as Parquet files.
+
+    Reads the store of the run. Writes the Parquet files to FOLDER.
+    """
+    from retroformer.experiment.file import load
+    from retroformer.parquet import export_run
+
+    print(export_run(load(config, overrides), folder))
+
+
+@app.command("import", epilog=example("import configs/demo.yaml facts run=try2"))
+def import_(config: ConfigFile, folder: Folder, overrides: Overrides) -> None:
+    """Add exported facts to a run.
+
+    Reads the Parquet files in FOLDER. Writes their facts to the store of the run.
+    """
+    from retroformer.experiment.file import load
+    from retroformer.parquet import import_run
+
+    print(import_run(load(config, overrides), folder))
+
+
+@app.command(epilog=example("recover configs/demo.yaml"))
+def recover(config: ConfigFile, overrides: Overrides) -> None:
+    """Save the readable facts of a damaged SQLite store.
+
+    Reads the store of the run. Writes a new file beside it, and explains how to replace the damaged file.
+    """
+    from retroformer.experiment.file import load
+    from retroformer.store.recover import recover
+
+    saved = recover(load(config, overrides).store_url)
+    print(
+        f"{saved.trajectories} trajectories and {saved.reflections} reflections could be read and are in "
+        f"{saved.path}: move the damaged file away, with the -wal and -shm files beside it, put this one in its "
+        "place and run the last command again."
+    )
+
+
+def main(arguments: list[str], program: str = "python -m retroformer") -> None:
+    call(app, program, arguments)
+
+
+def console() -> None:
+    """Run the console command `retroformer`."""
+    run_command(partial(main, program="retroformer"))
 
 
 if __name__ == "__main__":

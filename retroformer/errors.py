@@ -1,8 +1,8 @@
-"""What can go wrong, each with one sentence that says what, where and what now.
+"""Errors that end a command with one sentence: what is wrong, where, and what to do.
 
     RetroformerError
-    ├── ConfigError            (ValueError)         the experiment page, or a key=value, is wrong
-    ├── MissingInput           (FileNotFoundError)  a file or fact of the stage before is not there
+    ├── ConfigError            (ValueError)         the experiment config, or a key=value, is wrong
+    ├── MissingInput           (FileNotFoundError)  a file or fact of an earlier stage is missing
     ├── UnknownTask            (LookupError)        no task of this id in this split
     ├── DamagedFile            (ValueError)         a file that training wrote or reads is cut short or altered
     ├── NotFinite              (ArithmeticError)    a weight, loss or gradient is infinite or not a number
@@ -18,17 +18,21 @@
 
 An infrastructure failure inside a rollout is data: it is stored with its cause, counted and retried.
 Everything else stops the stage, which ends with the sentence and exit status 1. A bug still shows its traceback.
-No sentence holds a password or an API key: what `retroformer.redaction` knows is hidden when an error is made.
+No sentence holds a password or an API key: secrets registered with `retroformer.secrets.redaction` are hidden when an
+error is created.
 """
 
 import errno
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from retroformer.records import Usage
-from retroformer.redaction import guard_output, redacted
+from retroformer.secrets.redaction import guard_output, redacted
+
+if TYPE_CHECKING:
+    from retroformer.records import Usage
 
 
 class RetroformerError(Exception):
@@ -39,15 +43,15 @@ class RetroformerError(Exception):
 
 
 class ConfigError(RetroformerError, ValueError):
-    """The experiment page, or a key=value on the command line, is wrong."""
+    """The experiment config, or a key=value on the command line, is wrong."""
 
 
 class MissingInput(RetroformerError, FileNotFoundError):
-    """A file or fact of the stage before is not there; the message names the command that makes it."""
+    """A file or fact of an earlier stage is missing; the message names the command that makes it."""
 
 
 class UnknownTask(RetroformerError, LookupError):
-    """No task of this id in this split."""
+    """There is no task of this id in this split."""
 
 
 class DamagedFile(RetroformerError, ValueError):
@@ -77,26 +81,29 @@ class BudgetExhausted(RetroformerError, RuntimeError):
 class InfrastructureFailure(RetroformerError, RuntimeError):
     """The attempt could not be made; it becomes an invalid outcome, never a return of 0."""
 
-    usage: Usage = Usage()
-    """What was paid for all the same."""
+    usage: "Usage | None" = None
+    """Usage that was paid for although the attempt failed; None if there was none. Read by `usage_of`."""
 
 
 class EndpointFailure(InfrastructureFailure, ConnectionError):
     """A model endpoint refused, hung or answered garbage.
 
-    `usage` holds the tokens that the server reported with a bad answer. Where the answer was lost after the request had
-    been sent, it holds the call and its prompt at four characters a token: what was generated is not known.
+    `usage` holds the tokens that the server reported with a bad answer. If the answer was lost after the request had
+    been sent, `usage` holds the call and its prompt, estimated at four characters per token; the number of generated
+    tokens is unknown.
     """
 
-    def __init__(self, *words: object, usage: Usage | None = None) -> None:
+    def __init__(self, *words: object, usage: "Usage | None" = None) -> None:
         super().__init__(*words)
-        self.usage = usage or Usage()
+        self.usage = usage
 
 
 class EndpointBusy(EndpointFailure):
-    """The endpoint asks for a longer pause than a call may take (Retry-After): leave it alone until then."""
+    """The endpoint requests a longer pause (Retry-After) than a call may take. After a very long one it gets
+    no more calls in this run (`retroformer/experience.py`).
+    """
 
-    def __init__(self, *words: object, retry_after_seconds: float, usage: Usage | None = None) -> None:
+    def __init__(self, *words: object, retry_after_seconds: float, usage: "Usage | None" = None) -> None:
         super().__init__(*words, usage=usage)
         self.retry_after_seconds = retry_after_seconds
 
@@ -109,7 +116,7 @@ class EnvironmentFailure(InfrastructureFailure):
     """An environment died, hung or could not load its task."""
 
 
-_NO_WRITING = {
+_WRITE_ERRORS = {
     errno.ENOSPC: "The disk is full ({where}): free space",
     errno.EDQUOT: "The quota of disk space is used up ({where}): free space",
     errno.EROFS: "The disk is read-only ({where}): make it writable or name another folder",
@@ -117,21 +124,19 @@ _NO_WRITING = {
 }
 
 
-def usage_of(error: BaseException) -> Usage:
-    """What was paid for before `error`: a failed call, or one whose task was cancelled after it had been sent."""
+def usage_of(error: BaseException) -> "Usage":
+    """Return the usage paid for before `error`, by a failed call or by a call that was cancelled after it was sent."""
+    # Records import pydantic, which takes longer than all the rest of `--help`.
+    from retroformer.records import Usage
+
     usage = getattr(error, "usage", None)
     return usage if isinstance(usage, Usage) else Usage()
-
-
-def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether a command is to say what it takes, and do nothing."""
-    return bool({"-h", "--help"} & set(arguments))
 
 
 def run_command(command: Callable[[list[str]], None]) -> None:
     """Run a stage's `main` on the process arguments; an expected error ends as one sentence and exit status 1.
 
-    From here on no secret that the process knows is printed or logged, in tracebacks neither.
+    From here on registered secrets are hidden in output, logs and tracebacks.
     """
     guard_output()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -143,17 +148,17 @@ def run_command(command: Callable[[list[str]], None]) -> None:
     except RetroformerError as error:
         sys.exit(str(error))
     except BrokenPipeError:
-        # Whoever read the output has gone, as `head` does: there is nobody to tell.
+        # The reader of the output, such as `head`, has closed the pipe.
         _drop_output()
         sys.exit(1)
     except OSError as error:
-        if error.errno not in _NO_WRITING:
+        if error.errno not in _WRITE_ERRORS:
             raise
         _drop_output()
         where = error.filename or "while writing"
-        sys.exit(f"{_NO_WRITING[error.errno].format(where=where)} and run the same command again.")
+        sys.exit(f"{_WRITE_ERRORS[error.errno].format(where=where)} and run the same command again.")
 
 
 def _drop_output() -> None:
-    """What is still buffered for a reader that cannot take it must not fail once more at the interpreter's exit."""
+    """Redirect standard output to /dev/null, so that flushing its buffer at exit cannot fail a second time."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,7 @@
-"""Does each unit of work once: looks it up in the store, else makes it and stores it before anything else happens.
+"""Does each unit of work once: looks it up in the store, else does it and stores the result immediately.
 
-A unit is one rollout or one reflection. So a stage that is killed at any moment and started again repeats at most the
-units that were in flight, and what is done is never paid for twice.
+A unit is one rollout or one reflection. So a stage that is killed at any moment and restarted repeats at most the units
+that were in flight, and never pays for finished work twice.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from retroformer.config import Loop, Spending
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.errors import (
     BudgetExhausted,
@@ -22,31 +21,32 @@ from retroformer.errors import (
     StoreError,
     usage_of,
 )
+from retroformer.experiment.sections.loop import Loop, Spending
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.records import Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
 from retroformer.rollout import finish_all, improve, is_complete, rollout
 from retroformer.store import AdviceRow, AttemptRow, NewInvalid, NewReflection, NewTrajectory
 
-_LONGEST_PAUSE_SECONDS = 30.0
-"""An endpoint that asks to be left alone for longer is not asked again in this run."""
+_CLOSING_PAUSE_SECONDS = 30.0
+"""Longest pause that a busy endpoint may request; after a longer one it gets no more calls in this run."""
 
 
 class EndpointClosed(InfrastructureFailure):
-    """An endpoint has refused an earlier call in a way that every call would be refused; this one was not made."""
+    """Error for a call that was not made because an endpoint refused an earlier one and would refuse every call."""
 
 
 class Budget:
-    """What may be spent, by all processes that work on one store.
+    """Budget shared by all processes that work on one store.
 
-    It is checked before a unit starts, so a unit in flight is finished and kept.
+    It is checked before a unit starts, so a unit in flight is finished and stored.
     """
 
     def __init__(self, limits: Spending, spent: Callable[[], Usage], section: str = "collect") -> None:
         self._limits, self._spent, self._section = limits, spent, section
 
     def check(self) -> None:
-        """Read the accounts, which also shows that the store answers. Raises BudgetExhausted, StoreError."""
+        """Check the accounts, and thereby that the store answers. Raises BudgetExhausted, StoreError."""
         spent = self._spent()
         tokens = spent.prompt_tokens + spent.completion_tokens
         for name, used, limit in (
@@ -55,21 +55,24 @@ class Budget:
         ):
             if limit is not None and used >= limit:
                 raise BudgetExhausted(
-                    f"The budget of {limit:g} {name} is spent ({used:g}). What was made is stored: "
+                    f"The budget of {limit:g} {name} is spent ({used:g}). Finished work is stored: "
                     f"raise {self._section}.{name} and run the same command again to go on."
                 )
 
 
 @dataclass(frozen=True)
-class TaskFacts:
-    """Everything that is stored about one task of an arm, trial 0 of the shared arm included."""
+class StoredFacts:
+    """All stored facts on one task of an arm, including those of the shared trial 0."""
 
     trajectories: dict[Key, Trajectory] = field(default_factory=dict)
     reflections: dict[Key, Reflection] = field(default_factory=dict)
 
 
 class Experience:
-    """Rollouts and reflections of one arm, each made once."""
+    """Rollouts and reflections of one arm, each made only once.
+
+    `on_event` is called with each outcome, and with `reflections` for each new reflection.
+    """
 
     def __init__(
         self,
@@ -84,22 +87,22 @@ class Experience:
         slots: asyncio.Semaphore,
         repeats: int = 1,
         first_trial_arm: str | None = None,
-        told: Callable[[str], None] = lambda outcome: None,
+        on_event: Callable[[str], None] = lambda outcome: None,
     ) -> None:
         self._ledger, self.arm, self._pool, self._loop = ledger, arm, pool, loop
         self._agent = replace(agent, actor=_Watched(agent.actor, ledger, self._note))
         self._seed, self._budget, self._slots, self._repeats = seed, budget, slots, repeats
         self._first_trial_arm = first_trial_arm or arm
-        self.told = told
-        self._facts: dict[str, TaskFacts] = {}
-        """What is stored about the tasks that are being improved, by task id."""
+        self.on_event = on_event
+        self._facts: dict[str, StoredFacts] = {}
+        """Stored facts on the tasks in work, by task id."""
         self._closed: InfrastructureFailure | None = None
-        """Why no more calls are made."""
+        """Failure after which no more calls are made, or None."""
         self.unfinished: set[str] = set()
-        """Ids of tasks that the infrastructure left for the next run."""
+        """Ids of tasks that are left for the next run because the infrastructure failed."""
 
     def incomplete(self, tasks: Sequence[Task], candidates: int) -> tuple[list[Task], list[AttemptRow]]:
-        """Which of these tasks lack a fact, and the attempts at the others. Asks the store; for the ledger's thread."""
+        """Return the tasks that lack a fact, and the attempts at the others. Run it in the ledger's thread."""
         store, ids = self._ledger.store, [task.id for task in tasks]
         attempts: defaultdict[str, list[AttemptRow]] = defaultdict(list)
         advised: defaultdict[str, list[AdviceRow]] = defaultdict(list)
@@ -108,7 +111,7 @@ class Experience:
                 attempts[attempt.task_id].append(attempt)
         for advice in store.advice_rows(self.arm, ids) if self._loop.trials > 1 else ():
             advised[advice.task_id].append(advice)
-        left, done = [], list[AttemptRow]()
+        missing, done = [], list[AttemptRow]()
         for task in tasks:
             rows = attempts[task.id]
             complete = is_complete(
@@ -121,12 +124,12 @@ class Experience:
             if complete:
                 done += rows
             else:
-                left.append(task)
-        return left, done
+                missing.append(task)
+        return missing, done
 
-    def facts_of(self, task_ids: Sequence[str]) -> dict[str, TaskFacts]:
-        """Everything stored about these tasks, by task id. Asks the store; for the ledger's thread."""
-        store, facts = self._ledger.store, {task_id: TaskFacts() for task_id in task_ids}
+    def facts_of(self, task_ids: Sequence[str]) -> dict[str, StoredFacts]:
+        """Return all stored facts on these tasks, by task id. Run it in the ledger's thread."""
+        store, facts = self._ledger.store, {task_id: StoredFacts() for task_id in task_ids}
         for arm in dict.fromkeys((self._first_trial_arm, self.arm)):
             for key, trajectory in store.stream_trajectories(arm, task_ids):
                 facts[key.task_id].trajectories[key] = trajectory
@@ -134,18 +137,18 @@ class Experience:
             facts[stored.key.task_id].reflections[stored.key] = stored.reflection
         return facts
 
-    async def improve(self, task: Task, candidates: int, facts: TaskFacts | None = None) -> None:
-        """Algorithm 1 for one task; a reflection that cannot be had leaves the task for the next run.
+    async def improve(self, task: Task, candidates: int, facts: StoredFacts | None = None) -> None:
+        """Run Algorithm 1 for one task. If a reflection cannot be written, the task is left for the next run.
 
-        `facts` is what the store holds about the task, where the caller has asked for it.
+        `facts` are the stored facts on the task, if the caller has read them.
         """
 
         async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
             keys = [self._key(task, trial, candidate, repeat) for repeat in range(self._repeats if trial else 1)]
-            made = await finish_all(self.trajectory(task, memory, key) for key in keys)
-            if any(one.outcome is Outcome.INVALID for one in made):
+            trajectories = await finish_all(self.trajectory(task, memory, key) for key in keys)
+            if any(trajectory.outcome is Outcome.INVALID for trajectory in trajectories):
                 self.unfinished.add(task.id)
-            return made[0]
+            return trajectories[0]
 
         async def advise(failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int) -> Reflection:
             return await self.reflection(failure, memory, self._key(task, trial, candidate), previous)
@@ -156,31 +159,31 @@ class Experience:
         try:
             await improve(attempt, advise, self._loop, candidates)
         except InfrastructureFailure:
-            self.unfinished.add(task.id)  # It is stored with its cause and counted; its key is still free.
+            self.unfinished.add(task.id)  # The failure is stored with its cause and counted; its key is still free.
         finally:
             del self._facts[task.id]
 
     async def trajectory(self, task: Task, memory: Memory, key: Key) -> Trajectory:
-        """The attempt under this key: from the store, or played now. Invalid where the infrastructure kept failing.
+        """Return the attempt under this key, from the store or played now; invalid if the infrastructure kept failing.
 
         Raises:
-            BudgetExhausted: nothing more may be spent.
+            BudgetExhausted: the budget is spent.
             StoreError: the store failed; nothing more is played.
         """
         if stored := await self._stored_trajectory(key):
-            self.told(stored.outcome.value)
+            self.on_event(stored.outcome.value)
             return stored
         for _ in range(1 + self._loop.retries):
             async with self._slots:
                 await self._may_start()
                 with self._charged_if_stopped(key):
                     trajectory = await self._play(task, memory, key)
-                # Stored before the slot is free: the next unit checks the budget with this one charged.
+                # The fact is stored before the slot is free, so that the next unit's budget check includes its cost.
                 if trajectory.outcome is not Outcome.INVALID:
                     trajectory = await self._ledger.keep_trajectory(NewTrajectory(key, trajectory))
                     break
                 await self._ledger.keep_invalid(NewInvalid(key, trajectory.cause, trajectory.usage))
-        self.told(trajectory.outcome.value)
+        self.on_event(trajectory.outcome.value)
         return trajectory
 
     async def _play(self, task: Task, memory: Memory, key: Key) -> Trajectory:
@@ -191,12 +194,12 @@ class Experience:
             return Trajectory.invalid(task, str(failure))
 
     async def reflection(self, failure: Trajectory, memory: Memory, key: Key, previous_candidate: int) -> Reflection:
-        """The advice under this key: from the store, or written now.
+        """Return the advice under this key, from the store or written now.
 
         Raises:
-            InfrastructureFailure: it could not be had, `loop.retries` times over.
-            BudgetExhausted: nothing more may be spent.
-            StoreError: the store failed; nothing more is asked for.
+            InfrastructureFailure: it could not be written, even after `loop.retries` retries.
+            BudgetExhausted: the budget is spent.
+            StoreError: the store failed; no more advice is requested.
         """
         if stored := await self._stored_reflection(key):
             return stored
@@ -208,37 +211,37 @@ class Experience:
                         written = await self._agent.reflector.reflect(failure, memory, self._draw(key))
                 except InfrastructureFailure as error:
                     self._note(error)
-                    await self._ledger.keep_invalid(NewInvalid(key, str(error), error.usage))
-                    self.told(Outcome.INVALID.value)
+                    await self._ledger.keep_invalid(NewInvalid(key, str(error), usage_of(error)))
+                    self.on_event(Outcome.INVALID.value)
                     if not tries_left:
                         raise
                 else:
-                    self.told("reflections")
+                    self.on_event("reflections")
                     return await self._ledger.keep_reflection(NewReflection(key, previous_candidate, written))
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def _may_start(self) -> None:
-        """Raises where nothing more can or may be paid for: BudgetExhausted, StoreError, EndpointClosed."""
+        """Check that another unit may start. Raises BudgetExhausted, StoreError, EndpointClosed."""
         if self._closed is not None:
             raise EndpointClosed(str(self._closed))
         await self._ledger.ask(self._budget.check)
 
     @contextmanager
     def _charged_if_stopped(self, key: Key) -> Iterator[None]:
-        """Count calls that were paid for when the stage is interrupted."""
+        """Charge calls that were paid for when the stage is interrupted."""
         try:
             yield
         except asyncio.CancelledError as stopped:
             if (usage := usage_of(stopped)).calls:
-                # In this thread: an interrupted event loop waits for nobody, so not for a store that is away either.
+                # Write in this thread and without retries: an interrupted event loop does not wait for the ledger.
                 self._ledger.store.give_up()
                 with suppress(StoreError):
                     self._ledger.store.charge(key.arm, usage)
             raise
 
     def _note(self, failure: InfrastructureFailure) -> None:
-        """Start nothing more at an endpoint that refuses every call, or asks to be left alone for long."""
-        busy = isinstance(failure, EndpointBusy) and failure.retry_after_seconds > _LONGEST_PAUSE_SECONDS
+        """Stop calling an endpoint that refuses every call or requests a long pause."""
+        busy = isinstance(failure, EndpointBusy) and failure.retry_after_seconds > _CLOSING_PAUSE_SECONDS
         if busy or isinstance(failure, EndpointRefusal):
             self._closed = failure
 
@@ -257,9 +260,9 @@ class Experience:
         return Key(arm=arm, task_id=task.id, trial=trial, candidate=candidate, repeat=repeat)
 
     def _draw(self, key: Key) -> int:
-        """A seed of its own for every reflection and attempt, the same in every run and whatever else is in flight.
+        """Return the seed of a reflection or attempt, which depends on its key alone and is the same in every run.
 
-        The arm is left out: arms that compare models draw with the same numbers.
+        The arm is left out, so that arms that compare models sample with the same seeds.
         """
         repeat = f"|{key.repeat}" if key.repeat else ""
         text = f"{self._seed}|{key.task_id}|{key.trial}|{key.candidate}{repeat}"
@@ -268,7 +271,7 @@ class Experience:
 
 @dataclass(frozen=True)
 class _Watched:
-    """An actor that is not asked again once the store has failed, as its attempt could not be stored."""
+    """An actor that refuses to act once the store has failed, as its attempt could not be stored."""
 
     actor: Actor
     ledger: Ledger

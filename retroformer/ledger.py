@@ -1,8 +1,8 @@
-"""The store, used from the event loop: one thread asks and writes, so that no coroutine waits for a database.
+"""Access to the store from the event loop: one thread reads and writes, so that the event loop never blocks.
 
-Facts that arrive while a transaction runs are stored together in the next one. An error that passes is retried in that
-thread, and whoever wants to start a paid call waits behind it. The first error that does not pass fails every later
-question and write at once, before another call is paid for.
+Facts that arrive while a transaction runs are stored together in the next one. Temporary errors are retried in that
+thread, and new paid calls wait until the retry succeeds. After the first permanent error every later read and write
+fails immediately, before another call is paid for.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
 from retroformer.store.rows import NewFact
 
 _FACTS_AT_ONCE = 200
-"""Facts in one transaction."""
+"""Largest number of facts in one transaction."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 class Ledger:
-    """Reads and writes of one store, in the order in which they were asked for."""
+    """Reads and writes of one store, done in the order in which they were requested."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -33,32 +33,37 @@ class Ledger:
         self._failure: RetroformerError | None = None
 
     def check(self) -> None:
-        """Raise the error that ended the use of this store, if there was one."""
+        """Raise the permanent error of this store, if there was one."""
         if self._failure is not None:
             raise self._failure
 
     async def ask(
         self, question: Callable[Parameters, Result], *arguments: Parameters.args, **named: Parameters.kwargs
     ) -> Result:
-        """Answer a question about the store in its thread. Raises StoreError, and what the question raises."""
+        """Run a query on the store in its thread. Raises StoreError, and whatever the query raises."""
         return await self._in_thread(lambda: question(*arguments, **named))
 
     async def keep_trajectory(self, fact: NewTrajectory) -> Trajectory:
-        """Store an attempt, and return the one that counts. Raises StoreError, ConfigError."""
+        """Store an attempt and return the one stored under its key. Raises StoreError, ConfigError."""
         kept: Trajectory = await self._keep(fact)
         return kept
 
     async def keep_reflection(self, fact: NewReflection) -> Reflection:
-        """Store advice, and return what counts. Raises StoreError, ConfigError."""
+        """Store advice and return the one stored under its key. Raises StoreError, ConfigError."""
         kept: Reflection = await self._keep(fact)
         return kept
 
     async def keep_invalid(self, fact: NewInvalid) -> None:
-        """Count what the infrastructure spoiled. Raises StoreError, ConfigError."""
+        """Count an attempt or reflection that the infrastructure failed. Raises StoreError, ConfigError."""
         await self._keep(fact)
 
+    async def settle(self) -> None:
+        """Wait until the facts of interrupted callers are stored, too: their calls are paid for."""
+        if self._writer is not None:
+            await self._writer
+
     def close(self) -> None:
-        """Wait for the transaction that is under way, but not for a database that does not answer."""
+        """Wait for the current transaction, but not for a database that does not answer."""
         self.store.give_up()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
@@ -88,7 +93,7 @@ class Ledger:
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         def unless_failed() -> Result:
-            # Looked at in the thread: a question that waited behind a failing write must not be answered.
+            # Checked in the thread, too: a query that waited behind a failing write must not run.
             self.check()
             try:
                 return work()

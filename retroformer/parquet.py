@@ -1,8 +1,8 @@
-"""The facts of a run as Parquet files, for the tools that people know; and back.
+"""Exports the facts of a run as Parquet files, for common data tools, and imports them again.
 
-`trajectories.parquet` and `reflections.parquet` have a row a fact: its key, a few columns to look at, the hash of its
-conditions, and `record`, the whole fact as JSON. Only key, hash and record are read back, so the other columns may be
-changed freely. The metadata of both files hold the conditions themselves.
+`trajectories.parquet` and `reflections.parquet` have one row per fact: its key, a few columns for inspection, the hash
+of its conditions, and `record`, the whole fact as JSON. Import reads only key, hash and record (and
+`previous_candidate`), so the other columns may be changed freely. The metadata of both files hold the conditions.
 """
 
 import json
@@ -15,22 +15,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from retroformer.canonical import sha256_of
-from retroformer.conditions import check_imported, is_record_of_conditions
-from retroformer.config import Experiment
-from retroformer.durable import replacing
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.conditions import check_imported, is_record_of_conditions
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.storage import open_store
+from retroformer.files.canonical import sha256_of
+from retroformer.files.durable import replacing
 from retroformer.rating import ratings
 from retroformer.records import Key, Outcome, Reflection, Trajectory
-from retroformer.redaction import redacted, redacted_data
-from retroformer.store import NewReflection, NewTrajectory, Store, open_store
+from retroformer.secrets.redaction import redacted, redacted_data
+from retroformer.store import NewReflection, NewTrajectory, Store
 from retroformer.store.schema import KEY, REFLECTIONS, TRAJECTORIES, UNDECLARED
 
 if TYPE_CHECKING:
     import pyarrow
 
 _ROWS_AT_ONCE = 2000
-"""Rows of a file that are in memory together."""
+"""Number of rows of a file in memory at a time."""
 _CONDITIONS = b"retroformer.conditions"
 """Key of the file metadata: a JSON object of conditions by their sha256."""
 
@@ -38,23 +39,23 @@ Row = dict[str, Any]
 
 
 class _File(NamedTuple):
-    """One of the two files."""
+    """Description of one of the two files."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
-    """Names and Arrow types of the columns behind the key."""
+    """Names and Arrow types of the columns after the key."""
     rows: Callable[[Store, str], Iterator[Sequence[Any]]]
-    """The facts of an arm in the order of their keys: values of the key, then of the columns."""
+    """Function that yields the facts of an arm in the order of their keys: values of the key, then of the columns."""
     fact: Callable[[Row], NewTrajectory | NewReflection]
-    """The fact of a row. Raises ValueError with the name of the field at fault."""
+    """Function that parses the fact of a row. Raises ValueError with the name of the wrong field."""
 
 
 def export_run(experiment: Experiment, folder: Path) -> str:
-    """Write both files; a line that says how many facts they hold.
+    """Write both files. Return a sentence with the number of facts.
 
     Raises:
         MissingInput: the run has no facts.
-        ConfigError: an arm holds facts of several conditions.
+        ConfigError: an arm holds facts with different conditions.
     """
     with closing(open_store(experiment)) as store:
         arms = store.arms()
@@ -69,24 +70,24 @@ def export_run(experiment: Experiment, folder: Path) -> str:
 
 
 def import_run(experiment: Experiment, folder: Path) -> str:
-    """Add the facts of both files to the run's store, all or none; those that are there already stay as they are.
+    """Add the facts of both files to the run's store, all or none. Facts that are already stored do not change.
 
     Raises:
-        MissingInput: a file is not there.
-        ConfigError: a file is not of this kind, a fact cannot be true, or it was made under other conditions than
-            the config or the run's own facts.
+        MissingInput: a file is missing.
+        ConfigError: a file is not an export, a fact is impossible, or its conditions differ from those of the config or
+            of the run's own facts.
     """
     bound = _checked(experiment, folder)
     with closing(open_store(experiment)) as store:
         for arm, record in bound.items():
             store.declare(arm, record)
         new = store.add_all(lambda: (fact for file in _FILES for _, fact in _facts(file, folder / file.name)))
-        said = " and ".join(f"{_length(folder / file.name)} {file.name.removesuffix('.parquet')}" for file in _FILES)
-    return f"{said} are in {store.url}, {new} of them new"
+        counts = " and ".join(f"{_length(folder / file.name)} {file.name.removesuffix('.parquet')}" for file in _FILES)
+    return f"{counts} are in {store.url}, {new} of them new"
 
 
 def _checked(experiment: Experiment, folder: Path) -> dict[str, Mapping[str, Any]]:
-    """The conditions of every arm, once each row of both files has been looked at."""
+    """Check each row of both files and return the conditions of every arm."""
     hashes: dict[str, str] = {}
     records: dict[str, Mapping[str, Any]] = {UNDECLARED: {}}
     for file in _FILES:
@@ -158,14 +159,14 @@ def _trajectory_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
 
 
 def _reflection_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
-    """The rating is the last column."""
+    """Yield the rows of reflections, with the rating as the last column."""
     rated = ratings(store, arm)
     waiting = next(rated, None)
     for *before, text, model, previous, sha256, record in store.exported(
         REFLECTIONS, arm, [name for name, _ in _REFLECTION_COLUMNS]
     ):
         row = (*before, redacted_data(text), model, previous, sha256, _without_credentials(redacted_data(record)))
-        # Both come in the order of their keys, and each rating has its reflection.
+        # Reflections and ratings come in the order of their keys, and each rating has its reflection.
         _, *key = before[:4]
         if waiting is not None and key == [waiting.task_id, waiting.trial, waiting.candidate]:
             yield (*row, waiting.rating)
@@ -175,7 +176,7 @@ def _reflection_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
 
 
 def _without_credentials(record: str) -> str:
-    """A reflection as JSON without those in the address of its author, which earlier versions stored."""
+    """Return a reflection's JSON without credentials in its author's address, which earlier versions stored."""
     start = record.find('"', record.find('"endpoint":') + len('"endpoint":'))
     end = record.find('"', start + 1)
     address = record[start:end]
@@ -209,7 +210,7 @@ _FILES = (
 def _write(
     file: _File, store: Store, arms: Iterable[str], conditions: Mapping[str, Mapping[str, Any]], path: Path
 ) -> int:
-    """Write one file, which appears whole or not at all; the number of its rows."""
+    """Write one file, which appears complete or not at all. Return the number of its rows."""
     import pyarrow
     import pyarrow.parquet
 
@@ -221,14 +222,14 @@ def _write(
     with replacing(path) as unfinished, pyarrow.parquet.ParquetWriter(unfinished, schema) as writer:
         for arm in arms:
             rows = file.rows(store, arm)
-            while some := list(islice(rows, _ROWS_AT_ONCE)):
-                writer.write_table(pyarrow.table(list(zip(*some, strict=True)), schema=schema))
-                count += len(some)
+            while batch := list(islice(rows, _ROWS_AT_ONCE)):
+                writer.write_table(pyarrow.table(list(zip(*batch, strict=True)), schema=schema))
+                count += len(batch)
     return count
 
 
 def _facts(file: _File, path: Path) -> Iterator[tuple[Row, NewTrajectory | NewReflection]]:
-    """The rows of a file and what they say. Raises MissingInput, ConfigError."""
+    """Yield the rows of a file with their facts. Raises MissingInput, ConfigError."""
     import pyarrow
 
     number = 0
@@ -252,7 +253,7 @@ def _facts(file: _File, path: Path) -> Iterator[tuple[Row, NewTrajectory | NewRe
 
 
 def _field(error: Exception) -> str:
-    """`FIELD: what is wrong with it`."""
+    """Format an error of a row as `FIELD: FAULT`."""
     if isinstance(error, ValidationError):
         fault = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(str(part) for part in fault['loc']) or 'record'}: {fault['msg']}."
@@ -260,11 +261,11 @@ def _field(error: Exception) -> str:
 
 
 def _conditions_in(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The conditions in the metadata of a file, by their sha256."""
+    """Return the conditions in the metadata of a file, by their sha256."""
     metadata = _opened(path).schema_arrow.metadata or {}
     if _CONDITIONS not in metadata:
         raise ConfigError(
-            f"{path} does not say under which conditions its facts were made, as exports of earlier versions: "
+            f"{path} lacks the conditions under which its facts were made, like exports of earlier versions: "
             "export the run again with this version."
         )
     try:
@@ -284,7 +285,7 @@ def _opened(path: Path) -> "pyarrow.parquet.ParquetFile":
     import pyarrow.parquet
 
     if not path.is_file():
-        raise MissingInput(f"No {path}: write it with `python -m retroformer export EXPERIMENT.yaml FOLDER`.")
+        raise MissingInput(f"No {path}: write it with `retroformer export EXPERIMENT.yaml FOLDER`.")
     try:
         return pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:

@@ -1,4 +1,4 @@
-"""Playing by hand, and how outsiders check an environment: the same environment that rollouts use, action by action."""
+"""Play by hand, to check an environment from outside: the same environment that rollouts use, action by action."""
 
 import difflib
 import json
@@ -6,19 +6,20 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from retroformer.bounded_file import MIB, has_surrogate, size
-from retroformer.config import Experiment
-from retroformer.environments import taskset
+from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError, UnknownTask
+from retroformer.experiment.config import Experiment
+from retroformer.files.bounded_file import MIB, size
+from retroformer.files.characters import has_surrogate
 from retroformer.protocols import Environment
 from retroformer.records import Task, Transition
 
 _ACTION_BYTES = 2 * MIB
-"""Of one line of standard input. Environments answer actions of a megabyte, which no agent sends."""
+"""Largest line of standard input. Environments answer actions of a megabyte, which no agent sends."""
 
 
 def list_tasks(experiment: Experiment, out: IO[str] | None = None) -> None:
-    """Print the id of every task of the split, one a line, in official order."""
+    """Print the id of every task of the split, one per line, in official order."""
     for task in taskset(experiment.environment, experiment.seed).tasks():
         print(task.id, file=out)
 
@@ -31,11 +32,10 @@ def play(
     actions: Iterable[str] | None = None,
     out: IO[str] | None = None,
 ) -> None:
-    """Play one task with the given actions, by default those of standard input, until they end or the episode does.
+    """Play one task with the given actions, by default from standard input, until the actions or the episode end.
 
-    The task may be of any split that the environment's data hold.
-
-    As JSON every line has step, action (null at the reset), observation, reward, terminated, truncated and return.
+    The task may be in any split of the environment's data. With `as_json`, every line has step, action (null at the
+    reset), observation, reward, terminated, truncated and return.
 
     Raises:
         UnknownTask: there is no such task.
@@ -45,27 +45,27 @@ def play(
         raise ConfigError(f"The task {task_id!r} is not UTF-8: write it in that encoding.")
     source = taskset(experiment.environment, experiment.seed)
     environment: Environment = source.environment()
-    known = {task.id: task for task in source.tasks()}
+    tasks = {task.id: task for task in source.tasks()}
     section = experiment.environment
-    task = known.get(task_id) or Task(id=task_id, environment=section.name, split=section.split)
+    task = tasks.get(task_id) or Task(id=task_id, environment=section.name, split=section.split)
     try:
-        seen, total = environment.reset(task), 0.0
+        transition, total = environment.reset(task), 0.0
     except UnknownTask:
-        close = difflib.get_close_matches(task_id, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "--list prints those there are."
+        close = difflib.get_close_matches(task_id, tasks, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "--list prints all of them."
         raise UnknownTask(f"No task {task_id!r} in this split: {hint}") from None
-    _show(0, None, seen, total, as_json, out)
+    _show(0, None, transition, total, as_json, out)
     for step, line in enumerate(_typed_actions() if actions is None else actions, start=1):
-        if seen.over:
+        if transition.over:
             break
         action = line.rstrip("\r\n")
-        seen = environment.step(action)
-        total += seen.reward
-        _show(step, action, seen, total, as_json, out)
+        transition = environment.step(action)
+        total += transition.reward
+        _show(step, action, transition, total, as_json, out)
 
 
 def _typed_actions() -> Iterator[str]:
-    """The lines of standard input, read one by one, as whoever types them waits for the answer."""
+    """Yield the lines of standard input one by one, as the user waits for the answer to each."""
     stream, number = sys.stdin.buffer, 0
     while line := stream.readline(_ACTION_BYTES + 1):
         number += 1
@@ -78,20 +78,22 @@ def _typed_actions() -> Iterator[str]:
             raise ConfigError(f"Line {number} of standard input is not UTF-8: send it in that encoding.") from None
 
 
-def _show(step: int, action: str | None, seen: Transition, total: float, as_json: bool, out: IO[str] | None) -> None:
+def _show(
+    step: int, action: str | None, transition: Transition, total: float, as_json: bool, out: IO[str] | None
+) -> None:
     if as_json:
         line = {
             "step": step,
             "action": action,
-            "observation": seen.observation,
-            "reward": seen.reward,
-            "terminated": seen.terminated,
-            "truncated": seen.truncated,
+            "observation": transition.observation,
+            "reward": transition.reward,
+            "terminated": transition.terminated,
+            "truncated": transition.truncated,
             "return": total,
         }
         text = json.dumps(line, ensure_ascii=False)
     else:
-        text = seen.observation
-        if seen.over:
-            text += f"\n[{'terminated' if seen.terminated else 'truncated'}, return {total:g}]"
+        text = transition.observation
+        if transition.over:
+            text += f"\n[{'terminated' if transition.terminated else 'truncated'}, return {total:g}]"
     print(text, file=out, flush=True)

@@ -1,6 +1,6 @@
-"""The line that says how far a stage is: units done, and a few words on how it goes.
+"""Progress line of a stage: units done, and a short status text.
 
-A terminal gets a live bar with the words under it. A log gets whole lines, now and then and at the end.
+A terminal shows a live bar with the text under it. A log gets whole lines, every LOG_SECONDS and at the end.
 """
 
 import time
@@ -16,41 +16,41 @@ from rich.text import Text
 from retroformer.store import AttemptRow
 
 LOG_SECONDS = 30.0
-"""Between two lines in a log."""
+"""Shortest time between two lines in a log."""
 
 
-class Line:
-    """How far one stage is."""
+class ProgressLine:
+    """Progress of one stage."""
 
-    def __init__(self, title: str, total: int, done: int, changed: Callable[["Line"], None]) -> None:
+    def __init__(self, title: str, total: int, done: int, changed: Callable[["ProgressLine"], None]) -> None:
         self.title, self.total, self.done, self.words = title, total, min(done, total), ""
         self._changed = changed
 
     def show(self, done: int, words: str) -> None:
-        """So many units are done, and it goes like this."""
+        """Show the number of finished units and a status text."""
         self.done, self.words = min(done, self.total), words
         self._changed(self)
 
 
 class Tally:
-    """Counts what happens and shows it."""
+    """Counts of outcomes, shown on a progress line."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ProgressLine) -> None:
         self.counts: Counter[str] = Counter()
         self._line = line
 
-    def told(self, what: str) -> None:
-        """One more success, failure, invalid or reflection."""
+    def count(self, what: str) -> None:
+        """Count one more success, failure, invalid or reflection."""
         self.counts[what] += 1
         self._line.show(self._line.done, str(self))
 
     def done(self, attempts: Sequence[AttemptRow], tasks: int) -> None:
-        """So many more tasks are done; `attempts` are those that were found in the store."""
+        """Count `tasks` more finished tasks; `attempts` are those that were already in the store."""
         self.counts.update(attempt.outcome for attempt in attempts)
         self._line.show(self._line.done + tasks, str(self))
 
     def advance(self) -> None:
-        """One more unit is done."""
+        """Count one more finished unit."""
         self._line.show(self._line.done + 1, str(self))
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Tally:
 
 @contextmanager
 def tally(title: str, total: int, done: int = 0, *, console: Console | None = None) -> Iterator[Tally]:
-    """A progress line that counts outcomes."""
+    """Show a progress line that counts outcomes."""
     with line(title, total, done, console=console) as shown:
         yield Tally(shown)
 
@@ -73,15 +73,15 @@ def line(
     *,
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Line]:
-    """A progress line on standard error, or on `console`; `clock` counts seconds."""
+) -> Iterator[ProgressLine]:
+    """Show a progress line on standard error, or on `console`; `clock` counts seconds."""
     screen = Console(stderr=True) if console is None else console
     if screen.is_terminal:
         with _Bar(screen, title, total, done) as bar:
-            yield Line(title, total, done, bar.draw)
+            yield ProgressLine(title, total, done, bar.draw)
         return
     log = _Log(screen, clock)
-    shown = Line(title, total, done, log.write_now_and_then)
+    shown = ProgressLine(title, total, done, log.write_now_and_then)
     try:
         yield shown
     finally:
@@ -89,7 +89,7 @@ def line(
 
 
 class _Bar(Progress):
-    """A bar on one row, whose title wraps where the terminal is narrow, and the words under it."""
+    """Live bar on one row, whose title wraps if the terminal is narrow, with the status text under it."""
 
     def __init__(self, console: Console, title: str, total: int, done: int) -> None:
         self._words = ""
@@ -103,7 +103,7 @@ class _Bar(Progress):
         )
         self._task = self.add_task(title, total=total, completed=done)
 
-    def draw(self, line: Line) -> None:
+    def draw(self, line: ProgressLine) -> None:
         self._words = line.words
         self.update(self._task, completed=line.done)
 
@@ -118,20 +118,20 @@ def _whole() -> Column:
 
 
 class _Log:
-    """Lines in a file or pipe."""
+    """Progress lines in a file or pipe."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console, self._clock = console, clock
         self._began = self._written = clock()
 
-    def write_now_and_then(self, line: Line) -> None:
+    def write_now_and_then(self, line: ProgressLine) -> None:
         if self._clock() - self._written >= LOG_SECONDS:
             self.write(line)
 
-    def write(self, line: Line) -> None:
+    def write(self, line: ProgressLine) -> None:
         self._written = self._clock()
         minutes, seconds = divmod(int(self._written - self._began), 60)
-        told = f"{line.title}  {line.done}/{line.total}  {minutes}:{seconds:02}  {line.words}".rstrip()
-        # Rich would break a long line at 80 columns, which no reader of a log asked for.
-        self._console.file.write(f"{told}\n")
+        text = f"{line.title}  {line.done}/{line.total}  {minutes}:{seconds:02}  {line.words}".rstrip()
+        # Written without Rich, which would break a long line at 80 columns.
+        self._console.file.write(f"{text}\n")
         self._console.file.flush()

@@ -1,67 +1,85 @@
-"""The only place where a trajectory becomes a prompt, so that collect, train, serve and eval see the same tokens.
+"""Renders trajectories as prompts. No other module does, so collect, train, serve and eval see the same tokens.
 
-A prompt pack is one YAML file with the words; this module arranges them. An over-long trajectory is shortened in one
-declared way: the longest observation is cut first, again and again, and says so; the end is never cut.
+A prompt pack is one YAML file with the texts, in which nothing is substituted; this module arranges them. A trajectory
+that is too long is shortened by repeatedly cutting, and marking, its longest observation; its end is never cut.
 """
 
 import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 from importlib import resources
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError
 
-from retroformer.bounded_yaml import read_yaml
-from retroformer.config import Experiment
-from retroformer.environments.alfworld.digest import digest
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.files.bounded_yaml import read_yaml
 from retroformer.protocols import Scene
-from retroformer.records import Memory, Message, Record, Step, Trajectory
+from retroformer.records import Memory, Message, Record, Step, Task, Trajectory
 
 _CUT = " [shortened]"
-_EXAMPLE_ACTION = re.compile(r"^Action \d+: (.+)$", re.MULTILINE)
+_EXAMPLE_ACTION = re.compile(r"^(?:Action \d+: |> (?!think:))(.+)$", re.MULTILINE)
+_ADDED = ("layout", "examples_by_task", "reflect_examples")
+"""Keys that the first packs lacked: unused, they must not change the hash of a pack."""
 _KEPT_CHARACTERS = 80
-"""An observation is never cut below this."""
+"""Number of characters of an observation that are never cut."""
 _LAST_ATTEMPT_CHARACTERS = 6000
-"""A longer last attempt is shortened before the actor sees it."""
+"""Largest number of characters of a last attempt that the actor sees; a longer one is shortened."""
 
 Render = Callable[[Trajectory, Memory], tuple[Message, ...]]
-"""What turns a failure into the reflector's prompt."""
+"""Function that renders a failure as the reflector's prompt."""
 
 
-class Pack(Record):
-    """The words of the prompts for one environment."""
+class PromptPack(Record):
+    """Texts of the prompts for one environment."""
 
     grammar: Literal["put", "move"] | None = None
-    """ALFWorld only: the grammar that the examples speak."""
+    """Grammar of the examples; ALFWorld only."""
+    layout: Literal["labelled", "commands"] = "labelled"
+    """Form of an attempt. labelled: `Thought N:`, `Action N:` and `Observation N:`, as ReAct on HotPotQA. commands:
+    `> action` and below it the answer, with thoughts as actions `> think: ...`, as ReAct on ALFWorld."""
     act: str
-    """What the actor is told before the examples."""
+    """Instruction for the actor, before the examples."""
     examples: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Finished attempts in the Thought / Action / Observation format."""
+    """Finished attempts in this layout."""
+    examples_by_task: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default={})
+    """Examples in place of `examples` for tasks whose id contains the key; the first such key counts."""
     remember: str
-    """The line above the reflections that the actor carries."""
+    """Line above the reflections in the actor's memory."""
     last_attempt: str = "Your last attempt at this task, which was not good enough:"
-    """The line above the last attempt, where the actor carries that."""
+    """Line above the last attempt, if it is in the actor's memory."""
     reflect: str
-    """What the reflector is told."""
+    """Instruction for the reflector."""
+    reflect_examples: tuple[str, ...] = ()
+    """Failed attempts, each with the advice on it, after the reflector's instruction."""
     ask: str
-    """The line after the trajectory that asks for advice."""
+    """Line after the trajectory that asks for advice."""
     tests: str = ""
-    """Programming only: what the actor is told when it is to write tests of its own."""
+    """Instruction for the actor to write its own tests; programming only."""
     judge: str = "You are shown one attempt of an agent at a task. Did it solve the task? Answer yes or no."
-    """What a model that judges attempts is told."""
+    """Instruction for a model that judges attempts."""
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Every action that the examples do."""
-        return tuple(_EXAMPLE_ACTION.findall("\n".join(self.examples)))
+        """Every action in the examples, without thoughts."""
+        examples = chain(self.examples, *self.examples_by_task.values())
+        return tuple(_EXAMPLE_ACTION.findall("\n".join(examples)))
+
+    def examples_for(self, task: Task) -> tuple[str, ...]:
+        """Return the examples that the actor reads before this task."""
+        return next((chosen for key, chosen in self.examples_by_task.items() if key in task.id), self.examples)
+
+    def texts(self) -> dict[str, Any]:
+        """Return everything that decides a prompt; the later keys only if a pack uses them."""
+        fields = type(self).model_fields
+        unused = {name for name in _ADDED if getattr(self, name) == fields[name].default}
+        return self.model_dump(mode="json", exclude=unused)
 
 
-def load_pack(name: str, environment: str) -> Pack:
-    """A pack by its name in retroformer/packs, or by the path of a YAML file.
+def load_pack(name: str, environment: str) -> PromptPack:
+    """Load a pack by its name in retroformer/packs, or by the path of a YAML file.
 
     Raises:
         MissingInput: there is no such pack.
@@ -70,7 +88,7 @@ def load_pack(name: str, environment: str) -> Pack:
     packs = Path(str(resources.files("retroformer") / "packs"))
     path = Path(name) if is_pack_file(name) else packs / f"{environment}-{name}.yaml"
     try:
-        return Pack.model_validate(read_yaml(path))
+        return PromptPack.model_validate(read_yaml(path))
     except MissingInput as error:
         raise ConfigError(f"{path} is not a prompt pack: {error}") from None
     except FileNotFoundError:
@@ -79,8 +97,8 @@ def load_pack(name: str, environment: str) -> Pack:
                 f"No prompt pack at {name!r}, neither where the command runs nor beside the experiment config: "
                 "set actor.prompts to the path of a YAML file."
             ) from None
-        known = sorted(pack.stem for pack in packs.glob("*.yaml"))
-        raise MissingInput(f"No prompt pack {name!r} for {environment}: known are {', '.join(known)}.") from None
+        names = sorted(pack.stem for pack in packs.glob("*.yaml"))
+        raise MissingInput(f"No prompt pack {name!r} for {environment}: choose one of {', '.join(names)}.") from None
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise ConfigError(f"{path} is not a prompt pack: {faults}.") from None
@@ -89,29 +107,26 @@ def load_pack(name: str, environment: str) -> Pack:
 
 
 def is_pack_file(name: str) -> bool:
-    """Whether `actor.prompts` names a file rather than a pack that is shipped."""
+    """Return True if `actor.prompts` names a file rather than a shipped pack."""
     return Path(name).suffix in (".yaml", ".yml")
 
 
-def react_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:
-    """The ReAct prompt for the next thought and action: instruction and examples, then this attempt so far."""
-    examples = "\n\n".join(example.strip() for example in pack.examples)
+def react_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
+    """Render the ReAct prompt for the next thought and action: instruction and examples, then this attempt so far."""
     reflections = "".join(f"\n- {' '.join(text.split())}" for text in scene.memory.reflections)
     advice = f"{pack.remember.strip()}{reflections}\n\n" if reflections else ""
     if (last := scene.memory.last_trajectory) is not None:
         steps = shorten(last.steps, _LAST_ATTEMPT_CHARACTERS)
-        advice = f"{pack.last_attempt.strip()}\n{_react_steps(steps)}\n{advice}"
-    number = len(scene.steps) + 1
-    attempt = f"{scene.opening.strip()}\n{_react_steps(scene.steps)}Thought {number}:"
+        advice = f"{pack.last_attempt.strip()}\n{_steps(pack, steps)}\n{advice}"
+    attempt = f"{scene.opening.strip()}\n{_steps(pack, scene.steps)}{_cue(pack, scene.steps)}"
     return (
-        Message(role="system", content=f"{pack.act.strip()}\n\n{examples}"),
+        Message(role="system", content=_paragraphs(pack.act, pack.examples_for(scene.task))),
         Message(role="user", content=f"{advice}{attempt}"),
     )
 
 
-def program_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:
-    """The prompt for a program: instruction and examples, then the last attempt and advice, then the problem."""
-    examples = "\n\n".join(example.strip() for example in pack.examples)
+def program_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
+    """Render the prompt for a program: instruction and examples, then the last attempt and advice, then the problem."""
     last, reflections = scene.memory.last_trajectory, scene.memory.reflections
     parts = []
     if last is not None and last.steps:
@@ -119,74 +134,51 @@ def program_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:
     if reflections:
         parts.append("\n".join((pack.remember.strip(), *(f"- {' '.join(text.split())}" for text in reflections))))
     return (
-        Message(role="system", content=f"{pack.act.strip()}\n\n{examples}"),
+        Message(role="system", content=_paragraphs(pack.act, pack.examples_for(scene.task))),
         Message(role="user", content="\n\n".join((*parts, scene.opening.strip()))),
     )
 
 
-def tests_prompt(pack: Pack, scene: Scene) -> tuple[Message, ...]:
-    """The prompt for tests of a program that is yet to be written; nothing but the problem is known then."""
+def tests_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
+    """Render the prompt for tests of a program that is not written yet; it holds only the problem."""
     return (Message(role="system", content=pack.tests.strip()), Message(role="user", content=scene.opening.strip()))
 
 
-def reflection_renderer(experiment: Experiment) -> Render:
-    """How this experiment shows a failure to its reflector."""
-    if experiment.reflector.view == "compact":
-        return compact_reflection_prompt
-    pack = load_pack(experiment.actor.prompts, experiment.environment.name)
-    if experiment.reflector.view == "actor":
-        if experiment.actor.kind != "react":
-            raise ConfigError("reflector.view=actor goes on in the prompt of a ReAct actor: set actor.kind=react.")
-        return partial(adaptation_prompt, pack)
-    return partial(reflection_prompt, pack, experiment.reflector.prompt_characters)
-
-
-def reflection_prompt(pack: Pack, characters: int, failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
-    """The whole attempt in words, shortened to `characters` where it is longer."""
+def reflection_prompt(pack: PromptPack, characters: int, failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
+    """Render the reflector's prompt with the whole attempt, shortened to `characters` if it is longer."""
     steps = shorten(failure.steps, max(0, characters - len(failure.opening)))
     earlier = "".join(f"\n- {' '.join(text.split())}" for text in memory.reflections)
     tried = f"\nAdvice that this attempt was given:{earlier}\n" if earlier else ""
-    # Who judges its attempts itself is not told by the way how they really ended.
+    # The real ending is left out for an agent that judges its own attempts, as it would reveal the outcome.
     how = f" ({failure.ending.value})" if failure.judged is None else ""
-    attempt = f"{failure.opening.strip()}\n{_react_steps(steps)}{tried}\nThe attempt failed{how}."
+    attempt = f"{failure.opening.strip()}\n{_steps(pack, steps)}{tried}\nThe attempt failed{how}."
     return (
-        Message(role="system", content=pack.reflect.strip()),
+        Message(role="system", content=_paragraphs(pack.reflect, pack.reflect_examples)),
         Message(role="user", content=f"{attempt}\n{pack.ask.strip()}"),
     )
 
 
-def adaptation_prompt(pack: Pack, failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
-    """The actor's own prompt where its attempt ended, and the question what to do instead (SALA: one model)."""
+def adaptation_prompt(pack: PromptPack, failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
+    """Render the actor's own prompt up to the end of its attempt, then the request for advice (SALA: one model)."""
     scene = Scene(task=failure.task, opening=failure.opening, steps=failure.steps, memory=memory)
     system, user = react_prompt(pack, scene)
-    so_far = user.content.rpartition("Thought ")[0]
+    so_far = user.content.removesuffix(_cue(pack, failure.steps))
     return (system, Message(role="user", content=f"{so_far}{pack.ask.strip()}"))
 
 
-def judge_prompt(pack: Pack, characters: int, attempt: Trajectory) -> tuple[Message, ...]:
-    """The whole attempt, as a reflector sees it but for the verdict, and the question whether it solved the task."""
+def judge_prompt(pack: PromptPack, characters: int, attempt: Trajectory) -> tuple[Message, ...]:
+    """Render the attempt as for a reflector but without the verdict, and the question whether it solved the task."""
     steps = shorten(attempt.steps, max(0, characters - len(attempt.opening)))
     return (
         Message(role="system", content=pack.judge.strip()),
-        Message(role="user", content=f"{attempt.opening.strip()}\n{_react_steps(steps)}\nSolved, yes or no?"),
-    )
-
-
-def compact_reflection_prompt(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
-    """An ALFWorld attempt as what it showed: a quarter of the tokens, for small models on small machines."""
-    known = digest(failure.task, failure.opening, failure.steps)
-    advice = " ".join(" ".join(memory.reflections).split())
-    tried = f"Advice: {advice}\n" if advice else ""
-    return (
-        Message(role="system", content="You advise a household robot."),
-        Message(role="user", content=f"{known}{tried}Failed. Advice for the next attempt:"),
+        Message(role="user", content=f"{attempt.opening.strip()}\n{_steps(pack, steps)}\nSolved, yes or no?"),
     )
 
 
 def shorten(steps: tuple[Step, ...], characters: int) -> tuple[Step, ...]:
-    """These steps with the longest observations cut, until they fit or nothing more may be cut.
+    """Cut the longest observations until the steps fit into `characters` or nothing more may be cut.
 
-    The last observation is kept whole: the end shows why the attempt failed.
+    The last observation is kept whole, as the end shows why the attempt failed.
     """
     texts = [step.observation for step in steps]
     excess = sum(len(step.thought) + len(step.action) + len(step.observation) for step in steps) - characters
@@ -201,7 +193,22 @@ def shorten(steps: tuple[Step, ...], characters: int) -> tuple[Step, ...]:
     return tuple(step.model_copy(update={"observation": text}) for step, text in zip(steps, texts, strict=True))
 
 
-def _react_steps(steps: tuple[Step, ...]) -> str:
+def _paragraphs(instruction: str, examples: Iterable[str]) -> str:
+    return "\n\n".join(text.strip() for text in (instruction, *examples))
+
+
+def _cue(pack: PromptPack, steps: tuple[Step, ...]) -> str:
+    """Return the text after which the model writes its next step."""
+    return ">" if pack.layout == "commands" else f"Thought {len(steps) + 1}:"
+
+
+def _steps(pack: PromptPack, steps: tuple[Step, ...]) -> str:
+    if pack.layout == "commands":
+        return "".join(
+            (f"> think: {' '.join(step.thought.split())}\n" if step.thought else "")
+            + f"> {step.action}\n{step.observation}\n"
+            for step in steps
+        )
     return "".join(
         (f"Thought {number}: {' '.join(step.thought.split())}\n" if step.thought else "")
         + f"Action {number}: {step.action}\nObservation {number}: {step.observation}\n"

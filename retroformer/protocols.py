@@ -1,71 +1,86 @@
-"""The roles. Each is one or two methods; nobody inherits to be accepted."""
+"""Protocols of the roles. Each has one or two methods, and implementations need not inherit."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from retroformer.records import Memory, Record, Reflection, Step, Task, Trajectory, Transition, Usage
 
+ReturnOf = Callable[[Trajectory], float]
+"""Function that computes a return of a stored attempt other than the stored one."""
+
 
 class Scene(Record):
-    """All that an actor may look at when it chooses its next action."""
+    """All that an actor sees when it chooses its next action."""
 
     task: Task
     opening: str
     steps: tuple[Step, ...]
     memory: Memory
     choices: tuple[str, ...] = ()
-    """Actions that are possible now, where the environment can tell."""
+    """Actions that are possible now, if the environment lists them."""
     seed: int = 0
-    """Of this action, for actors that sample: the same in every run, another one at every step."""
+    """Seed of this action, for actors that sample: it is the same in every run and differs at every step."""
 
 
 class Move(Record):
-    """What an actor decides. The thought may be empty."""
+    """Decision of an actor. The thought may be empty."""
 
     action: str
     thought: str = ""
     usage: Usage = Usage()
 
 
+class OfferedActions(NamedTuple):
+    """The actions of a scene among which an actor chooses, as its model reads them. None is offered twice."""
+
+    prompt: str
+    """The text that the model continues."""
+    continuations: tuple[str, ...]
+    """Continuation by which the model chooses each action; none is the beginning of another."""
+    actions: tuple[str, ...]
+    """The same actions in the grammar of the environment."""
+
+
 class Environment(Protocol):
-    """One episode after another of a text world, in this process."""
+    """Text world in this process that plays one episode after another."""
 
     def reset(self, task: Task) -> Transition:
         """Start an episode; the transition's observation is the opening."""
         ...
 
     def step(self, action: str) -> Transition:
-        """Do one action. Anything may be sent: what makes no sense is answered by the environment, never raised."""
+        """Do one action, which may be any text: the environment answers a meaningless action and never raises."""
         ...
 
 
 class Taskset(Protocol):
-    """Where the tasks of an environment come from."""
+    """Source of an environment's tasks."""
 
     def tasks(self) -> tuple[Task, ...]:
-        """All tasks of the configured split, in the official order, without opening them.
+        """Return all tasks of the configured split, in the official order, without opening them.
 
         Raises:
-            MissingInput: the data are not there; the message says how to get them.
+            MissingInput: the data are missing; the message says how to get them.
         """
         ...
 
     def environment(self) -> Environment:
-        """A fresh environment that can play any of these tasks."""
+        """Return a fresh environment that can play any of these tasks."""
         ...
 
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """A taskset that knows which data its tasks are made of."""
+    """Taskset that can identify the data of its tasks."""
 
     def fingerprint(self) -> str:
-        """The sha256 of these data; empty where the tasks are generated. Raises MissingInput."""
+        """Return the sha256 of these data, or "" if the tasks are generated. Raises MissingInput."""
         ...
 
 
 class Episode(Protocol):
-    """An environment played from the event loop, one episode."""
+    """One episode of an environment, played from the event loop."""
 
     async def reset(self) -> Transition:
         """Start the episode. Raises EnvironmentFailure."""
@@ -77,41 +92,41 @@ class Episode(Protocol):
 
 
 class Actor(Protocol):
-    """Who acts. Frozen: nothing in this project trains it."""
+    """Model that acts. It is frozen: Retroformer trains only the reflector."""
 
     async def act(self, scene: Scene) -> Move:
-        """Choose the next action. Raises EndpointFailure where its model could not be asked."""
+        """Choose the next action. Raises EndpointFailure if the call of its model failed."""
         ...
 
 
 class Reflector(Protocol):
-    """Who looks back on a failure and writes advice."""
+    """Model that reflects on a failure and writes advice."""
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Advice for the next trial. `seed` makes candidates differ and repeat. Raises EndpointFailure."""
+        """Write advice for the next trial. `seed` makes candidates differ yet reproducible. Raises EndpointFailure."""
         ...
 
 
 class Judgement(Record):
-    """What an evaluator makes of an attempt."""
+    """Verdict of an evaluator on an attempt."""
 
     solved: bool
     usage: Usage = Usage()
 
 
 class Evaluator(Protocol):
-    """Who judges an attempt without being told the true outcome (Reflexion, section 3)."""
+    """Model that judges an attempt without the true outcome (Reflexion, section 3)."""
 
     async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
-        """Whether the attempt, with this last answer of the environment, solved its task. Raises EndpointFailure."""
+        """Judge if the attempt, with this last answer of the environment, solved its task. Raises EndpointFailure."""
         ...
 
 
 @dataclass(frozen=True)
 class Agent:
-    """The three models of Reflexion: one acts, one looks back, one judges."""
+    """The three models of Reflexion: an actor, a reflector and an evaluator."""
 
     actor: Actor
     reflector: Reflector
     evaluator: Evaluator | None = None
-    """None: the agent is told the true outcome."""
+    """Evaluator of attempts; None: the agent sees the true outcome."""

@@ -1,4 +1,4 @@
-"""What exactly answered: hashes of base, adapter and chat template, the commit of the code, versions of packages."""
+"""Provenance of answers: hashes of base, adapter and chat template, commit of the code, and package versions."""
 
 import hashlib
 import subprocess
@@ -7,54 +7,59 @@ from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from retroformer.best_of import trained_sha256
-from retroformer.chat_template import chat_template
 from retroformer.errors import MissingInput
+from retroformer.models.chat_template import chat_template
 from retroformer.records import Record
 
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS)
 MODEL_FILES = ("*.safetensors", "config.json", "tokenizer*", "*.jinja")
 PACKAGES = ("retroformer", "torch", "transformers", "peft", "trl", "bitsandbytes", "fschat", "openai", "alfworld")
 
 
+def trained_sha256(adapter: str | None, reward: str | None) -> str | None:
+    """Return one hash of a model's trained parts: its adapter's hash, or with a reward model a hash of both hashes."""
+    return adapter if reward is None else hashlib.sha256(f"{adapter} {reward}".encode()).hexdigest()
+
+
 class ServedModel(Record):
-    """One name of an endpoint. `adapter_sha256` is None where the plain base answers."""
+    """Model under one name of an endpoint. `adapter_sha256` is None for the plain base."""
 
     base_sha256: str
     adapter_sha256: str | None
     chat_template_sha256: str
     reward_sha256: str | None = None
-    """Of the reward model's adapter, where the answer is the best of several by its scores."""
+    """Hash of the reward model's adapter, for a best-of-n name; None otherwise."""
 
     @property
     def trained_sha256(self) -> str | None:
-        """Of all that was trained of it; None where the plain base answers."""
+        """Hash of all its trained parts; None for the plain base."""
         return trained_sha256(self.adapter_sha256, self.reward_sha256)
 
 
 class Provenance(Record):
-    """What an endpoint serves, by every name it answers to."""
+    """Models that an endpoint serves, by name."""
 
     models: dict[str, ServedModel]
     dtype: str
     quantization: str = "none"
-    """How the weights of the base are packed, such as `nf4`."""
+    """Quantisation of the base's weights, such as `nf4`."""
     versions: dict[str, str]
 
 
 class CodeVersion(Record):
-    """The commit that is checked out; `unknown` outside git."""
+    """Commit that is checked out; `unknown` outside git."""
 
     commit: str
     dirty: bool
-    """Tracked files differ from the commit."""
+    """True if tracked files differ from the commit."""
 
 
 def folder_sha256(folder: Path) -> str:
-    """Of the names and contents of the files in `folder` that determine how its model or adapter behaves.
+    """Return the hash of the names and contents of the files in `folder` that define its model or adapter.
 
-    An adapter is its configuration and weights; a model is its weights, configuration, tokenizer and chat template.
-    A README, a training state or a folder of checkpoints beside them changes nothing.
+    For an adapter these are its config and weights; for a model its weights, config, tokenizer and chat template. A
+    README, a training state or a folder of checkpoints beside them does not change the hash.
 
     Raises:
         MissingInput: `folder` holds neither.
@@ -67,7 +72,7 @@ def folder_sha256(folder: Path) -> str:
 
 
 def files_sha256(files: Mapping[str, Path]) -> str:
-    """Of the contents of these files under these names, in the order of the names. Raises OSError."""
+    """Return the hash of these names and the contents of their files, in the order of the names. Raises OSError."""
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         with path.open("rb") as file:
@@ -80,7 +85,7 @@ def chat_template_sha256(folder: Path) -> str:
 
 
 def code_version(folder: Path = Path(__file__).parent) -> CodeVersion:
-    """The commit of the checkout that `folder` belongs to, by default the one that this code runs from."""
+    """Return the commit of the checkout that `folder` belongs to, by default that of this code."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return CodeVersion(commit="unknown", dirty=False)
@@ -88,7 +93,7 @@ def code_version(folder: Path = Path(__file__).parent) -> CodeVersion:
 
 
 def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Versions of those of `names` that are installed."""
+    """Return the versions of the installed packages among `names`."""
     versions = {}
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""The facts that stages exchange. All are frozen: a change makes a new fact, a derived value is a property."""
+"""Facts that stages exchange. All are frozen: a change makes a new fact, and derived values are properties."""
 
 import math
 from enum import StrEnum
@@ -7,14 +7,16 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from retroformer.files.characters import is_storable
+
 _MOST_TOKENS = 2**53
-"""More than anybody pays for, and less than a database holds."""
+"""Largest number of tokens: more than anyone pays for, and less than a database column holds."""
 _HIGHEST_NUMBER = 2**31 - 1
-"""Of a trial, candidate or repeat: what a column of a database holds."""
+"""Largest number of a trial, candidate or repeat that a database column holds."""
 
 
 def _storable(name: str) -> str:
-    if "\0" in name or any("\ud800" <= character <= "\udfff" for character in name):
+    if not is_storable(name):
         raise ValueError("it holds NUL or half a character, which no database stores")
     return name
 
@@ -27,7 +29,7 @@ Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
 
 
 class Record(BaseModel):
-    """An immutable fact."""
+    """Immutable fact."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,7 +43,7 @@ class Task(Record):
 
 
 class Transition(Record):
-    """What an environment answers to an action. `terminated` is not `truncated`; `success` is final."""
+    """Answer of an environment to an action. `terminated` is not `truncated`; `success` is final."""
 
     observation: str
     reward: float = 0.0
@@ -49,9 +51,9 @@ class Transition(Record):
     truncated: bool = False
     success: bool = False
     choices: tuple[str, ...] = ()
-    """Actions that are possible now, where the environment can tell."""
+    """Actions that are possible now, if the environment lists them."""
     tests_passed: bool | None = None
-    """Whether the program passed the tests that the agent wrote itself; programming only."""
+    """True if the program passed the tests that the agent wrote; programming only."""
 
     @property
     def over(self) -> bool:
@@ -59,7 +61,7 @@ class Transition(Record):
 
 
 class Step(Record):
-    """One thing the actor did, and what came of it. The thought may be empty."""
+    """One action of the actor and its result. The thought may be empty."""
 
     thought: str = ""
     action: str
@@ -68,16 +70,16 @@ class Step(Record):
 
 
 class Outcome(StrEnum):
-    """How an attempt counts."""
+    """Outcome of an attempt."""
 
     SUCCESS = "success"
     FAILURE = "failure"
     INVALID = "invalid"
-    """The infrastructure failed, not the agent: never a return of 0, never rated, never trained on."""
+    """Failure of the infrastructure, not of the agent: never a return of 0, never rated, never trained on."""
 
 
 class Ending(StrEnum):
-    """Why an attempt ended."""
+    """Reason why an attempt ended."""
 
     SOLVED = "solved"
     TERMINATED = "terminated"
@@ -91,7 +93,7 @@ class Ending(StrEnum):
 
 
 class Usage(Record):
-    """What model calls consumed."""
+    """Consumption of model calls."""
 
     calls: Tokens = 0
     prompt_tokens: Tokens = 0
@@ -117,14 +119,14 @@ class Trajectory(Record):
     outcome: Outcome
     ending: Ending
     cause: str = ""
-    """The failure of the infrastructure in words; empty unless the outcome is invalid."""
+    """Description of the infrastructure failure; empty unless the outcome is invalid."""
     judged: bool | None = None
-    """Whether the agent itself takes the task for solved; None where it is told the true outcome."""
+    """True if the agent's own evaluator considers the task solved; None if the agent sees the true outcome."""
     usage: Usage = Usage()
 
     @property
     def failed(self) -> bool:
-        """Whether the agent tries again: what it makes of the attempt, or else the true outcome."""
+        """True if the agent should retry: by its own verdict if there is one, else by the true outcome."""
         if self.outcome is Outcome.INVALID:
             return False
         return self.outcome is Outcome.FAILURE if self.judged is None else not self.judged
@@ -136,12 +138,12 @@ class Trajectory(Record):
 
     @classmethod
     def invalid(cls, task: Task, cause: str) -> "Trajectory":
-        """An attempt that could not even begin."""
+        """Return an attempt that could not begin."""
         return cls(task=task, opening="", outcome=Outcome.INVALID, ending=Ending.INFRASTRUCTURE, cause=cause)
 
 
 class Sampling(Record):
-    """How text was drawn from a model."""
+    """Sampling settings of a model's text."""
 
     temperature: Annotated[float, Field(ge=0)] = 0.0
     max_new_tokens: Annotated[int, Field(ge=1)] = 100
@@ -149,7 +151,7 @@ class Sampling(Record):
 
 
 class Author(Record):
-    """Who wrote a reflection. `adapter_sha256` is None for a plain base model, a rule or a remote API."""
+    """Author of a reflection. `adapter_sha256` is None for a plain base model, a rule or a remote API."""
 
     endpoint: str
     model: str
@@ -164,7 +166,7 @@ class Message(Record):
 
 
 class Reflection(Record):
-    """Advice, the prompt that made it and the model that wrote it."""
+    """Advice with the prompt and the model that produced it."""
 
     text: str
     prompt: tuple[Message, ...]
@@ -174,22 +176,22 @@ class Reflection(Record):
 
 
 class Memory(Record):
-    """What the actor carries into a trial."""
+    """Memory of the actor in a trial."""
 
     reflections: tuple[str, ...] = ()
     last_trajectory: Trajectory | None = None
 
     def remember(self, reflection: str, capacity: int, last_attempt: Trajectory | None = None) -> "Memory":
-        """This memory with one more reflection, and with this last attempt in place of an earlier one.
+        """Return this memory with one more reflection, and with this last attempt in place of an earlier one.
 
-        The oldest reflections beyond `capacity` are dropped, a blank one is not kept.
+        The oldest reflections beyond `capacity` are dropped. A blank reflection is not added.
         """
         kept = (*self.reflections, reflection)[-capacity:] if reflection.strip() else self.reflections
         return Memory(reflections=kept, last_trajectory=last_attempt)
 
 
 class Key(Record):
-    """The natural key of a fact within an experiment."""
+    """Natural key of a fact within an experiment."""
 
     arm: Name
     task_id: Name
@@ -199,26 +201,26 @@ class Key(Record):
 
 
 class Returns:
-    """The returns around a reflection: of the trial before it, and of each repeat of the trial after it."""
+    """Returns of the trial before a reflection, and of each repeat of the trial after it."""
 
     return_before: float
     returns_after: tuple[float, ...]
 
     @property
     def rating(self) -> float:
-        """How much the next trial gained: G[i+1] - G[i], a mean over the repeats (Retroformer, section 4.3)."""
+        """Gain of the next trial: G[i+1] - G[i], a mean over the repeats (Retroformer, section 4.3)."""
         after = self.returns_after
         return (after[0] if len(after) == 1 else fmean(after)) - self.return_before
 
     @property
     def standard_error(self) -> float:
-        """Of the rating; 0 with a single repeat, where it cannot be known."""
+        """Standard error of the rating; 0 with a single repeat, which cannot give one."""
         repeats = len(self.returns_after)
         return stdev(self.returns_after) / math.sqrt(repeats) if repeats > 1 else 0.0
 
 
 class RatedReflection(Record, Returns):
-    """A reflection and the returns of the trials before and after it (one return after per repeat)."""
+    """Reflection with the returns of the trials before and after it (one return after it per repeat)."""
 
     key: Key
     reflection: Reflection
@@ -231,7 +233,7 @@ class RatedReflection(Record, Returns):
 
     @property
     def trajectory(self) -> tuple[str, int]:
-        """Which failure it looked at: the task and the trial after it."""
+        """Failure that it reflects on, as the task and the trial after the failure."""
         return self.key.task_id, self.key.trial
 
 

@@ -1,38 +1,38 @@
-"""The loop that collects is the loop that evaluates: attempt, look back, attempt again."""
+"""Trial loop, which collect and eval share: attempt, reflect, attempt again."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
 from typing import Protocol, TypeVar
 
-from retroformer.config import Loop
 from retroformer.errors import InfrastructureFailure, usage_of
+from retroformer.experiment.sections.loop import Loop
 from retroformer.protocols import Agent, Episode, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Step, Task, Trajectory, Transition, Usage
 
 Result = TypeVar("Result")
 
 
-class Attempt(Protocol):
-    """Play the task once, with this memory, as candidate number `candidate` of trial number `trial`."""
+class Play(Protocol):
+    """Play the task once with this memory, as candidate number `candidate` of trial number `trial`."""
 
     def __call__(self, memory: Memory, trial: int, candidate: int) -> Awaitable[Trajectory]: ...
 
 
 class Advise(Protocol):
-    """Look back on a failure and write the advice for candidate number `candidate` of trial number `trial`."""
+    """Reflect on a failure and write the advice for candidate number `candidate` of trial number `trial`."""
 
     def __call__(
         self, failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int
     ) -> Awaitable[Reflection]: ...
 
 
-async def improve(attempt: Attempt, advise: Advise, loop: Loop, candidates: int) -> None:
-    """Retroformer, Algorithm 1, for one task: every failure brings `candidates` reflections, and each is tried.
+async def improve(attempt: Play, advise: Advise, loop: Loop, candidates: int) -> None:
+    """Run Retroformer's Algorithm 1 for one task: each failure gets `candidates` reflections, and each one is tried.
 
-    The chain goes on from the retry with the highest return, the first of equals (the "accepted" reflection of the
-    paper). It stops at a success, after the last trial, and where a retry is invalid: which candidate is best is not
-    known then, and a later run with the missing fact goes on from here.
+    The chain continues from the retry with the highest return, the first among equals (the "accepted" reflection of the
+    paper). It stops at a success, after the last trial, and at an invalid retry: the best candidate is unknown then,
+    and a later run continues from here once it has the missing fact.
 
     Raises:
         InfrastructureFailure: a reflection could not be written.
@@ -53,7 +53,7 @@ async def improve(attempt: Attempt, advise: Advise, loop: Loop, candidates: int)
 
 
 class Made(Protocol):
-    """What `is_complete` looks at in an attempt that has been made."""
+    """Finished attempt, with the properties that `is_complete` needs."""
 
     @property
     def failed(self) -> bool: ...
@@ -70,14 +70,14 @@ def is_complete(
     candidates: int,
     repeats: int = 1,
 ) -> bool:
-    """Whether `improve` would find everything it asks for about a task.
+    """Return True if every fact that `improve` needs for a task exists.
 
     Args:
-        attempts: what has been made, by trial, candidate and repeat.
+        attempts: finished attempts by trial, candidate and repeat.
         advised: trial and candidate of the reflections that have been written.
-        trials: attempts at the task, the first included.
-        candidates: reflections on each failure.
-        repeats: attempts with each reflection.
+        trials: number of attempts at the task, the first included.
+        candidates: number of reflections on each failure.
+        repeats: number of attempts with each reflection.
     """
     accepted = 0
     for trial in range(1, trials):
@@ -86,64 +86,69 @@ def is_complete(
             return False
         if not attempt.failed:
             return True
-        tried = [(trial, candidate) for candidate in range(candidates)]
-        if not advised >= set(tried):
+        keys = [(trial, candidate) for candidate in range(candidates)]
+        if not advised >= set(keys):
             return False
-        if not all((*one, repeat) in attempts for one in tried for repeat in range(repeats)):
+        if not all((*key, repeat) in attempts for key in keys for repeat in range(repeats)):
             return False
         accepted = max(range(candidates), key=lambda c: attempts[trial, c, 0].episode_return)
     return (trials - 1, accepted, 0) in attempts
 
 
 async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, loop: Loop, seed: int = 0) -> Trajectory:
-    """One attempt, judged. Where the infrastructure fails it ends as invalid, with the cause; never a return of 0.
+    """Play and judge one attempt. If the infrastructure fails, it is invalid, with the cause; never a return of 0.
 
-    An actor that samples repeats its attempt where `seed` is the same.
+    An actor that samples repeats its attempt exactly if `seed` is the same.
     """
     opening, steps, usage = "", list[Step](), Usage()
     try:
-        seen = await episode.reset()
-        opening = seen.observation
-        while (ending := _ending(seen, steps, loop)) is None:
+        transition = await episode.reset()
+        opening = transition.observation
+        while (ending := _ending(transition, steps, loop)) is None:
             scene = Scene(
                 task=task,
                 opening=opening,
                 steps=tuple(steps),
                 memory=memory,
-                choices=seen.choices,
+                choices=transition.choices,
                 seed=seed + len(steps),
             )
             move = await agent.actor.act(scene)
             usage += move.usage
-            seen = await episode.step(move.action)
+            transition = await episode.step(move.action)
             steps.append(
-                Step(thought=move.thought, action=move.action, observation=seen.observation, reward=seen.reward)
+                Step(
+                    thought=move.thought,
+                    action=move.action,
+                    observation=transition.observation,
+                    reward=transition.reward,
+                )
             )
-        made = Trajectory(
+        attempt = Trajectory(
             task=task,
             opening=opening,
             steps=tuple(steps),
-            outcome=Outcome.SUCCESS if seen.success else Outcome.FAILURE,
+            outcome=Outcome.SUCCESS if transition.success else Outcome.FAILURE,
             ending=ending,
             usage=usage,
         )
         if agent.evaluator is None:
-            return made
-        verdict = await agent.evaluator.judge(made, seen)
-        return made.model_copy(update={"judged": verdict.solved, "usage": usage + verdict.usage})
+            return attempt
+        verdict = await agent.evaluator.judge(attempt, transition)
+        return attempt.model_copy(update={"judged": verdict.solved, "usage": usage + verdict.usage})
     except InfrastructureFailure as failure:
-        so_far = {"opening": opening, "steps": tuple(steps), "usage": usage + failure.usage}
+        so_far = {"opening": opening, "steps": tuple(steps), "usage": usage + usage_of(failure)}
         return Trajectory.invalid(task, str(failure)).model_copy(update=so_far)
     except asyncio.CancelledError as stopped:
         stopped.usage = usage + usage_of(stopped)  # type: ignore[attr-defined]  # For the accounts.
         raise
 
 
-def _ending(seen: Transition, steps: Sequence[Step], loop: Loop) -> Ending | None:
-    """Why the attempt is over now, if it is: the environment says so, or a heuristic of Reflexion (section 4.1)."""
-    if seen.terminated:
-        return Ending.SOLVED if seen.success else Ending.TERMINATED
-    if seen.truncated:
+def _ending(transition: Transition, steps: Sequence[Step], loop: Loop) -> Ending | None:
+    """Return why the attempt is over (by the environment or by Reflexion's heuristics, section 4.1), or None."""
+    if transition.terminated:
+        return Ending.SOLVED if transition.success else Ending.TERMINATED
+    if transition.truncated:
         return Ending.STEP_LIMIT
     if len(steps) >= loop.actions:
         return Ending.TOO_MANY_ACTIONS
@@ -154,7 +159,7 @@ def _ending(seen: Transition, steps: Sequence[Step], loop: Loop) -> Ending | Non
 
 
 async def finish_all(work: Iterable[Awaitable[Result]]) -> list[Result]:
-    """All results in order. Where one fails, the others are finished first: what they cost is paid, so it is kept."""
+    """Return all results in order. If one fails, the others are finished first, as their cost is already paid."""
     done: list[Result | BaseException] = await asyncio.gather(*work, return_exceptions=True)
     for result in done:
         if isinstance(result, BaseException):

@@ -1,8 +1,8 @@
-"""Works through the tasks of some arms, sharing them with other processes on the same store.
+"""Works through the tasks of several arms, sharing them with other processes on the same store.
 
-A task is leased before it is worked on, so two collectors never pay for the same rollout. What is done already is
-found by one query for several hundred tasks. As many tasks are in work as rollouts may be in flight, whatever their
-total, so memory does not grow with it.
+A task is leased before it is worked on, so two collectors never pay for the same rollout. One query finds the finished
+work of several hundred tasks. The number of tasks in work is the number of rollouts that may be in flight, so memory
+does not grow with the total number of tasks.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import NamedTuple
 
-from retroformer.experience import Experience, TaskFacts
+from retroformer.experience import Experience, StoredFacts
 from retroformer.ledger import Ledger
 from retroformer.records import Task
 from retroformer.store import AttemptRow
@@ -20,13 +20,13 @@ from retroformer.store.leases import RENEW_SECONDS
 from retroformer.store.reading import chunks
 
 _TASKS_AT_ONCE = 500
-"""Tasks whose facts are looked up by one query."""
+"""Number of tasks whose facts one query reads."""
 _TURN_SECONDS = 0.25
-"""Between two looks at tasks that another process works on."""
+"""Time between two checks of tasks that another process works on."""
 
 
 class Work(NamedTuple):
-    """The tasks of one arm, with so many reflections on each failure."""
+    """Tasks of one arm, with the number of reflections on each failure."""
 
     experience: Experience
     tasks: Sequence[Task]
@@ -34,21 +34,21 @@ class Work(NamedTuple):
 
 
 class _Leased(NamedTuple):
-    """A task that this process may work on, and what the store holds about it."""
+    """Task leased to this process, with its stored facts."""
 
     experience: Experience
     task: Task
     candidates: int
-    facts: TaskFacts
+    facts: StoredFacts
 
 
 async def work_through(
     ledger: Ledger, works: Sequence[Work], concurrency: int, done: Callable[[Sequence[AttemptRow], int], None]
 ) -> None:
-    """Do what is missing. `done` gets the attempts that were found complete, and for how many tasks work has ended.
+    """Make all missing facts. `done` receives the stored attempts of complete tasks, and the number of finished tasks.
 
     Raises:
-        RetroformerError: the first error that ended a task; tasks in work are ended first, and no others begun.
+        RetroformerError: the first error of a task; tasks in work are finished first, and no new ones started.
     """
     with _frozen_heap():
         left = [await _incomplete(ledger, work, done) for work in works]
@@ -79,27 +79,28 @@ async def _improve_all(
             await asyncio.gather(*(worker() for _ in range(concurrency)))
         finally:
             with suppress(Exception):
+                await ledger.settle()
                 await ledger.ask(ledger.store.leases.release_all)
     if errors:
         raise errors[0]
 
 
 async def _incomplete(ledger: Ledger, work: Work, done: Callable[[Sequence[AttemptRow], int], None]) -> Work:
-    """The tasks that lack a fact."""
+    """Return the work with only the tasks that lack a fact."""
     left = list[Task]()
-    for some in chunks(work.tasks, _TASKS_AT_ONCE):
-        missing, attempts = await ledger.ask(work.experience.incomplete, some, work.candidates)
+    for chunk in chunks(work.tasks, _TASKS_AT_ONCE):
+        missing, attempts = await ledger.ask(work.experience.incomplete, chunk, work.candidates)
         left += missing
-        done(attempts, len(some) - len(missing))
+        done(attempts, len(chunk) - len(missing))
     return work._replace(tasks=left)
 
 
 class _Queue:
-    """Hands out leased tasks, a few at a time, and at the end waits for those that other processes work on."""
+    """Queue of tasks, leased a few at a time. At the end it waits for tasks that other processes work on."""
 
     def __init__(self, ledger: Ledger, works: Sequence[Work], concurrency: int) -> None:
         self._ledger, self._size = ledger, max(1, concurrency // 4)
-        self._looked_at = 4 * self._size
+        self._checked_at_once = 4 * self._size
         self._works = [(work, deque(work.tasks)) for work in works]
         self._leased = deque[_Leased]()
         self._turn = asyncio.Lock()
@@ -110,7 +111,7 @@ class _Queue:
         self._stopped = True
 
     async def take(self) -> _Leased | None:
-        """The next task, or None when all are done or no more are to be begun."""
+        """Return the next task, or None if all are done or the queue is stopped."""
         async with self._turn:
             while not self._leased and not self._stopped:
                 if not any(tasks for _, tasks in self._works):
@@ -123,31 +124,32 @@ class _Queue:
         await self._ledger.ask(self._ledger.store.leases.release, leased.experience.arm, leased.task.id)
 
     async def _lease_some(self) -> bool:
-        """Lease a few tasks of the first arm that has any that nobody else works on."""
+        """Lease a few tasks of the first arm with tasks that no other process works on."""
         for work, tasks in self._works:
-            for _ in range(0, len(tasks), self._looked_at):
+            for _ in range(0, len(tasks), self._checked_at_once):
                 if await self._lease(work, tasks):
                     return True
         return False
 
     async def _lease(self, work: Work, tasks: deque[Task]) -> bool:
-        """Lease tasks from the front; where others hold all of them, those go to the back."""
-        looked_at = {task.id: task for task in (tasks.popleft() for _ in range(min(len(tasks), self._looked_at)))}
+        """Lease tasks from the front of the queue; if other processes hold all of them, move them to the back."""
+        count = min(len(tasks), self._checked_at_once)
+        candidates = {task.id: task for task in (tasks.popleft() for _ in range(count))}
         arm, leases = work.experience.arm, self._ledger.store.leases
-        taken = await self._ledger.ask(leases.take, arm, list(looked_at), self._size)
+        taken = await self._ledger.ask(leases.take, arm, list(candidates), self._size)
         facts = await self._ledger.ask(work.experience.facts_of, taken)
         for task_id in taken:
-            self._leased.append(_Leased(work.experience, looked_at.pop(task_id), work.candidates, facts[task_id]))
+            self._leased.append(_Leased(work.experience, candidates.pop(task_id), work.candidates, facts[task_id]))
         if taken:
-            tasks.extendleft(reversed(looked_at.values()))
+            tasks.extendleft(reversed(candidates.values()))
         else:
-            tasks.extend(looked_at.values())
+            tasks.extend(candidates.values())
         return bool(taken)
 
 
 @contextmanager
 def _frozen_heap() -> Iterator[None]:
-    """Keep the garbage collector from walking through all tasks; at a million attempts each walk stops all for .2 s."""
+    """Exclude existing objects from garbage collection; at a million attempts each pass would stop all for 0.2 s."""
     gc.collect()
     gc.freeze()
     try:
@@ -158,7 +160,7 @@ def _frozen_heap() -> Iterator[None]:
 
 @asynccontextmanager
 async def _renewed(ledger: Ledger) -> AsyncIterator[None]:
-    """Renew this process's leases now and then."""
+    """Renew this process's leases regularly."""
 
     async def renew() -> None:
         while True:

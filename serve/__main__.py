@@ -1,42 +1,63 @@
-"""One command for the whole endpoint: starts it, waits until it is healthy, keeps it alive, stops all together."""
+"""`retroformer serve`: starts the endpoint, waits until it is healthy, keeps it alive, and stops all of it together."""
 
-import argparse
 import json
 import os
 import signal
 import threading
-from pathlib import Path
+from typing import Annotated
 
-from retroformer.config_file import load
+import typer
+
+from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
-from serve import endpoint
+
+app = make_app()
 
 
-def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m serve", description=__doc__)
-    parser.add_argument("experiment", type=Path, help="a YAML file such as configs/demo.yaml")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="as in serve.port=0")
-    parser.add_argument(
-        "--until-input-closes", action="store_true", help="also stop when standard input ends, as when a parent dies"
-    )
-    parser.add_argument(
-        "--more-from-input",
-        action="store_true",
-        help="read overrides before these, a JSON list, from the first line of standard input",
-    )
-    arguments = parser.parse_args(argv)
-    more = json.loads(_first_line_of_input() or b"[]") if arguments.more_from_input else []
-    experiment = load(arguments.experiment, [*more, *arguments.overrides])
+@app.command(
+    options_metavar="[--until-input-closes] [--more-from-input]", epilog=example("serve configs/demo.yaml serve.port=0")
+)
+def serve(
+    config: ConfigFile,
+    overrides: Overrides,
+    *,
+    until_input_closes: Annotated[
+        bool,
+        typer.Option("--until-input-closes", help="Also stop when standard input ends, as when a parent dies."),
+    ] = False,
+    more_from_input: Annotated[
+        bool,
+        typer.Option(
+            "--more-from-input",
+            help="Read overrides that come before these, a JSON list, from the first line of standard input.",
+        ),
+    ] = False,
+) -> None:
+    """Stage 3: serve the base and its adapters.
+
+    Reads the base model and the adapters in runs/RUN. Writes logs to runs/RUN/logs, and prints its address, which is
+    OpenAI-compatible, once it answers. Runs until it is interrupted.
+    """
+    from retroformer.experiment.file import load
+
+    from . import endpoint
+
+    more = json.loads(_first_line_of_input() or b"[]") if more_from_input else []
+    experiment = load(config, [*more, *overrides])
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    if arguments.until_input_closes:
+    if until_input_closes:
         threading.Thread(target=_stop_when_input_closes, args=(stop,), daemon=True).start()
-    endpoint.run(experiment, arguments.experiment, stop)
+    endpoint.run(experiment, config, stop)
+
+
+def main(arguments: list[str]) -> None:
+    call(app, f"python -m {__package__}", arguments)
 
 
 def _first_line_of_input() -> bytes:
-    """Byte by byte: what follows must be left for who waits until the input closes."""
+    """Read one line byte by byte, since the rest of the input belongs to the thread that waits for its end."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(0, 1)):
         line += byte

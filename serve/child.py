@@ -1,4 +1,4 @@
-"""Runs a module as `python -m` does, and ends when standard input closes: no server outlives its supervisor.
+"""Run a module as `python -m` does, and exit when standard input closes: no server outlives its supervisor.
 
 Usage: python -m serve.child MODULE [ARGUMENT ...]
 """
@@ -10,7 +10,7 @@ import threading
 
 
 def exit_when_input_closes() -> None:
-    """End this process, whatever it is doing, when the one that holds the other end of standard input is gone."""
+    """Exit this process, whatever it is doing, when the process at the other end of standard input is gone."""
 
     def wait() -> None:
         while os.read(0, 4096):

@@ -9,32 +9,35 @@ import socket
 import threading
 from pathlib import Path
 
-from retroformer.config import Experiment, Serve
 from retroformer.errors import ConfigError, ServiceError
-from serve import adapters
-from serve.loopback import is_loopback
-from serve.private import Private
-from serve.probe import HEALTH, Address
-from serve.supervisor import Service, supervise
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.serve import Serve
+
+from .loopback import is_loopback
+from .private import Private
+from .probe import HEALTH, ServerAddress
+from .served_names import ServedNames, served_names
+from .supervisor import Service, supervise
 
 LOOPBACK = "127.0.0.1"
 MARKER_BYTES = 8
 KEY_BYTES = 32
 START_PROBE_SECONDS = 5.0
-"""Between two questions the supervisor sees whether a process has died while starting."""
+"""Timeout of a health check at the start; between two checks the supervisor looks for processes that have died."""
 
 logger = logging.getLogger(__name__)
 
 
-def run(experiment: Experiment, page: Path, stop: threading.Event) -> None:
+def run(experiment: Experiment, config_path: Path, stop: threading.Event) -> None:
     """Serve the experiment's base and adapters until `stop` is set.
 
     Raises:
-        MissingInput: an adapter or the base model is not there.
-        ConfigError: the key's variable is not set, or an adapter's name is not free, or strangers could load adapters.
-        ServiceError: the port is taken, or a process could not start, or keeps dying or falling silent.
+        MissingInput: an adapter or the base model does not exist.
+        ConfigError: the variable of the keys is not set, or an adapter's name is reserved, or strangers could load
+            adapters.
+        ServiceError: the port is in use, or a process could not start, or keeps dying or does not respond.
     """
-    names = adapters.names(experiment, page)
+    names = served_names(experiment, config_path)
     private = Private(
         worker_key=secrets.token_hex(KEY_BYTES), marker=secrets.token_hex(MARKER_BYTES), api_keys=_api_keys(experiment)
     )
@@ -43,11 +46,13 @@ def run(experiment: Experiment, page: Path, stop: threading.Event) -> None:
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with listen(experiment.serve.host, experiment.serve.port) as api, listen(LOOPBACK, 0) as worker:
-        address = Address(_reachable(experiment.serve.host), api.getsockname()[1], next(iter(private.api_keys), ""))
-        worker_address = Address(LOOPBACK, worker.getsockname()[1], private.worker_key)
+        address = ServerAddress(
+            _reachable(experiment.serve.host), api.getsockname()[1], next(iter(private.api_keys), "")
+        )
+        worker_address = ServerAddress(LOOPBACK, worker.getsockname()[1], private.worker_key)
 
         def ready() -> None:
-            print(f"Serving {', '.join(_models(address))} at {address.url}/v1", flush=True)  # noqa: T201  The answer.
+            print(f"Serving {', '.join(_models(address))} at {address.url}/v1", flush=True)  # noqa: T201  The output of the command.
 
         services = [
             Service(
@@ -57,7 +62,7 @@ def run(experiment: Experiment, page: Path, stop: threading.Event) -> None:
                 _environment(experiment.serve),
                 [api.fileno()],
                 private.model_dump_json(),
-                # Whatever it says of the worker, it answers.
+                # Any status will do: an error may be about the worker.
                 lambda: address.status(HEALTH) is not None,
             ),
             Service(
@@ -74,10 +79,10 @@ def run(experiment: Experiment, page: Path, stop: threading.Event) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one.
+    """Return a listening socket; port 0 takes a free port.
 
     Raises:
-        ServiceError: the port is taken, or the host is none of this machine's.
+        ServiceError: the port is in use, or the host is not an address of this machine.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -85,71 +90,71 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise ServiceError(
-            f"Cannot listen on port {port} of {host}: {reason}; stop what uses it, or take another with "
+            f"Cannot listen on port {port} of {host}: {reason}; stop the process that uses it, or take another with "
             "serve.port=PORT (0 for any free one)."
         ) from None
 
 
-def require_key_for_strangers(page: Serve) -> None:
-    """Raises ConfigError where anyone in the network could load adapters from this machine's disk."""
-    if page.hand_over and page.api_key_env is None and not is_loopback(page.host):
+def require_key_for_strangers(config: Serve) -> None:
+    """Raise ConfigError if anyone in the network could load adapters from this machine's disk."""
+    if config.hand_over and config.api_key_env is None and not is_loopback(config.host):
         raise ConfigError(
-            f"serve.hand_over lets whoever reaches serve.host={page.host} load any adapter on this machine: set "
+            f"serve.hand_over lets anyone who reaches serve.host={config.host} load any adapter on this machine: set "
             "serve.api_key_env to the variable with the keys, or stay on 127.0.0.1."
         )
 
 
 def warn_unless_loopback(host: str, asks_for_key: bool = False) -> None:
-    """Say loudly what becomes open to the network."""
+    """Log a warning if the endpoint is open to the network."""
     if is_loopback(host):
         return
-    who = "Whoever has one of its API keys" if asks_for_key else "EVERYONE there"
+    who = "Anyone with one of its API keys" if asks_for_key else "EVERYONE there"
     logger.warning(
-        "serve.host=%s OPENS THIS SERVER TO THE NETWORK. %s may use it, and whoever listens there can read what is "
-        "said, the keys (serve.api_key_env) too. Put a proxy with TLS in front of it, or stay on 127.0.0.1.",
+        "serve.host=%s OPENS THIS SERVER TO THE NETWORK. %s may use it, and anyone who listens there can read "
+        "the requests, the answers and the keys (serve.api_key_env). Put a proxy with TLS in front of it, or stay on "
+        "127.0.0.1.",
         host,
         who,
     )
 
 
-def _api_arguments(page: Serve) -> list[str]:
+def _api_arguments(config: Serve) -> list[str]:
     return [
-        "serve.openai_api",
-        f"--body-bytes={page.body_bytes}",
-        *(["--loopback"] if is_loopback(page.host) else []),
-        *(["--hand-over"] if page.hand_over else []),
+        f"{__package__}.api.openai_api",
+        *(["--loopback"] if is_loopback(config.host) else []),
+        *(["--hand-over"] if config.hand_over else []),
     ]
 
 
-def _worker_arguments(experiment: Experiment, names: adapters.Names) -> list[str]:
+def _worker_arguments(experiment: Experiment, names: ServedNames) -> list[str]:
     threads = os.environ.get("OMP_NUM_THREADS") or str(os.cpu_count() or 1)
     return [
-        "serve.worker",
+        f"{__package__}.worker",
         f"--base={experiment.train.base_model}",
         f"--dtype={experiment.serve.dtype}",
         f"--max-batch={experiment.serve.max_batch}",
         f"--threads={threads}",
         *(f"--adapter={name}={folder}" for name, folder in names.adapters.items()),
         *(f"--alias={alias}={name}" for alias, name in names.aliases.items()),
-        *(f"--judged={name}={folder}" for name, folder in names.best_of.items()),
+        *(f"--reward={name}={folder}" for name, folder in names.best_of.items()),
         *(["--hand-over"] if experiment.serve.hand_over else []),
     ]
 
 
-def _environment(page: Serve) -> dict[str, str]:
+def _environment(config: Serve) -> dict[str, str]:
     return {
-        # Idle threads would otherwise spin, and take the cores from the other processes of a run.
+        # Idle threads would otherwise spin and take cores from the other processes of a run.
         "OMP_WAIT_POLICY": "PASSIVE",
-        # The keys come by a pipe, to the one process that needs them.
-        **{name: value for name, value in os.environ.items() if name != page.api_key_env},
-        # Their output goes to the logs of the run; FastChat would write files of its own beside them.
+        # The keys go through a pipe to the only process that needs them.
+        **{name: value for name, value in os.environ.items() if name != config.api_key_env},
+        # Output goes to the logs of the run; FastChat would otherwise write log files of its own.
         "LOGDIR": "",
         "TOKENIZERS_PARALLELISM": "false",
     }
 
 
 def _api_keys(experiment: Experiment) -> tuple[str, ...]:
-    """Those that clients may show; none where none is asked for."""
+    """Return the API keys that clients may use; empty if the endpoint requires none."""
     variable = experiment.serve.api_key_env
     if variable is None:
         return ()
@@ -161,8 +166,8 @@ def _api_keys(experiment: Experiment) -> tuple[str, ...]:
     return keys
 
 
-def _models(address: Address) -> list[str]:
-    """Names that the endpoint lists."""
+def _models(address: ServerAddress) -> list[str]:
+    """Return the model names that the endpoint lists."""
     try:
         status, body = address.get("/v1/models")
     except (OSError, http.client.HTTPException) as error:
@@ -173,7 +178,7 @@ def _models(address: Address) -> list[str]:
 
 
 def _reachable(host: str) -> str:
-    """The address to call a server that listens on `host`."""
+    """Return an address to reach a server that listens on `host`."""
     if host in ("0.0.0.0", "::", ""):
         return LOOPBACK
     return host

@@ -1,4 +1,4 @@
-"""Names and addresses of this machine that no other can reach."""
+"""Names and addresses of this machine that no other machine can reach."""
 
 import ipaddress
 

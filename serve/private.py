@@ -1,4 +1,4 @@
-"""What a supervisor tells its processes in private: through a pipe, since anyone can read a command line."""
+"""Secrets that a supervisor sends to its processes through a pipe, since anyone can read a command line."""
 
 import contextlib
 import os
@@ -7,20 +7,20 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Private(BaseModel):
-    """The secrets of one run of an endpoint; they survive a restart of its processes."""
+    """Secrets of one run of an endpoint; they stay the same when its processes are restarted."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     worker_key: str
-    """The API server and the supervisor show it to the worker, which answers nobody else."""
+    """Key that the API server and the supervisor send to the worker, which refuses all other requests."""
     marker: str
-    """Part of the markers between the messages of a chat; see `serve.marked_prompt`."""
+    """Part of the markers between the messages of a chat; see `serve.api.marked_prompt`."""
     api_keys: tuple[str, ...] = ()
-    """Those that clients may show; empty where none is asked for."""
+    """API keys that clients may use; empty if the endpoint requires none."""
 
 
 def send_private(descriptor: int, content: str) -> None:
-    """Write all of `content` and close the pipe. A reader that has died already is no error here."""
+    """Write all of `content` and close the pipe. A reader that has already died is not an error here."""
     with contextlib.suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as pipe:
         pipe.write(content.encode())
 

@@ -1,4 +1,4 @@
-"""Asks a server of this machine for its health, through HTTP as its clients do."""
+"""Health checks of a server on this machine, over HTTP as its clients do."""
 
 import contextlib
 import http.client
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 HEALTH = "/health"
 TIMEOUT_SECONDS = 10.0
-"""A server that works answers in milliseconds; one on a crowded machine may take seconds."""
+"""A working server responds in milliseconds, on a crowded machine in seconds."""
 
 
 @dataclass(frozen=True)
-class Address:
-    """Where a server listens, and the key that it asks for, if any."""
+class ServerAddress:
+    """Host and port of a server, and the key that it requires, if any."""
 
     host: str
     port: int
@@ -22,12 +22,12 @@ class Address:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def get(self, path: str, timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[int, bytes]:
-        """Status and body of what it answers.
+        """Return the status and the body of the response.
 
         Raises:
-            OSError, HTTPException: it does not answer, or not in HTTP.
+            OSError, HTTPException: the server does not respond, or not in HTTP.
         """
-        # Not urllib: a proxy that the environment names for the network must not be asked for this machine.
+        # Not urllib, which would use the proxy that the environment names even for this machine.
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_seconds)
         with contextlib.closing(connection):
             connection.request("GET", path, headers={"Authorization": f"Bearer {self.key}"} if self.key else {})
@@ -35,7 +35,7 @@ class Address:
             return answer.status, answer.read()
 
     def status(self, path: str, timeout_seconds: float = TIMEOUT_SECONDS) -> int | None:
-        """Of what it answers; None where it does not."""
+        """Return the status of the response; None without one."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             return self.get(path, timeout_seconds)[0]
         return None

@@ -1,8 +1,8 @@
-"""Processes that are started together, restarted when one dies or falls silent, and stopped together.
+"""Supervision of processes: started together, restarted when one dies or stops responding, and stopped together.
 
-Whether one works is asked through HTTP, as its clients would: a process that lives and does not answer is no use to
-anyone. It is killed and started again, since its clients are better off waiting seconds than losing a long run: they
-wait in the listening socket, which the supervisor holds. What dies or falls silent again and again ends all.
+Health is checked over HTTP, as clients would, since a process that lives but does not respond is useless. It is killed
+and restarted: clients wait for seconds in the listening socket, which the supervisor holds, instead of losing a long
+run. A process that keeps dying or keeps not responding ends all of them.
 """
 
 import contextlib
@@ -17,32 +17,33 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from retroformer.errors import ServiceError
-from serve.private import send_private
+
+from .private import send_private
 
 QUICK_SECONDS = 60.0
-"""A process that lived shorter than this died quickly."""
+"""Lifetime below which a death counts as quick."""
 START_SECONDS = 3600.0
-"""A process that has not answered by then never will; the largest models take minutes from a cold disk."""
+"""Time to the first response, after which a process is killed; the largest models load in minutes from a cold disk."""
 QUICK_DEATHS = 5
-"""As many quick deaths in a row, and the supervisor gives up."""
+"""Number of quick deaths in a row after which the supervisor gives up."""
 POLL_SECONDS = 0.2
 STOP_SECONDS = 5.0
 PROBE_PAUSE_SECONDS = 2.0
 SILENT_PROBES = 3
-"""As many questions in a row without an answer, and a process is taken for silent. Counted, and not timed: a supervisor
-that was stopped for an hour, with its machine or from a terminal, has asked no question meanwhile."""
+"""Number of failed health checks in a row after which a process counts as unresponsive. It is a count, not a time: a
+supervisor that was suspended for an hour, with its machine or from a terminal, made no checks meanwhile."""
 
 OWNER_ONLY = 0o600
-"""Mode of log files: they may quote what clients have sent."""
+"""Mode of log files, which may quote requests."""
 
 logger = logging.getLogger(__name__)
 
 
 class Service:
-    """One process, run as `python -m serve.child ARGUMENTS --private=FD`.
+    """A process, run as `python -m serve.child ARGUMENTS --private=FD`, and its successors.
 
-    Its output, and that of its successors, goes to `log`, which nobody else may read; `private` it reads from the
-    descriptor FD. `answers` asks whether it works.
+    Their output goes to `log`, which only the owner may read. They read `private` from the descriptor FD. `answers`
+    is the health check.
     """
 
     def __init__(
@@ -67,16 +68,16 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
         self._started = self._restart_at = 0.0
         self._quick_deaths = 0
-        # An earlier run's last words would be taken for this one's.
+        # The log is emptied: the last line of an earlier run would be taken for one of this run.
         with open(log, "wb", opener=_for_owner) as output:
-            os.fchmod(output.fileno(), OWNER_ONLY)  # The file may be one of an earlier version's.
+            os.fchmod(output.fileno(), OWNER_ONLY)  # An existing file may have another mode.
 
     def start(self) -> None:
         read_end, write_end = os.pipe()
         with open(self._log, "ab", opener=_for_owner) as output:
-            # Its own session: an interrupt from the terminal reaches the supervisor alone, which stops all in order.
+            # Its own session: an interrupt from the terminal reaches only the supervisor, which stops all in order.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "serve.child", *self._arguments, f"--private={read_end}"],
+                [sys.executable, "-m", f"{__package__}.child", *self._arguments, f"--private={read_end}"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -89,17 +90,17 @@ class Service:
         self._started = time.monotonic()
 
     def watch(self, ended: threading.Event, pause_seconds: float) -> None:
-        """Ask again and again whether it works, and note when it has stopped to answer, until all has `ended`.
+        """Check its health repeatedly, and note when it has stopped responding, until `ended` is set.
 
-        A process that has not answered yet is being started, for which it has `START_SECONDS`.
+        A process that has never responded is starting, for which it has `START_SECONDS`.
         """
         unanswered = 0
         while not ended.wait(pause_seconds):
             process = self._process
-            works = self._answers()
+            healthy = self._answers()
             if process is not self._process or process is None:
-                continue  # Nobody knows which of them was asked.
-            if works:
+                continue  # It was replaced meanwhile: either process may have responded.
+            if healthy:
                 self._answered, unanswered = process, 0
             elif process is self._answered:
                 unanswered += 1
@@ -108,7 +109,7 @@ class Service:
                 self._silent = process
 
     def has_answered(self) -> None:
-        """It was seen at work, whether or not `watch` has asked since."""
+        """Record that it has responded, even if `watch` has not checked it yet."""
         self._answered = self._process
 
     @property
@@ -116,7 +117,7 @@ class Service:
         return self._process is not None and self._process.poll() is None
 
     def revive(self) -> None:
-        """Start it again if it has died or is silent: at once after a long life, later and later after quick deaths.
+        """Restart it if it has died or is unresponsive: at once after a long life, ever later after quick deaths.
 
         Raises:
             ServiceError: it keeps dying.
@@ -140,7 +141,7 @@ class Service:
             self.start()
 
     def last_words(self) -> str:
-        """The end of its log, how it ended, and where the rest is."""
+        """Return the last line of its log, the reason for its end, and the path of the log."""
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
         last = next((line for line in reversed(lines) if line), "it wrote nothing")
         return f"{last} ({self._ending()}; log: {self._log})"
@@ -156,7 +157,7 @@ class Service:
             self._process.terminate()
 
     def stop(self, deadline: float) -> None:
-        """Wait until it has stopped, and kill it at the deadline (on the monotonic clock)."""
+        """Wait until it has stopped; kill it at the deadline (on the monotonic clock)."""
         if self._process is None:
             return
         try:
@@ -167,7 +168,7 @@ class Service:
         self._forget()
 
     def _forget(self) -> None:
-        """Let go of a process that has ended, and of its input, whose closing would have ended it."""
+        """Drop a process that has ended, and close its input."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -182,11 +183,11 @@ def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"signal {number}"  # Those for real time have no name.
+        return f"signal {number}"  # Real-time signals have no name.
 
 
 def _wait_until(healthy: Callable[[], bool], services: Sequence[Service], stop: threading.Event) -> None:
-    """Raise ServiceError where one of them dies before that."""
+    """Wait until all are `healthy` or `stop` is set; raise ServiceError if a service dies before."""
     while not stop.is_set() and not healthy():
         for service in services:
             if not service.alive:
@@ -204,7 +205,7 @@ def supervise(
     """Start all, call `ready` once they are healthy, and keep them running until `stop` is set.
 
     Raises:
-        ServiceError: one of them died before all were healthy, or keeps dying.
+        ServiceError: a service died before all were healthy, or keeps dying.
     """
     ended = threading.Event()
     try:

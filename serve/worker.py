@@ -1,8 +1,8 @@
-"""Our worker: answers FastChat's API server for base and adapters, and also what it would ask a controller.
+"""Our worker: serves base and adapters to FastChat's API server, and answers its requests to a controller.
 
 There is one worker, so there is no controller that others could register with. FastChat's own worker is not used: it
-counts requests with a semaphore that leaks on every error, and holds a thread for every request. Started by the
-supervisor with the socket to listen on and the secrets of the run; who does not know them is not answered.
+counts requests with a semaphore that leaks on every error, and holds a thread for every request. The supervisor starts
+this module with the socket to listen on and the secrets of the run; requests without the secret are refused.
 """
 
 import argparse
@@ -19,42 +19,43 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastchat.constants import ErrorCode
 
-from retroformer.best_of import best_of
-from retroformer.embedded_model import base_model_folder
 from retroformer.errors import run_command
+from retroformer.experiment.best_of import best_of
+from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import Provenance, ServedModel, chat_template_sha256, folder_sha256, package_versions
-from serve.asgi import KeyRequired, StopWhenClientLeaves
-from serve.best_of import Target, write_best
-from serve.bounds import QUEUE
-from serve.connections import BoundedConnection, allow_many_files
-from serve.engine import Engine
-from serve.generation import Generation, Output, Transcript
-from serve.hand_over import HandedOver, add_worker_routes
-from serve.latest import Latest
-from serve.marked_prompt import MarkedPrompt
-from serve.model import BASE, Model
-from serve.private import read_private
-from serve.probe import HEALTH
-from serve.request import (
+
+from .api.asgi import KeyRequired, StopWhenClientLeaves
+from .api.bounds import ANSWERS_AT_ONCE
+from .api.connections import BoundedConnection, allow_many_files
+from .api.marked_prompt import MarkedPrompt
+from .api.request import (
     Parameters,
     Refusal,
     TooLong,
     choices,
-    refuse_what_is_not_supported,
+    refuse_unsupported,
     sampling,
     seeds,
     stop_strings,
     tokens_of_prompt,
 )
-from serve.worker_client import PIECE_END
+from .api.worker_client import PIECE_END
+from .engine.best_of import Target, write_best
+from .engine.engine import Engine
+from .engine.generation import DecodedText, Output, TextGeneration
+from .engine.latest import Latest
+from .engine.model import BASE, Model
+from .hand_over import LoadedAdapters, add_worker_routes
+from .private import read_private
+from .probe import HEALTH
 
 PINNED_DIGITS = 12
 STUCK_SECONDS = 900.0
-"""A pass through the model that takes longer will not end: prompts are read in pieces of 2,048 tokens at most."""
+"""Duration after which a forward pass counts as stuck: prompts are read in chunks of at most 2,048 tokens."""
 
 
 class Worker:
-    """One base model, several adapters. Every name of `provenance.models` can be asked for."""
+    """Serves one base model with several adapters, under every name of `provenance.models`."""
 
     def __init__(
         self,
@@ -70,14 +71,14 @@ class Worker:
         self._marked_prompt = marked_prompt
         self.provenance = provenance
 
-    def answer_to(self, targets: Mapping[str, Target], models: Mapping[str, ServedModel]) -> None:
-        """Have these names from now on, with their provenance."""
+    def replace_models(self, targets: Mapping[str, Target], models: Mapping[str, ServedModel]) -> None:
+        """Serve these names from now on, with this provenance."""
         self.targets = targets
         self.provenance = self.provenance.model_copy(update={"models": models})
 
     @property
-    def works(self) -> bool:
-        """Whether requests come to an end here."""
+    def healthy(self) -> bool:
+        """True if requests can finish: the engine's thread lives and no pass is stuck."""
         return self._engine.alive and self._engine.pass_seconds < STUCK_SECONDS
 
     def list_models(self) -> dict[str, list[str]]:
@@ -101,16 +102,16 @@ class Worker:
             return {"count": 0, "error_code": 0}  # The generation that follows is refused with its reason.
 
     async def generate(self, params: Parameters) -> dict[str, Any]:
-        """FastChat's answer to one request, once it is finished."""
+        """Return FastChat's response to one request, once it is finished."""
         answer: dict[str, Any] = {}
         async for answer in self.stream({**params, "stream": False}):  # noqa: B007  The last one is the answer.
             continue
         return answer
 
     async def stream(self, params: Parameters) -> AsyncIterator[dict[str, Any]]:
-        """FastChat's answers to one request, each with the whole text so far; the best of several comes at once.
+        """Yield FastChat's responses to one request, each with the whole text so far; a best-of request yields one.
 
-        When whoever iterates goes away, the request's rows are freed.
+        If the caller stops iterating, the rows of the request are freed.
         """
         outputs = Latest[Output](asyncio.get_running_loop())
         try:
@@ -133,18 +134,18 @@ class Worker:
         finally:
             generation.cancelled = True
 
-    def _candidates(self, params: Parameters) -> list[Generation]:
-        """What is to be written for a request: one answer, or several to choose from.
+    def _candidates(self, params: Parameters) -> list[TextGeneration]:
+        """Return the generations for a request: one answer, or several to choose from.
 
         Raises:
-            Refusal: nothing can be written for it.
+            Refusal: the request cannot be answered.
         """
         target = self.targets.get(str(params.get("model")))
         if target is None:
             raise Refusal(ErrorCode.INVALID_MODEL, f"No model {params.get('model')!r} is served here.")
-        if self._engine.load >= QUEUE:
-            raise Refusal(ErrorCode.ENGINE_OVERLOADED, f"{QUEUE} requests are waiting already.")
-        refuse_what_is_not_supported(params)
+        if self._engine.load >= ANSWERS_AT_ONCE:
+            raise Refusal(ErrorCode.ENGINE_OVERLOADED, f"{ANSWERS_AT_ONCE} answers are being written already.")
+        refuse_unsupported(params)
         prompt = self._prompt(params)
         limit = int(params.get("max_new_tokens") or 256)
         if not prompt or len(prompt) + limit > self._model.context_tokens:
@@ -153,23 +154,23 @@ class Worker:
                 f"A prompt of {len(prompt)} tokens and {limit} new ones: at least 1 and at most "
                 f"{self._model.context_tokens} in all can be served.",
             )
-        # Without chance all answers would be the same one.
+        # With greedy sampling all candidates would be the same.
         count = 1 if sampling(params).greedy else target.answers
-        return [self._generation(params, prompt, limit, target, one) for one in seeds(params, count)]
+        return [self._generation(params, prompt, limit, target, seed) for seed in seeds(params, count)]
 
     def _generation(
         self, params: Parameters, prompt: list[int], limit: int, target: Target, sampling_seed: int
-    ) -> Generation:
+    ) -> TextGeneration:
         end = min(self._model.stop_tokens)
         choice = choices(params, self._model.encode, end, limit)
         stop_tokens = set(params.get("stop_token_ids") or ()) | ({end} if choice else set())
-        return Generation(
+        return TextGeneration(
             prompt=prompt,
             adapter=target.adapter,
             limit=limit,
             sampling=sampling(params),
             stop_tokens=frozenset(stop_tokens | (set() if params.get("ignore_eos") else self._model.stop_tokens)),
-            transcript=Transcript(self._model.decode, stop_strings(params)),
+            transcript=DecodedText(self._model.decode, stop_strings(params)),
             deliver=lambda output: None,
             generator=torch.Generator().manual_seed(sampling_seed),
             choices=choice,
@@ -189,12 +190,12 @@ class Worker:
             return self._model.encode(prompt)
         try:
             return self._model.encode(self._model.render(messages))
-        except Exception as error:  # Templates are programs of others, and refuse chats by raising anything.
+        except Exception as error:  # Chat templates are third-party programs and may raise anything.
             raise Refusal(ErrorCode.PARAM_OUT_OF_RANGE, f"The model's chat template refuses this: {error}") from error
 
 
 def application(worker: Worker, address: str) -> FastAPI:
-    """The routes that FastChat's API server asks workers and controllers for, /provenance and /health."""
+    """Return an app with the routes of FastChat's workers and controllers, /provenance and /health."""
     app = FastAPI()
 
     @app.post("/worker_generate")
@@ -219,7 +220,7 @@ def application(worker: Worker, address: str) -> FastAPI:
     async def count_token(request: Request) -> dict[str, int]:
         return await asyncio.to_thread(worker.count_token, await request.json())
 
-    # The first two are asked of controllers.
+    # The first two belong to controllers.
     facts: dict[str, Callable[[], Any]] = {
         "/refresh_all_workers": worker.list_models,
         "/list_models": worker.list_models,
@@ -236,18 +237,18 @@ def application(worker: Worker, address: str) -> FastAPI:
 
     @app.get(HEALTH)
     async def health() -> JSONResponse:
-        return JSONResponse({"status": "ready"}) if worker.works else JSONResponse({"status": "stuck"}, 503)
+        return JSONResponse({"status": "ready"}) if worker.healthy else JSONResponse({"status": "stuck"}, 503)
 
     app.get("/provenance", response_model=Provenance)(lambda: worker.provenance)
     return app
 
 
 def served_names(
-    base: Path, adapters: Mapping[str, Path], aliases: Mapping[str, str], judged: Mapping[str, Path]
+    base: Path, adapters: Mapping[str, Path], aliases: Mapping[str, str], reward_folders: Mapping[str, Path]
 ) -> tuple[dict[str, Target], dict[str, ServedModel]]:
-    """What answers to every name, and its provenance: base, adapters, aliases, `judged`, and each as NAME@HASH.
+    """Return the target and provenance of every name: base, adapters, aliases, best-of names, each also as NAME@HASH.
 
-    `judged` are names such as `sft+best8` with the folders of their reward models.
+    `reward_folders` has the folders of reward models by best-of name, such as `sft+best8`.
     """
     base_sha256, template_sha256 = folder_sha256(base), chat_template_sha256(base)
     targets = {"base": Target(BASE)} | {name: Target(f"adapter{number}") for number, name in enumerate(adapters)}
@@ -258,21 +259,21 @@ def served_names(
         name: ServedModel(base_sha256=base_sha256, adapter_sha256=adapter_sha256, chat_template_sha256=template_sha256)
         for name, adapter_sha256 in hashes.items()
     }
-    rewards = reward_names(judged)
-    for name, folder in judged.items():
-        meant = best_of(name)
-        assert meant is not None, f"{name} is no name of the best of several"
-        targets[name] = targets[meant.model]._replace(answers=meant.answers, reward=rewards[folder])
-        models[name] = models[meant.model].model_copy(update={"reward_sha256": folder_sha256(folder)})
+    rewards = reward_names(reward_folders)
+    for name, folder in reward_folders.items():
+        parsed = best_of(name)
+        assert parsed is not None, f"{name} is not a best-of name"
+        targets[name] = targets[parsed.model]._replace(answers=parsed.answers, reward=rewards[folder])
+        models[name] = models[parsed.model].model_copy(update={"reward_sha256": folder_sha256(folder)})
     for name, model in list(models.items()):
         pinned = f"{name}@{(model.trained_sha256 or base_sha256)[:PINNED_DIGITS]}"
         targets[pinned], models[pinned] = targets[name], model
     return targets, models
 
 
-def reward_names(judged: Mapping[str, Path]) -> dict[Path, str]:
-    """The engine's names of reward models, by their folders."""
-    return {folder: f"reward{number}" for number, folder in enumerate(dict.fromkeys(judged.values()))}
+def reward_names(reward_folders: Mapping[str, Path]) -> dict[Path, str]:
+    """Return the engine's names of reward models by folder."""
+    return {folder: f"reward{number}" for number, folder in enumerate(dict.fromkeys(reward_folders.values()))}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -283,7 +284,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--adapter", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME")
-    parser.add_argument("--judged", action="append", default=[], metavar="NAME+bestN=FOLDER of a reward model")
+    parser.add_argument("--reward", action="append", default=[], metavar="NAME+bestN=FOLDER of a reward model")
     parser.add_argument("--hand-over", action="store_true", help="take adapters and prompts in token ids")
     parser.add_argument("--private", type=int, required=True, help="file descriptor with the secrets of the run")
     parser.add_argument("--socket", type=int, required=True, help="file descriptor")
@@ -293,11 +294,13 @@ def main(argv: Sequence[str]) -> None:
     torch.set_num_threads(arguments.threads)
     folders = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.adapter)}
     aliases = dict(pair.split("=", 1) for pair in arguments.alias)
-    judged = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.judged)}
+    reward_folders = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.reward)}
     base = base_model_folder(arguments.base)
-    targets, models = served_names(base, folders, aliases, judged)
+    targets, models = served_names(base, folders, aliases, reward_folders)
     loaded = {targets[name].adapter: folder for name, folder in folders.items()}
-    model = Model(base, loaded, arguments.dtype, {name: folder for folder, name in reward_names(judged).items()})
+    model = Model(
+        base, loaded, arguments.dtype, {name: folder for folder, name in reward_names(reward_folders).items()}
+    )
     provenance = Provenance(
         models=models, dtype=arguments.dtype, quantization=model.quantization, versions=package_versions()
     )
@@ -307,7 +310,7 @@ def main(argv: Sequence[str]) -> None:
     host, port = listening.getsockname()[:2]
     app = application(worker, f"http://{host}:{port}")
     if arguments.hand_over:
-        add_worker_routes(app, worker, HandedOver(worker, model, engine))
+        add_worker_routes(app, worker, LoadedAdapters(worker, model, engine))
     guarded = KeyRequired(StopWhenClientLeaves(app), [private.worker_key])
     config = uvicorn.Config(
         guarded, http=BoundedConnection, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1

@@ -1,4 +1,4 @@
-"""`make evidence` in small: the same pages with the packaged actor on generated games, killed on the way and not."""
+"""`make evidence` in small: its configs on generated games with the packaged actor, killed on the way and not."""
 
 import json
 import os
@@ -29,7 +29,7 @@ Moment = Callable[[Path], bool]
 
 
 def run_stages(folder: Path, killed_at: Mapping[str, Moment]) -> None:
-    """All stages of one seed and the report; a stage in `killed_at` is killed at its moment, then run again."""
+    """Run all stages of one seed and the report; a stage in `killed_at` is killed at its moment, then run again."""
     for stage in STAGES:
         command = [*stage.split(), str(SEED_PAGE), *SMALLER]
         if stage in killed_at:
@@ -42,19 +42,19 @@ def run_stages(folder: Path, killed_at: Mapping[str, Moment]) -> None:
 
 
 def report_page(folder: Path) -> Path:
-    """The evidence's report with one training seed, on a few generated games."""
-    page: dict[str, Any] = yaml.safe_load(REPORT_PAGE.read_text())
-    page["environment"] = {"name": "alfworld", "source": "generated", "split": "held_out", "receptacles": 8}
-    page["loop"]["trials"] = 2
-    page["eval"]["tasks"] = 12
-    page["serve"]["adapters"] = {
-        name: path for name, path in page["serve"]["adapters"].items() if not name.endswith(("-2", "-3"))
+    """Return the config of the evidence's report with one training seed, on a few generated games."""
+    config: dict[str, Any] = yaml.safe_load(REPORT_PAGE.read_text())
+    config["environment"] = {"name": "alfworld", "source": "generated", "split": "held_out", "receptacles": 8}
+    config["loop"]["trials"] = 2
+    config["eval"]["tasks"] = 12
+    config["serve"]["adapters"] = {
+        name: path for name, path in config["serve"]["adapters"].items() if not name.endswith(("-2", "-3"))
     }
-    for arm in page["eval"]["arms"].values():
+    for arm in config["eval"]["arms"].values():
         if isinstance(arm.get("model"), list):
             arm["model"] = arm["model"][:1]
     path = folder / "report.yaml"
-    path.write_text(yaml.safe_dump(page, sort_keys=False))
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
     return path
 
 
@@ -99,7 +99,7 @@ def adapters(folder: Path) -> dict[str, str]:
 
 
 def tables(folder: Path) -> list[str]:
-    """What the report says, but for the sentences that name versions, and what training took in seconds and bytes."""
+    """Return the report without versions and without the seconds and bytes of training."""
     text = (folder / "runs" / "evidence" / "eval" / "report.md").read_text()
     sections = text.partition("## Where this comes from")[0].split("\n## ")
     kept = [section for section in sections if not section.startswith("How the models were trained")]
@@ -107,7 +107,7 @@ def tables(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_killed_twice_on_the_way_the_evidence_is_that_of_an_unbroken_run(tmp_path: Path) -> None:
+def test_evidence_killed_twice_equals_that_of_an_unbroken_run(tmp_path: Path) -> None:
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     for folder in (unbroken, broken):
         folder.mkdir()

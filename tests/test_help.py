@@ -1,22 +1,96 @@
-"""Whoever asks a room for help gets it, and nothing else happens."""
+"""Tests of help: every command explains its inputs and outputs quickly, and a wrong word gets the list of choices."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+from retroformer.__main__ import main
+from retroformer.experiment.file import load
+from tests.support.commands import commands
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = sorted(commands("retroformer"))
+EXAMPLE = re.compile(r"  Example: retroformer (.+?) (configs/\S+\.yaml)(.*)$", re.DOTALL)
+
+
+def test_all_stages_and_commands_on_runs_are_listed() -> None:
+    assert {words[0] for words in COMMANDS} == {
+        *("collect", "train", "serve", "eval"),
+        *("play", "export", "import", "recover"),
+    }
+    assert {("collect", "rate"), ("collect", "import"), ("train", "grpo"), ("train", "gguf")} < set(COMMANDS)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_says_what_a_command_reads_and_writes_and_gives_an_example(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*words, "--help"])
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"Usage: python -m retroformer {' '.join(words)} ")
+    assert re.search(r"\bReads\b.*\b[Ww]rites\b", shown.out, re.DOTALL)
+    example = EXAMPLE.search(shown.out)
+    assert example is not None
+    assert example[1].split() == [word for word in words if word != "rate"]  # It is the default.
+    load(ROOT / example[2], [word for word in example[3].split() if "=" in word])
+    assert not shown.err
+
+
+@pytest.mark.parametrize("command", ["collect --help", "collect warm -h", "train ppo -h", "train plan -h", "serve -h"])
+def test_a_stage_is_a_command_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stage, *words = command.split()
+    stage_main: Callable[[list[str]], None] = import_module(f"{stage}.__main__").main
+    stage_main(words)
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"Usage: python -m {stage}")
+    assert not shown.err
+
 
 @pytest.mark.parametrize(
-    "command",
-    ["collect --help", "collect warm -h", "train --help", "train ppo -h", "train plan -h", "eval --help", "serve -h"],
+    ("words", "answer"),
+    [
+        ("", "Name a command: collect, train, serve, eval, play, export, import, recover."),
+        (
+            "colect",
+            "No such command: 'colect'. Choose from collect, train, serve, eval, play, export, import, recover.",
+        ),
+        ("collect wram x.yaml", "No such command: 'wram'. Choose from rate, warm, import."),
+        ("train stf x.yaml", "No such command: 'stf'. Choose from actor, warm, sft,"),
+        ("train merge x.yaml stf", "'stf' is not one of 'actor', 'warm', 'sft',"),
+        ("collect x.yaml --dryrun", "Usage: python -m retroformer collect rate [--dry-run] {EXPERIMENT.yaml}"),
+        ("collect --dry-run", "Missing argument 'EXPERIMENT.yaml'."),
+        ("eval", "Missing argument 'EXPERIMENT.yaml'."),
+    ],
 )
-def test_help_is_usage_and_no_error(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    room, *arguments = command.split()
-    main: Callable[[list[str]], None] = import_module(f"{room}.__main__").main
-    with suppress(SystemExit):  # argparse's way.
-        main(arguments)
-    told = capsys.readouterr()
-    assert told.out.lower().startswith("usage:")
-    assert f"python -m {room}" in told.out
-    assert not told.err
+def test_a_wrong_word_gets_the_list_of_commands(words: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert answer in shown.err
+    assert not shown.out
+
+
+def test_a_config_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").write_text("run: mine\nenvironment: {name: alfworld, source: generated}\n")
+    monkeypatch.chdir(tmp_path)
+    for words in (["collect", "mine"], ["collect", "--dry-run", "mine"], ["collect", "rate", "mine", "--dry-run"]):
+        main([*words, "run=planned", *({"--dry-run"} - {*words})])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_imports_no_heavy_library() -> None:
+    code = (
+        "import sys\nfrom retroformer.__main__ import main\n"
+        "for words in ('', 'collect', 'train', 'train sft', 'train plan', 'serve', 'eval', 'play'):\n"
+        "    main([*words.split(), '--help'])\n"
+        "heavy = {'torch', 'transformers', 'openai', 'pydantic', 'sqlalchemy', 'matplotlib', 'fastchat', 'rich'}\n"
+        "sys.stderr.write(str(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stderr == "set()"

@@ -1,21 +1,21 @@
-"""The rooms, and what may pass between them."""
+"""Tests of the layout: the stages' folders, and which imports between them are allowed."""
 
 import ast
 import subprocess
 import sys
-import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from retroformer.config_file import load
+from retroformer.experiment.file import load
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("collect", "train", "serve", "eval")
 
 
 def imported_names(source: str) -> set[str]:
-    """Top-level packages that a module imports anywhere, also inside functions."""
+    """Return the top-level packages that a module imports anywhere, also inside functions."""
     names = set[str]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -26,25 +26,86 @@ def imported_names(source: str) -> set[str]:
 
 
 def trespasses(room: str, source: str) -> set[str]:
-    """Rooms that a module of `room` imports although it may not."""
+    """Return the stages that a module of the stage `room` imports although it may not."""
     return imported_names(source) & (set(ROOMS) - {room})
 
 
+def imported_modules(path: Path, project_modules: Mapping[str, Path]) -> set[str]:
+    """Return the modules of this project that a module imports, also inside functions."""
+    name = module_name(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    imported = set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            imported |= {
+                f"{base}.{alias.name}" if f"{base}.{alias.name}" in project_modules else base for alias in node.names
+            }
+    return imported & project_modules.keys() - {name}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return the imported modules by module, for the package and the stages."""
+    project_modules = {module_name(path): path for folder in ("retroformer", *ROOMS) for path in modules(folder)}
+    return {name: imported_modules(path, project_modules) for name, path in project_modules.items()}
+
+
+def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    """Return the modules that are imported when `start` is used."""
+    reached, waiting = set[str](), [start]
+    while waiting:
+        for name in graph[waiting.pop()] - reached:
+            reached.add(name)
+            waiting.append(name)
+    return reached
+
+
 def modules(folder: str) -> list[Path]:
-    found = sorted((ROOT / folder).rglob("*.py"))
-    assert found
-    return found
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    assert paths
+    return paths
 
 
 @pytest.mark.parametrize("room", [*ROOMS, "retroformer"])
 def test_a_room_imports_retroformer_and_itself_only(room: str) -> None:
-    found = {str(path.relative_to(ROOT)): trespasses(room, path.read_text()) for path in modules(room)}
-    assert not {path: names for path, names in found.items() if names}
+    violations = {str(path.relative_to(ROOT)): trespasses(room, path.read_text()) for path in modules(room)}
+    assert not {path: names for path, names in violations.items() if names}
 
 
-def test_the_rule_would_see_a_trespass() -> None:
+def test_the_layout_test_detects_a_forbidden_import() -> None:
     assert trespasses("eval", "def f():\n    import train\n") == {"train"}
     assert trespasses("eval", "from collect.rate import ARM\n") == {"collect"}
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = import_graph()
+    assert not [name for name in graph if name in reachable(graph, name)]
+
+
+def test_an_environment_is_imported_only_by_itself() -> None:
+    own = "retroformer.environments."
+    folders = {f"{own}{path.name}" for path in (ROOT / "retroformer/environments").iterdir() if path.is_dir()}
+    intruders = {
+        (name, imported)
+        for name, names in import_graph().items()
+        for imported in names
+        for folder in folders
+        if f"{imported}.".startswith(f"{folder}.") and not f"{name}.".startswith(f"{folder}.")
+    }
+    assert len(folders) >= 4
+    assert not intruders
+
+
+@pytest.mark.parametrize("name", ["rollout", "rating", "records", "schedule"])
+def test_the_method_does_not_depend_on_the_config(name: str) -> None:
+    assert "retroformer.experiment.config" not in reachable(import_graph(), f"retroformer.{name}")
 
 
 @pytest.mark.parametrize("room", ["collect", "eval", "retroformer"])
@@ -68,22 +129,12 @@ def test_importing_costs_no_heavy_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_wheel_ships_retroformer_alone(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {"retroformer"}
-    assert any(name.startswith("retroformer/packs/") for name in names)
-    assert "retroformer/py.typed" in names
-
-
-def test_every_shipped_page_describes_an_experiment() -> None:
-    pages = sorted((ROOT / "configs").rglob("*.yaml"))
-    assert len(pages) >= 3
-    for page in pages:
-        load(page)
-        assert page.read_text().startswith("# "), f"{page} does not begin with the command that runs it"
+def test_every_shipped_config_describes_an_experiment() -> None:
+    configs = sorted((ROOT / "configs").rglob("*.yaml"))
+    assert len(configs) >= 3
+    for config in configs:
+        load(config)
+        assert config.read_text().startswith("# "), f"{config} does not begin with the command that runs it"
 
 
 def test_every_module_is_short() -> None:

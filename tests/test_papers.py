@@ -1,7 +1,13 @@
-"""Every page of the papers' experiments runs: on answers from a real endpoint here, on the embedded model when slow."""
+"""Every config of the papers runs as shipped on three tasks, and prints the sections that docs/papers.yaml names.
+
+Only the addresses in the config, the folder of the data and the number of tasks are changed. A training config leaves
+its reflector to the experiment's own server, which would load 7 billion weights: it gets an address here, collects and
+compares its arms. The training stages have tests of their own.
+"""
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,20 +16,24 @@ import pytest
 import yaml
 
 from collect.rate import rate_reflections
-from eval.compare import compare_arms
-from retroformer.assembly import Page
-from retroformer.config_file import load
+from eval.play.compare import compare_arms
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
+from retroformer.experiment.parts import LoadedConfig
+from retroformer.files.canonical import differences
 from tests.support.data import require_data
 from tests.support.endpoint import Endpoint
+from tests.support.papers import Row, read_ledger
 from tests.support.runs import ROOT
+from tests.support.scripted_model import ScriptedModel, walkthroughs_of
 
-PAGES = sorted((ROOT / "configs" / "paper").glob("*.yaml"))
+CONFIGS = sorted((ROOT / "configs" / "paper").glob("*.yaml"))
 TASKS = 3
 RUST = shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))
-SMALL = (
-    *("loop.trials=2", "loop.environment_processes=1", f"eval.tasks={TASKS}", f"collect.tasks={TASKS}"),
-    *("train.base_model=embedded", "train.quantization=none"),
-)
+AFTER_TRAINING = {"How the models were trained"}
+"""Headings of a report on models that this run trained; tests/train and tests/eval/report check them."""
+CHANGED = re.compile(r"(.+\.)?base_url|environment\.data|(eval|collect)\.tasks")
+"""Keys that a test may change."""
 PROBLEMS = [
     {
         "id": f"add-{number}",
@@ -35,41 +45,78 @@ PROBLEMS = [
 ]
 
 
-def data_of(page: Path, folder: Path) -> Path:
-    """Where the data of a page are; a file of one's own is made on the spot. Skips where they are not."""
-    section = yaml.safe_load(page.read_text())["environment"]
-    if section["split"].endswith(".jsonl"):
-        (folder / section["split"]).write_text("".join(f"{json.dumps(one)}\n" for one in PROBLEMS))
+def trains(config: Path) -> bool:
+    return "train" in yaml.safe_load(config.read_text())
+
+
+def changed_configs() -> list[tuple[Path, tuple[str, ...]]]:
+    """Return the configs with the overrides of their rows, where these change more of an evaluation than its tasks."""
+    rows = {(ROOT / row.path, row.overrides) for row in read_ledger().rows if row.command == "eval"}
+    return sorted((path, words) for path, words in rows if path in CONFIGS and not trains(path) and _matters(words))
+
+
+def _matters(overrides: tuple[str, ...]) -> bool:
+    return any(not word.startswith(("run=", "environment.split=")) for word in overrides)
+
+
+LONG = ("reflexion-starchat", "reflexion-models-cot", "sala-models")
+"""Cases in the slow tier: eight repeats, eight models, and many models a second time."""
+CASES = [
+    pytest.param(path, overrides, id=name, marks=[pytest.mark.slow] if any(long in name for long in LONG) else [])
+    for path, overrides in [*((path, tuple[str, ...]()) for path in CONFIGS), *changed_configs()]
+    for name in (" ".join((path.stem, *overrides)),)
+]
+
+
+def data_of(experiment: Experiment, folder: Path) -> Path:
+    """Return the folder of a config's data, writing a user's own file if it names one; skip if data are missing."""
+    environment = experiment.environment
+    if environment.split.endswith(".jsonl"):
+        (folder / environment.split).write_text("".join(f"{json.dumps(problem)}\n" for problem in PROBLEMS))
         return folder
-    found = require_data(str(section["name"]))
-    if section["split"].endswith("rust") and RUST is None:
+    data = require_data(environment.name)
+    if "rust" in environment.split and RUST is None:
         pytest.skip("no Rust compiler: install rustc")
-    return found
+    return data
 
 
-def opened(page: Path, folder: Path, *overrides: str) -> Page:
-    words = (f"environment.data={data_of(page, folder)}", *SMALL, *overrides)
-    return Page(page, words, load(page, words))
+def scripted(config: Path, overrides: tuple[str, ...], folder: Path) -> Endpoint:
+    """Return an endpoint that plays a config; it wins games only for SALA, whose attempts else have 49 actions each."""
+    shipped = load(config, overrides)
+    data = data_of(shipped, folder)
+    played = load(config, (*overrides, f"environment.data={data}"))
+    return Endpoint(ScriptedModel(played, walkthroughs_of(played, TASKS) if shipped.actor.prompts == "sala" else None))
 
 
-def endpoints_at(page: Path, url: str) -> list[str]:
-    """Overrides that send every model of the page to this address."""
-    text = yaml.safe_load(page.read_text())
-    named = ["actor", "reflector"] + ["evaluator"] * ("endpoint" in text.get("evaluator", {}))
-    actors = [f"eval.actors.{name}" for name in text.get("eval", {}).get("actors", {})]
-    return [f"{section}.endpoint.base_url={url}" for section in named] + [f"{name}.base_url={url}" for name in actors]
+def opened(config: Path, folder: Path, overrides: tuple[str, ...], url: str) -> LoadedConfig:
+    """Load a copy of a config with every address in it replaced by this one, on three tasks."""
+    copy = folder / config.name
+    text, count = re.subn(r"base_url: [^,}\s]+", f"base_url: {url}", config.read_text())
+    assert count
+    copy.write_text(text)
+    data = data_of(load(config, overrides), folder)
+    words = (*overrides, f"environment.data={data}", f"eval.tasks={TASKS}")
+    if trains(config):
+        words += (f"reflector.endpoint.base_url={url}", f"collect.tasks={TASKS}")
+    return LoadedConfig(copy, words, load(copy, words))
 
 
-def trains(page: Path) -> bool:
-    return "train" in yaml.safe_load(page.read_text())
+def changes(shipped: Experiment, played: Experiment) -> list[str]:
+    """Return the keys in which the two configs differ."""
+    return [change.partition("=")[0] for change in differences(*(_dump(config) for config in (shipped, played)))]
 
 
-def play(page: Page, *, collects: bool) -> str:
-    """Run the page's first stage; what it said, or the report it wrote."""
-    if collects:
-        return asyncio.run(rate_reflections(page))
-    asyncio.run(compare_arms(page))
-    return (page.experiment.folder / "eval" / "report.md").read_text()
+def _dump(experiment: Experiment) -> dict[str, object]:
+    return experiment.model_dump(mode="json")
+
+
+def report_of(config: LoadedConfig) -> str:
+    asyncio.run(compare_arms(config))
+    return (config.experiment.folder / "eval" / "report.md").read_text()
+
+
+def rows_of(config: Path) -> list[Row]:
+    return [row for row in read_ledger().rows if ROOT / row.path == config]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,23 +126,53 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_a_page_of_the_papers_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("path", "overrides"), CASES)
+def test_a_config_of_the_papers_runs_as_shipped(
+    path: Path, overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with Endpoint() as server:
-        page = opened(path, tmp_path, *endpoints_at(path, server.url))
-        said = play(page, collects=trains(path))
-        assert server.requests
-    if trains(path):
-        assert f"rollouts  {TASKS}" in said or "rated" in said
-    else:
-        arms = page.experiment.eval.arms
-        assert all(f"| {arm} |" in said for arm in arms)
+    with scripted(path, overrides, tmp_path) as server:
+        config = opened(path, tmp_path, overrides, server.url)
+        experiment = config.experiment
+        assert [key for key in changes(load(path, overrides), experiment) if not CHANGED.fullmatch(key)] == []
+        summary = asyncio.run(rate_reflections(config)) if trains(path) else ""
+        report = report_of(config)
+    headings = set(re.findall(r"^## (.+)$", report, re.MULTILINE))
+    rows = rows_of(path)
+    assert {row.heading for row in rows if row.heading} - AFTER_TRAINING <= headings
+    assert {row.summary_line for row in rows if row.summary_line} <= {
+        line.split(" ")[0] for line in summary.split("\n")
+    }
+    assert all(f"| {arm} |" in report for arm in experiment.eval.arms)
+    assert all(f"| {actor} |" in report for actor in experiment.eval.actors)
+    assert {body["model"] for body in server.requests} == models_of(experiment, collects=trains(path))
+
+
+def models_of(experiment: Experiment, *, collects: bool) -> set[str]:
+    """Return the models that a config asks, as far as the roles and arms name them."""
+    section = experiment.eval
+    if section.actors:
+        return {endpoint.model for endpoint in section.actors.values()}
+    asked = {experiment.actor.endpoint.model}
+    asked |= {str(arm.model) for arm in section.arms.values() if arm.kind == "model"}
+    asked |= {experiment.evaluator.endpoint.model} if experiment.evaluator.kind == "model" else set()
+    return asked | ({experiment.reflector.endpoint.model} if collects else set())
+
+
+def test_the_model_of_sala_solves_what_it_adapts_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By trial 0 it has the two games of the first opening, by trial 1 all three: its adaptation is in its prompt."""
+    monkeypatch.chdir(tmp_path)
+    path = ROOT / "configs" / "paper" / "sala-alfworld.yaml"
+    with scripted(path, (), tmp_path) as server:
+        config = opened(path, tmp_path, ("loop.trials=2",), server.url)
+        report = report_of(config)
+    (row, *_) = re.findall(r"^\|.* SALA \| (0\.667 .*) \|$", report, re.MULTILINE)
+    assert re.match(r"0\.667 \[[^\]]+\] \| 1\.000 \[", row)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_a_page_of_the_papers_runs_on_the_embedded_model(
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_of_the_papers_runs_on_the_embedded_model(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -104,15 +181,20 @@ def test_a_page_of_the_papers_runs_on_the_embedded_model(
     for section in ("actor", "reflector", "evaluator"):
         if "endpoint" in text.get(section, {}):
             text[section]["endpoint"] = small
-    for actor in text["eval"].get("actors", {}):
-        text["eval"]["actors"][actor] = small
+    if actors := text["eval"].get("actors"):
+        text["eval"]["actors"] = {next(iter(actors)): small}
     for arm in text["eval"]["arms"].values():
-        if arm["kind"] == "model":
+        if "model" in arm:
             arm["model"] = "base"
     text["serve"] = {"port": 0}
     embedded = tmp_path / "embedded.yaml"
     embedded.write_text(yaml.safe_dump(text, sort_keys=False))
-    # A model this small ends few attempts by itself, and every action costs seconds.
-    short = ("actor.max_new_tokens=40", "reflector.max_new_tokens=40", "loop.actions=5")
-    said = play(opened(embedded, tmp_path, *short), collects=trains(path))
+    # Such a small model ends few attempts by itself, and every action costs seconds.
+    words = (
+        *("actor.max_new_tokens=40", "reflector.max_new_tokens=40", "loop.actions=5", "loop.trials=2"),
+        *("train.base_model=embedded", "train.quantization=none", f"eval.tasks={TASKS}", f"collect.tasks={TASKS}"),
+        f"environment.data={data_of(load(path), tmp_path)}",
+    )
+    config = LoadedConfig(embedded, words, load(embedded, words))
+    said = asyncio.run(rate_reflections(config)) if trains(path) else report_of(config)
     assert "rated" in said or "| arm |" in said or "| actor |" in said

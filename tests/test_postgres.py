@@ -1,4 +1,4 @@
-"""Whole stages on PostgreSQL end with the facts of SQLite; and the server behind them leaves nothing behind."""
+"""Whole stages on PostgreSQL store the same facts as on SQLite; and the test server leaves nothing behind."""
 
 import hashlib
 import os
@@ -12,36 +12,36 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from retroformer.arms import COLLECT, FIRST_TRIAL
+from retroformer.arm_names import COLLECT, FIRST_TRIAL
 from retroformer.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.killing import finish
 from tests.support.postgres import PostgresDatabase, find_programs, require_programs
-from tests.support.runs import ROOT, write_page
+from tests.support.runs import ROOT, write_config
 
 ARMS = (COLLECT, FIRST_TRIAL, "eval/no reflection", "eval/remote reflector", "eval/placebo")
 PATIENCE_SECONDS = 300.0
-"""Longer than a server takes to stop on a loaded machine."""
+"""Upper bound for the stop of a server on a loaded machine."""
 
 
 def content_hash(store: Store) -> str:
-    """Of every key and record of every arm, in the order in which the store gives them."""
+    """Return a hash of every key and record of every arm, in the order of the store."""
     digest = hashlib.sha256()
     for arm in ARMS:
         for key, trajectory in store.trajectories(arm).items():
             digest.update(f"{key.model_dump_json()} {trajectory.model_dump_json()}\n".encode())
-        for one in store.reflections(arm):
-            record = one.reflection.model_dump_json()
-            digest.update(f"{one.key.model_dump_json()} {one.previous_candidate} {record}\n".encode())
+        for stored in store.reflections(arm):
+            record = stored.reflection.model_dump_json()
+            digest.update(f"{stored.key.model_dump_json()} {stored.previous_candidate} {record}\n".encode())
     return digest.hexdigest()
 
 
 def facts_after_two_stages(folder: Path, url: str, store: str) -> tuple[str, dict[str, tuple[int, int]], str]:
-    """Collect and evaluate in processes of their own: content hash, counts by arm, and the numbers of the report."""
+    """Collect and evaluate in separate processes; return content hash, counts by arm, and the report's numbers."""
     folder.mkdir()
-    page = str(write_page(folder, url))
-    finish(folder, "collect", [page, f"store={store}"])
-    finish(folder, "eval", [page, f"store={store}"])
+    path = str(write_config(folder, url))
+    finish(folder, "collect", [path, f"store={store}"])
+    finish(folder, "eval", [path, f"store={store}"])
     opened = Store(store.replace("sqlite:///", f"sqlite:///{folder}/"), "toy")
     try:
         counts = {arm: (len(opened.trajectories(arm)), len(opened.reflections(arm))) for arm in ARMS}
@@ -61,7 +61,7 @@ def test_collect_and_eval_end_with_the_same_facts_on_postgresql_as_on_sqlite(
     assert on_postgres == on_sqlite
 
 
-def test_a_server_comes_back_on_its_port_with_what_was_committed(postgres: PostgresDatabase) -> None:
+def test_a_restarted_server_has_its_port_and_its_committed_data(postgres: PostgresDatabase) -> None:
     address, port = postgres.url().replace("+psycopg", ""), postgres.server.port
     with psycopg.connect(address) as connection:
         connection.execute("create table facts (number integer)")
@@ -81,7 +81,7 @@ def test_a_server_comes_back_on_its_port_with_what_was_committed(postgres: Postg
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_every_test_has_an_empty_database_and_a_server_that_runs(postgres: PostgresDatabase, number: int) -> None:
+def test_every_test_has_an_empty_database_and_a_running_server(postgres: PostgresDatabase, number: int) -> None:
     with psycopg.connect(postgres.url().replace("+psycopg", "")) as connection:
         connection.execute("create table facts (number integer)")
         assert connection.execute("select count(*) from facts").fetchone() == (0,)
@@ -89,7 +89,7 @@ def test_every_test_has_an_empty_database_and_a_server_that_runs(postgres: Postg
     postgres.server.stop()
 
 
-def test_a_server_ends_with_the_process_that_started_it_and_takes_its_folder_along() -> None:
+def test_a_server_ends_with_its_parent_process_and_removes_its_folder() -> None:
     require_programs(find_programs(), os.environ)
     command = [sys.executable, "-m", "tests.support.postgres"]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -111,7 +111,7 @@ def answers(url: str) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_without_a_server_a_test_is_skipped_and_in_continuous_integration_it_fails(tmp_path: Path) -> None:
+def test_without_a_server_a_test_is_skipped_except_in_continuous_integration(tmp_path: Path) -> None:
     missing = find_programs(search_path=str(tmp_path), debian=tmp_path)
     assert missing is None
     with pytest.raises(pytest.skip.Exception, match="install Debian's package `postgresql`"):
@@ -128,13 +128,13 @@ def programs_in(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_programs_are_taken_from_path_then_from_debians_newest_then_from_pg_config(tmp_path: Path) -> None:
+def test_programs_are_searched_on_path_then_in_debians_newest_folder_then_by_pg_config(tmp_path: Path) -> None:
     whole = ("initdb", "pg_ctl", "postgres")
     on_path = programs_in(tmp_path / "path", *whole)
     debian = tmp_path / "debian"
     programs_in(debian / "9.6" / "bin", *whole)
     newest = programs_in(debian / "15" / "bin", *whole)
-    programs_in(debian / "16" / "bin", "pg_ctl")  # The client alone is no server.
+    programs_in(debian / "16" / "bin", "pg_ctl")  # The client alone is not a server.
     elsewhere = programs_in(tmp_path / "elsewhere", *whole)
     config = programs_in(tmp_path / "config", "pg_config")
     (config / "pg_config").write_text(f'#!/bin/sh\necho "{elsewhere}"\n')

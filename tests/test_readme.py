@@ -1,43 +1,74 @@
-"""The README's commands are commands: targets exist, pages load with those overrides, modules can be run."""
+"""Tests of the README: its Python runs as printed, and its tree shows files that exist."""
 
-import importlib.util
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
-from retroformer.config_file import load
+from retroformer.experiment.file import load
+from retroformer.experiment.views import reflection_renderer
+from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory
+from tests.support.endpoint import Endpoint
+from tests.support.runs import ROOT
 
-ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"^    (?=make |python |alfworld|printf )(.+)$", re.MULTILINE)
-COMMANDS = [
-    part.strip()
-    for line in BLOCK.findall((ROOT / "README.md").read_text())
-    for part in re.split(r"&&|\|(?= python)", re.split(r"\s{2,}|\s#\s", line)[0])
-    if part.strip().startswith(("make ", "python "))
-]
-
-
-def test_the_readme_shows_commands() -> None:
-    assert {"make demo", "make test"} <= set(COMMANDS)
-    assert sum(command.startswith("python -m") for command in COMMANDS) >= 8
+README = (ROOT / "README.md").read_text()
+TREE_LINE = re.compile(r"^    ( *)([a-z_]+(?:/|\.py)) {2,}\S", re.MULTILINE)
+SERVED_AT = "http://127.0.0.1:8000/v1"
+"""Address at which the README serves the reflector."""
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one.startswith("make ")])
-def test_every_make_target_exists(command: str) -> None:
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(command.removeprefix("make ").replace("|", " ").split()) <= set(targets)
+def tree() -> list[Path]:
+    """Return the paths in the README's tree; an indented line is inside the last folder that is not indented."""
+    paths, folder = [], Path()
+    for indent, name in TREE_LINE.findall(README):
+        folder = folder if indent else Path(name)
+        paths.append(folder / name if indent else folder)
+    return paths
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one.startswith("python ")])
-def test_every_module_and_page_exists(command: str) -> None:
-    words = shlex.split(command)
-    if words[1] != "-m":
-        assert (ROOT / words[1]).is_file()
-        return
-    assert importlib.util.find_spec(words[2]) is not None
-    pages = [word for word in words if word.startswith("configs/")]
-    overrides = [word for word in words if re.fullmatch(r"[a-z_.]+=\S+", word)]
-    for page in pages:
-        load(ROOT / page, overrides)
+def test_the_python_example_uses_the_prompt_of_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert code.count(SERVED_AT) == 1
+    with Endpoint(reply=lambda body: "Look in fridge 1.") as server:
+        exec(code.replace(SERVED_AT, server.url), {})
+    assert capsys.readouterr().out == "Look in fridge 1.\n"
+    (request,) = server.requests
+    failure = Trajectory(
+        task=Task(id="kitchen-1", environment="alfworld", split="mine"),
+        opening="Looking around, you see a cabinet 1, a countertop 1, and a fridge 1.\n"
+        "Your task is to: put a mug in cabinet.",
+        steps=(Step(action="go to countertop 1", observation="On the countertop 1, you see a knife 1."),),
+        outcome=Outcome.FAILURE,
+        ending=Ending.STEP_LIMIT,
+    )
+    demo = load(ROOT / "configs/demo.yaml")
+    assert request["messages"] == [turn.model_dump() for turn in reflection_renderer(demo)(failure, Memory())]
+    assert "Not searched: cabinet 1, fridge 1" in request["messages"][-1]["content"]
+    assert request["model"] == "reflector"
+    assert request["max_tokens"] == demo.reflector.max_new_tokens
+    assert request["temperature"] == demo.eval.temperature
+
+
+def test_the_python_example_is_short() -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    lines = [line for line in code.splitlines() if line and not line.startswith(("from ", "import "))]
+    assert len(lines) <= 10
+
+
+def test_the_tree_shows_existing_files() -> None:
+    paths = tree()
+    assert {Path("retroformer/records.py"), Path("train/rl"), Path("configs")} <= set(paths)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_readme_is_short_and_starts_with_its_two_commands() -> None:
+    prose = re.sub(r"^```.*?^```$|^    .*?$", "", README, flags=re.MULTILINE | re.DOTALL)
+    assert len([word for word in prose.split() if any(character.isalnum() for character in word)]) < 700
+    first_screen = README.splitlines()[:20]
+    assert [line.split("#")[0].strip() for line in first_screen if line.startswith("    make")] == [
+        "make demo",
+        "make test",
+    ]

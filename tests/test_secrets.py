@@ -1,4 +1,4 @@
-"""No secret is written anywhere: the whole loop runs with marked ones, and all that it leaves behind is searched."""
+"""No secret is written anywhere: the whole loop runs with marked secrets, and all files and outputs are searched."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def found_in(content: bytes) -> list[bytes]:
 
 
 def leaks(folder: Path) -> dict[str, list[bytes]]:
-    """Files below `folder` that hold a secret, Parquet unpacked."""
+    """Return the files below `folder` that hold a secret, with Parquet decoded."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     assert files, "nothing was written"
     contents = {str(path.relative_to(folder)): path.read_bytes() for path in files}
@@ -56,16 +56,16 @@ def leaks(folder: Path) -> dict[str, list[bytes]]:
             import pyarrow.parquet
 
             contents[f"{path.name} unpacked"] = str(pyarrow.parquet.read_table(path).to_pylist()).encode()
-    return {name: found for name, content in contents.items() if (found := found_in(content))}
+    return {name: leaks for name, content in contents.items() if (leaks := found_in(content))}
 
 
 class Workplace:
-    """A folder with a page, and commands that run there with the keys in their environment."""
+    """Folder with a config, in which commands run with the keys in their environment."""
 
-    def __init__(self, folder: Path, page: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.folder = folder
-        self.page = folder / "page.yaml"
-        self.page.write_text(yaml.safe_dump(page, sort_keys=False))
+        self.config = folder / "config.yaml"
+        self.config.write_text(yaml.safe_dump(config, sort_keys=False))
         self.command_lines: set[str] = set()
 
     def start(self, room: str, *arguments: str) -> "subprocess.Popen[str]":
@@ -77,7 +77,7 @@ class Workplace:
             "SOME_KEY": API_KEY,
             "KEYS_OF_OUR_SERVER": SERVE_KEY,
         }
-        # Warnings and whatever libraries say when they are asked to talk are searched, too.
+        # Warnings and debug output of libraries are searched, too.
         command = [sys.executable, "-m", room, *arguments]
         return subprocess.Popen(
             command,
@@ -90,7 +90,7 @@ class Workplace:
         )
 
     def run(self, room: str, *arguments: str, status: int = 0) -> str:
-        """What the command says, in which there is no secret, nor in the command lines below it."""
+        """Return the command's output; check that it and all command lines of its processes hold no secret."""
         process = self.start(room, *arguments)
         with watched_command_lines(process.pid) as seen:
             out, err = process.communicate(timeout=_PATIENCE_SECONDS)
@@ -98,19 +98,19 @@ class Workplace:
         self.command_lines |= seen
         assert process.returncode == status, said
         assert not found_in(said.encode()), said
-        # A child that has been forked a moment ago still shows what the user has typed.
+        # A child that was just forked still shows its parent's command line.
         typed = " ".join(map(str, process.args))
         assert not [line for line in seen if found_in(line.encode()) and line.strip() != typed]
         return said
 
 
-def page_for(host: str) -> dict[str, Any]:
-    """The household experiment with a reflector behind a password, a key and a query."""
+def config_for(host: str) -> dict[str, Any]:
+    """Return the config of the household experiment with a password, a key and a query in the reflector's address."""
     url = f"http://me:{quote(PASSWORD, safe='')}@{host}/v1?api_key={QUERY_KEY}"
-    page: dict[str, Any] = json.loads(json.dumps(HOUSEHOLD))
-    page["loop"]["trials"] = 2
-    page["reflector"]["endpoint"] |= {"base_url": url, "api_key_env": "SOME_KEY"}
-    return page
+    config: dict[str, Any] = json.loads(json.dumps(HOUSEHOLD))
+    config["loop"]["trials"] = 2
+    config["reflector"]["endpoint"] |= {"base_url": url, "api_key_env": "SOME_KEY"}
+    return config
 
 
 @pytest.fixture
@@ -125,12 +125,12 @@ def rows(database: Path, query: str) -> list[Any]:
 
 
 def test_collecting_evaluating_and_exporting_leave_no_secret_behind(tmp_path: Path, remote: Endpoint) -> None:
-    workplace = Workplace(tmp_path, page_for(remote.url.removeprefix("http://").removesuffix("/v1")))
-    assert "rated" in workplace.run("collect", "page.yaml")
-    workplace.run("collect", "page.yaml", "--dry-run")
-    assert "report" in workplace.run("eval", "page.yaml")
-    assert "reflections are in" in workplace.run("retroformer", "export", "page.yaml", "runs/exported")
-    assert "reflections are in" in workplace.run("retroformer", "import", "page.yaml", "runs/exported", "run=again")
+    workplace = Workplace(tmp_path, config_for(remote.url.removeprefix("http://").removesuffix("/v1")))
+    assert "rated" in workplace.run("collect", "config.yaml")
+    workplace.run("collect", "config.yaml", "--dry-run")
+    assert "report" in workplace.run("eval", "config.yaml")
+    assert "reflections are in" in workplace.run("retroformer", "export", "config.yaml", "runs/exported")
+    assert "reflections are in" in workplace.run("retroformer", "import", "config.yaml", "runs/exported", "run=again")
     assert leaks(tmp_path / "runs") == {}
     hidden = f"http://me:***@127.0.0.1:{re.findall(r':([0-9]+)/', remote.url)[0]}/v1?api_key=***"
     written = rows(
@@ -141,14 +141,14 @@ def test_collecting_evaluating_and_exporting_leave_no_secret_behind(tmp_path: Pa
     assert remote.requests
 
 
-def test_a_key_that_an_endpoint_repeats_is_stored_in_no_cause(tmp_path: Path) -> None:
+def test_a_key_that_an_endpoint_repeats_is_not_stored_in_a_cause(tmp_path: Path) -> None:
     def refuse(request: Request, write: Write) -> None:
         said = f"Incorrect API key provided: {API_KEY} ({request.headers['authorization']}, {request.path})"
         write(http("401 Unauthorized", json.dumps({"error": {"message": said}}).encode()))
 
     with RawServer(refuse) as server:
-        workplace = Workplace(tmp_path, page_for(server.host))
-        said = workplace.run("collect", "page.yaml", status=1)
+        workplace = Workplace(tmp_path, config_for(server.host))
+        said = workplace.run("collect", "config.yaml", status=1)
         assert server.requests
     assert "answered 401: Incorrect API key provided: ***" in said
     causes = {cause for (cause,) in rows(tmp_path / "runs/toy/experience.db", "select cause from invalids")}
@@ -159,14 +159,18 @@ def test_a_key_that_an_endpoint_repeats_is_stored_in_no_cause(tmp_path: Path) ->
 
 def test_a_store_that_cannot_be_reached_is_named_without_its_password(tmp_path: Path) -> None:
     pytest.importorskip("psycopg")
-    workplace = Workplace(tmp_path, page_for("127.0.0.1:1"))
+    workplace = Workplace(tmp_path, config_for("127.0.0.1:1"))
     store = f"postgresql+psycopg://me:{STORE_PASSWORD}@127.0.0.1:1/retroformer?sslpassword={QUERY_KEY}"
-    for command in (["collect", "page.yaml"], ["eval", "page.yaml"], ["retroformer", "export", "page.yaml", "out"]):
+    for command in (
+        ["collect", "config.yaml"],
+        ["eval", "config.yaml"],
+        ["retroformer", "export", "config.yaml", "out"],
+    ):
         said = workplace.run(*command, f"store={store}", status=1)
         assert "The store postgresql+psycopg://me:***@127.0.0.1:1/retroformer?sslpassword=***" in said
 
 
-def test_the_password_of_a_store_is_sent_and_its_echo_is_hidden(tmp_path: Path) -> None:
+def test_a_store_password_is_sent_and_its_echo_is_hidden(tmp_path: Path) -> None:
     pytest.importorskip("psycopg")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         sent: list[bytes] = []
@@ -176,7 +180,7 @@ def test_the_password_of_a_store_is_sent_and_its_echo_is_hidden(tmp_path: Path) 
         store = (
             f"postgresql+psycopg://me:{STORE_PASSWORD}@127.0.0.1:{port}/retroformer?sslmode=disable&gssencmode=disable"
         )
-        said = Workplace(tmp_path, page_for("127.0.0.1:1")).run("collect", "page.yaml", f"store={store}", status=1)
+        said = Workplace(tmp_path, config_for("127.0.0.1:1")).run("collect", "config.yaml", f"store={store}", status=1)
         database.join(_PATIENCE_SECONDS)
     assert sent == [STORE_PASSWORD.encode()]
     assert f"The store postgresql+psycopg://me:***@127.0.0.1:{port}/retroformer?" in said
@@ -184,7 +188,7 @@ def test_the_password_of_a_store_is_sent_and_its_echo_is_hidden(tmp_path: Path) 
 
 
 def _refuse_a_password(listening: socket.socket, sent: list[bytes]) -> None:
-    """PostgreSQL's protocol, version 3: ask for the password in clear text, and repeat it in the refusal."""
+    """Speak PostgreSQL's protocol, version 3: request the password in clear text, and repeat it in the refusal."""
 
     def message() -> bytes:
         return reading.read(int.from_bytes(reading.read(4)) - 4)
@@ -203,43 +207,45 @@ def test_training_and_serving_leave_no_secret_behind(tmp_path: Path, remote: End
     pytest.importorskip("torch")
     from tests.train.world import save_tiny_model
 
-    page = page_for(remote.url.removeprefix("http://").removesuffix("/v1"))
+    config = config_for(remote.url.removeprefix("http://").removesuffix("/v1"))
     quick = {"learning_rate": 3e-3, "batch_size": 2, "micro_batch_size": 2}
-    page["collect"] |= {"written": 4}
-    page["train"] = {
+    config["collect"] |= {"written": 4}
+    config["train"] = {
         "base_model": str(save_tiny_model(tmp_path / "base")),
         "quantization": "none",
         "dtype": "float32",
         "warm": quick,
         "sft": quick,
-        "ppo": {"generation": {"base_url": page["reflector"]["endpoint"]["base_url"], "api_key_env": "SOME_KEY"}},
+        "ppo": {"generation": {"base_url": config["reflector"]["endpoint"]["base_url"], "api_key_env": "SOME_KEY"}},
     }
-    workplace = Workplace(tmp_path, page)
-    workplace.run("collect", "warm", "page.yaml")
-    workplace.run("train", "warm", "page.yaml")
+    workplace = Workplace(tmp_path, config)
+    workplace.run("collect", "warm", "config.yaml")
+    workplace.run("train", "warm", "config.yaml")
     for name in ("config.yaml", "metrics.json", "README.md"):
         assert (tmp_path / "runs/toy/warm" / name).is_file()
     assert "http://me:***@127.0.0.1" in (tmp_path / "runs/toy/warm/config.yaml").read_text()
-    _evaluate_with_own_server(workplace, page["reflector"]["endpoint"]["base_url"])
+    _evaluate_with_own_server(workplace, config["reflector"]["endpoint"]["base_url"])
     _serve(workplace)
     assert leaks(tmp_path / "runs") == {}
 
 
 def _evaluate_with_own_server(workplace: Workplace, url: str) -> None:
-    """The stage's own server is told what the command line says, and is seen by every user of the machine."""
+    """Evaluate with the stage's own server, whose command line every user of the machine can see."""
     words = [
         *("reflector.endpoint.base_url=null", "reflector.endpoint.model=warm", "eval.tasks=2", "loop.actions=3"),
         *("evaluator.kind=model", f"evaluator.endpoint={{base_url: '{url}', model: big, api_key_env: SOME_KEY}}"),
         "eval.arms={no reflection: {kind: none}, warm: {kind: model, model: warm}}",
     ]
-    workplace.run("eval", "page.yaml", "run=own", f"serve.adapters={{warm: {workplace.folder}/runs/toy/warm}}", *words)
-    serving = [line for line in workplace.command_lines if " -m serve page.yaml " in line]
+    workplace.run(
+        "eval", "config.yaml", "run=own", f"serve.adapters={{warm: {workplace.folder}/runs/toy/warm}}", *words
+    )
+    serving = [line for line in workplace.command_lines if " -m serve config.yaml " in line]
     assert serving, "the server was not seen"
     assert any("serve.child" in line for line in workplace.command_lines)
 
 
 def _serve(workplace: Workplace) -> None:
-    process = workplace.start("serve", "page.yaml", "serve.port=0", "serve.api_key_env=KEYS_OF_OUR_SERVER")
+    process = workplace.start("serve", "config.yaml", "serve.port=0", "serve.api_key_env=KEYS_OF_OUR_SERVER")
     assert process.stdout is not None
     with watched_command_lines(process.pid) as seen:
         line = process.stdout.readline()
@@ -254,7 +260,7 @@ def _serve(workplace: Workplace) -> None:
 
 
 def _status(url: str, key: str) -> int:
-    """Of the answer to a request with this key, in which there is none."""
+    """Return the status of the answer to a request with this key; check that the answer does not hold it."""
     body = {"model": "warm", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 2}
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), headers)

@@ -1,21 +1,24 @@
-"""Loads the base model and its tokenizer, and guards against what goes wrong there without a message."""
+"""Loads the base model, its tokenizer and adapters, and guards against known silent faults of the libraries."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from retroformer.chat_template import chat_template
-from retroformer.embedded_model import base_model_folder, model_config
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.train_sections import Lora, Train
-from train.finite import require_finite
-from train.sound import (
-    METRICS,
+from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora, Train
+from retroformer.models.chat_template import chat_template
+from retroformer.models.embedded import base_model_folder, model_config
+from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
+
+from .integrity.finite import require_finite
+from .integrity.model_files import (
     WEIGHTS,
     damaged_base,
-    read_metrics,
     reading_base,
     require_fit,
     require_sound_adapter,
@@ -26,15 +29,31 @@ CPU = torch.device("cpu")
 
 
 def device() -> torch.device:
-    """The accelerator of this process, or the CPU."""
+    """Return the GPU of this process, or the CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else CPU
 
 
+@cache
+def computes_bfloat16() -> bool:
+    """Return True if this machine computes bfloat16 natively. A CPU that does not is eight times slower in bfloat16."""
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def compute_dtype(train: Train) -> Literal["bfloat16", "float32"]:
+    """Return the dtype that training computes in: `train.dtype`, or for `auto` the faster one on this machine."""
+    if train.dtype == "auto":
+        return "bfloat16" if computes_bfloat16() else "float32"
+    return train.dtype
+
+
 def load_tokenizer(train: Train) -> Any:
-    """The base model's tokenizer, with a padding token that is not the end of a turn.
+    """Load the base model's tokenizer, with a padding token that is not the end of a turn.
 
     Raises:
-        ConfigError: it has no chat template, so nobody knows how a prompt looks to this model.
+        ConfigError: it has no chat template, so prompts cannot be written for this model.
         DamagedFile: a file of the base model cannot be read.
     """
     from transformers import AutoTokenizer
@@ -54,11 +73,11 @@ def load_tokenizer(train: Train) -> Any:
 
 
 def guard_padding(tokenizer: Any) -> None:
-    """Give padding a token of its own: where it is the end of a turn, masks made by `!= pad` hide every end."""
+    """Set a padding token that is not the end of a turn: otherwise masks made by `!= pad` hide every end of turn."""
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id != tokenizer.eos_token_id:
         return
-    known = tokenizer.get_vocab()
-    candidates = [name for name in (tokenizer.unk_token, "<unk>", "<pad>", "<|endoftext|>") if name in known]
+    vocabulary = tokenizer.get_vocab()
+    candidates = [name for name in (tokenizer.unk_token, "<unk>", "<pad>", "<|endoftext|>") if name in vocabulary]
     for name in candidates:
         if name != tokenizer.eos_token:
             tokenizer.pad_token = name
@@ -67,7 +86,7 @@ def guard_padding(tokenizer: Any) -> None:
 
 
 def load_base(train: Train, *, scores: bool = False) -> Any:
-    """The base model with a language head, or with one score (a sequence classifier) where `scores`.
+    """Load the base model with a language head, or, with `scores`, as a sequence classifier with one score.
 
     On a GPU it uses memory-saving attention; on a CPU the plain one, which trains faster at short lengths.
 
@@ -82,7 +101,7 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
     target = device()
     options: dict[str, Any] = {
         "config": model_config(folder),
-        "dtype": getattr(torch, train.dtype),
+        "dtype": getattr(torch, compute_dtype(train)),
         "attn_implementation": "eager" if target == CPU else "sdpa",
         "device_map": {"": target},
     }
@@ -93,35 +112,34 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
         kind = AutoModelForSequenceClassification
         options["config"].num_labels = 1
     with reading_base(folder):
-        model, found = kind.from_pretrained(folder, output_loading_info=True, **options)
-    # transformers draws weights that it does not find, as it must for a score head.
-    if lacking := sorted(name for name in found["missing_keys"] if not (scores and name.startswith("score."))):
+        model, loading = kind.from_pretrained(folder, output_loading_info=True, **options)
+    # transformers initialises missing weights at random, which is right only for a score head.
+    if lacking := sorted(name for name in loading["missing_keys"] if not (scores and name.startswith("score."))):
         raise damaged_base(folder, ValueError(f"it has no weights called {lacking[0]}"))
     require_finite(model.named_parameters(), f"in the base model at {folder}: put another copy of the model there.")
     guard_bnb_cpu(model)
-    # A forward pass that keeps a cache would let packed samples see each other, and costs memory in training.
+    # With a cache, packed samples would see each other; it also costs memory in training.
     model.config.use_cache = False
     return model
 
 
 def quantization(train: Train) -> Any:
-    """NF4 with double quantisation; said in full, since `load_in_4bit` alone means FP4 and fp32 compute."""
+    """Return NF4 with double quantisation; `load_in_4bit` alone would mean FP4 and fp32 compute."""
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, train.dtype),
+        bnb_4bit_compute_dtype=getattr(torch, compute_dtype(train)),
     )
 
 
 def guard_bnb_cpu(model: nn.Module) -> None:
-    """Keep 4-bit weights of a CPU in the layout that has gradients.
+    """Keep 4-bit weights on a CPU in the layout for which gradients are right; undo the other layout.
 
-    On CPUs with AVX512-BF16, bitsandbytes repacks a weight at its first forward pass in eval mode; every gradient
-    after that is wrong (its cosine to the true one is 0.1 to 0.2) and nothing says so. Weights that were repacked
-    before are turned back.
+    On CPUs with AVX512-BF16, bitsandbytes repacks a weight at its first forward pass in eval mode. Every later
+    gradient is silently wrong (cosine 0.1 to 0.2 to the true one).
     """
     four_bit = [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
     if not four_bit or next(model.parameters()).device != CPU:
@@ -136,33 +154,48 @@ def guard_bnb_cpu(model: nn.Module) -> None:
 
 
 def lora_config(lora: Lora, *, scores: bool = False) -> Any:
-    """The adapter that a page describes, for the language model or for the reward model with its score head."""
+    """Return peft's config of the adapter, for a language model or, with `scores`, for a reward model."""
     from peft import LoraConfig
 
-    alpha: Any = lora.alpha  # peft says int and takes any number.
+    alpha: Any = lora.alpha  # peft declares int and accepts any number.
     return LoraConfig(
         r=lora.rank,
         lora_alpha=alpha,
         lora_dropout=lora.dropout,
-        target_modules=["q_proj", "v_proj"] if lora.targets == "attention" else "all-linear",
+        target_modules=list(ATTENTION_LAYERS) if lora.targets == "attention" else "all-linear",
         modules_to_save=["score"] if scores else None,
         task_type="SEQ_CLS" if scores else "CAUSAL_LM",
     )
 
 
 def keep_trainables_in_fp32(model: nn.Module) -> None:
-    """Undo what trl does to adapters of 4-bit models: in bf16, at the paper's learning rates, most never move.
+    """Cast trainable parameters to fp32, since trl casts adapters of 4-bit models to bf16.
 
-    A step of 1e-5 is less than half of the distance between neighbouring bf16 numbers near a weight, so it rounds
-    away each time. To be called when the trainer is built, before it makes its optimiser.
+    In bf16 a step of 1e-5, the paper's learning rate, is less than half of the distance between neighbouring numbers
+    near most weights, so it rounds to nothing. Call this after the trainer is built, before it makes its optimiser.
     """
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+    for parameter in trainable(model):
+        parameter.data = parameter.data.float()
 
 
-def put_back(model: Any, folder: Path) -> None:
-    """Give an adapter the weights in `folder` again, which trl has rounded to bf16 on the way."""
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters of a model."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+@contextmanager
+def switched_to(model: Any, adapter: str) -> Iterator[None]:
+    """Switch a model with several adapters to one of them, and back to the active one at the end."""
+    active = model.active_adapter
+    model.set_adapter(adapter)
+    try:
+        yield
+    finally:
+        model.set_adapter(active)
+
+
+def reload_weights(model: Any, folder: Path) -> None:
+    """Reload the adapter's weights from `folder` in fp32, after trl has rounded them to bf16."""
     from peft import set_peft_model_state_dict
     from peft.utils import load_peft_weights
 
@@ -171,9 +204,9 @@ def put_back(model: Any, folder: Path) -> None:
 
 
 def leave_casting_to_autocast(model: nn.Module) -> None:
-    """For a model that is read under autocast alone: no number changes, and memory and copies are saved.
+    """Stop peft from casting the inputs of adapters to fp32, for a model that runs only under autocast.
 
-    peft turns what an adapter reads into fp32, as the adapter's weights are; autocast turns that into bf16 again.
+    Autocast would cast them back to bf16, so no result changes, and copies are saved.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -182,41 +215,62 @@ def leave_casting_to_autocast(model: nn.Module) -> None:
         module.cast_input_dtype_enabled = False
 
 
-def load_adapter(base: Any, folder: Path, lora: Lora) -> Any:
-    """`base` with the adapter in `folder`, ready to be trained further.
+def save_memory(base: Any, model: nn.Module) -> None:
+    """Save memory in an adapted `model` of `base` that runs under autocast if its base is bf16.
+
+    On a GPU, activations are computed again in the backward pass; no result changes.
+    """
+    if base.dtype == torch.bfloat16:
+        leave_casting_to_autocast(model)
+    if base.device != CPU:
+        base.gradient_checkpointing_enable()
+        base.enable_input_require_grads()
+
+
+def save_one_adapter(model: Any, name: str, folder: Path) -> None:
+    """Write the adapter called `name` into `folder` itself; peft alone would write it into a subfolder."""
+    model.save_pretrained(folder, selected_adapters=[name])
+    for path in (folder / name).iterdir():
+        path.rename(folder / path.name)
+    (folder / name).rmdir()
+
+
+def load_adapter(base: Any, folder: Path, lora: Lora, name: str = "default") -> Any:
+    """Put the adapter in `folder` on `base` under this name, ready to be trained further.
 
     Raises:
-        ConfigError: the adapter has another shape than the page asks for, or was made for a base of another shape.
+        ConfigError: rank, alpha or targets are not those of train.lora, or the adapter does not fit the base.
     """
     from peft import PeftConfig, PeftModel
 
     require_same_shape(PeftConfig.from_pretrained(str(folder)), folder, lora)
     require_fit(base, folder)
-    return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
+    return PeftModel.from_pretrained(base, str(folder), name, is_trainable=True)
 
 
-def require_same_shape(found: Any, folder: Path, lora: Lora) -> None:
-    """Raises ConfigError where an adapter's rank, alpha or targets are not those of the page."""
-    everywhere = len(found.target_modules) > 2
-    shape = (found.r, float(found.lora_alpha), "all-linear" if everywhere else "attention")
+def require_same_shape(adapter: Any, folder: Path, lora: Lora) -> None:
+    """Raise ConfigError if rank, alpha or targets of the adapter's peft config are not those of train.lora."""
+    # peft may list full paths.
+    everywhere = {name.rpartition(".")[2] for name in adapter.target_modules} != set(ATTENTION_LAYERS)
+    shape = (adapter.r, float(adapter.lora_alpha), "all-linear" if everywhere else "attention")
     wanted = (lora.rank, lora.alpha, lora.targets)
     if shape != wanted:
         raise ConfigError(
-            f"The adapter at {folder} has rank, alpha and targets {shape}, the page asks for {wanted}: run "
-            f"`python -m train {folder.name.partition('-')[0]} ...` again, or set train.lora back."
+            f"The adapter at {folder} has rank, alpha and targets {shape}, but train.lora asks for {wanted}: run "
+            f"`retroformer train {folder.name.partition('-')[0]} ...` again, or set train.lora back."
         )
 
 
 def require_adapter(folder: Path) -> Path:
-    """`folder`, which holds the adapter of the stage of its name.
+    """Check the adapter of a stage in `folder`, and return `folder`.
 
     Raises:
-        MissingInput: it holds none.
-        DamagedFile, NotFinite, ProvenanceError: it is not what the stage wrote, or holds no numbers to start from.
+        MissingInput: there is no adapter.
+        DamagedFile, NotFinite, ProvenanceError: its files have changed since the stage wrote them, or hold NaN.
     """
     if not (folder / WEIGHTS).is_file():
         stage = folder.name.partition("-")[0]
-        raise MissingInput(f"No adapter at {folder}: run `python -m train {stage} EXPERIMENT.yaml` first.")
-    metrics = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else {}
+        raise MissingInput(f"No adapter at {folder}: run `retroformer train {stage} EXPERIMENT.yaml` first.")
+    metrics = read_metrics(folder) if (folder / METRICS).is_file() else StageMetrics()
     require_sound_adapter(folder, metrics)
     return folder

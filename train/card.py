@@ -1,7 +1,6 @@
-"""The model card of an adapter, and of what it was merged into: data, settings, measures, how to load it, its limits.
+"""Writes the model cards of adapters and merged weights: data, settings, measurements, how to load them, limits.
 
-Written from the stage's own metrics and settings, so it says what they say. It names no path of the machine that it was
-made on, no endpoint and no key: cards are published.
+Cards are written from the stage's metrics and settings. They are published, so they contain no path, endpoint or key.
 """
 
 import json
@@ -11,37 +10,17 @@ from typing import Any
 
 import yaml
 
-from retroformer.config import Experiment
+from retroformer.environments.registry import extras
+from retroformer.experiment.config import Experiment
+
+from .stage_kinds import STAGES
 
 CARD = "README.md"
 EMBEDDED = "HuggingFaceTB/SmolLM2-135M-Instruct"
-"""What `embedded` is called on the hub."""
+"""Name of the `embedded` base model on the hub."""
 COST = ("seconds", "cpu_seconds", "tokens", "tokens_per_cpu_second", "peak_memory_bytes")
-"""Metrics that say what the training took, not what came of it."""
+"""Metrics of the cost of training, not of its result."""
 NO_MEASURE = (*COST, "stage", "fingerprint", "inputs", "adapter_sha256", "code", "versions", "drawn_by")
-ABOUT = {
-    "actor": "plays ALFWorld's compact text, taught by scripted play; it is frozen in every experiment",
-    "warm": "writes advice after a failed attempt, in the form of advice written by rule (a warm start)",
-    "sft": "writes advice after a failed attempt, by imitating advice that made the next attempt better",
-    "reward": "scores advice on a failed attempt: the higher, the more the next attempt should gain",
-    "ppo": "writes advice after a failed attempt, improved by PPO against a reward model",
-    "dpo": "writes advice after a failed attempt, improved by DPO on pairs of rated advice",
-    "grpo": "writes advice after a failed attempt, improved by GRPO on groups of advice",
-}
-LIMITS = {
-    "actor": "It continues texts of this one game; every other text is continued as if it were this game's.",
-    "warm": "It has learned a form: what it says need not be true or useful, since its examples were not all so.",
-    "sft": "It imitates few texts, and says confidently what fitted other attempts.",
-    "reward": "It is no language model and no judge of facts: scores far from its data are arbitrary, and only their "
-    "order within one attempt was trained.",
-    "ppo": "A reward model is not the task: a higher score is no gain until `python -m eval` has shown one.",
-    "dpo": "A margin between recorded pairs is not the task: it is no gain until `python -m eval` has shown one.",
-    "grpo": "A higher reward in training is no gain on other tasks until `python -m eval` has shown one.",
-}
-DATA_LICENCES = {
-    "alfworld": "ALFWorld and ALFRED, whose games were played: MIT.",
-    "hotpotqa": "HotPotQA: CC BY-SA 4.0.",
-}
 LOAD = """```python
 from peft import PeftModel
 from transformers import {kind}
@@ -50,31 +29,31 @@ base = {kind}.from_pretrained(BASE{options})
 model = PeftModel.from_pretrained(base, ADAPTER)
 ```"""
 DEQUANTISED = (
-    "The base was held in 4 bits (NF4) in training, and these weights are its dequantised ones with the adapter added: "
-    "the model that was trained, at the size of the full one and without its precision. The base as it was published, "
-    "which `python -m serve` puts the adapter on, is another model: merge with `train.quantization=none` for that one. "
-    "Quantising this one to 4 bits again rounds again."
+    "In training the base was held in 4 bits (NF4). These weights are the dequantised base with the adapter added: the "
+    "model that was trained, at full size but without full precision. `retroformer serve` puts the adapter on the "
+    "published base, which is a different model: merge with `train.quantization=none` for that one. Quantising these "
+    "weights to 4 bits again rounds them again."
 )
 
 
 def adapter_card(experiment: Experiment, base: Path, metrics: Mapping[str, Any]) -> str:
-    """The card of the adapter that a stage has made with these metrics on the base in `base`."""
-    stage, inputs, page = str(metrics["stage"]), metrics["inputs"], experiment.train
+    """Write the card of the adapter that a stage has trained with these metrics, on the base model in `base`."""
+    stage, inputs, base_model = str(metrics["stage"]), metrics["inputs"], experiment.train.base_model
     settings = {name: value for name, value in inputs.items() if name not in ("base", "data", "adapters")}
-    # Words among the measures are left to metrics.json: a path of this machine would be one.
+    # Strings stay in metrics.json only, since one could be a path.
     measures = {name: value for name, value in metrics.items() if name not in NO_MEASURE and not isinstance(value, str)}
     parts = [
-        _front_matter(stage, page.base_model, base),
+        _front_matter(stage, base_model, base),
         f"# {stage} of run {experiment.run}",
-        f"A LoRA adapter for {_base_name(page.base_model)} that {ABOUT.get(stage, f'stage {stage} has made')}.",
+        f"A LoRA adapter for {_base_name(base_model)} that {STAGES[stage].purpose}.",
         _made_by(stage, metrics["code"]),
-        "## Data\n\n" + _data(experiment, inputs),
+        "## Data\n\n" + _data(stage, experiment, inputs),
         "## Settings\n\n" + _table(settings, "setting"),
-        "## Measured in training\n\nOf lists the first and the last value; all of them are in `metrics.json`.\n\n"
+        "## Measured in training\n\nLists show their first and last value; all values are in `metrics.json`.\n\n"
         + _table(measures, "measure"),
         "What it took:\n\n" + _table({name: metrics[name] for name in COST if name in metrics}, "cost"),
         "## Hashes (sha256)\n\n" + _table(_hashes(metrics), "of"),
-        "## How to load it\n\n" + _how_to_load(stage, page.base_model, base),
+        "## How to load it\n\n" + _how_to_load(stage, base_model, base),
         "## What it is not good for\n\n" + _limits(stage, experiment),
         "## Licences\n\n" + _licences(experiment, base),
     ]
@@ -82,17 +61,17 @@ def adapter_card(experiment: Experiment, base: Path, metrics: Mapping[str, Any])
 
 
 def merged_card(experiment: Experiment, base: Path, facts: Mapping[str, Any]) -> str:
-    """The card of full weights that `facts` tell of: which adapter in which base, and how closely they agree."""
-    stage, page = str(facts["stage"]), experiment.train
-    told = ("adapter_sha256", "base_sha256", "quantization", "dtype")
+    """Write the card of merged weights; `facts` are those of merge.json."""
+    stage, base_model = str(facts["stage"]), experiment.train.base_model
+    sources = ("adapter_sha256", "base_sha256", "quantization", "dtype")
     parts = [
-        _front_matter(stage, page.base_model, base, merged=True),
+        _front_matter(stage, base_model, base, merged=True),
         f"# {stage} of run {experiment.run}, merged",
-        f"{_base_name(page.base_model)} with an adapter in its weights that "
-        f"{ABOUT.get(stage, f'stage {stage} has made')}. It loads like any model of transformers. The adapter's own "
+        f"{_base_name(base_model)} with an adapter in its weights that "
+        f"{STAGES[stage].purpose}. It loads like any model of transformers. The adapter's own "
         "card tells its data, settings and measures.",
         *([DEQUANTISED] if facts["quantization"] == "nf4" else []),
-        "## Made from\n\n" + _table({name: facts[name] for name in told}, "fact"),
+        "## Made from\n\n" + _table({name: facts[name] for name in sources}, "fact"),
         "## Merged and unmerged logits on texts of the run\n\n" + _table(facts["agreement"], "measure"),
         "## What it is not good for\n\n" + _limits(stage, experiment),
         "## Licences\n\n" + _licences(experiment, base),
@@ -101,7 +80,7 @@ def merged_card(experiment: Experiment, base: Path, facts: Mapping[str, Any]) ->
 
 
 def _front_matter(stage: str, name: str, base: Path, *, merged: bool = False) -> str:
-    """What a model hub reads. A base that is only a folder has no name there."""
+    """Write the YAML header that a model hub reads. A base model that is only a folder has no name there."""
     on_hub = EMBEDDED if name == "embedded" else name
     entries: dict[str, Any] = {"library_name": "transformers" if merged else "peft"}
     if not Path(on_hub).is_dir():
@@ -113,13 +92,18 @@ def _front_matter(stage: str, name: str, base: Path, *, merged: bool = False) ->
 def _made_by(stage: str, code: Mapping[str, Any]) -> str:
     changed = ", with changes that are not in it" if code["dirty"] else ""
     return (
-        f"**Made by** `python -m train {stage} config.yaml` (the page beside this card) at commit {code['commit']}"
+        f"**Made by** `retroformer train {stage} config.yaml` (the file beside this card) at commit {code['commit']}"
         f"{changed}."
     )
 
 
-def _data(experiment: Experiment, inputs: Mapping[str, Any]) -> str:
+def _data(stage: str, experiment: Experiment, inputs: Mapping[str, Any]) -> str:
     section = experiment.environment
+    if stage == "sac":
+        return (
+            f"Its own attempts at tasks of `{section.name}`, split `{section.split}`, seed {experiment.seed}; their "
+            f"counts are below. sha256 of the tasks and of how they are played: `{inputs['data']}`."
+        )
     return (
         f"Texts of attempts at tasks of `{section.name}`, split `{section.split}`, seed {experiment.seed}, round "
         f"{experiment.round}; their counts are below. sha256 of the texts: `{inputs['data']}`."
@@ -133,15 +117,16 @@ def _hashes(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _how_to_load(stage: str, name: str, base: Path) -> str:
-    scores = stage == "reward"
+    scores = STAGES[stage].language_head == "none"
     kind = "AutoModelForSequenceClassification" if scores else "AutoModelForCausalLM"
     block = LOAD.format(kind=kind, options=", num_labels=1" if scores else "")
     where = "the folder of the base model"
     if name == "embedded":
-        command = "from retroformer.embedded_model import base_model_folder; print(base_model_folder('embedded'))"
+        command = "from retroformer.models.embedded import base_model_folder; print(base_model_folder('embedded'))"
         where += f', which `python -c "{command}"` prints'
     reads = {
         "actor": "It continues plain text.",
+        "sac": "It continues plain text.",
         "reward": "It reads a chat in the base's template with the advice as the assistant's answer; its one logit is "
         "the score.",
     }.get(stage, "It answers a chat in the base's template.")
@@ -151,16 +136,16 @@ def _how_to_load(stage: str, name: str, base: Path) -> str:
         if condensed
         else ""
     )
-    others = "" if scores else ", `python -m train gguf` a file for llama.cpp"
+    others = "" if scores else ", `retroformer train gguf` a file for llama.cpp"
     return (
-        f"{block}\n\n`BASE` is {where}, `ADAPTER` the one of this card. {reads}{warning} `python -m train merge` makes "
-        f"full weights of it{others}."
+        f"{block}\n\n`BASE` is {where}, `ADAPTER` the one of this card. {reads}{warning} `retroformer train merge` "
+        f"makes full weights of it{others}."
     )
 
 
 def _limits(stage: str, experiment: Experiment) -> str:
     return (
-        f"{LIMITS.get(stage, 'Anything that its data do not show.')} Its data are of one environment "
+        f"{STAGES[stage].limits} Its data are of one environment "
         f"(`{experiment.environment.name}`), in English: on other tasks, other forms of prompt and in other languages "
         "it is untested. It inherits the base's faults and adds no safeguards; it is not for advice to people."
     )
@@ -168,9 +153,9 @@ def _limits(stage: str, experiment: Experiment) -> str:
 
 def _licences(experiment: Experiment, base: Path) -> str:
     licence = _base_licence(experiment.train.base_model, base)
-    told = "not told in its folder: ask its publisher" if licence == "unknown" else licence
-    data = DATA_LICENCES.get(experiment.environment.name, "")
-    return f"Base model: {told}; it binds what is made from it. {data}".strip()
+    shown = "not stated in its folder: ask its publisher" if licence == "unknown" else licence
+    data = extras(experiment.environment).data_licence
+    return f"Base model: {shown}; it also applies to what is made from it. {data}".strip()
 
 
 def _base_name(name: str) -> str:
@@ -180,7 +165,7 @@ def _base_name(name: str) -> str:
 
 
 def _base_licence(name: str, base: Path) -> str:
-    """By the base's own card, where it came with one."""
+    """Return the licence that the base model's own card states, or "unknown"."""
     if name == "embedded":
         return "apache-2.0"
     card = base / CARD
@@ -195,7 +180,7 @@ def _table(entries: Mapping[str, Any], title: str) -> str:
 
 
 def _flat(entries: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Names and values to print: of sections entry by entry, of lists the first and the last, of names their number."""
+    """Yield names and values to print: sections by entry, lists by first and last value, lists of names by count."""
     for key, value in entries.items():
         name = f"{above}{key}"
         match value:

@@ -1,7 +1,7 @@
-"""Supervised fine-tuning: on advice written by rule (`warm`) or rated positive (`sft`; Retroformer, appendix C), and
-on scripted play (`actor`).
+"""Supervised fine-tuning on advice written by rule (`warm`), on positively rated advice (`sft`; Retroformer, appendix
+C), or on scripted play (`actor`).
 
-Reads tokens with labels; writes a LoRA adapter to runs/NAME/STAGE. Only labelled tokens carry loss.
+Reads tokens with labels; writes a LoRA adapter to runs/NAME/STAGE. Only labelled tokens contribute to the loss.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,18 +15,19 @@ from torch.nn.functional import cross_entropy
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from retroformer.train_sections import Optimizer, Train
-from train.base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config, put_back
-from train.dataset import IGNORED, require_length
-from train.rows import write_rows
-from train.stage import Meter, Stage, publish
-from train.supervised import DealingTrainer, ordered_rows, run_trainer, trainer_settings
+from retroformer.experiment.sections.train import Optimizer, Train
+
+from .base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config, reload_weights, trainable
+from .data.rows import write_rows
+from .data.samples import IGNORED, require_length
+from .stage import Meter, Stage, publish
+from .trainer import ParallelTrainer, ordered_rows, run_trainer, trainer_settings
 
 
-class ResponseTrainer(DealingTrainer, SFTTrainer):  # type: ignore[misc]
-    """trl's trainer, with the language head run on labelled positions alone.
+class ResponseTrainer(ParallelTrainer, SFTTrainer):  # type: ignore[misc]
+    """trl's trainer, with the language head run only on labelled positions.
 
-    On a CPU, trl runs the head on every position, prompts included, which for a small model with a large vocabulary
+    On a CPU, trl runs the head on every position, including prompts, which for a small model with a large vocabulary
     is a third of all work. On a GPU it does not, and its own loss is used.
     """
 
@@ -37,7 +38,7 @@ class ResponseTrainer(DealingTrainer, SFTTrainer):  # type: ignore[misc]
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The mean cross-entropy over the response tokens of the optimiser step."""
+        """Return the mean cross-entropy over the response tokens of the optimiser step."""
         if device() != CPU or return_outputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels_BT = inputs["labels"][:, 1:]
@@ -50,7 +51,7 @@ class ResponseTrainer(DealingTrainer, SFTTrainer):  # type: ignore[misc]
 
 
 class Labelled(Protocol):
-    """Tokens, and which of them to learn."""
+    """Tokens, and labels at the tokens to learn."""
 
     @property
     def ids(self) -> list[int]: ...
@@ -67,35 +68,36 @@ def imitate(
     counts: Mapping[str, Any] = MappingProxyType({}),
     save_as: torch.dtype = torch.float32,
 ) -> None:
-    """Train an adapter to say the labelled tokens, from the adapter in `start` or a fresh one; publish it.
+    """Train an adapter on the labelled tokens, starting from the adapter in `start` or a fresh one, and publish it.
+
+    `counts` are added to the metrics; the weights are saved in the dtype `save_as`.
 
     Raises:
-        ConfigError: a sample is longer than train.max_length, or `start` has another shape than the page asks for.
+        ConfigError: a sample is longer than train.max_length, or the shape of the adapter is not that of train.lora.
     """
-    meter, page = Meter(), stage.experiment.train
+    meter, train = Meter(), stage.experiment.train
     texts = ({"input_ids": sample.ids, "labels": sample.labels} for sample in data)
     rows = write_rows(texts, ("input_ids", "labels"), stage.experiment.folder)
     lengths = rows.lengths("input_ids")
-    require_length(lengths, page.max_length, "samples")
+    require_length(lengths, train.max_length, "samples")
     ordered = ordered_rows(rows, lengths, optimizer, stage.experiment.seed)
-    trainer = response_trainer(page, trainer_settings(stage, optimizer), ordered, start)
+    trainer = response_trainer(train, trainer_settings(stage, optimizer), ordered, start)
     if start:
-        put_back(trainer.model, start)
-    told = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
-    for parameter in trainer.model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.to(save_as)
-    metrics = {"samples": len(rows), **counts} | told | meter.read(sum(lengths) * optimizer.epochs)
-    publish(stage, lambda folder: trainer.model.save_pretrained(folder), metrics)
+        reload_weights(trainer.model, start)
+    progress = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
+    for parameter in trainable(trainer.model):
+        parameter.data = parameter.data.to(save_as)
+    metrics = {"samples": len(rows), **counts} | progress | meter.read(sum(lengths) * optimizer.epochs)
+    publish(stage, trainer.model.save_pretrained, metrics)
 
 
-def response_trainer(page: Train, settings: dict[str, Any], rows: Any, start: Path | None = None) -> Any:
-    """The trainer of the adapter in `start`, or of a fresh one, on `rows` of input_ids and labels."""
-    base = load_base(page)
+def response_trainer(train: Train, settings: dict[str, Any], rows: Any, start: Path | None = None) -> Any:
+    """Return the trainer of the adapter in `start`, or of a fresh one, on `rows` of input_ids and labels."""
+    base = load_base(train)
     return ResponseTrainer(
-        model=load_adapter(base, start, page.lora) if start else base,
-        peft_config=None if start else lora_config(page.lora),
+        model=load_adapter(base, start, train.lora) if start else base,
+        peft_config=None if start else lora_config(train.lora),
         args=SFTConfig(**settings, packing=False),
-        processing_class=load_tokenizer(page),
+        processing_class=load_tokenizer(train),
         train_dataset=rows,
     )

@@ -1,13 +1,16 @@
-"""The mathematics of training, pure. Shapes are in the names: B responses, T token positions of a response.
+"""The losses and estimators of training, as pure functions. B: responses, T: token positions of a response.
+
+For SAC, B: states, A: actions, C: critics.
 
 GAE: Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation (2016).
 PPO: Schulman et al., Proximal Policy Optimization Algorithms (2017).
 IPPO: Ouyang et al., Training language models to follow instructions with human feedback (2022).
 DPO: Rafailov et al., Direct Preference Optimization: Your Language Model is Secretly a Reward Model (2023).
 KL: Schulman, Approximating KL Divergence (2020).
+SAC: Christodoulou, Soft Actor-Critic for Discrete Action Settings (2019).
 Retroformer: Yao et al. (2024), section 4.3 and appendix C.
 
-`mask_BT` is 1 at the tokens of a response, its end-of-turn token included, and 0 at the padding after it.
+`mask_BT` is 1 at the tokens of a response, including its end-of-turn token, and 0 at the padding after it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,20 +23,20 @@ from torch.nn.functional import logsigmoid
 
 
 def k1(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
-    """log(pi / pi_ref) of drawn tokens, (B, T): its mean is KL(pi || pi_ref), single values are of either sign (KL).
+    """Return log(pi / pi_ref) of drawn tokens, (B, T). Its mean is KL(pi || pi_ref); single values have either sign.
 
-    As a penalty in the reward it is the only one of the three by which the policy gradient is that of the divergence.
+    Of the three estimators, only this one as a penalty in the reward gives the policy gradient of the KL divergence.
     """
     return log_probs_BT - reference_log_probs_BT
 
 
 def k2(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
-    """Half the squared log ratio, (B, T): never negative, and near the divergence where that is small (KL)."""
+    """Return half the squared log ratio, (B, T): never negative, and close to the divergence where that is small."""
     return 0.5 * (log_probs_BT - reference_log_probs_BT).square()
 
 
 def k3(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
-    """With r = pi_ref / pi: r - 1 - log r, (B, T). Its mean is KL(pi || pi_ref), and it is never negative (KL)."""
+    """Return r - 1 - log r with r = pi_ref / pi, (B, T). Its mean is KL(pi || pi_ref), and it is never negative."""
     log_ratios_BT = reference_log_probs_BT - log_probs_BT
     return torch.expm1(log_ratios_BT) - log_ratios_BT
 
@@ -41,14 +44,14 @@ def k3(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
 ESTIMATORS: Mapping[Literal["k1", "k2", "k3"], Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {"k1": k1, "k2": k2, "k3": k3}
 )
-"""Of the divergence at a drawn token, by the names that a page gives them."""
+"""Estimators of the KL divergence at a drawn token, by their names in a config."""
 
 
 def token_rewards(scores_B: Tensor, divergences_BT: Tensor, mask_BT: Tensor, kl_weight: float) -> Tensor:
-    """What each token earns: the score at the last one, minus the divergence from the SFT policy at every one.
+    """Return the reward of each token: minus the weighted divergence from the SFT policy, plus the score at the last.
 
-    With k1 the sum over a response is IPPO eq. 2 without its pre-training term, (score - kl_weight * log(pi / pi_SFT)),
-    as Retroformer eq. 5 uses it.
+    With k1, the sum over a response is IPPO eq. 2 without its pre-training term, score - kl_weight * log(pi / pi_SFT),
+    as in Retroformer eq. 5.
     """
     rewards_BT = -kl_weight * divergences_BT * mask_BT
     last_B1 = mask_BT.sum(dim=1, keepdim=True).long() - 1
@@ -58,10 +61,10 @@ def token_rewards(scores_B: Tensor, divergences_BT: Tensor, mask_BT: Tensor, kl_
 def generalized_advantages(
     rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:
-    """Advantages (GAE eq. 16) and returns, both (B, T); advantages are not whitened.
+    """Return advantages (GAE eq. 16), not whitened, and returns, both (B, T).
 
-    The value after the last token is zero: a response always ends its episode. A return is advantage + value, the
-    target of the value function.
+    The value after the last token is zero, since a response always ends its episode. A return is advantage + value,
+    the target of the value function.
     """
     values_BT = values_BT * mask_BT
     advantages_BT = torch.zeros_like(values_BT)
@@ -76,21 +79,21 @@ def generalized_advantages(
 
 
 def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Shifted and scaled to mean 0 and variance 1 over the tokens of all responses; 0 at the padding."""
+    """Shift and scale to mean 0 and variance 1 over the tokens of all responses; padding becomes 0."""
     mean = masked_mean(values_BT, mask_BT)
     variance = masked_mean((values_BT - mean).square(), mask_BT)
     return (values_BT - mean) * torch.rsqrt(variance + 1e-8) * mask_BT
 
 
 def whitened_around_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Scaled to variance 1 like `whitened`, but the mean stays: for rewards, whose sign says good or bad."""
+    """Scale to variance 1 but keep the mean: for rewards, whose sign matters."""
     return whitened(values_BT, mask_BT) + masked_mean(values_BT, mask_BT) * mask_BT
 
 
 def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """1 - Var(return - value) / Var(return) over the tokens of all responses; 0 where all returns are equal.
+    """Return 1 - Var(return - value) / Var(return) over the tokens of all responses; 0 if all returns are equal.
 
-    1 is a perfect value function, 0 is worth as much as a constant, and less than 0 is worse than one.
+    1 is a perfect value function, 0 is as good as a constant, and below 0 is worse than a constant.
     """
     errors_BT = returns_BT - values_BT
     unexplained = masked_mean((errors_BT - masked_mean(errors_BT, mask_BT)).square(), mask_BT)
@@ -99,44 +102,71 @@ def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -
 
 
 def clipped_policy_loss(log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages_BT: Tensor, clip: float) -> Tensor:
-    """The negative of the clipped surrogate objective (PPO eq. 7), a token at a time, (B, T)."""
+    """Return the negative of the clipped surrogate objective (PPO eq. 7) for each token, (B, T)."""
     ratio_BT = torch.exp(log_probs_BT - old_log_probs_BT)
     clipped_BT = ratio_BT.clamp(1 - clip, 1 + clip)
     return torch.maximum(-advantages_BT * ratio_BT, -advantages_BT * clipped_BT)
 
 
 def clipped_value_loss(values_BT: Tensor, old_values_BT: Tensor, returns_BT: Tensor, clip: float) -> Tensor:
-    """Half the squared error (PPO eq. 9), a token at a time, (B, T); the value may move by `clip` for credit.
+    """Return half the squared error of the values (PPO eq. 9) for each token, (B, T), with clipping.
 
-    The larger of both errors counts, so a value that moved too far is not rewarded for it.
+    It is the larger of the errors of the value and of the value clipped to `clip` around the old one, so moving further
+    than `clip` earns nothing.
     """
     clipped_BT = old_values_BT + (values_BT - old_values_BT).clamp(-clip, clip)
     return 0.5 * torch.maximum((values_BT - returns_BT).square(), (clipped_BT - returns_BT).square())
 
 
 def preference_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
-    """-log sigmoid of the difference of two scores, the Bradley-Terry model (IPPO eq. 1, Retroformer eq. 4), (B,).
+    """Return -log sigmoid(chosen - rejected), the Bradley-Terry loss (IPPO eq. 1, Retroformer eq. 4), (B,).
 
-    For the reward model trl's trainer computes it in training; this one states it, and measures it on held-out pairs.
-    Of implicit rewards it is the loss of DPO (eq. 7).
+    In training of the reward model, trl's trainer computes the same; here it measures held-out pairs. On implicit
+    rewards it is the loss of DPO (eq. 7).
     """
     return -logsigmoid(chosen_B - rejected_B)
 
 
 def implicit_rewards(log_probs_B: Tensor, reference_log_probs_B: Tensor, beta: float) -> Tensor:
-    """Scaled log ratios, beta * log(pi / pi_SFT), of whole responses (DPO, below eq. 7), (B,).
+    """Return beta * log(pi / pi_SFT) of whole responses (DPO, below eq. 7), (B,).
 
-    The reward for which the policy would be the best answer at this weight of divergence, up to a term of the prompt
-    that cancels within a pair.
+    The policy is optimal for this reward at KL coefficient `beta`, up to a term of the prompt that cancels in a pair.
     """
     return beta * (log_probs_B - reference_log_probs_B)
 
 
 def divergence(log_probs_NV: Tensor, reference_log_probs_NV: Tensor) -> Tensor:
-    """KL(pi || pi_SFT) at each of N tokens, exact over the vocabulary V, (N,)."""
+    """Return KL(pi || pi_SFT) at each of N tokens, exact over the vocabulary V, (N,)."""
     return (log_probs_NV.exp() * (log_probs_NV - reference_log_probs_NV)).sum(dim=-1)
 
 
+def soft_values(q_BA: Tensor, log_policy_BA: Tensor, alpha: float) -> Tensor:
+    """Return V(s) = sum_a pi(a|s) (Q(s,a) - alpha log pi(a|s)) (SAC eq. 10), (B,).
+
+    An action that a state does not admit has the log-probability -inf and any finite value; it counts nothing.
+    """
+    terms_BA = q_BA - alpha * log_policy_BA.masked_fill(log_policy_BA == -torch.inf, 0.0)
+    return (log_policy_BA.exp() * terms_BA).sum(dim=1)
+
+
+def soft_targets(rewards_B: Tensor, next_values_B: Tensor, over_B: Tensor, gamma: float) -> Tensor:
+    """Return r + gamma V(s'), or r where the attempt is over: what both critics should predict (SAC eq. 4), (B,)."""
+    return rewards_B + gamma * torch.where(over_B, 0.0, next_values_B)
+
+
+def soft_critic_loss(q_CB: Tensor, targets_B: Tensor) -> Tensor:
+    """Return half the squared error of the chosen actions' values (SAC eq. 4), summed over the critics, (B,)."""
+    return 0.5 * (q_CB - targets_B).square().sum(dim=0)
+
+
+def soft_policy_loss(q_BA: Tensor, log_policy_BA: Tensor, alpha: float) -> Tensor:
+    """Return sum_a pi(a|s) (alpha log pi(a|s) - Q(s,a)) (SAC eq. 12), (B,): the negative of the soft value.
+
+    Its gradient is exact: the sum runs over all actions, so no action is sampled.
+    """
+    return -soft_values(q_BA, log_policy_BA, alpha)
+
+
 def masked_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Over the tokens of all responses."""
+    """Return the mean over the tokens of all responses."""
     return (values_BT * mask_BT).sum() / mask_BT.sum()

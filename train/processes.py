@@ -1,18 +1,17 @@
-"""Several processes on one stage, each with a card of its own, as `accelerate launch` starts them.
+"""Data parallelism: several processes on one stage, one GPU each, as `accelerate launch` starts them.
 
-Micro-batches are dealt among them: each is computed in one process, and what it gives is told to all. So the weights
-are the same everywhere, and a step of the optimiser sees the batch that a single process sees. What differs from a
-single process:
+Each micro-batch is computed in one process, and its result is sent to all. So the weights are the same in all
+processes, and an optimiser step sees the same batch as in a single process. Differences from a single process:
 
 1. Gradients of micro-batches are added in another order.
-2. Each micro-batch that is drawn, or drops out, has random numbers of its own, where a process without a launcher
-   draws one micro-batch after the other. So the draws depend on no number of processes, one included.
+2. Each micro-batch is generated, and dropped out, with a random seed of its own, while a process without a launcher
+   uses one random stream. So the result does not depend on the number of processes under a launcher, one included.
 
-Libraries are not told of the others. transformers' trainer would fill up the last batch with rows of the first, and
-trains through a wrapper (DDP) that sums only what was computed in a forward pass of its own; the losses of `train`
-enter the model elsewhere. Each process sees no card but its own, since libraries take the first, or all.
+Libraries do not see the other processes. transformers' trainer would fill the last batch with rows of the first, and
+its wrapper (DDP) sums only gradients of its own forward pass, which the losses of `train` bypass. Each process sees
+only its own GPU, since libraries use the first, or all.
 
-Without a launcher nothing here does anything, and nothing is imported for it.
+Without a launcher these functions do nothing special, and import nothing.
 """
 
 import atexit
@@ -39,14 +38,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""Of processes for one that does what the others cannot, such as asking a server for all responses of an update. That
-one has died is no matter of waiting: connections break, and the launcher ends the others."""
+"""How long processes wait for one that works alone, for example on a server's responses of an update. A process that
+dies is noticed at once: connections break, and the launcher ends the others."""
 FIRST_WORD_SECONDS = 60.0
-"""For the main process to end with its sentence, and the launcher to end the others, before one says the same."""
+"""Time for the main process to print its error, and for the launcher to end all others, before another prints it."""
 
 
 class Place(NamedTuple):
-    """Which of how many this process is; the first one is the main process."""
+    """The rank of this process among all; rank 0 is the main process."""
 
     rank: int
     size: int
@@ -57,26 +56,26 @@ _place: Place | None = None
 
 
 def count() -> int:
-    """How many processes work on the stage."""
+    """Return the number of processes that work on the stage."""
     return _place.size if _place else 1
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Return True in the process that writes files and prints."""
     return _place is None or _place.rank == 0
 
 
 def screen() -> Console | None:
-    """Where progress is shown: on standard error by the main process, nowhere by the others."""
+    """Return the console for progress: None (standard error) in the main process, a silent one in the others."""
     return None if is_main() else Console(file=StringIO())
 
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Within this, all processes that a launcher started work on one stage; nothing happens without a launcher.
+    """Connect all processes that a launcher started, for the duration of the block; do nothing without a launcher.
 
     Raises:
-        ConfigError: the launcher is to split the model, or starts more processes than there are cards.
+        ConfigError: the launcher is set to split the model, or starts more processes than there are GPUs.
         ServiceError: another process has ended.
     """
     global _place
@@ -108,15 +107,16 @@ def joined() -> Iterator[None]:
 
 
 def require_one(what: str) -> None:
-    """Raises ConfigError where a launcher started several processes for what one process does."""
+    """Raise ConfigError if a launcher started several processes for a command that runs in one."""
     if count() > 1:
         raise ConfigError(
-            f"`train {what}` runs in one process, and a launcher has started {count()}: start it as `python -m train`."
+            f"`train {what}` runs in one process, and a launcher has started {count()}: "
+            "run `retroformer train` without it."
         )
 
 
 def each(items: Iterable[Item], do: Callable[[Item], Result]) -> list[Result]:
-    """What `do` gives for every item, in their order: each is done in one process and told to all."""
+    """Return `do(item)` for every item, in order. Each is computed in one process; all processes get all results."""
     if _place is None:
         return [do(item) for item in items]
     import torch
@@ -124,25 +124,25 @@ def each(items: Iterable[Item], do: Callable[[Item], Result]) -> list[Result]:
     common = int(torch.randint(2**48, ()))
     done: dict[int, Result] = {}
     for index, item in enumerate(items):
-        if mine(index):
-            own_numbers(common, index)
+        if is_mine(index):
+            seed_item(common, index)
             done[index] = do(item)
-    # Whoever did what, all go on with the same random numbers.
-    own_numbers(common)
-    everything: list[Any] = [None] * _place.size
-    with _hearing_others():
-        torch.distributed.all_gather_object(everything, done)
-    known: dict[int, Result] = {index: result for part in everything for index, result in part.items()}
-    return [known[index] for index in range(len(known))]
+    # All processes continue with the same random state, whatever items they computed.
+    seed_item(common)
+    parts: list[Any] = [None] * _place.size
+    with _reporting_lost_processes():
+        torch.distributed.all_gather_object(parts, done)
+    results: dict[int, Result] = {index: result for part in parts for index, result in part.items()}
+    return [results[index] for index in range(len(results))]
 
 
-def mine(index: int) -> bool:
-    """Whether this process does the piece of work with this number."""
+def is_mine(index: int) -> bool:
+    """Return True if this process computes the item with this index."""
     return _place is None or index % _place.size == _place.rank
 
 
-def own_numbers(*names: int) -> None:
-    """Random numbers for a piece of work, by its name alone; without a launcher one piece goes on after the other."""
+def seed_item(*names: int) -> None:
+    """Seed torch for the item with these numbers; without a launcher, keep the single random stream."""
     if _place is None:
         return
     import torch
@@ -151,14 +151,14 @@ def own_numbers(*names: int) -> None:
 
 
 def sum_gradients(parameters: Sequence["nn.Parameter"]) -> None:
-    """Add up what all processes have of each gradient, none being zero."""
+    """Sum the gradients of all processes; a missing gradient counts as zero."""
     if _place is None:
         return
     import torch
 
-    gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+    gradients = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
-    with _hearing_others():
+    with _reporting_lost_processes():
         torch.distributed.all_reduce(flat)
     _fill(gradients, flat)
     for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -166,20 +166,20 @@ def sum_gradients(parameters: Sequence["nn.Parameter"]) -> None:
 
 
 def copy_from_main(parameters: Sequence["nn.Parameter"]) -> None:
-    """Give every process the values of the main one, which cards of different makes might have drawn otherwise."""
+    """Copy the main process's values to all others: GPUs of different models may initialise different values."""
     if _place is None:
         return
     import torch
 
     values = [parameter.data for parameter in parameters]
     flat = torch.cat([value.flatten() for value in values])
-    with _hearing_others():
+    with _reporting_lost_processes():
         torch.distributed.broadcast(flat, 0)
     _fill(values, flat)
 
 
 def total(number: float) -> float:
-    """The sum of a number over all processes."""
+    """Return the sum of a number over all processes."""
     return sum(each(range(count()), lambda _: number)) if _place else number
 
 
@@ -192,48 +192,49 @@ def _fill(tensors: Sequence["Tensor"], flat: "Tensor") -> None:
 
 
 def _end_with(launcher: int) -> None:
-    """A killed launcher leaves its processes alive, and they would go on writing beside those of the next one."""
+    """End this process when the launcher is gone: after a kill, it would go on writing beside the next launch."""
     while os.getppid() == launcher:
         time.sleep(1)
     os._exit(1)
 
 
 def _leave() -> None:
-    """End at once: threads of torch.distributed may abort a process that has done its work while Python shuts down."""
+    """End the process at once, since threads of torch.distributed may abort it while Python shuts down."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def _require_whole_models() -> None:
-    for name, told in (("ACCELERATE_USE_FSDP", "FSDP"), ("ACCELERATE_USE_DEEPSPEED", "DeepSpeed")):
+    for name, mode in (("ACCELERATE_USE_FSDP", "FSDP"), ("ACCELERATE_USE_DEEPSPEED", "DeepSpeed")):
         if os.environ.get(name, "").lower() == "true":
             raise ConfigError(
-                f"The launcher is set to {told}, but each process holds the whole model: launch without it, and for "
-                "a larger model set train.quantization=nf4 (`python -m train plan` says what fits)."
+                f"The launcher is set to {mode}, but each process holds the whole model: launch without it, and for "
+                "a larger model set train.quantization=nf4 (`retroformer train plan` says what fits)."
             )
 
 
 def _take_card(local_rank: int) -> str:
-    """Hide all cards but this process's own; returns how processes speak to each other."""
+    """Hide all GPUs but this process's own; return the name of torch's communication backend."""
     import torch
 
-    cards = torch.cuda.device_count()  # Asks the driver; CUDA itself starts later, and reads what is set here.
+    cards = torch.cuda.device_count()  # Asks the driver; CUDA starts later and reads the variable set below.
     if os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" or not cards:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         return "gloo"
     if local_rank >= cards:
-        raise ConfigError(f"Process {local_rank + 1} has no card, there are {cards}: launch no more than that.")
+        raise ConfigError(f"Process {local_rank + 1} has no GPU: launch at most {cards} processes.")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(cards)))
     os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[local_rank]
     return "nccl"
 
 
 @contextmanager
-def _hearing_others() -> Iterator[None]:
+def _reporting_lost_processes() -> Iterator[None]:
+    """Raise ServiceError if another process has ended."""
     try:
         yield
     except RuntimeError as error:
         raise ServiceError(
-            "Another process of this stage has ended and says why itself: run the same command again to go on."
+            "Another process of this stage has ended, with an error of its own: run the same command again to resume."
         ) from error

@@ -1,11 +1,11 @@
-"""What every training stage does around its training: is there anything to do, where to write, what it cost.
+"""The frame of every training stage: whether it is done, where it writes, and what it cost.
 
 A stage's fingerprint is the sha256 over everything that determines its result: the base model, the settings of the
-stage, the data, and the adapters that it starts from. The rule:
+stage, the data, and the adapters that it starts from.
 
-- The stage's folder holds this fingerprint: the stage is done, and running it again does nothing.
-- It holds another one, or nothing: the stage runs, and replaces the folder in one rename at its end.
-- Checkpoints are kept under the fingerprint, so a killed stage goes on only where its inputs are the same.
+- If the stage's folder holds this fingerprint, the stage is done, and running it again does nothing.
+- Otherwise the stage runs, and replaces the folder in one rename at its end.
+- Checkpoints are stored under the fingerprint, so a killed stage resumes only with the same inputs.
 """
 
 import hashlib
@@ -21,16 +21,20 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from retroformer import durable
-from retroformer.config import Experiment
-from retroformer.embedded_model import base_model_folder
 from retroformer.errors import ConfigError
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.train import Steps
+from retroformer.files import durable
+from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import code_version, folder_sha256, package_versions
-from retroformer.train_sections import Optimizer
-from train import processes
-from train.card import CARD, adapter_card
-from train.disk import writing_to
-from train.sound import METRICS, read_metrics, require_finite_weights, require_sound_adapter
+from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
+
+from . import processes
+from .base import compute_dtype
+from .card import CARD, adapter_card
+from .integrity.disk import writing_to
+from .integrity.model_files import require_finite_weights, require_sound_adapter
+from .stage_kinds import STAGES
 
 CONFIG = "config.yaml"
 
@@ -41,11 +45,13 @@ class Stage(NamedTuple):
     name: str
     experiment: Experiment
     inputs: dict[str, Any]
-    """All that determines the result, in JSON's types."""
+    """Everything that determines the result, in JSON's types."""
+    tasks: tuple[str, ...] | None = None
+    """Ids of the tasks that it and the adapters it starts from are trained on; None if they are not known."""
 
     @property
     def folder(self) -> Path:
-        """Where the finished adapter is."""
+        """Folder of the finished adapter."""
         return self.experiment.stage_folder(self.name)
 
     @property
@@ -55,27 +61,34 @@ class Stage(NamedTuple):
 
     @property
     def checkpoints(self) -> Path:
-        """Where a killed run left what it had."""
+        """Folder of the checkpoints of unfinished runs with these inputs."""
         return self.experiment.folder / "checkpoints" / f"{self.name}-{self.fingerprint[:12]}"
 
     @property
     def logs(self) -> Path:
-        """Where the trackers write."""
+        """Folder of the tensorboard files."""
         return self.experiment.folder / "logs" / self.folder.name
 
 
 _WITHOUT_EFFECT_ON_WEIGHTS = {"generation": {"base_url", "api_key_env", "timeout_seconds", "tolerance"}}
-"""What a page says of a server and no result depends on. At another port the stage is still the same, and so it is
-with a greater tolerance after the smaller one has ended it: its checkpoints are gone on from."""
+"""Settings of a server that no result depends on. A stage resumes from its checkpoints with another port, or with a
+larger tolerance after the smaller one has stopped it."""
 
 
 def make_stage(
-    name: str, experiment: Experiment, optimizer: Optimizer, data: Iterable[Any], adapters: dict[str, Path]
+    name: str,
+    experiment: Experiment,
+    optimizer: Steps,
+    data: Iterable[Any],
+    adapters: dict[str, Path],
+    tasks: Iterable[str] | None = None,
 ) -> Stage:
-    """The stage `name` on `data` (texts, in JSON's types), starting from `adapters` by their roles.
+    """Describe the stage `name` on `data` (texts, in JSON's types), with the `adapters` it starts from, by role.
+
+    `tasks` are the ids of the tasks behind the data. They do not determine the result, so they are no input.
 
     Raises:
-        ConfigError: the batch cannot be put together from micro-batches, or these not be dealt among processes.
+        ConfigError: the micro-batches do not divide the batch, or cannot be shared evenly among the processes.
     """
     if optimizer.batch_size % optimizer.micro_batch_size:
         raise ConfigError(
@@ -88,24 +101,35 @@ def make_stage(
             f"micro-batches of train.{name}.micro_batch_size={optimizer.micro_batch_size}: make the batch a multiple "
             f"of {optimizer.micro_batch_size * processes.count()}, or the micro-batches smaller."
         )
-    page = experiment.train
+    train = experiment.train
     inputs = {
-        "base": folder_sha256(base_model_folder(page.base_model)),
-        "quantization": page.quantization,
-        "dtype": page.dtype,
-        "lora": page.lora.model_dump(),
-        "max_length": page.max_length,
-        "max_new_tokens": experiment.reflector.max_new_tokens if name in ("ppo", "grpo") else None,
-        "optimizer": optimizer.model_dump(exclude=_WITHOUT_EFFECT_ON_WEIGHTS),
+        "base": folder_sha256(base_model_folder(train.base_model)),
+        "quantization": train.quantization,
+        "dtype": compute_dtype(train),
+        "lora": train.lora.model_dump(),
+        "max_length": train.max_length,
+        "max_new_tokens": experiment.reflector.max_new_tokens if STAGES[name].on_policy else None,
+        "optimizer": optimizer.model_dump(exclude=_WITHOUT_EFFECT_ON_WEIGHTS) | dict(STAGES[name].constants),
         "seed": experiment.seed,
         "data": _sha256_of_json(data),
         "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},
     }
-    return Stage(name, experiment, inputs)
+    return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()))
+
+
+def _all_tasks(tasks: Iterable[str], adapters: Iterable[Path]) -> tuple[str, ...] | None:
+    """Return these tasks with those of the adapters, sorted; None if those of an adapter are not recorded."""
+    together = set(tasks)
+    for folder in adapters:
+        recorded = read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
+        if recorded is None:
+            return None
+        together |= recorded
+    return tuple(sorted(together))
 
 
 def _sha256_of_json(data: Iterable[Any]) -> str:
-    """The sha256 of `json.dumps` of a list, of which one entry is in memory."""
+    """Return the sha256 of `json.dumps(list(data))`, holding one entry at a time in memory."""
     digest = hashlib.sha256(b"[")
     for number, entry in enumerate(data):
         digest.update(f"{', ' if number else ''}{json.dumps(entry)}".encode())
@@ -113,70 +137,82 @@ def _sha256_of_json(data: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def finished(stage: Stage) -> dict[str, Any] | None:
-    """The metrics of the stage where it is done with these inputs.
+def finished(stage: Stage) -> StageMetrics | None:
+    """Return the metrics of the stage if it is done with these inputs, else None.
 
     Raises:
-        DamagedFile, NotFinite, ProvenanceError: it was done, and its adapter or its metrics are not what it wrote.
+        DamagedFile, NotFinite, ProvenanceError: the stage is done, but its adapter or its metrics have changed since.
     """
-    path = stage.folder / METRICS
-    if not path.is_file():
+    if not (stage.folder / METRICS).is_file():
         return None
-    metrics = read_metrics(path)
-    if metrics.get("fingerprint") != stage.fingerprint:
+    metrics = read_metrics(stage.folder)
+    if metrics.fingerprint != stage.fingerprint:
         return None
     require_sound_adapter(stage.folder, metrics)
     return metrics
 
 
 def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]) -> None:
-    """Let `write` fill a folder, add metrics, the page and a card, and put it in the stage's place in one rename.
+    """Let `write` save the adapter, add metrics, config and model card, and replace the stage's folder in one rename.
 
-    Of several processes the main one does.
+    Only the main process writes.
 
     Raises:
         NotFinite: a weight is infinite or not a number.
     """
     if not processes.is_main():
         return
-    page = stage.experiment.train
+    base_model = stage.experiment.train.base_model
     with replacing(stage.folder) as unfinished:
         write(unfinished)
         require_finite_weights(unfinished, "after training: nothing was published, and the checkpoints are kept.")
-        _make_repeatable(unfinished / "adapter_config.json", page.base_model)
+        _make_repeatable(unfinished / "adapter_config.json", base_model)
         (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.model_dump(mode="json"), sort_keys=False))
         facts = {
             "stage": stage.name,
             "fingerprint": stage.fingerprint,
             "inputs": stage.inputs,
+            **_task_facts(stage),
             **metrics,
             "adapter_sha256": folder_sha256(unfinished),
             "code": code_version().model_dump(),
             "versions": package_versions(),
         }
         (unfinished / METRICS).write_text(json.dumps(facts, indent=2) + "\n")
-        # In place of peft's empty form.
-        card = adapter_card(stage.experiment, base_model_folder(page.base_model), facts)
+        # Replaces the empty card that peft writes.
+        card = adapter_card(stage.experiment, base_model_folder(base_model), facts)
         (unfinished / CARD).write_text(card, encoding="utf-8")
     _delete_in_one_rename(stage.checkpoints)
 
 
+def _task_facts(stage: Stage) -> dict[str, Any]:
+    """Return the tasks that the adapter was trained on, so that an evaluation in any run can refuse them."""
+    if stage.tasks is None:
+        return {}
+    section = stage.experiment.environment
+    return {
+        "training_environment": section.name,
+        "training_seed": stage.experiment.seed if section.seeded_tasks else None,
+        "training_tasks": stage.tasks,
+    }
+
+
 def _delete_in_one_rename(folder: Path) -> None:
-    """A run that dies within leaves all of `folder` or none: half of the checkpoints must not be gone on from."""
+    """Delete `folder` so that a kill leaves all of it or nothing: no run may resume from half of the checkpoints."""
     deleted = folder.with_name(f".{folder.name}.deleted")
     shutil.rmtree(deleted, ignore_errors=True)
     if folder.exists():
         folder.rename(deleted)
-        # Or a power cut could undo the rename and keep some of the deletions.
+        # Without this, a power cut could undo the rename and keep some of the deletions.
         durable.sync_entries(folder.parent)
         shutil.rmtree(deleted, ignore_errors=True)
 
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which takes the place of `folder` in one rename when that is done.
+    """Yield an empty folder, which replaces `folder` in one rename when the block ends.
 
-    A run that dies within, or a machine, leaves the old folder, or none; never half of the new one.
+    A kill or a power cut leaves the old folder or none, never half of the new one.
     """
     unfinished, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("unfinished", "replaced"))
     for leftover in (unfinished, replaced):
@@ -195,9 +231,9 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def _make_repeatable(adapter_config: Path, base: str) -> None:
-    """Write what changes from machine to machine, and from process to process, as it is everywhere.
+    """Replace entries that differ from run to run: the path of the base, and the order of the target modules.
 
-    Where the base lies, and the order in which peft writes a set, would change the adapter's hash.
+    Both would change the adapter's hash.
     """
     settings = json.loads(adapter_config.read_text())
     settings["base_model_name_or_path"] = base
@@ -206,13 +242,13 @@ def _make_repeatable(adapter_config: Path, base: str) -> None:
 
 
 class Meter:
-    """Counts what is spent from now on."""
+    """Measures time and memory from its construction on."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def read(self, tokens: int) -> dict[str, float]:
-        """Seconds, CPU seconds of all processes and peak memory of this one; `tokens` are those trained on."""
+        """Return seconds, CPU seconds of all processes and peak memory of this one; `tokens` were trained on."""
         cpu = processes.total(time.process_time() - self._cpu)
         unit = 1 if sys.platform == "darwin" else 1024
         return {

@@ -1,4 +1,4 @@
-"""Where curves go: tensorboard files in runs/NAME/logs, or a tracker by name."""
+"""Writes training curves to tensorboard files in runs/NAME/logs, or to wandb or trackio."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -6,19 +6,20 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from retroformer.errors import MissingInput
-from train import processes
-from train.stage import Stage
+
+from . import processes
+from .stage import Stage
 
 
 class Tracker(Protocol):
-    """Takes the numbers of a step."""
+    """Records the values of one step."""
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None: ...
 
 
 @contextmanager
 def tracker(stage: Stage) -> Iterator[Tracker]:
-    """What `train.report_to` names, open for one stage, in the main process."""
+    """Open the tracker that `train.report_to` names, for one stage; processes other than the main one track nothing."""
     name = stage.experiment.train.report_to
     if name == "none" or not processes.is_main():
         yield lambda step, values: None
@@ -36,7 +37,7 @@ def _tensorboard(stage: Stage) -> Iterator[Tracker]:
     def log(step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             writer.add_scalar(name, value, step)
-        # A killed run keeps its curve.
+        # So that a killed run keeps its curve.
         writer.flush()
 
     try:
@@ -46,7 +47,7 @@ def _tensorboard(stage: Stage) -> Iterator[Tracker]:
 
 
 def _service(name: str, stage: Stage) -> Iterator[Tracker]:
-    """Both wandb and trackio have this interface."""
+    """Open a tracker with the interface that wandb and trackio share."""
     try:
         service: Any = importlib.import_module(name)
     except ModuleNotFoundError:

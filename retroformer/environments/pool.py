@@ -1,39 +1,43 @@
-"""Environments in worker processes, so that one that hangs or crashes costs its own episode and nothing else.
+"""Environments in worker processes, so that one that hangs or crashes costs only its own episode.
 
-A process answers one request at a time, and a request is sent when the one before it was answered. So the time that a
-step may take begins with the step, however long it had to wait. A process that is stopped on account of one episode is
-replaced, and its other episodes are played again up to where they were.
+A process answers one request at a time; the next request is sent after the previous answer. So the time limit of a step
+starts with the step, however long it had to wait. A process that is stopped because of one episode is replaced, and its
+other episodes are replayed up to where they were.
 """
 
 import asyncio
 import itertools
 import json
 import logging
+import shutil
 import sys
+import tempfile
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from retroformer.environments.sections import EnvironmentSection
+from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure
 from retroformer.records import Task, Transition
-from retroformer.secret_url import WITH_SECRETS
+from retroformer.secrets.url import WITH_SECRETS
 
 _LOGGER = logging.getLogger(__name__)
 
 _LINE_BYTES = 2**24
-"""The longest answer that is read from a worker."""
+"""Maximum length of a worker's answer in bytes."""
 
 Request = dict[str, Any]
 
 
 class EnvironmentPool:
-    """A few processes that share the episodes in flight; a dead one is replaced at the next episode."""
+    """Worker processes that share the episodes in flight; a dead one is replaced at the next episode."""
 
     def __init__(self, section: EnvironmentSection, seed: int, processes: int, timeout_seconds: float) -> None:
         self._section, self._seed = section, seed
-        # A judge of programs is patient by itself, and ends whatever takes too long.
+        # A judge of programs has its own time limits, so it must not be stopped earlier.
         self._timeout = max(timeout_seconds, section.longest_step_seconds)
         self._workers: list[_Worker | None] = [None] * processes
         self._opening, self._closed = asyncio.Lock(), False
@@ -53,7 +57,7 @@ class EnvironmentPool:
 
     @asynccontextmanager
     async def episode(self, task: Task) -> AsyncIterator["PooledEpisode"]:
-        """A place to play one task.
+        """Yield a place to play one task.
 
         Raises:
             EnvironmentFailure: no worker could be started.
@@ -66,7 +70,7 @@ class EnvironmentPool:
             episode.leave()
 
     async def join(self, episode: int) -> "_Worker":
-        """The worker with the fewest episodes, which has this one now, too. Raises EnvironmentFailure."""
+        """Assign the episode to the worker with the fewest episodes, and return it. Raises EnvironmentFailure."""
         async with self._opening:
             if self._closed:
                 raise EnvironmentFailure("The environment processes are stopped.")
@@ -81,7 +85,7 @@ class EnvironmentPool:
 
 
 class PooledEpisode:
-    """One episode in one of the pool's processes."""
+    """Episode in one of the pool's processes."""
 
     def __init__(self, pool: EnvironmentPool, number: int, task: Task, worker: "_Worker") -> None:
         self._pool, self._number, self._task, self._worker = pool, number, task, worker
@@ -93,11 +97,11 @@ class PooledEpisode:
         return await self._do({"task": self._task.model_dump()})
 
     async def step(self, action: str) -> Transition:
-        """Do one action. Raises EnvironmentFailure."""
+        """Execute one action. Raises EnvironmentFailure."""
         return await self._do({"action": action})
 
     def leave(self) -> None:
-        """The episode is over."""
+        """End the episode."""
         self._worker.episodes.discard(self._number)
         self._worker.forget(self._number)
 
@@ -112,31 +116,31 @@ class PooledEpisode:
                 return transition
 
     async def _move(self) -> None:
-        """Play the episode again in another process, up to where it was. Raises EnvironmentFailure."""
+        """Replay the episode in another process, up to where it was. Raises EnvironmentFailure."""
         while True:
             self._worker.episodes.discard(self._number)
             self._worker = await self._pool.join(self._number)
             try:
                 for request, transition in self._played:
                     if await self._worker.ask(self._number, request) != transition:
-                        raise EnvironmentFailure("The environment came out differently when it was played again.")
+                        raise EnvironmentFailure("The environment behaved differently when its actions were repeated.")
             except _Displaced:
                 continue
             return
 
 
 class _Displaced(Exception):
-    """The episode's process was stopped on account of another episode."""
+    """Error: the episode's process was stopped because of another episode."""
 
 
 class _Worker:
-    """One process, the episodes in it, and the request that it works on."""
+    """Worker process, its episodes, and the request in progress."""
 
-    def __init__(self, process: asyncio.subprocess.Process, timeout_seconds: float) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, scratch: Path, timeout_seconds: float) -> None:
         self.episodes: set[int] = set()
         self.dead = False
         self._culprit: int | None = None
-        self._process, self._timeout = process, timeout_seconds
+        self._process, self._scratch, self._timeout = process, scratch, timeout_seconds
         self._calls = itertools.count()
         self._turn = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -146,9 +150,10 @@ class _Worker:
 
     @classmethod
     async def start(cls, section: EnvironmentSection, seed: int, timeout_seconds: float) -> "_Worker":
+        scratch = Path(tempfile.gettempdir(), f"retroformer-environment-{uuid.uuid4().hex}")
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "retroformer.environments.worker"),
+                *(sys.executable, "-m", "retroformer.environments.worker_main", scratch),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -156,13 +161,13 @@ class _Worker:
             )
         except OSError as error:
             raise EnvironmentFailure(f"No environment process could be started ({error}).") from error
-        worker = cls(process, timeout_seconds)
+        worker = cls(process, scratch, timeout_seconds)
         worker._send({"section": section.model_dump(mode="json", context=WITH_SECRETS), "seed": seed})
         return worker
 
     async def ask(self, episode: int, request: Request) -> Transition:
-        """What the process answers. Raises EnvironmentFailure, and _Displaced where another episode stopped it."""
-        # A caller may give up; its request is then worked on all the same, and nobody else's time runs meanwhile.
+        """Return the answer. Raises EnvironmentFailure, and _Displaced if another episode stopped the process."""
+        # If the caller gives up, its request still runs to its end, so it does not use up another request's time.
         asking = asyncio.create_task(self._ask(episode, request))
         self._asking.add(asking)
         asking.add_done_callback(self._asked)
@@ -174,7 +179,7 @@ class _Worker:
     def _asked(self, asking: asyncio.Task[dict[str, Any]]) -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
-            asking.exception()  # It was raised where it was awaited, if it was.
+            asking.exception()  # If it was awaited, the exception was raised there.
 
     async def _ask(self, episode: int, request: Request) -> dict[str, Any]:
         async with self._turn:
@@ -196,13 +201,13 @@ class _Worker:
                 self._waiting.pop(call, None)
 
     def _end_of(self, episode: int) -> Exception:
-        """What the death of the process is to an episode in it."""
+        """Return the exception that the death of the process means for an episode in it."""
         if self._culprit in (None, episode):
             return EnvironmentFailure("The environment process died.")
         return _Displaced()
 
     def forget(self, episode: int) -> None:
-        """Let the process use the episode's environment again; nobody waits for the answer."""
+        """Let the process reuse the episode's environment; no answer is awaited."""
         if not self.dead:
             self._send({"call": next(self._calls), "episode": episode})
 
@@ -211,6 +216,8 @@ class _Worker:
         await asyncio.gather(*self._asking, return_exceptions=True)
         await self._process.wait()
         await self._reading
+        # A process that is killed cannot remove its temporary files.
+        await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
     def _send(self, request: Request) -> None:
         assert self._process.stdin is not None
@@ -222,11 +229,11 @@ class _Worker:
             while line := await self._process.stdout.readline():
                 answer = json.loads(line)
                 waiting = self._waiting.get(answer["call"])
-                # A call that was given up a moment ago is done, but still listed.
+                # A call abandoned a moment ago is done, but still listed.
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
         except ValueError as error:
-            _LOGGER.warning("An environment process is stopped: it answered what is no answer (%s).", error)
+            _LOGGER.warning("An environment process is stopped: it sent an invalid answer (%s).", error)
         finally:
             self._die()
 

@@ -1,6 +1,6 @@
-"""The store of experience: immutable facts under natural keys, in SQLite (WAL) or PostgreSQL."""
+"""Store of experience: immutable facts under natural keys, in SQLite (WAL) or PostgreSQL."""
 
-from retroformer.store.facts import Store, open_store
+from retroformer.store.facts import Store
 from retroformer.store.rows import (
     AdviceRow,
     AttemptRow,
@@ -20,5 +20,4 @@ __all__ = [
     "RatingRow",
     "Store",
     "StoredReflection",
-    "open_store",
 ]

@@ -1,4 +1,4 @@
-"""Connections to one SQLite file or one PostgreSQL server: errors that pass are retried, others are one sentence."""
+"""Connections to a SQLite file or a PostgreSQL server. Temporary errors are retried; others raise StoreError."""
 
 import itertools
 import logging
@@ -15,25 +15,25 @@ from sqlalchemy import event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from retroformer.errors import StoreError
-from retroformer.secret_url import SecretUrl
+from retroformer.secrets.url import SecretUrl
 from retroformer.store.schema import METADATA
 from retroformer.store.upgrade import upgrade
 
 Result = TypeVar("Result")
 
 PATIENCE_SECONDS = 60.0
-"""How long a transaction is retried after errors that may pass, such as a server that restarts."""
+"""Time for which a transaction is retried after temporary errors, such as a server restart."""
 _LOCK_SECONDS = 30
-"""How long a SQLite writer waits for another one."""
+"""Time for which a SQLite writer waits for another writer."""
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
 _OF_NETWORK = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 60_000}
-"""Seconds, and milliseconds for the last: a network that drops packets must not stop a stage for ever."""
+"""Timeouts in seconds, the last in milliseconds: a network that drops packets must not hang a stage forever."""
 _ROWS_AT_ONCE = 1000
-"""Rows of a stream that are in memory together."""
+"""Number of rows of a stream in memory at a time."""
 
 _PASSING_STATES = ("08", "57P", "53300", "40001", "40P01", "55P03")
-"""SQLSTATE codes, or their beginnings, of lost connections, restarts, too many clients, and conflicts."""
+"""SQLSTATE codes, or their prefixes, of lost connections, restarts, too many clients, and conflicts."""
 _PASSING_WORDS = (
     "database is locked",
     "database table is locked",
@@ -48,16 +48,19 @@ _PASSING_WORDS = (
     "shutting down",
 )
 
+_CREATING = 0x726574726F
+"""Key of PostgreSQL's advisory lock on creating the tables: the letters of `retro`."""
+
 _log = logging.getLogger(__name__)
 
 
 class Database:
-    """Transactions on the tables of the store, from any thread."""
+    """Database of the store. Any thread may run transactions on its tables."""
 
     def __init__(self, url: str | SecretUrl, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._patience, self._closing = patience_seconds, threading.Event()
         self.url = SecretUrl(url)
-        # A pool says in its own log, with a traceback, what is retried or raised here.
+        # The pool would log, with a traceback, errors that are retried or raised here.
         logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
         with self._translated():
             parsed = _parsed(self.url)
@@ -72,20 +75,20 @@ class Database:
                 event.listen(self._engine, "begin", _begin_sqlite)
             try:
                 self._create_tables()
-            except exc.IntegrityError:
-                # PostgreSQL lets two stages that start at once both create a table, and one of them fails.
-                self._create_tables()
+            except BaseException:
+                self._engine.dispose()
+                raise
             self._inode = self._file and self._file.stat().st_ino
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Run `work` in a transaction that only reads. Raises StoreError."""
+        """Run `work` in a read-only transaction. Raises StoreError."""
         return self._patiently(lambda: self._in_transaction(self._engine, work))
 
     def write(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Run `work` in a transaction, all or nothing; after an error that passes it runs again. Raises StoreError.
+        """Run `work` in a transaction, all or nothing, and repeat it after a temporary error. Raises StoreError.
 
-        Where the connection is lost during the commit, nobody knows whether it succeeded, and the transaction runs
-        again. Facts are stored once all the same, but what they consumed may be counted twice.
+        If the connection is lost during the commit, the commit may have succeeded, but the transaction is repeated
+        anyway. Facts are still stored only once, but their usage may be counted twice.
         """
         if self._file is not None and (not self._file.exists() or self._file.stat().st_ino != self._inode):
             raise StoreError(
@@ -96,9 +99,9 @@ class Database:
         return self._patiently(lambda: self._in_transaction(engine, work))
 
     def stream(self, query: sa.Select[Any]) -> Iterator[sa.Row[Any]]:
-        """Rows of a query, a thousand in memory at a time. Raises StoreError.
+        """Yield the rows of a query, with a thousand in memory at a time. Raises StoreError.
 
-        It waits for a database that does not answer; one that goes away between two rows ends it.
+        The start is retried if the database does not answer; a connection lost between two rows is an error.
         """
         with self._translated():
             connection, rows = self._patiently(lambda: self._opened(query))
@@ -119,11 +122,11 @@ class Database:
             return work(connection)
 
     def give_up(self) -> None:
-        """Stop waiting for a server that does not answer: its error is raised now."""
+        """Stop retrying: the error of a server that does not answer is raised now."""
         self._closing.set()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self.give_up()
         self._engine.dispose()
 
@@ -145,6 +148,9 @@ class Database:
 
     def _create_tables(self) -> None:
         with self._engine.execution_options(writes=True).begin() as connection:
+            if self.dialect == "postgresql":
+                # IF NOT EXISTS does not help against another stage that creates the same table at the same time.
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
             upgrade(connection)
             for table in METADATA.sorted_tables:
                 connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
@@ -158,17 +164,17 @@ class Database:
         except (exc.SQLAlchemyError, ModuleNotFoundError, OSError) as error:
             if isinstance(error, StoreError):
                 raise
-            what = _reason(error)
-            raise StoreError(f"The store {self.url} cannot be used ({what}): {_hint(what)}.") from error
+            reason = _reason(error)
+            raise StoreError(f"The store {self.url} cannot be used ({reason}): {_hint(reason)}.") from error
 
 
 def insert_into(table: sa.Table, connection: sa.Connection) -> "postgresql.Insert | sqlite.Insert":
-    """An INSERT that can say what happens where the key is taken."""
+    """Return an INSERT of the dialect, which supports ON CONFLICT clauses."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def _parsed(url: SecretUrl) -> sa.URL:
-    """The parts of an address. Raises StoreError, without the words of the address."""
+    """Parse the address of a store. Raises StoreError, whose message never contains the password."""
     secret = url.secret_url()
     authority = secret.partition("://")[2].partition("/")[0]
     if authority.count("@") > 1:
@@ -179,7 +185,9 @@ def _parsed(url: SecretUrl) -> sa.URL:
         raise StoreError(f"The address of the store {url} cannot be read: check its port.") from None
     in_memory = not parsed.database or ":memory:" in parsed.database or parsed.database.startswith("file:")
     if parsed.get_backend_name() == "sqlite" and in_memory:
-        raise StoreError(f"The store {url} names no file, so nothing would last: name one, as in sqlite:///runs/my.db.")
+        raise StoreError(
+            f"The store {url} names no file, so nothing would be kept: name one, as in sqlite:///runs/my.db."
+        )
     return parsed
 
 
@@ -188,7 +196,7 @@ def _pauses() -> Iterator[float]:
 
 
 def _passes(error: exc.DBAPIError) -> bool:
-    """Whether the same transaction may succeed a little later."""
+    """Return True if the same transaction may succeed a little later."""
     state = getattr(error.orig, "sqlstate", None)
     if state:
         return str(state).startswith(_PASSING_STATES)
@@ -200,23 +208,32 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
-def _hint(what: str) -> str:
-    if "full" in what or "No space" in what:
+def _hint(reason: str) -> str:
+    if "full" in reason or "No space" in reason:
         return "free some space and run again"
-    if "malformed" in what or "not a database" in what or "corrupt" in what:
+    if "malformed" in reason or "not a database" in reason or "corrupt" in reason:
         return (
-            "the file is damaged; restore a copy of it, or save what is readable into a new file with "
-            "`python -m retroformer recover EXPERIMENT.yaml`"
+            "the file is damaged; restore a copy of it, or save its readable facts into a new file with "
+            "`retroformer recover EXPERIMENT.yaml`"
         )
     return "check that it can be reached and written and run again"
 
 
 def _tune_sqlite(connection: Any, _: object) -> None:
-    # Transactions are begun by `_begin_sqlite`, not by the driver.
+    try:
+        _set_pragmas(connection)
+    except BaseException:
+        # The pool does not know the connection yet, so it would stay open.
+        connection.close()
+        raise
+
+
+def _set_pragmas(connection: Any) -> None:
+    # `_begin_sqlite` begins the transactions, not the driver.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")
-    # WAL lets readers look while a stage writes; a killed process loses nothing that was committed. At the switch to
-    # it SQLite does not wait for others, so two stages that open a new store at once would refuse each other.
+    # WAL lets readers read while a stage writes, and a killed process loses nothing that was committed. SQLite does not
+    # wait for a lock when it switches to WAL, so one of two stages that open a new store at once would fail.
     give_up = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
@@ -230,7 +247,7 @@ def _tune_sqlite(connection: Any, _: object) -> None:
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    # A transaction that reads first and writes later fails where another one has written in between; a writer
-    # therefore takes the lock at once, and waits for it.
+    # A transaction that reads first and writes later fails if another one has written in between. A writer therefore
+    # takes the lock at the beginning, and waits for it.
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

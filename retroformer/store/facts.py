@@ -1,23 +1,22 @@
-"""The facts of one experiment, each written once.
+"""Facts of one experiment, each written once.
 
-A second writer of the same key changes nothing, so a restart that finds a fact skips the work, and nothing is stored
-twice. Rollouts and reflections that the infrastructure spoiled are kept apart in `invalids`, so that their keys stay
-free for the next try.
+A second writer of the same key changes nothing, so a restarted stage skips work whose fact is stored, and nothing is
+stored twice. Rollouts and reflections that failed because of the infrastructure are stored separately in `invalids`, so
+that their keys stay free for the next attempt.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from pydantic import BaseModel
 
-from retroformer.canonical import canonical_json, sha256_of
-from retroformer.config import Experiment
 from retroformer.errors import ConfigError
+from retroformer.files.canonical import canonical_json, differences, sha256_of
 from retroformer.records import Key, Reflection, Trajectory, Usage
-from retroformer.secret_url import SecretUrl
+from retroformer.secrets.url import SecretUrl
 from retroformer.store.database import PATIENCE_SECONDS, Database, insert_into
 from retroformer.store.leases import Leases
 from retroformer.store.reading import Reader
@@ -36,23 +35,23 @@ from retroformer.store.schema import (
 from retroformer.store.upgrade import EARLIER
 
 _FACTS_AT_ONCE = 500
-"""Facts of an import that are in memory together."""
+"""Number of facts of an import in memory at a time."""
 
 
 class Store(Reader):
-    """The facts of one experiment: what can be asked about them, and how new ones are added."""
+    """Facts of one experiment: all queries of Reader, and methods that add facts."""
 
     def __init__(self, url: str | SecretUrl, experiment: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
         super().__init__(Database(url, patience_seconds), experiment)
         self.url = self._database.url
         self.leases = Leases(self._database, experiment)
         self._declared: dict[str, str] = {}
-        """By arm, the hash of the conditions under which this process makes facts."""
+        """Hash of the conditions under which this process makes facts, by arm."""
         self._bound = set[str]()
-        """Arms of which this process has stored or found a fact, so that their conditions are checked."""
+        """Arms that this process has added facts to, so their conditions are checked already."""
 
     def declare(self, arm: str, conditions: BaseModel | Mapping[str, Any]) -> None:
-        """Say under which conditions facts of an arm are about to be made. They are bound by the first fact.
+        """Declare the conditions under which this process makes facts of an arm. The first fact binds the arm to them.
 
         Raises:
             ConfigError: the arm already holds facts made under other conditions.
@@ -72,9 +71,9 @@ class Store(Reader):
         self._declared[arm] = sha256
 
     def add(self, facts: Sequence[NewFact]) -> list[Trajectory | Reflection | None]:
-        """Store facts in one transaction; for each what counts under its key, which is the first writer's.
+        """Store facts in one transaction. Return for each the record stored under its key, which is the first writer's.
 
-        All of them are charged to the accounts: a call that lost a race was paid for.
+        All of them are charged to the accounts, as a call whose fact came second was paid for, too.
 
         Raises:
             ConfigError: an arm holds facts made under other conditions.
@@ -86,9 +85,9 @@ class Store(Reader):
         return kept
 
     def add_all(self, facts: Callable[[], Iterable[NewFact]]) -> int:
-        """Store facts that somebody else has made and paid for, in one transaction; the number of those that are new.
+        """Store imported facts in one transaction and return the number of new ones; only new ones are charged.
 
-        `facts` is called anew when the transaction must be repeated.
+        `facts` is called again if the transaction is repeated.
 
         Raises:
             ConfigError: an arm holds facts made under other conditions; nothing is stored then.
@@ -96,42 +95,42 @@ class Store(Reader):
 
         def work(connection: sa.Connection) -> int:
             new = 0
-            some = list[Prepared]()
+            batch = list[Prepared]()
             for fact in facts():
-                some.append(prepared(fact))
-                if len(some) == _FACTS_AT_ONCE:
-                    new += self._add_unpaid(connection, some)
-                    some = []
-            return new + self._add_unpaid(connection, some)
+                batch.append(prepared(fact))
+                if len(batch) == _FACTS_AT_ONCE:
+                    new += self._add_unpaid(connection, batch)
+                    batch = []
+            return new + self._add_unpaid(connection, batch)
 
         return self._database.write(work)
 
     def add_trajectory(self, key: Key, trajectory: Trajectory) -> Trajectory:
-        """Store a valid attempt, and return the one that counts: of two writers, the first one's."""
+        """Store a valid attempt. Return the first writer's, which is stored."""
         (kept,) = self.add([NewTrajectory(key, trajectory)])
         assert isinstance(kept, Trajectory)
         return kept
 
     def add_reflection(self, key: Key, previous_candidate: int, reflection: Reflection) -> Reflection:
-        """Store advice under the key of the trial that will use it, and return what counts: the first writer's."""
+        """Store advice under the key of the trial that will use it. Return the first writer's, which is stored."""
         (kept,) = self.add([NewReflection(key, previous_candidate, reflection)])
         assert isinstance(kept, Reflection)
         return kept
 
     def add_invalid(self, key: Key, cause: str, usage: Usage) -> None:
-        """Count a rollout or reflection that the infrastructure spoiled; its key stays free."""
+        """Count a rollout or reflection that failed because of the infrastructure; its key stays free."""
         self.add([NewInvalid(key, cause, usage)])
 
     def charge(self, arm: str, usage: Usage) -> None:
-        """Count calls that made no fact, such as a probe."""
+        """Charge calls that made no fact, such as a probe, to the account of an arm."""
         self._database.write(lambda connection: self._charge(connection, {arm: usage}))
 
     def give_up(self) -> None:
-        """Stop waiting for a database that does not answer: its error is raised now."""
+        """Stop retrying: the error of a database that does not answer is raised now."""
         self._database.give_up()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._database.close()
 
     def _add(self, connection: sa.Connection, facts: Sequence[Prepared]) -> list[Trajectory | Reflection | None]:
@@ -148,8 +147,8 @@ class Store(Reader):
         return len(first)
 
     def _insert(self, connection: sa.Connection, facts: Sequence[Prepared]) -> set[int]:
-        """Insert facts; the numbers of those whose key was free."""
-        # An arm counts as bound once its transaction is committed: one that is repeated has to bind it again.
+        """Insert facts. Return the indices of those whose key was free."""
+        # An arm counts as bound only once its transaction is committed: a repeated transaction must bind it again.
         for arm in sorted(_bindable(facts) - self._bound):
             self._bind(connection, arm)
         first = set[int]()
@@ -162,8 +161,8 @@ class Store(Reader):
     def _insert_into(
         self, connection: sa.Connection, table: sa.Table, facts: Sequence[tuple[int, Prepared]]
     ) -> set[int]:
-        """Insert rows of one table; the numbers of those whose key was free."""
-        # Writers that insert the same keys in one order wait for each other instead of locking each other out.
+        """Insert rows of one table. Return the indices of those whose key was free."""
+        # Writers that insert the same keys in the same order wait for each other instead of deadlocking.
         ordered = sorted(facts, key=lambda numbered: [numbered[1].row[name] for name in KEY])
         rows = [self._row(fact) for _, fact in ordered]
         if table is INVALIDS:
@@ -184,14 +183,14 @@ class Store(Reader):
         return {"experiment": self.experiment, "conditions_sha256": conditions} | fact.row
 
     def _first(self, connection: sa.Connection, fact: Prepared) -> Trajectory | Reflection:
-        """The fact that was stored under this key before."""
+        """Read the fact that is already stored under this key."""
         where = self._under(fact.table, fact.key)
         record = connection.execute(sa.select(fact.table.c.record).where(where)).scalar_one()
         kind: type[Trajectory] | type[Reflection] = Trajectory if fact.table is TRAJECTORIES else Reflection
         return kind.model_validate_json(record)
 
     def _bind(self, connection: sa.Connection, arm: str) -> None:
-        """Bind the arm to the declared conditions with its first fact. Raises ConfigError where others are bound."""
+        """Bind the arm to the declared conditions with its first fact. Raises ConfigError if it is bound to others."""
         wanted = self._declared.get(arm, UNDECLARED)
         row = {"experiment": self.experiment, "arm": arm, "conditions_sha256": wanted}
         connection.execute(insert_into(ARMS, connection).on_conflict_do_nothing().values(**row))
@@ -227,27 +226,13 @@ class Store(Reader):
         )
 
 
-def open_store(experiment: Experiment) -> Store:
-    """The store that an experiment names."""
-    return Store(experiment.store_url, experiment.run)
-
-
-def differences(bound: Any, wanted: Any, at: str = "") -> Iterator[str]:
-    """Where two nested mappings differ, such as `loop.memory=3, not 2`."""
-    if isinstance(bound, dict) and isinstance(wanted, dict):
-        for name in sorted(bound.keys() | wanted.keys()):
-            yield from differences(bound.get(name), wanted.get(name), f"{at}.{name}" if at else name)
-    elif bound != wanted:
-        yield f"{at}={bound!r}, not {wanted!r}"
-
-
 def _bindable(facts: Iterable[Prepared]) -> set[str]:
-    """The arms that these facts bind. What was spoiled is no fact, and binds nothing."""
+    """Return the arms that these facts bind. An invalid attempt is not a fact and binds nothing."""
     return {fact.key.arm for fact in facts if fact.table is not INVALIDS}
 
 
 def _sums(facts: Iterable[Prepared]) -> dict[str, Usage]:
-    """What facts of each arm consumed."""
+    """Return the usage of these facts by arm."""
     spent: defaultdict[str, Usage] = defaultdict(Usage)
     for fact in facts:
         spent[fact.key.arm] += fact.usage

@@ -1,7 +1,7 @@
-"""Divides tasks among the processes that work on one store: a task is leased to one of them at a time.
+"""Divides tasks among the processes that work on one store: a task is leased to one process at a time.
 
-A lease ends when its task is done, when its owner has not renewed it in time, or when its owner is a dead process of
-this machine. Two processes that do the same task all the same lose money and nothing else, as facts are stored once.
+A lease ends when its task is done, when its owner has not renewed it in time, or when its owner is a dead process on
+this machine. If two processes still do the same task, only money is lost, as facts are stored once.
 """
 
 import os
@@ -17,14 +17,14 @@ from retroformer.store.database import Database, insert_into
 from retroformer.store.schema import LEASES
 
 LEASE_SECONDS = 60.0
-"""A process on another machine is taken for dead after this time."""
+"""Time without renewal after which a process on another machine is considered dead."""
 RENEW_SECONDS = LEASE_SECONDS / 4
 
 _COLUMNS = [LEASES.c.experiment, LEASES.c.arm, LEASES.c.task_id]
 
 
 class Leases:
-    """The leases of one process on the tasks of one experiment."""
+    """Leases of one process on the tasks of one experiment."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Leases:
         self._owner = f"{self._place}|{os.getpid()}|{_start_time(os.getpid())}|{uuid.uuid4().hex}"
 
     def take(self, arm: str, task_ids: Sequence[str], most: int) -> list[str]:
-        """Lease up to `most` of these tasks that nobody else works on; the ids that are leased now, in their order."""
+        """Lease up to `most` of these tasks that no other process works on. Return the leased ids in their order."""
 
         def work(connection: sa.Connection) -> list[str]:
             rows = [
@@ -48,13 +48,13 @@ class Leases:
                 for task_id in sorted(task_ids)
             ]
             connection.execute(insert_into(LEASES, connection).on_conflict_do_nothing(), rows)
-            # Rows that another process is looking at are left to it; SQLite has one writer at a time anyway.
-            looked_at = (
+            # Rows that another process has locked are skipped; SQLite has one writer at a time anyway.
+            unlocked = (
                 sa.select(LEASES.c.task_id, LEASES.c.owner, LEASES.c.expires_at)
                 .where(self._rows(arm), LEASES.c.task_id.in_(task_ids))
                 .with_for_update(skip_locked=True)
             )
-            free = {row.task_id for row in connection.execute(looked_at) if self._is_free(row.owner, row.expires_at)}
+            free = {row.task_id for row in connection.execute(unlocked) if self._is_free(row.owner, row.expires_at)}
             taken = [task_id for task_id in task_ids if task_id in free][:most]
             if taken:
                 leased = {"owner": self._owner, "expires_at": self._clock() + LEASE_SECONDS}
@@ -67,7 +67,7 @@ class Leases:
         return self._database.write(work) if task_ids else []
 
     def renew(self) -> None:
-        """Keep all tasks of this process for another while. It also shows whether the store answers."""
+        """Extend all leases of this process by LEASE_SECONDS. It also shows whether the store answers."""
         later = self._clock() + LEASE_SECONDS
         mine = LEASES.c.owner == self._owner
         self._database.write(
@@ -75,12 +75,12 @@ class Leases:
         )
 
     def release(self, arm: str, task_id: str) -> None:
-        """Give a task back, done or not."""
+        """Release the lease on a task, done or not."""
         mine = self._rows(arm) & (LEASES.c.task_id == task_id) & (LEASES.c.owner == self._owner)
         self._database.write(lambda connection: connection.execute(LEASES.delete().where(mine)))
 
     def release_all(self) -> None:
-        """Give back whatever this process still holds."""
+        """Release all leases of this process."""
         mine = LEASES.c.owner == self._owner
         self._database.write(lambda connection: connection.execute(LEASES.delete().where(mine)))
 
@@ -88,7 +88,7 @@ class Leases:
         return sa.and_(LEASES.c.experiment == self._experiment, LEASES.c.arm == arm)
 
     def _is_free(self, owner: str | None, expires_at: float) -> bool:
-        # This process's own: its answer was lost with a connection. Far in the future: by a clock that was wrong.
+        # Own lease: a reply was lost with its connection. Expiry far in the future: some machine's clock was wrong.
         now = self._clock()
         if owner is None or owner == self._owner or not now <= expires_at <= now + 2 * LEASE_SECONDS:
             return True
@@ -97,7 +97,7 @@ class Leases:
 
 
 def _has_ended(pid: int, started: str) -> bool:
-    """Whether a process of this machine is gone for certain: nobody has its number, or somebody who started later."""
+    """Return True if a process of this machine has certainly ended: its PID is unused, or used by a later process."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -109,7 +109,7 @@ def _has_ended(pid: int, started: str) -> bool:
 
 
 def _start_time(pid: int) -> str:
-    """In clock ticks since the machine started; empty where /proc does not say, `ended` where nobody has reaped it."""
+    """Return a process's start time in clock ticks since boot, `ended` for a zombie, or "" if /proc lacks it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "ended" if fields[0] in "ZX" else fields[19]
@@ -118,7 +118,7 @@ def _start_time(pid: int) -> str:
 
 
 def _pid_namespace() -> str:
-    """Tells containers with one host name apart, whose process numbers mean different processes."""
+    """Return the PID namespace, which distinguishes containers with the same host name but different processes."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

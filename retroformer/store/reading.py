@@ -1,4 +1,4 @@
-"""Questions to the store: one fact, streams of facts in the order of their keys, and counts by SQL."""
+"""Queries on the store: single facts, streams of facts in the order of their keys, and counts by SQL."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from retroformer.store.rows import AdviceRow, AttemptRow, RatingRow, StoredRefle
 from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, KEY, REFLECTIONS, TRAJECTORIES, USAGE
 
 _IDS_AT_ONCE = 500
-"""Task ids in one query; databases bound the number of parameters."""
+"""Number of task ids in one query; databases limit the number of parameters."""
 
 _FACTS = (TRAJECTORIES, REFLECTIONS)
 
@@ -22,62 +22,62 @@ Item = TypeVar("Item")
 
 
 class Reader:
-    """What can be asked about the facts of one experiment."""
+    """Queries on the facts of one experiment."""
 
     def __init__(self, database: Database, experiment: str) -> None:
         self._database, self.experiment = database, experiment
 
     def trajectory(self, key: Key) -> Trajectory | None:
-        """The attempt under this key, if it has been made."""
+        """Return the attempt under this key, or None."""
         record = self._record(TRAJECTORIES, key)
         return Trajectory.model_validate_json(record) if record else None
 
     def reflection(self, key: Key) -> Reflection | None:
-        """The advice that the trial under this key was given, if it has been written."""
+        """Return the advice for the trial under this key, or None."""
         record = self._record(REFLECTIONS, key)
         return Reflection.model_validate_json(record) if record else None
 
     def trajectories(self, arm: str) -> dict[Key, Trajectory]:
-        """All attempts of an arm in memory, in the order of their keys. For many, use `stream_trajectories`."""
+        """Load all attempts of an arm, in the order of their keys. For many, use `stream_trajectories`."""
         return dict(self.stream_trajectories(arm))
 
     def reflections(self, arm: str) -> list[StoredReflection]:
-        """All advice of an arm in memory, in the order of its keys. For much, use `stream_reflections`."""
+        """Load all advice of an arm, in the order of its keys. For much, use `stream_reflections`."""
         return list(self.stream_reflections(arm))
 
-    # Reading many.
+    # Streams.
 
     def stream_trajectories(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[tuple[Key, Trajectory]]:
-        """Attempts of an arm, or of some of its tasks, in the order of their keys."""
+        """Yield the attempts of an arm, or of some of its tasks, in the order of their keys."""
         columns = [TRAJECTORIES.c[name] for name in (*KEY, "record")]
         for row in self._stream(TRAJECTORIES, columns, arm, task_ids):
             yield _key(row), Trajectory.model_validate_json(row.record)
 
     def stream_reflections(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[StoredReflection]:
-        """Advice of an arm, or of some of its tasks, in the order of its keys."""
+        """Yield the advice of an arm, or of some of its tasks, in the order of its keys."""
         columns = [REFLECTIONS.c[name] for name in (*KEY, "previous_candidate", "record", "stored_at")]
         for row in self._stream(REFLECTIONS, columns, arm, task_ids):
             reflection = Reflection.model_validate_json(row.record)
             yield StoredReflection(_key(row), row.previous_candidate, reflection, datetime.fromisoformat(row.stored_at))
 
     def attempt_rows(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[AttemptRow]:
-        """The columns of attempts, in the order of their keys."""
+        """Yield the columns of attempts, in the order of their keys."""
         columns = [TRAJECTORIES.c[name] for name in AttemptRow._fields]
         return map(AttemptRow._make, self._stream(TRAJECTORIES, columns, arm, task_ids))
 
     def advice_rows(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[AdviceRow]:
-        """The columns of reflections, in the order of their keys."""
+        """Yield the columns of reflections, in the order of their keys."""
         columns = [REFLECTIONS.c[name] for name in AdviceRow._fields]
         return map(AdviceRow._make, self._stream(REFLECTIONS, columns, arm, task_ids))
 
     def exported(self, table: sa.Table, arm: str, names: Sequence[str]) -> Iterator[Sequence[Any]]:
-        """The key and these columns of all facts of a table, in the order of their keys."""
+        """Yield the key and these columns of all facts of a table, in the order of their keys."""
         return self._stream(table, [table.c[name] for name in (*KEY, *names)], arm, None)
 
     def rating_rows(self, arm: str, *, records: bool = False) -> Iterator[RatingRow]:
-        """Every reflection whose trial before and trial after are stored, with their returns; a row for each repeat.
+        """Yield each reflection whose trials before and after it are stored, with both returns; one row per repeat.
 
-        `records`: whether the rows hold the reflections as JSON, too.
+        If `records` is true, the rows also hold the reflections as JSON.
         """
         advice, before, after = REFLECTIONS, TRAJECTORIES.alias("before"), TRAJECTORIES.alias("after")
         same = [
@@ -86,9 +86,9 @@ class Reader:
             & (attempt.c.task_id == advice.c.task_id)
             for attempt in (before, after)
         ]
-        looked_at = same[0] & (before.c.trial == advice.c.trial - 1) & (before.c.repeat == 0)
-        looked_at &= before.c.candidate == advice.c.previous_candidate
-        brought = same[1] & (after.c.trial == advice.c.trial) & (after.c.candidate == advice.c.candidate)
+        is_before = same[0] & (before.c.trial == advice.c.trial - 1) & (before.c.repeat == 0)
+        is_before &= before.c.candidate == advice.c.previous_candidate
+        is_after = same[1] & (after.c.trial == advice.c.trial) & (after.c.candidate == advice.c.candidate)
         key = [advice.c[name] for name in ("task_id", "trial", "candidate")]
         query = (
             sa.select(
@@ -98,81 +98,80 @@ class Reader:
                 after.c.episode_return,
                 advice.c.record if records else sa.null(),
             )
-            .select_from(advice.join(before, looked_at).join(after, brought))
+            .select_from(advice.join(before, is_before).join(after, is_after))
             .where(self._of_arm(advice, arm))
             .order_by(*key, after.c.repeat)
         )
         return cast("Iterator[RatingRow]", self._database.stream(query))
 
-    # Counting.
+    # Counts.
 
     def arms(self) -> list[str]:
-        """Names of the arms that have facts."""
+        """Return the names of the arms that have facts."""
         return list(self._scalars(sa.select(ARMS.c.arm).where(ARMS.c.experiment == self.experiment).order_by("arm")))
 
     def attempt_count(self, arm: str) -> int:
-        """Number of valid attempts."""
+        """Return the number of valid attempts."""
         return self._count(TRAJECTORIES, arm)
 
     def advice_count(self, arm: str) -> int:
-        """Number of reflections."""
+        """Return the number of reflections."""
         return self._count(REFLECTIONS, arm)
 
     def invalid_count(self, arm: str) -> int:
-        """Number of attempts and reflections that the infrastructure spoiled."""
+        """Return the number of attempts and reflections that failed because of the infrastructure."""
         return self._count(INVALIDS, arm)
 
     def reflected_tasks(self, arm: str) -> set[str]:
-        """Ids of the tasks that have a reflection."""
+        """Return the ids of the tasks that have a reflection."""
         return set(self._scalars(sa.select(REFLECTIONS.c.task_id).where(self._of_arm(REFLECTIONS, arm)).distinct()))
 
     def played_tasks(self, arm: str) -> set[str]:
-        """Ids of the tasks that have a valid attempt."""
+        """Return the ids of the tasks that have a valid attempt."""
         return set(self._scalars(sa.select(TRAJECTORIES.c.task_id).where(self._of_arm(TRAJECTORIES, arm)).distinct()))
 
     def invalid_causes(self, arm: str) -> list[str]:
-        """Why attempts of an arm came to nothing, oldest first."""
+        """Return the causes of an arm's invalid attempts, oldest first."""
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id)
         return list(self._scalars(chosen))
 
     def cause_counts(self, arms: Sequence[str], most: int) -> list[tuple[str, int]]:
-        """The commonest causes of invalid attempts in these arms, and how often each came."""
+        """Return the most frequent causes of invalid attempts in these arms, with their counts."""
         count = sa.func.count().label("times")
         chosen = sa.select(INVALIDS.c.cause, count).where(
             INVALIDS.c.experiment == self.experiment, INVALIDS.c.arm.in_(arms)
         )
         first = sa.func.min(INVALIDS.c.id)
         query = chosen.group_by(INVALIDS.c.cause).order_by(count.desc(), first).limit(most)
-        return [(row.cause, row.times) for row in self._database.stream(query)]
+        return [(row.cause, row.times) for row in self._all(query)]
 
     def last_cause(self, arm: str) -> str:
-        """Why the latest invalid attempt of an arm came to nothing; empty where there was none."""
+        """Return the cause of an arm's latest invalid attempt, or "" if there is none."""
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id.desc()).limit(1)
         return next(iter(self._scalars(chosen)), "")
 
     def usage(self, arm: str) -> Usage:
-        """All that an arm consumed so far, spoiled attempts and calls that lost a race included."""
+        """Return the usage of an arm so far, including invalid attempts and calls whose fact came second."""
         return self.accounts().get(arm, Usage())
 
     def accounts(self) -> dict[str, Usage]:
-        """What each arm consumed so far."""
+        """Return the usage of each arm so far."""
         chosen = sa.select(ACCOUNTS.c.arm, *(ACCOUNTS.c[name] for name in USAGE))
         mine = chosen.where(ACCOUNTS.c.experiment == self.experiment).order_by(ACCOUNTS.c.arm)
-        rows = self._database.read(lambda connection: connection.execute(mine).all())
-        return {arm: Usage(**dict(zip(USAGE, spent, strict=True))) for arm, *spent in rows}
+        return {row[0]: Usage(**dict(zip(USAGE, row[1:], strict=True))) for row in self._all(mine)}
 
     def mean_tokens(self, arm: str) -> list[tuple[float, float] | None]:
-        """Prompt and completion tokens of a mean attempt, and of a mean reflection; None where there is none."""
+        """Return the mean prompt and completion tokens of an attempt, and of a reflection; None if there are none."""
         means = list[tuple[float, float] | None]()
         for table in (TRAJECTORIES, REFLECTIONS):
             columns = [sa.func.avg(table.c[name]).label(name) for name in ("prompt_tokens", "completion_tokens")]
-            (row,) = self._database.stream(sa.select(*columns).where(self._of_arm(table, arm)))
+            (row,) = self._all(sa.select(*columns).where(self._of_arm(table, arm)))
             counted = row.prompt_tokens is not None
             means.append((float(row.prompt_tokens), float(row.completion_tokens)) if counted else None)
         return means
 
     def conditions(self, arm: str) -> dict[str, Any] | None:
-        """What the facts of an arm depend on; None while there is no fact, empty where nothing was declared."""
+        """Return the conditions of an arm's facts: None if there is no fact, empty if none were declared."""
         query = (
             sa.select(ARMS.c.conditions_sha256, CONDITIONS.c.record)
             .select_from(ARMS.outerjoin(CONDITIONS, ARMS.c.conditions_sha256 == CONDITIONS.c.sha256))
@@ -185,7 +184,7 @@ class Reader:
         return record
 
     def check_conditions(self, arm: str) -> None:
-        """Raise ConfigError where a fact of the arm has other conditions than the arm is bound to."""
+        """Raise ConfigError if a fact of the arm has other conditions than the arm is bound to."""
         of_facts = sa.union(*(sa.select(t.c.conditions_sha256).where(self._of_arm(t, arm)) for t in _FACTS))
         bound = sa.select(ARMS.c.conditions_sha256).where(self._of_arm(ARMS, arm))
         if strange := set(self._scalars(of_facts)) - set(self._scalars(bound)):
@@ -205,8 +204,8 @@ class Reader:
         if task_ids is None:
             yield from self._database.stream(query)
             return
-        for some in chunks(task_ids, _IDS_AT_ONCE):
-            yield from self._all(query.where(table.c.task_id.in_(some)))
+        for chunk in chunks(task_ids, _IDS_AT_ONCE):
+            yield from self._all(query.where(table.c.task_id.in_(chunk)))
 
     def _all(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         return self._database.read(lambda connection: connection.execute(query).all())
@@ -227,10 +226,10 @@ class Reader:
 
 
 def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """The items in order, `size` at a time."""
+    """Yield the items in order, `size` at a time."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _key(row: sa.Row[Any]) -> Key:
-    # The columns hold what a Key has checked before, so it need not be checked again for each of a million rows.
+    # A Key validated these values when they were stored; validating each of a million rows again would be slow.
     return Key.model_construct(**dict(zip(KEY, row, strict=False)))

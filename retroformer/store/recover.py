@@ -1,4 +1,4 @@
-"""Saves what is readable of a damaged SQLite store into a new file."""
+"""Copies the readable facts of a damaged SQLite store into a new file."""
 
 import json
 import sqlite3
@@ -9,19 +9,20 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from retroformer import durable
 from retroformer.errors import ConfigError, MissingInput, StoreError
+from retroformer.files import durable
 from retroformer.records import Reflection, Trajectory, Usage
-from retroformer.secret_url import SecretUrl
+from retroformer.secrets.url import SecretUrl
 from retroformer.store.database import Database
 from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES
 from retroformer.store.upgrade import fill_accounts, fill_arms
 
 _SMALLEST_ROW_BYTES = 100
-"""Bounds the number of rows in a file; where rows cannot be read, the search goes on behind them up to that."""
+"""Lower bound of a row's size. It bounds the row numbers of a file, up to which the search continues past unreadable
+rows."""
 _ROWS_AT_ONCE = 500
 _OLD_CONDITIONS = "conditions"
-"""The table in which version 0.1.0 kept them."""
+"""Table in which version 0.1.0 stored conditions."""
 _COPIED: tuple[str, ...] = (
     _OLD_CONDITIONS,
     CONDITIONS.name,
@@ -33,7 +34,7 @@ _COPIED: tuple[str, ...] = (
 
 
 class Recovered(NamedTuple):
-    """How many facts could be read."""
+    """Numbers of recovered facts, and the new file."""
 
     trajectories: int
     reflections: int
@@ -41,18 +42,18 @@ class Recovered(NamedTuple):
 
 
 def recover(url: str | SecretUrl) -> Recovered:
-    """Copy every readable fact of the SQLite file at `url` into a new file beside it, and leave the old one alone.
+    """Copy every readable fact of the SQLite file at `url` into a new file beside it. The old file is not changed.
 
     Raises:
-        ConfigError: `url` is no address, or not that of a SQLite file.
-        MissingInput: there is no such file.
-        StoreError: nothing in it can be read, or the new file is there already or cannot be written.
+        ConfigError: `url` is not the address of a SQLite file.
+        MissingInput: the file does not exist.
+        StoreError: nothing in it can be read, or the new file exists already or cannot be written.
     """
     damaged = _file(SecretUrl(url))
     saved = damaged.with_name(f"{damaged.stem}.recovered{damaged.suffix}")
     if saved.exists():
-        raise StoreError(f"{saved} is there already: move it away and run again.")
-    # One name for every try, so that what a killed one has left is found.
+        raise StoreError(f"{saved} exists already: move it away and run again.")
+    # Every run uses the same name, so that it removes what a killed run has left.
     unfinished = damaged.with_name(f".{saved.name}.unfinished")
     _remove(unfinished)
     try:
@@ -69,11 +70,11 @@ def recover(url: str | SecretUrl) -> Recovered:
 
 
 def _file(url: SecretUrl) -> Path:
-    """The file of a SQLite store. Raises ConfigError, MissingInput."""
+    """Return the file of a SQLite store. Raises ConfigError, MissingInput."""
     try:
         parsed = sa.make_url(url.secret_url())
     except (sa.exc.ArgumentError, ValueError):
-        raise ConfigError(f"store={url} is no address of a store: write it as sqlite:///PATH.") from None
+        raise ConfigError(f"store={url} is not the address of a store: write it as sqlite:///PATH.") from None
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         raise ConfigError("Only a SQLite store is one file that can be recovered: use the backups of your server.")
     damaged = Path(parsed.database)
@@ -83,13 +84,13 @@ def _file(url: SecretUrl) -> Path:
 
 
 def _remove(database: Path) -> None:
-    """Remove a SQLite file and what SQLite keeps beside it: it would be applied to the next file of that name."""
+    """Remove a SQLite file and its journals, which SQLite would apply to the next file with this name."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         database.with_name(database.name + suffix).unlink(missing_ok=True)
 
 
 def _copy(damaged: Path, target: Path) -> dict[str, int]:
-    """Copy readable rows into tables as the damaged file has them; the number of them by table."""
+    """Copy readable rows into tables with the damaged file's definitions. Return their number by table."""
     counts: dict[str, int] = dict.fromkeys(_COPIED, 0)
     address = f"{damaged.resolve().as_uri()}?mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as source, closing(sqlite3.connect(target)) as copy:
@@ -100,7 +101,7 @@ def _copy(damaged: Path, target: Path) -> dict[str, int]:
             for rows in _readable(source, table, 2 + damaged.stat().st_size // _SMALLEST_ROW_BYTES):
                 values = [tuple(row)[1:] for row in rows if _is_whole(table, row)]
                 places = ", ".join("?" * (len(rows[0]) - 1))
-                # Ignored are rows without a value that the table requires.
+                # IGNORE skips rows that lack a required value.
                 copy.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({places})", values)
             counts[table] = copy.total_changes - before
         copy.commit()
@@ -108,29 +109,29 @@ def _copy(damaged: Path, target: Path) -> dict[str, int]:
 
 
 def _definitions(source: sqlite3.Connection) -> dict[str, str]:
-    """The tables that the file has, and the statements that made them; none where their list cannot be read."""
+    """Return the CREATE statements of the file's tables by name; empty if their list cannot be read."""
     try:
-        found = dict(source.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
+        statements = dict(source.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
     except sqlite3.DatabaseError:
         return {}
-    return {table: found[table] for table in _COPIED if table in found}
+    return {table: statements[table] for table in _COPIED if table in statements}
 
 
 def _complete(path: Path) -> None:
-    """Bring the tables up to date, and add what follows from the facts."""
+    """Upgrade the tables, and fill those that are derived from the facts."""
 
     def fill(connection: sa.Connection) -> None:
         fill_arms(connection)
-        connection.execute(ACCOUNTS.delete())  # The upgrade of an old store has filled them.
+        connection.execute(ACCOUNTS.delete())  # Upgrading an old store fills them, too.
         fill_accounts(connection)
 
     url = sa.URL.create("sqlite", database=str(path)).render_as_string()
-    with closing(Database(url)) as database:  # Upgrades, and creates the tables that are missing.
+    with closing(Database(url)) as database:  # Upgrades the tables and creates missing ones.
         database.write(fill)
 
 
 def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[list[sqlite3.Row]]:
-    """Rows of a table in the order of their numbers, which are below `most`, without those that cannot be read."""
+    """Yield the readable rows of a table in the order of their row numbers, which are below `most`."""
     ranges = [(0, most)]
     while ranges:
         low, high = ranges.pop()
@@ -149,7 +150,7 @@ def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[lis
 
 
 def _is_whole(table: str, row: sqlite3.Row) -> bool:
-    """Whether the JSON in a row is what it has to be."""
+    """Return True if the JSON in a row is valid for its table."""
     try:
         if table == TRAJECTORIES.name:
             Trajectory.model_validate_json(row["record"])

@@ -1,14 +1,15 @@
-"""Facts on their way into the store, and the columns of facts on their way out."""
+"""Facts to be stored, and the columns of stored facts."""
 
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from retroformer.files.characters import storable
 from retroformer.records import Key, Outcome, Reflection, Trajectory, Usage
-from retroformer.redaction import redacted
+from retroformer.secrets.redaction import redacted
 from retroformer.store.schema import INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
-from retroformer.store.text import clean, serialised
+from retroformer.store.text import serialised
 
 
 class NewTrajectory(NamedTuple):
@@ -23,12 +24,12 @@ class NewReflection(NamedTuple):
 
     key: Key
     previous_candidate: int
-    """Which candidate of the trial before it looked at."""
+    """Candidate of the previous trial that it reflects on."""
     reflection: Reflection
 
 
 class NewInvalid(NamedTuple):
-    """A rollout or reflection that the infrastructure spoiled; its key stays free."""
+    """A rollout or reflection that failed because of the infrastructure; its key stays free."""
 
     key: Key
     cause: str
@@ -45,12 +46,12 @@ class Prepared(NamedTuple):
     table: sa.Table
     row: dict[str, Any]
     record: Trajectory | Reflection | None
-    """What the row holds, with only characters that can be stored."""
+    """The fact, with only characters that can be stored."""
     usage: Usage
 
 
 def prepared(fact: NewFact) -> Prepared:
-    """The row of a fact, without experiment and conditions."""
+    """Return the row of a fact, without experiment and conditions."""
     match fact:
         case NewTrajectory(key, trajectory):
             trajectory, text = serialised(trajectory)
@@ -75,7 +76,7 @@ def prepared(fact: NewFact) -> Prepared:
             }
             return _row(key, REFLECTIONS, row, reflection, reflection.usage)
         case NewInvalid(key, cause, usage):
-            return _row(key, INVALIDS, {"cause": clean(redacted(cause))}, None, usage)
+            return _row(key, INVALIDS, {"cause": storable(redacted(cause))}, None, usage)
 
 
 def _row(
@@ -87,17 +88,17 @@ def _row(
 
 
 class StoredReflection(NamedTuple):
-    """A reflection under the key of the trial that used it, and which candidate of the trial before it looked at."""
+    """A reflection under the key of the trial that used it, with the candidate of the previous trial it reflects on."""
 
     key: Key
     previous_candidate: int
     reflection: Reflection
     stored_at: datetime | None = None
-    """When it was written, in UTC."""
+    """Time when it was stored, in UTC."""
 
 
 class AttemptRow(NamedTuple):
-    """The columns of an attempt: what can be known without reading its steps."""
+    """Columns of an attempt, which can be read without its steps."""
 
     task_id: str
     trial: int
@@ -111,12 +112,12 @@ class AttemptRow(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the agent tries again, as `Trajectory.failed` says."""
+        """True if the agent should retry, as in `Trajectory.failed`."""
         return self.outcome == Outcome.FAILURE if self.judged is None else not self.judged
 
 
 class AdviceRow(NamedTuple):
-    """The columns of a reflection."""
+    """Columns of a reflection."""
 
     task_id: str
     trial: int
@@ -125,8 +126,8 @@ class AdviceRow(NamedTuple):
 
 
 RatingRow = tuple[str, int, int, str, float, float, str | None]
-"""A reflection beside the returns of the trial before it and of one repeat of the trial after it.
+"""A reflection with the returns of the trial before it and of one repeat of the trial after it.
 
-Task id, trial, candidate, text, return before, return after, and the reflection as JSON where it was asked for. A plain
-tuple, as a million of them pass through one loop.
+The items are task id, trial, candidate, text, return before, return after, and the reflection as JSON or None. It is a
+plain tuple because one loop reads a million of them.
 """

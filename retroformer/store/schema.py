@@ -1,4 +1,4 @@
-"""Tables of the store. Columns answer questions about facts; `record` holds the whole fact as JSON."""
+"""Tables of the store. Queries use the columns of facts; `record` holds the whole fact as JSON."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ KEY = ("arm", "task_id", "trial", "candidate", "repeat")
 USAGE = ("calls", "prompt_tokens", "completion_tokens", "dollars")
 
 UNDECLARED = "0" * 64
-"""Stands for the conditions of facts that were stored without any, such as those of an earlier version."""
+"""Hash stored for facts without declared conditions, such as those of an earlier version."""
 
-# PostgreSQL would sort by the rules of a language, SQLite sorts by bytes; facts come in the same order from both.
+# PostgreSQL sorts by locale, SQLite by bytes. With collation C, facts come in the same order from both.
 _NAME = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
 
@@ -84,7 +84,7 @@ ARMS = sa.Table(
     sa.Column("arm", _NAME, primary_key=True),
     sa.Column("conditions_sha256", sa.String, nullable=False),
 )
-"""The conditions that the first fact of an arm was stored under; all later facts must have the same."""
+"""Conditions of the first fact of each arm; all later facts must have the same."""
 ACCOUNTS = sa.Table(
     "accounts",
     METADATA,
@@ -92,7 +92,7 @@ ACCOUNTS = sa.Table(
     sa.Column("arm", _NAME, primary_key=True),
     *_usage_columns(),
 )
-"""What an arm has consumed, added up by every process that writes: the budget is checked against it."""
+"""Usage of each arm, summed over all processes that write; the budget is checked against it."""
 LEASES = sa.Table(
     "leases",
     METADATA,
@@ -102,9 +102,9 @@ LEASES = sa.Table(
     sa.Column("owner", sa.String),
     sa.Column("expires_at", sa.Float, nullable=False),
 )
-"""Which process works on a task of an arm; a row is gone when the work is done."""
+"""Process that works on a task of an arm; the row is deleted when the work is done."""
 
-# Questions about returns and counts are answered from these indexes alone, without reading the wide rows.
+# Queries on returns and counts read these indexes alone, not the wide rows.
 sa.Index(
     "trajectory_columns",
     *(TRAJECTORIES.c[name] for name in ("experiment", *KEY)),

@@ -1,35 +1,26 @@
-"""Removes from text what a database cannot hold, NUL and halves of surrogate pairs, and keys that a model repeats.
+"""Removes from text what a database cannot hold (NUL and unpaired surrogates) and API keys that a model repeats.
 
-Every fact passes through here on its way into the store, whatever model or environment its text came from.
+Every fact is cleaned here before it is stored, whatever model or environment its text came from.
 """
 
 from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError
 
+from retroformer.files.characters import storable
 from retroformer.records import Record
-from retroformer.redaction import redacted_data
-
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+from retroformer.secrets.redaction import redacted_data
 
 SomeRecord = TypeVar("SomeRecord", bound=Record)
 
 
-def clean(text: str) -> str:
-    """`text` with each character that cannot be stored replaced by U+FFFD."""
-    if text.isascii() and "\0" not in text:
-        return text
-    kept = text.replace("\0", REPLACEMENT)
-    return "".join(REPLACEMENT if "\ud800" <= character <= "\udfff" else character for character in kept)
-
-
 def serialised(record: SomeRecord) -> tuple[SomeRecord, str]:
-    """The record as it can be stored, and as JSON; a record without such characters is returned as it is."""
+    """Return the record as it can be stored, and its JSON; a record without such text is returned unchanged."""
     try:
         text = record.model_dump_json()
     except (PydanticSerializationError, UnicodeEncodeError):
         text = ""
-    # JSON escapes NUL. The six characters may also come from a text with a backslash, which cleaning leaves alone.
+    # JSON escapes NUL. The six characters may also come from a text with a backslash, which cleaning leaves unchanged.
     if text and "\\u0000" not in text:
         if (hidden := redacted_data(text)) == text:
             return record, text
@@ -40,7 +31,7 @@ def serialised(record: SomeRecord) -> tuple[SomeRecord, str]:
 
 def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
-        return clean(value)
+        return storable(value)
     if isinstance(value, dict):
         return {name: _cleaned(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,22 +1,22 @@
-"""Reads a store of version 0.1.0: adds the columns that it lacks, filled from the facts themselves.
+"""Upgrades a store of version 0.1.0: adds the columns that it lacks and fills them from the facts.
 
-Its facts keep the conditions they were bound to, which named settings and not contents. They can be read, trained on,
-reported and exported; a stage that would add facts to such an arm is refused and asks for another run name.
+The facts keep their old conditions, which record settings but no content hashes. They can be read, trained on, reported
+and exported; a stage that would add facts to such an arm is refused with a request for another run name.
 """
 
 from typing import Any
 
 import sqlalchemy as sa
 
-from retroformer.canonical import canonical_json, sha256_of
+from retroformer.files.canonical import canonical_json, sha256_of
 from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
 
 EARLIER = "earlier_version"
-"""The only key of the conditions of facts that version 0.1.0 stored; its value is what that version recorded."""
+"""Only key in the conditions of facts stored by version 0.1.0; its value holds the settings of that version."""
 
 
 def upgrade(connection: sa.Connection) -> None:
-    """Bring tables of version 0.1.0 to the present form; do nothing to present or missing ones."""
+    """Upgrade the tables of version 0.1.0; leave current or missing tables unchanged."""
     inspector = sa.inspect(connection)
     if not inspector.has_table("trajectories"):
         return
@@ -49,7 +49,7 @@ def _add_columns(connection: sa.Connection, table: sa.Table, present: set[str]) 
 
 
 def _inside(column: str, connection: sa.Connection, *path: str) -> str:
-    """SQL for a value inside the JSON of a column."""
+    """Return SQL for a value inside the JSON of a column."""
     if connection.dialect.name == "sqlite":
         return f"json_extract({column}, '$.{'.'.join(path)}')"
     return f"({column}::json #>> '{{{','.join(path)}}}')"
@@ -65,7 +65,7 @@ def _assignments(values: dict[str, str]) -> str:
 
 
 def _keep_conditions(connection: sa.Connection) -> None:
-    """Move what each arm was bound to into the present tables, and put its hash on the arm's facts."""
+    """Move the conditions of each arm into the current tables, and write their hash on the arm's facts."""
     if sa.inspect(connection).has_table("conditions"):
         columns = [sa.column("experiment"), sa.column("arm"), sa.column("record", sa.JSON)]
         for experiment, arm, record in connection.execute(
@@ -83,7 +83,7 @@ def _keep_conditions(connection: sa.Connection) -> None:
 
 
 def fill_arms(connection: sa.Connection) -> None:
-    """Bind every arm that has facts and is not bound to the conditions of its facts."""
+    """Bind every unbound arm that has facts to the conditions of its facts."""
     facts = sa.union(*(sa.select(t.c.experiment, t.c.arm, t.c.conditions_sha256) for t in (TRAJECTORIES, REFLECTIONS)))
     arms = facts.subquery()
     bound = sa.exists().where(ARMS.c.experiment == arms.c.experiment, ARMS.c.arm == arms.c.arm)
@@ -96,7 +96,7 @@ def fill_arms(connection: sa.Connection) -> None:
 
 
 def fill_accounts(connection: sa.Connection) -> None:
-    """Fill the accounts, which must be empty, with what the facts of every arm have consumed."""
+    """Fill the accounts, which must be empty, with the usage of every arm's facts."""
     consumed = sa.union_all(
         *(
             sa.select(table.c.experiment, table.c.arm, *(table.c[name] for name in USAGE))

@@ -1,4 +1,4 @@
-"""A store that fails in the middle of a paid run: nothing more is paid for, and a rerun ends as an unbroken run."""
+"""A store that fails in the middle of a paid run: the run stops paying, and a rerun ends like an unbroken run."""
 
 import asyncio
 import shutil
@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 from collect.rate import rate_reflections
-from retroformer.assembly import Page
 from retroformer.errors import StoreError
+from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.records import Key
-from retroformer.store import NewTrajectory, Store, open_store
+from retroformer.store import NewTrajectory, Store
 from tests.support.characters import CAPITAL, attempt_at
 from tests.support.endpoint import Endpoint
 from tests.support.postgres import PostgresDatabase
-from tests.support.runs import ROOT, Facts, facts, open_page, write_page
+from tests.support.runs import ROOT, Facts, facts, open_config, write_config
 
 CONCURRENCY = 4
 WORDS = (f"loop.concurrency={CONCURRENCY}", "collect.tasks=12")
@@ -35,13 +36,13 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Facts, int]:
-    """What a run without any fault holds in the end, and how many calls it pays for."""
+    """Facts stored by a run without any fault, and the number of calls it pays for."""
     folder = tmp_path_factory.mktemp("unbroken")
     with Endpoint() as server, pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        page = open_page(write_page(folder, server.url), *WORDS)
-        asyncio.run(rate_reflections(page))
-        return facts(page), len(server.requests)
+        config = open_config(write_config(folder, server.url), *WORDS)
+        asyncio.run(rate_reflections(config))
+        return facts(config), len(server.requests)
 
 
 def wait_for(what: Callable[[], bool]) -> None:
@@ -60,7 +61,7 @@ def test_an_outage_that_passes_costs_nothing(
         def fail_for_a_while() -> None:
             postgres.server.stop(immediate=True)
             stopped = len(server.requests)
-            # Calls come to an end: those in flight are answered, and no other is begun.
+            # Calls in flight are answered, and no other call starts.
             wait_for(lambda: server.answered == len(server.requests))
             time.sleep(0.5)
             assert len(server.requests) <= stopped + CONCURRENCY
@@ -69,20 +70,20 @@ def test_an_outage_that_passes_costs_nothing(
         outage = threading.Thread(target=fail_for_a_while)
         server.before_answer = lambda number: outage.start() if number == 7 else None
         server.latency_seconds = 0.05
-        page = open_page(write_page(tmp_path, server.url), *WORDS, f"store={postgres.url()}")
-        asyncio.run(rate_reflections(page))
+        config = open_config(write_config(tmp_path, server.url), *WORDS, f"store={postgres.url()}")
+        asyncio.run(rate_reflections(config))
         outage.join()
-        assert facts(page).same_as(whole)
-        assert facts(page).invalid == 0
+        assert facts(config).same_as(whole)
+        assert facts(config).invalid == 0
         assert len(server.requests) == price
 
 
 @pytest.mark.parametrize("reacts", [False, True])
 def test_an_interrupted_run_has_counted_every_call_it_paid_for(tmp_path: Path, reacts: bool) -> None:
-    """An actor's calls are in flight, or a reflector's."""
+    """Interrupt a run with calls of the actor, or of the reflector, in flight."""
 
-    async def interrupted(page: Page) -> None:
-        running = asyncio.create_task(rate_reflections(page))
+    async def interrupted(config: LoadedConfig) -> None:
+        running = asyncio.create_task(rate_reflections(config))
         await asyncio.to_thread(wait_for, lambda: len(server.requests) >= 9)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -91,15 +92,15 @@ def test_an_interrupted_run_has_counted_every_call_it_paid_for(tmp_path: Path, r
     with Endpoint() as server:
         server.latency_seconds = 0.3
         acts = ("actor.kind=react", "actor.endpoint.model=actor", f"actor.endpoint.base_url={server.url}")
-        page = open_page(write_page(tmp_path, server.url), *WORDS, *(acts if reacts else ()))
-        asyncio.run(interrupted(page))
-        with closing(open_store(page.experiment)) as store:
+        config = open_config(write_config(tmp_path, server.url), *WORDS, *(acts if reacts else ()))
+        asyncio.run(interrupted(config))
+        with closing(open_store(config.experiment)) as store:
             assert store.usage("collect").calls == len(server.requests) >= 9
             assert store.leases.take("collect", ["anything"], 1) == ["anything"]
 
 
 _SMALL_DISK = """
-mount -t tmpfs -o size={kilobytes}k none {folder}/runs && {python} -m collect {page} {words}; status=$?
+mount -t tmpfs -o size={kilobytes}k none {folder}/runs && {python} -m collect {config} {words}; status=$?
 mkdir -p {folder}/saved && cp -r {folder}/runs/. {folder}/saved; exit $status
 """
 
@@ -113,9 +114,9 @@ def test_a_full_disk_ends_the_run_and_a_rerun_pays_only_for_what_is_missing(
     if subprocess.run([*mount, f"mount -t tmpfs none {tmp_path / 'runs'}"], capture_output=True).returncode:
         pytest.skip("this machine lets nobody mount a small disk")
     with Endpoint() as server:
-        page = open_page(write_page(tmp_path, server.url), *WORDS)
+        config = open_config(write_config(tmp_path, server.url), *WORDS)
         script = _SMALL_DISK.format(
-            kilobytes=500, folder=tmp_path, python=sys.executable, page=page.path, words=" ".join(WORDS)
+            kilobytes=500, folder=tmp_path, python=sys.executable, config=config.path, words=" ".join(WORDS)
         )
         done = subprocess.run([*mount, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 1, done.stderr
@@ -124,17 +125,17 @@ def test_a_full_disk_ends_the_run_and_a_rerun_pays_only_for_what_is_missing(
         assert "free some space and run again" in sentence
         paid = len(server.requests)
         shutil.copytree(tmp_path / "saved", tmp_path / "runs", dirs_exist_ok=True)
-        stored = len(facts(page).reflections)
+        stored = len(facts(config).reflections)
         assert 0 < stored < len(whole.reflections)
-        # Beyond what is stored: calls that were under way when the first write failed, or waited for it.
+        # Not stored: calls that were in flight when the first write failed, or waited for it.
         assert paid - stored <= 2 * CONCURRENCY
-        asyncio.run(rate_reflections(page))
-        assert facts(page).same_as(whole)
+        asyncio.run(rate_reflections(config))
+        assert facts(config).same_as(whole)
         assert len(server.requests) - paid == len(whole.reflections) - stored
         assert price == len(whole.reflections)
 
 
-def test_a_store_that_stays_away_fails_every_later_question_at_once(postgres: PostgresDatabase) -> None:
+def test_after_a_permanent_store_error_every_later_query_fails_at_once(postgres: PostgresDatabase) -> None:
     key = Key(arm="collect", task_id=CAPITAL.id)
 
     async def use() -> None:
@@ -173,31 +174,34 @@ def test_a_server_that_is_stopped_for_good_ends_the_run_with_one_sentence(
         outage = threading.Thread(target=stop)
         server.before_answer = lambda number: outage.start() if number == 7 else None
         server.latency_seconds = 0.05
-        page = open_page(write_page(tmp_path, server.url), *WORDS, f"store={postgres.url()}")
-        command = [sys.executable, "-m", "collect", str(page.path), *page.overrides]
+        config = open_config(write_config(tmp_path, server.url), *WORDS, f"store={postgres.url()}")
+        command = [sys.executable, "-m", "collect", str(config.path), *config.overrides]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
         outage.join()
         assert done.returncode == 1
         assert "check that it can be reached and written and run again" in done.stderr.splitlines()[-1]
         assert len(server.requests) <= stopped_at[0] + CONCURRENCY
         postgres.server.start()
-        asyncio.run(rate_reflections(page))
-        assert facts(page).same_as(whole)
+        asyncio.run(rate_reflections(config))
+        assert facts(config).same_as(whole)
         assert len(server.requests) <= price + 2 * CONCURRENCY
 
 
-def test_a_run_that_is_interrupted_while_the_store_is_away_does_not_wait_for_it(postgres: PostgresDatabase) -> None:
+def test_an_interrupted_run_does_not_wait_for_an_unreachable_store(postgres: PostgresDatabase) -> None:
     key = Key(arm="collect", task_id=CAPITAL.id)
 
     async def use() -> None:
         store = Store(postgres.url(), "riddles", patience_seconds=3600.0)
-        # Closing the ledger waits for its thread, which must not wait an hour for the server.
+        # Closing the ledger waits for its thread: a thread that waits for the server would block this test for an hour.
         with closing(store), closing(Ledger(store)) as ledger:
             await ledger.keep_trajectory(NewTrajectory(key, attempt_at()))
             postgres.server.stop(immediate=True)
             waiting = asyncio.create_task(ledger.ask(store.trajectory, key))
             await asyncio.sleep(0.3)
             waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
 
     asyncio.run(use())
+    assert not postgres.server.running
     postgres.server.start()

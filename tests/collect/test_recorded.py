@@ -1,4 +1,4 @@
-"""Two invented logs; and the real ones where they are."""
+"""Imports of two invented logs, and of the real logs where they are installed."""
 
 import json
 import lzma
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from collect.recorded import Counts, recorded
-from collect.reflexion_log import attempts
 from retroformer.environments.hotpotqa.data import question_id, question_key
+from retroformer.environments.hotpotqa.logs.recorded import recorded
+from retroformer.environments.hotpotqa.logs.reflexion_log import attempts
 from retroformer.errors import MissingInput
+from retroformer.recorded import Counts
 from retroformer.records import Ending, Outcome
 from tests.support.data import DATA, needs_data
 
@@ -65,7 +66,7 @@ def write(folder: Path, **logs: str) -> Path:
     return folder
 
 
-def test_a_record_is_read_with_all_that_it_carries() -> None:
+def test_a_record_is_read_with_all_its_fields() -> None:
     first, second = attempts(SECOND)
     assert (first.trial, first.question, first.gold) == (2, WHERE, "Bergen, Norway")
     assert second.question == "When was Harrow shot?"
@@ -78,7 +79,7 @@ def test_a_record_is_read_with_all_that_it_carries() -> None:
     )
 
 
-def test_a_record_that_was_cut_off_keeps_what_is_whole() -> None:
+def test_a_truncated_record_keeps_its_complete_parts() -> None:
     log = trial(1, "\nQuestion: Why?\nThought 1: So.\nAction 1: Search[x]\nThought 2: And\nCorrect answer: y\n")
     (only,) = attempts(log)
     assert [(step.action, step.observation) for step in only.steps] == [("Search[x]", "")]
@@ -87,9 +88,12 @@ def test_a_record_that_was_cut_off_keeps_what_is_whole() -> None:
 
 def test_reflections_are_rated_by_the_trials_around_them(tmp_path: Path) -> None:
     logs = recorded(write(tmp_path, log=FIRST + SECOND + THIRD + FOURTH))
-    told = [(one.key.task_id, one.key.trial, one.reflection.text, one.rated("f1").rating) for one in logs.reflections]
+    rows = [
+        (stored.key.task_id, stored.key.trial, stored.reflection.text, stored.rated("f1").rating)
+        for stored in logs.reflections
+    ]
     where, when = question_id(WHERE), question_id(WHEN)
-    assert told == [
+    assert rows == [
         (where, 1, "Look for the town.", pytest.approx(2 / 3)),  # Oslo earns 0; Bergen 2 * 1 / (1 + 2).
         (where, 2, "Look for the town.", pytest.approx(1 / 3)),
         (when, 1, "Answer.\nBe quick.", 1.0),  # No answer earns 0; "in" is a stop word.
@@ -99,7 +103,7 @@ def test_reflections_are_rated_by_the_trials_around_them(tmp_path: Path) -> None
     # All words count: "1971 in" earns 1 against "in 1971", and "1971" 2 * 1 / (1 + 2).
     assert logs.counts("f1_with_stop_words") == Counts(rated=4, positive=3, negative=1, zero=0)
     assert logs.counts("em") == Counts(rated=4, positive=1, negative=0, zero=3)
-    assert {one.reflection.author.model for one in logs.reflections} == {"text-davinci-003"}
+    assert {stored.reflection.author.model for stored in logs.reflections} == {"text-davinci-003"}
     assert logs.skipped == {
         "failures that were tried again without a new reflection": 1,
         "records of questions that were solved before": 1,
@@ -108,12 +112,12 @@ def test_reflections_are_rated_by_the_trials_around_them(tmp_path: Path) -> None
 
 def test_attempts_say_how_they_ended_and_what_they_carried(tmp_path: Path) -> None:
     logs = recorded(write(tmp_path, log=FIRST + SECOND + THIRD + FOURTH))
-    where = [one for one in logs.attempts if one.key.task_id == question_id(WHERE)]
-    assert [one.trajectory.ending for one in where] == [Ending.TERMINATED, Ending.TERMINATED, Ending.SOLVED]
-    assert [one.trajectory.episode_return for one in where] == pytest.approx([0, 2 / 3, 1])
+    where = [attempt for attempt in logs.attempts if attempt.key.task_id == question_id(WHERE)]
+    assert [attempt.trajectory.ending for attempt in where] == [Ending.TERMINATED, Ending.TERMINATED, Ending.SOLVED]
+    assert [attempt.trajectory.episode_return for attempt in where] == pytest.approx([0, 2 / 3, 1])
     assert where[2].memory.reflections == ("Look for the town.",) * 2
     assert where[0].trajectory.opening == f"Question: {WHERE}"
-    when = next(one for one in logs.attempts if one.key.task_id == question_id(WHEN))
+    when = next(attempt for attempt in logs.attempts if attempt.key.task_id == question_id(WHEN))
     assert (when.trajectory.outcome, when.trajectory.ending) == (Outcome.FAILURE, Ending.STEP_LIMIT)
     assert when.key.arm == "recorded"
     assert when.trajectory.task.split == "recorded"
@@ -121,29 +125,29 @@ def test_attempts_say_how_they_ended_and_what_they_carried(tmp_path: Path) -> No
 
 def test_the_chosen_return_rewards_the_last_step(tmp_path: Path) -> None:
     logs = recorded(write(tmp_path, log=FIRST + SECOND), answer_return="em")
-    assert {one.trajectory.episode_return for one in logs.attempts} == {0.0}
-    assert {round(one.returns["f1"], 3) for one in logs.attempts} == {0.0, 0.667, 1.0}
+    assert {attempt.trajectory.episode_return for attempt in logs.attempts} == {0.0}
+    assert {round(attempt.returns["f1"], 3) for attempt in logs.attempts} == {0.0, 0.667, 1.0}
 
 
-def test_ids_of_the_data_are_taken_where_they_are_known(tmp_path: Path) -> None:
+def test_ids_of_the_data_are_used_if_available(tmp_path: Path) -> None:
     logs = recorded(write(tmp_path, log=FIRST + SECOND), ids={question_key(WHERE): "5a"})
-    assert {one.key.task_id for one in logs.attempts} == {"5a", question_id(WHEN)}
+    assert {attempt.key.task_id for attempt in logs.attempts} == {"5a", question_id(WHEN)}
 
 
-def test_logs_that_overlap_or_go_on_count_once(tmp_path: Path) -> None:
+def test_overlapping_and_continued_logs_count_once(tmp_path: Path) -> None:
     parts = {"start": FIRST + SECOND, "whole": FIRST + SECOND + THIRD, "end": THIRD}
     logs = recorded(write(tmp_path, **parts))
     assert logs.counts("f1").rated == 4
     assert logs.skipped["records that another log has too"] == 6
-    assert {one.key.arm for one in logs.attempts} == {"recorded"}
+    assert {attempt.key.arm for attempt in logs.attempts} == {"recorded"}
 
 
-def test_a_log_of_another_run_has_an_arm_of_its_own(tmp_path: Path) -> None:
+def test_a_log_of_another_run_gets_a_separate_arm(tmp_path: Path) -> None:
     other = FIRST.replace("Finish[Oslo]", "Finish[Paris]") + SECOND
     logs = recorded(write(tmp_path, a=FIRST + SECOND, b=other))
     assert logs.counts("f1").rated == 4
-    assert {one.key.arm for one in logs.reflections} == {"recorded", "recorded 2"}
-    assert len({one.key for one in logs.attempts}) == len(logs.attempts)
+    assert {stored.key.arm for stored in logs.reflections} == {"recorded", "recorded 2"}
+    assert len({attempt.key for attempt in logs.attempts}) == len(logs.attempts)
 
 
 def test_a_trial_that_is_missing_leaves_the_reflection_unrated(tmp_path: Path) -> None:
@@ -171,7 +175,7 @@ def test_logs_that_cannot_be_rated_are_counted_by_reason(tmp_path: Path) -> None
     }
 
 
-def test_one_line_a_log_reads_as_the_files_do(tmp_path: Path) -> None:
+def test_a_file_with_one_log_per_line_reads_like_the_files(tmp_path: Path) -> None:
     packed = tmp_path / "logs.jsonl.xz"
     with lzma.open(packed, "wt") as lines:
         lines.write(json.dumps({"path": "a/log.txt", "text": FIRST + SECOND}) + "\n")
@@ -180,7 +184,7 @@ def test_one_line_a_log_reads_as_the_files_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["absent.jsonl.xz", "empty", "broken.jsonl", "other.jsonl"])
-def test_a_path_without_logs_is_named(tmp_path: Path, name: str) -> None:
+def test_a_path_without_logs_is_named_in_the_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.jsonl").write_text("{")
     (tmp_path / "other.jsonl").write_text('{"question": "Why?"}')
@@ -191,26 +195,26 @@ def test_a_path_without_logs_is_named(tmp_path: Path, name: str) -> None:
 @needs_data("recorded/reflexion_logs.jsonl.xz")
 def test_the_real_logs_give_261_rated_reflections() -> None:
     logs = recorded(REAL)
-    # As ReAct counts F1. The paper's has no stop words: two gains that came of a shared "of" become ties, and one gain
-    # that came of a shared "and" becomes a loss.
+    # F1 as in ReAct. The paper's F1 ignores stop words: two gains from a shared "of" become ties, and one gain from a
+    # shared "and" becomes a loss.
     assert logs.counts("f1_with_stop_words") == Counts(rated=261, positive=35, negative=13, zero=213)
     assert logs.counts("f1") == Counts(rated=261, positive=32, negative=14, zero=215)
     assert logs.counts("em") == Counts(rated=261, positive=19, negative=0, zero=242)
-    assert len({one.reflection.text for one in logs.reflections}) == 259
-    assert len({one.key.task_id for one in logs.attempts}) == 100
-    solved = [one.key.trial for one in logs.attempts if one.trajectory.outcome is Outcome.SUCCESS]
+    assert len({stored.reflection.text for stored in logs.reflections}) == 259
+    assert len({attempt.key.task_id for attempt in logs.attempts}) == 100
+    solved = [attempt.key.trial for attempt in logs.attempts if attempt.trajectory.outcome is Outcome.SUCCESS]
     assert [sum(trial <= last for trial in solved) for last in range(7)] == [32, 42, 48, 50, 51, 53, 53]
 
 
 @needs_data("recorded/reflexion_logs.jsonl.xz")
-def test_success_in_the_real_logs_is_what_their_environment_said() -> None:
-    for one in recorded(REAL).attempts:
-        said = one.trajectory.steps[-1].observation == "Answer is CORRECT"
-        assert said == (one.trajectory.outcome is Outcome.SUCCESS)
+def test_success_in_the_real_logs_agrees_with_their_environment() -> None:
+    for attempt in recorded(REAL).attempts:
+        output = attempt.trajectory.steps[-1].observation == "Answer is CORRECT"
+        assert output == (attempt.trajectory.outcome is Outcome.SUCCESS)
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "output"),
     [
         (
             '{"path": "b.txt", "te',
@@ -225,16 +229,16 @@ def test_success_in_the_real_logs_is_what_their_environment_said() -> None:
         ("naïve", r"Line 2 of .*logs\.jsonl is not UTF-8"),
     ],
 )
-def test_a_damaged_row_of_logs_is_one_sentence_with_its_line(tmp_path: Path, row: str, said: str) -> None:
+def test_a_damaged_row_of_logs_is_one_sentence_with_its_line(tmp_path: Path, row: str, output: str) -> None:
     good = json.dumps({"path": "a.txt", "text": FIRST + SECOND})
     (tmp_path / "logs.jsonl").write_bytes(f"{good}\n{row}\n".encode("latin-1"))
-    with pytest.raises(MissingInput, match=said) as refused:
+    with pytest.raises(MissingInput, match=output) as refused:
         recorded(tmp_path / "logs.jsonl")
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("lost", [1, 30, 60])
-def test_logs_that_were_cut_off_are_one_sentence_with_the_line(tmp_path: Path, lost: int) -> None:
+def test_truncated_logs_give_one_sentence_with_the_line(tmp_path: Path, lost: int) -> None:
     rows = "".join(json.dumps({"path": f"{number}.txt", "text": FIRST + SECOND}) + "\n" for number in range(9))
     (tmp_path / "logs.jsonl.xz").write_bytes(lzma.compress(rows.encode())[:-lost])
     with pytest.raises(MissingInput, match=r"Line \d+ of .*logs\.jsonl\.xz is damaged \(.+\): get a fresh copy\."):
@@ -251,20 +255,20 @@ def test_a_log_of_another_encoding_is_named_with_its_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", ["0", "10000", "9" * 5000])
-def test_a_trial_that_no_run_has_is_damage(tmp_path: Path, number: str) -> None:
+def test_an_impossible_trial_number_counts_as_damage(tmp_path: Path, number: str) -> None:
     log = FIRST + SECOND.replace("BEGIN TRIAL 2", f"BEGIN TRIAL {number}")
     line = log[: log.index(f"BEGIN TRIAL {number}")].count("\n") + 1
     with pytest.raises(MissingInput, match=f"Line {line} of 'log.txt' begins trial {number[:20]}, but trials count"):
         recorded(write(tmp_path, log=log))
 
 
-def test_a_fifo_among_the_logs_is_named(tmp_path: Path) -> None:
+def test_a_fifo_among_the_logs_is_named_in_the_error(tmp_path: Path) -> None:
     os.mkfifo(write(tmp_path, log=FIRST) / "fifo.txt")
     with pytest.raises(MissingInput, match=r"fifo\.txt' is a FIFO"):
         recorded(tmp_path)
 
 
-def test_a_folder_with_the_name_of_a_log_is_looked_into(tmp_path: Path) -> None:
+def test_a_folder_named_like_a_log_is_searched(tmp_path: Path) -> None:
     (tmp_path / "logs.txt").mkdir()
     write(tmp_path / "logs.txt", log=FIRST + SECOND)
     assert recorded(tmp_path).counts("f1").rated == 2

@@ -1,4 +1,4 @@
-"""`python -m collect` killed at random moments: what is stored in the end is what an unbroken run stores."""
+"""`retroformer collect` killed at random moments stores in the end what an unbroken run stores."""
 
 import contextlib
 import os
@@ -10,31 +10,31 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from retroformer.assembly import Page
+from retroformer.experiment.parts import LoadedConfig
 from tests.support.endpoint import Endpoint
 from tests.support.killing import children_of, finish, run_and_kill
-from tests.support.runs import Facts, facts, open_page, start, stored, write_page
+from tests.support.runs import Facts, facts, open_config, start, stored, write_config
 
 SLOTS = 8
 PATIENCE_SECONDS = 300.0
-"""Longer than a stage takes here on a loaded machine."""
+"""Upper bound on the duration of a stage on a loaded machine."""
 
 
 class Hold:
-    """Lets an endpoint answer so many requests and no more, so that no stage ends before its moment is seen."""
+    """Limit on the requests an endpoint answers, so that no stage ends before the test has seen its moment."""
 
     def __init__(self, server: Endpoint) -> None:
         self._changed, self._first = threading.Condition(), 1
         server.before_answer = self._wait
 
     def begin_at(self, number: int) -> None:
-        """The requests before this one are answered."""
+        """Answer only the requests before this one."""
         with self._changed:
             self._first = number
             self._changed.notify_all()
 
     def end(self, server: Endpoint) -> None:
-        """Those that wait are answered, and all that follow."""
+        """Answer the waiting requests and all later ones."""
         server.before_answer = lambda number: None
         self.begin_at(len(server.requests) + 1)
 
@@ -43,27 +43,27 @@ class Hold:
             self._changed.wait_for(lambda: number < self._first)
 
 
-def in_folder(page: Page, folder: Path) -> Page:
-    """The same page as seen from elsewhere: its store by an absolute address."""
-    store = f"sqlite:///{folder / page.experiment.folder / 'experience.db'}"
-    return Page(page.path, page.overrides, page.experiment.model_copy(update={"store": store}))
+def in_folder(config: LoadedConfig, folder: Path) -> LoadedConfig:
+    """Return the same config for another working folder: its store has an absolute URL."""
+    store = f"sqlite:///{folder / config.experiment.folder / 'experience.db'}"
+    return LoadedConfig(config.path, config.overrides, config.experiment.model_copy(update={"store": store}))
 
 
 def unbroken(folder: Path, server: Endpoint) -> tuple[Facts, int]:
-    """The facts of a run that nobody killed, and how many requests it took."""
-    path = write_page(folder, server.url)
+    """Return the facts of an uninterrupted run, and the number of requests it took."""
+    path = write_config(folder, server.url)
     before = len(server.requests)
     finish(folder, "collect", [str(path), "run=unbroken"])
-    return facts(in_folder(open_page(path, "run=unbroken"), folder)), len(server.requests) - before
+    return facts(in_folder(open_config(path, "run=unbroken"), folder)), len(server.requests) - before
 
 
-def test_a_killed_collect_goes_on_where_it_was_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+def test_a_killed_collect_continues_and_pays_for_nothing_twice(tmp_path: Path) -> None:
     chance = random.Random(0)
     with Endpoint() as server:
         whole, price = unbroken(tmp_path, server)
         server.requests.clear()
         server.latency_seconds = 0.03
-        page = in_folder(open_page(write_page(tmp_path, server.url), "run=killed"), tmp_path)
+        config = in_folder(open_config(write_config(tmp_path, server.url), "run=killed"), tmp_path)
         hold = Hold(server)
 
         def asked(count: int) -> Callable[[], bool]:
@@ -77,29 +77,29 @@ def test_a_killed_collect_goes_on_where_it_was_and_pays_for_nothing_twice(tmp_pa
             return lambda: stored(tmp_path / "runs" / "killed" / "experience.db") >= count
 
         moments = [made(2), *(asked(count) for count in sorted(chance.sample(range(1, price), 4)))]
-        killed = run_and_kill(tmp_path, "collect", [str(page.path), "run=killed"], moments)
+        killed = run_and_kill(tmp_path, "collect", [str(config.path), "run=killed"], moments)
         hold.end(server)
-        first = finish(tmp_path, "collect", [str(page.path), "run=killed"])
+        first = finish(tmp_path, "collect", [str(config.path), "run=killed"])
         assert killed == len(moments)
-        assert facts(page).same_as(whole)
-        assert facts(page).invalid == 0
+        assert facts(config).same_as(whole)
+        assert facts(config).invalid == 0
         assert price <= len(server.requests) <= price + killed * SLOTS
         assert max(Counter(str(request) for request in server.requests).values()) <= 1 + killed
 
         asked_before = len(server.requests)
-        assert finish(tmp_path, "collect", [str(page.path), "run=killed"]) == first
+        assert finish(tmp_path, "collect", [str(config.path), "run=killed"]) == first
         assert len(server.requests) == asked_before
 
 
 def test_two_stages_on_one_store_hold_the_same_facts_in_the_end_as_one(tmp_path: Path) -> None:
     with Endpoint() as server:
         whole, _ = unbroken(tmp_path, server)
-        path = str(write_page(tmp_path, server.url))
+        path = str(write_config(tmp_path, server.url))
         stages = [start(tmp_path, "collect", [path, "run=shared"]) for _ in range(2)]
-        said = [stage.communicate(timeout=PATIENCE_SECONDS) for stage in stages]
-        assert [stage.returncode for stage in stages] == [0, 0], said
-    page = in_folder(open_page(Path(path), "run=shared"), tmp_path)
-    assert facts(page).same_as(whole)
+        output = [stage.communicate(timeout=PATIENCE_SECONDS) for stage in stages]
+        assert [stage.returncode for stage in stages] == [0, 0], output
+    config = in_folder(open_config(Path(path), "run=shared"), tmp_path)
+    assert facts(config).same_as(whole)
 
 
 def test_an_environment_process_that_is_killed_costs_attempts_but_no_facts(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_an_environment_process_that_is_killed_costs_attempts_but_no_facts(tmp_p
         server.latency_seconds = 0.03
         server.requests.clear()
         hold = Hold(server)
-        hold.begin_at(5)  # By then there are 8 facts, and more to come.
-        path = str(write_page(tmp_path, server.url))
+        hold.begin_at(5)  # At this point 8 facts are stored, and more will follow.
+        path = str(write_config(tmp_path, server.url))
         process = start(tmp_path, "collect", [path, "run=killed", "loop.retries=5"])
         database = tmp_path / "runs" / "killed" / "experience.db"
         for count in (1, 8):
@@ -117,9 +117,9 @@ def test_an_environment_process_that_is_killed_costs_attempts_but_no_facts(tmp_p
                 time.sleep(0.005)
             assert process.poll() is None
             for worker in children_of(process.pid):
-                with contextlib.suppress(ProcessLookupError):  # One that was killed before may just be waited for.
+                with contextlib.suppress(ProcessLookupError):  # A process killed earlier only has to be waited for.
                     os.kill(worker, signal.SIGKILL)
         hold.end(server)
-        _, told = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == 0, told
-    assert facts(in_folder(open_page(Path(path), "run=killed"), tmp_path)).same_as(whole)
+        _, stderr = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, stderr
+    assert facts(in_folder(open_config(Path(path), "run=killed"), tmp_path)).same_as(whole)

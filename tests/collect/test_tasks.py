@@ -1,4 +1,4 @@
-"""Which tasks are collected on: in which order, and that no round meets those of the round before."""
+"""Selection of the tasks to collect on: their order, and that no round repeats the tasks of an earlier round."""
 
 from contextlib import closing
 from pathlib import Path
@@ -7,23 +7,23 @@ import pytest
 
 from collect.tasks import ordered_tasks, refuse_repeated, tasks_of_round
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.storage import open_store
 from retroformer.records import Key
-from retroformer.store import open_store
 from tests.support.characters import attempt_at
-from tests.support.runs import open_page, write_page
+from tests.support.runs import open_config, write_config
 
 NOBODY = "http://127.0.0.1:1/v1"
 
 
 def chosen(folder: Path, *overrides: str) -> list[str]:
-    page = open_page(write_page(folder, NOBODY), "collect.tasks=5", *overrides)
-    return [task.id for task in tasks_of_round(page.experiment)]
+    config = open_config(write_config(folder, NOBODY), "collect.tasks=5", *overrides)
+    return [task.id for task in tasks_of_round(config.experiment)]
 
 
 def test_each_round_takes_the_next_tasks(tmp_path: Path) -> None:
-    official = [task.id for task in ordered_tasks(open_page(write_page(tmp_path, NOBODY)).experiment)]
-    assert chosen(tmp_path, "collect.skip=2") == official[2:7]
-    assert chosen(tmp_path, "collect.skip=2", "round=3") == official[12:17]
+    official = [task.id for task in ordered_tasks(open_config(write_config(tmp_path, NOBODY)).experiment)]
+    assert chosen(tmp_path) == official[:5]
+    assert chosen(tmp_path, "round=3") == official[10:15]
 
 
 def test_a_shuffled_order_is_a_function_of_the_seed(tmp_path: Path) -> None:
@@ -34,10 +34,8 @@ def test_a_shuffled_order_is_a_function_of_the_seed(tmp_path: Path) -> None:
     assert not set(shuffled) & set(chosen(tmp_path, "collect.order=shuffled", "round=2"))
 
 
-def test_a_split_without_so_many_tasks_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        MissingInput, match=r"no tasks beyond the first \d+: lower collect.skip, collect.tasks or round"
-    ):
+def test_a_split_with_too_few_tasks_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match=r"no tasks beyond the first \d+: lower collect.tasks or round"):
         chosen(tmp_path, "round=1000000")
 
 
@@ -45,13 +43,13 @@ def test_a_later_round_does_not_collect_what_an_earlier_one_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = write_page(tmp_path, "http://127.0.0.1:1/v1")
-    second = open_page(path, "round=2", "collect.tasks=4").experiment
+    path = write_config(tmp_path, "http://127.0.0.1:1/v1")
+    second = open_config(path, "round=2", "collect.tasks=4").experiment
     with closing(open_store(second)) as store:
         tasks = tasks_of_round(second)
         refuse_repeated(second, store, tasks)
         store.add_trajectory(Key(arm="collect", task_id=tasks[1].id), attempt_at(tasks[1]))
         with pytest.raises(
-            ConfigError, match=r"1 of 4 tasks of round 2 were collected in round 1, .*raise collect.skip"
+            ConfigError, match=r"1 of 4 tasks of round 2 were collected in round 1, .*set collect.tasks"
         ):
             refuse_repeated(second, store, tasks)

@@ -1,4 +1,4 @@
-"""How a command ends: an expected error is one sentence and status 1, a bug is a traceback."""
+"""Test how a command ends: an expected error is one sentence and status 1, a bug is a traceback."""
 
 import inspect
 import subprocess
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(body: str, **streams: object) -> subprocess.CompletedProcess[str]:
-    """A command whose body this is, in a process of its own."""
+    """Run a command with this body in a separate process."""
     code = f"import errno\nfrom retroformer.errors import *\ndef main(arguments):\n    {body}\nrun_command(main)\n"
     options = {"stdout": subprocess.PIPE} | streams
     return subprocess.run(
@@ -21,14 +21,14 @@ def run(body: str, **streams: object) -> subprocess.CompletedProcess[str]:
     )  # type: ignore[call-overload, no-any-return]
 
 
-def test_a_command_that_did_its_work_ends_with_status_0() -> None:
+def test_a_successful_command_ends_with_status_0() -> None:
     done = run("print('done')")
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 def test_an_expected_error_is_one_sentence_and_status_1() -> None:
-    done = run("raise MissingInput('No experiment page at x: name one.')")
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "No experiment page at x: name one.\n")
+    done = run("raise MissingInput('No experiment config at x: name one.')")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "No experiment config at x: name one.\n")
 
 
 def test_a_bug_shows_its_traceback() -> None:
@@ -38,7 +38,7 @@ def test_a_bug_shows_its_traceback() -> None:
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_an_interrupted_command_says_how_to_go_on() -> None:
+def test_an_interrupted_command_says_how_to_continue() -> None:
     done = run("raise KeyboardInterrupt")
     assert (done.returncode, done.stderr) == (
         1,
@@ -58,7 +58,7 @@ def test_a_full_disk_is_one_sentence_that_names_the_file() -> None:
     ("number", "said"),
     [("EDQUOT", "The quota of disk space"), ("EROFS", "The disk is read-only"), ("EACCES", "Permission is denied")],
 )
-def test_where_nothing_can_be_written_one_sentence_names_the_file(number: str, said: str) -> None:
+def test_an_unwritable_file_is_named_in_one_sentence(number: str, said: str) -> None:
     done = run(f"raise OSError(errno.{number}, 'No', 'runs/toy/report.md')")
     assert done.returncode == 1
     assert done.stderr.startswith(f"{said}")
@@ -78,7 +78,7 @@ def test_output_into_a_full_disk_is_one_sentence_even_when_it_is_buffered() -> N
 
 
 @pytest.mark.parametrize("body", ["print('a')", "print('a', flush=True)", "print('a' * 10**6)"])
-def test_a_reader_that_has_gone_is_told_nothing(body: str) -> None:
+def test_a_closed_pipe_causes_no_message(body: str) -> None:
     reading = subprocess.Popen(["true"], stdin=subprocess.PIPE)
     reading.wait()
     done = run(body, stdout=reading.stdin)
@@ -87,7 +87,7 @@ def test_a_reader_that_has_gone_is_told_nothing(body: str) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_every_error_is_in_the_drawn_tree_and_also_one_of_pythons_own() -> None:
+def test_every_error_is_in_the_documented_tree_and_also_a_builtin_error() -> None:
     ours = [
         kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.RetroformerError)
     ]

@@ -1,4 +1,4 @@
-"""Each unit of work is done once, charged once, and tried again where the infrastructure spoiled it."""
+"""Test that each unit of work is done once, charged once, and retried if the infrastructure failed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from retroformer.config import Collect, Loop
 from retroformer.errors import BudgetExhausted
 from retroformer.experience import Budget, Experience
+from retroformer.experiment.sections.collect import Collect
+from retroformer.experiment.sections.loop import Loop
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.rating import rated_reflections
@@ -37,7 +38,7 @@ def experience(
     slots: int = 8,
     budget: Budget | None = None,
     retries: int = 2,
-    told: list[str] | None = None,
+    events: list[str] | None = None,
     **more: Any,
 ) -> Experience:
     return Experience(
@@ -49,7 +50,7 @@ def experience(
         seed,
         budget or Budget(Collect(), Usage),
         slots=asyncio.Semaphore(slots),
-        told=(told if told is not None else []).append,
+        on_event=(events if events is not None else []).append,
         **more,
     )
 
@@ -62,30 +63,30 @@ def improve(made: Experience, candidates: int = 2, *names: str) -> None:
 
 
 def outcomes(store: Store, arm: str = "collect") -> list[tuple[int, int, str]]:
-    return [(key.trial, key.candidate, one.outcome.value) for key, one in store.trajectories(arm).items()]
+    return [(key.trial, key.candidate, trajectory.outcome.value) for key, trajectory in store.trajectories(arm).items()]
 
 
-def test_a_failure_buys_a_pair_and_both_retries_are_stored(store: Store) -> None:
+def test_a_failure_gets_a_pair_of_reflections_and_both_retries_are_stored(store: Store) -> None:
     improve(experience(store))
     assert outcomes(store) == [(0, 0, "failure"), (1, 0, "success"), (1, 1, "success")]
-    assert [one.rating for one in rated_reflections(store, "collect")] == [1.0, 1.0]
+    assert [reflection.rating for reflection in rated_reflections(store, "collect")] == [1.0, 1.0]
 
 
-def test_what_is_stored_is_never_made_again(store: Store) -> None:
+def test_stored_work_is_never_repeated(store: Store) -> None:
     school, teacher = School(), Teacher()
     improve(experience(store, school, teacher))
     improve(experience(store, school, teacher))
     assert (school.opened, teacher.calls) == (3, 2)
 
 
-def test_a_missing_fact_in_the_middle_is_the_only_one_made(store: Store, tmp_path: Path) -> None:
+def test_only_a_missing_fact_in_the_middle_is_made(store: Store, tmp_path: Path) -> None:
     improve(experience(store))
     short = Store(f"sqlite:///{tmp_path / 'short.db'}", "riddles")
     for key, trajectory in store.trajectories("collect").items():
         if (key.trial, key.candidate) != (1, 1):
             short.add_trajectory(key, trajectory)
-    for one in store.reflections("collect"):
-        short.add_reflection(one.key, one.previous_candidate, one.reflection)
+    for stored in store.reflections("collect"):
+        short.add_reflection(stored.key, stored.previous_candidate, stored.reflection)
     school, teacher = School(), Teacher()
     improve(experience(short, school, teacher))
     assert (school.opened, teacher.calls) == (1, 0)
@@ -93,25 +94,25 @@ def test_a_missing_fact_in_the_middle_is_the_only_one_made(store: Store, tmp_pat
     short.close()
 
 
-def test_a_spoiled_attempt_is_tried_again_and_counted(store: Store) -> None:
-    school, told = School(broken=2), list[str]()
-    improve(experience(store, school, told=told))
+def test_an_invalid_attempt_is_retried_and_counted(store: Store) -> None:
+    school, events = School(broken=2), list[str]()
+    improve(experience(store, school, events=events))
     assert outcomes(store)[0] == (0, 0, "failure")
     assert store.invalid_causes("collect") == ["The school is closed."] * 2
     assert school.opened == 2 + 3
 
 
-def test_an_attempt_that_stays_spoiled_is_left_for_the_next_run(store: Store) -> None:
-    told = list[str]()
-    improve(experience(store, School(broken=99), told=told))
+def test_an_attempt_that_stays_invalid_is_left_for_the_next_run(store: Store) -> None:
+    events = list[str]()
+    improve(experience(store, School(broken=99), events=events))
     assert outcomes(store) == []
     assert len(store.invalid_causes("collect")) == 3
-    assert told == ["invalid"]
+    assert events == ["invalid"]
     improve(experience(store))
     assert outcomes(store) == [(0, 0, "failure"), (1, 0, "success"), (1, 1, "success")]
 
 
-def test_advice_that_could_not_be_had_at_once_is_asked_for_again(store: Store) -> None:
+def test_a_failed_reflection_is_retried(store: Store) -> None:
     teacher = Teacher(lambda call: "Say Paris." if call >= 2 else None)
     improve(experience(store, teacher=teacher), 1)
     assert teacher.calls == 3
@@ -119,7 +120,7 @@ def test_advice_that_could_not_be_had_at_once_is_asked_for_again(store: Store) -
     assert len(store.invalid_causes("collect")) == 2
 
 
-def test_advice_that_cannot_be_had_leaves_the_task_unrated_and_returns_no_zero(store: Store) -> None:
+def test_missing_advice_leaves_the_task_unrated_and_is_not_a_return_of_0(store: Store) -> None:
     improve(experience(store, teacher=Teacher(lambda call: None)), 1)
     assert outcomes(store) == [(0, 0, "failure")]
     assert store.reflections("collect") == []
@@ -127,7 +128,7 @@ def test_advice_that_cannot_be_had_leaves_the_task_unrated_and_returns_no_zero(s
     assert len(store.invalid_causes("collect")) == 3
 
 
-def test_a_retried_reflection_is_drawn_with_its_own_seed_again(store: Store) -> None:
+def test_a_retried_reflection_keeps_its_seed(store: Store) -> None:
     teacher = Teacher(lambda call: "Say Paris." if call == 1 else None)
     improve(experience(store, teacher=teacher), 1)
     assert teacher.seeds[0] == teacher.seeds[1]
@@ -145,7 +146,7 @@ def test_candidates_tasks_and_experiments_draw_with_different_seeds_and_arms_wit
 
 
 class ActorThatNotesItsSeeds:
-    """Answers wrongly."""
+    """Actor that answers wrongly and records its seeds."""
 
     def __init__(self) -> None:
         self.seeds: list[int] = []
@@ -155,7 +156,7 @@ class ActorThatNotesItsSeeds:
         return Move(action="Lyon")
 
 
-def test_every_attempt_acts_with_a_seed_of_its_own_and_arms_with_the_same(store: Store) -> None:
+def test_every_attempt_has_its_own_seed_and_arms_share_it(store: Store) -> None:
     seeds: dict[str, list[int]] = {}
     for arm, seed in (("a", 0), ("b", 0), ("c", 1)):
         actor = ActorThatNotesItsSeeds()
@@ -170,7 +171,7 @@ def test_repeats_play_the_same_advice_several_times_but_trial_0_once(store: Stor
     school, teacher = School(), Teacher()
     improve(experience(store, school, teacher, repeats=3), 2)
     assert (school.opened, teacher.calls) == (1 + 2 * 3, 2)
-    assert all(len(one.returns_after) == 3 for one in rated_reflections(store, "collect"))
+    assert all(len(reflection.returns_after) == 3 for reflection in rated_reflections(store, "collect"))
 
 
 def test_arms_share_the_first_trial_and_nothing_else(store: Store) -> None:
@@ -181,7 +182,7 @@ def test_arms_share_the_first_trial_and_nothing_else(store: Store) -> None:
 
 
 class SchoolThatFills(School):
-    """Its first lessons last until three are given at once, and then a little longer."""
+    """School whose first lessons last until three run at once, and then a little longer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +206,7 @@ def test_no_more_episodes_are_open_than_there_are_slots(store: Store) -> None:
     assert school.opened == 8 * 5
 
 
-def test_where_somebody_else_stored_the_attempt_first_theirs_counts(store: Store) -> None:
+def test_an_attempt_that_another_process_stored_first_counts(store: Store) -> None:
     key = Key(arm="collect", task_id=CAPITAL.id)
     made = experience(store)
     advised = asyncio.run(made.trajectory(CAPITAL, Memory(reflections=("Paris",)), key))
@@ -213,7 +214,7 @@ def test_where_somebody_else_stored_the_attempt_first_theirs_counts(store: Store
     assert asyncio.run(made.trajectory(CAPITAL, Memory(), key)) == advised
 
 
-def test_a_spent_budget_stops_before_the_next_unit_and_keeps_what_is_in_flight(store: Store) -> None:
+def test_a_spent_budget_stops_before_the_next_unit_and_keeps_units_in_flight(store: Store) -> None:
     # A rollout costs 110 tokens: trial 0 spends 110, the two reflections 220 more, and then 330 >= 300.
     with pytest.raises(BudgetExhausted, match=r"300 tokens is spent \(330\).*collect.tokens"):
         improve(experience(store, slots=2, budget=Budget(Collect(tokens=300), lambda: store.usage("collect"))))
@@ -222,7 +223,7 @@ def test_a_spent_budget_stops_before_the_next_unit_and_keeps_what_is_in_flight(s
 
 
 class PatientActor:
-    """Answers wrongly, and takes its time from the second attempt on."""
+    """Actor that answers wrongly, and slowly from the second attempt on."""
 
     def __init__(self) -> None:
         self.begun = self.ended = 0
@@ -246,7 +247,7 @@ def test_repeats_that_are_in_flight_when_the_budget_ends_are_finished_and_kept(s
     assert outcomes(store) == [(0, 0, "failure"), (1, 0, "failure")]
 
 
-def test_the_budget_knows_what_earlier_runs_spent(store: Store) -> None:
+def test_the_budget_includes_the_usage_of_earlier_runs(store: Store) -> None:
     improve(experience(store))
     assert store.usage("collect") == Usage(calls=5, prompt_tokens=500, completion_tokens=50, dollars=2.5)
     with pytest.raises(BudgetExhausted, match=r"2.5 dollars is spent \(2.5\).*collect.dollars"):
@@ -255,11 +256,11 @@ def test_the_budget_knows_what_earlier_runs_spent(store: Store) -> None:
         )
 
 
-def test_a_spent_budget_does_not_stop_what_costs_nothing(store: Store) -> None:
+def test_a_spent_budget_does_not_stop_stored_work(store: Store) -> None:
     improve(experience(store))
     improve(experience(store, budget=Budget(Collect(tokens=1), lambda: store.usage("collect"))))
     assert len(outcomes(store)) == 3
 
 
-def test_a_budget_without_limits_is_endless() -> None:
+def test_a_budget_without_limits_is_never_spent() -> None:
     Budget(Collect(), lambda: Usage(calls=1, prompt_tokens=10**12, dollars=1e9)).check()

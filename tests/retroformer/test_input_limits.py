@@ -1,4 +1,4 @@
-"""What a user names is refused in one sentence, at once and in little memory, whatever is in it."""
+"""Test that a bad file of a user is refused in one sentence, quickly and in little memory, whatever it contains."""
 
 import json
 import lzma
@@ -12,12 +12,12 @@ import pytest
 import zstandard
 
 from retroformer.__main__ import main
-from retroformer.config_file import load
-from retroformer.environments import taskset
-from retroformer.environments.alfworld.engine import Engine
-from retroformer.environments.alfworld.generated import GeneratedGames
-from retroformer.environments.sections import Alfworld
+from retroformer.environments.alfworld.game.engine import GameEngine
+from retroformer.environments.alfworld.game.generated import GeneratedGames
+from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.registry import taskset
 from retroformer.errors import EnvironmentFailure, RetroformerError
+from retroformer.experiment.file import load
 from retroformer.prompts import load_pack
 from tests.support.refused import refusal
 
@@ -27,14 +27,14 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-def listed(folder: Path, page: str) -> str:
-    """How listing the tasks of this config is refused, in a process with little memory."""
-    (folder / "page.yaml").write_text(page)
-    return refusal("retroformer", "play", "page.yaml", "--list", cwd=folder)
+def listed(folder: Path, config: str) -> str:
+    """Return the refusal when a process with little memory lists the tasks of this config."""
+    (folder / "config.yaml").write_text(config)
+    return refusal("retroformer", "play", "config.yaml", "--list", cwd=folder)
 
 
 def refused(command: Callable[[], object]) -> str:
-    """The one sentence that this raises."""
+    """Return the sentence of the error that this raises."""
     with pytest.raises(RetroformerError) as error:
         command()
     assert "\n" not in str(error.value)
@@ -43,41 +43,41 @@ def refused(command: Callable[[], object]) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where commands run, with a cache of its own."""
+    """Return a folder to run commands in, with its own cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RETROFORMER_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
-def listing(page: str, *overrides: str) -> str:
-    """As `listed`, in this process."""
-    Path("page.yaml").write_text(page)
-    return refused(lambda: main(["play", "page.yaml", "--list", *overrides]))
+def listing(config: str, *overrides: str) -> str:
+    """Return the same as `listed`, in this process."""
+    Path("config.yaml").write_text(config)
+    return refused(lambda: main(["play", "config.yaml", "--list", *overrides]))
 
 
-def test_ten_lines_that_stand_for_ten_billion_values_are_refused_at_once(tmp_path: Path) -> None:
-    assert "page.yaml is refused: in line 5 it has more than 100000 values, aliases expanded" in listed(
+def test_ten_lines_that_expand_to_ten_billion_values_are_refused_at_once(tmp_path: Path) -> None:
+    assert "config.yaml is refused: in line 5 it has more than 100000 values, aliases expanded" in listed(
         tmp_path, LAUGHS
     )
 
 
 @pytest.mark.parametrize(
-    ("page", "said"),
+    ("config", "said"),
     [
-        (SMALLEST + "eval: &eval {arms: *eval}\n", "page.yaml is refused: in line 3 it has an alias"),
-        (SMALLEST + f"train: {'[' * 900}{']' * 900}\n", "page.yaml is refused: in line 3 it has more than 50 levels"),
-        ("run: 2001-13-45\n", "page.yaml is not a YAML file: '2001-13-45' is no timestamp (month must be in 1..12)"),
-        (SMALLEST + "seed: !!int abc\n", "page.yaml is not a YAML file: 'abc' is no int"),
-        (SMALLEST + "#" * (1 << 20), "page.yaml is not a YAML file: page.yaml holds more than 1 MiB"),
-        (SMALLEST + 'store: "\\ud800"\n', "half of a surrogate pair is no character"),
+        (SMALLEST + "eval: &eval {arms: *eval}\n", "config.yaml is refused: in line 3 it has an alias"),
+        (SMALLEST + f"train: {'[' * 900}{']' * 900}\n", "config.yaml is refused: in line 3 it has more than 50 levels"),
+        ("run: 2001-13-45\n", "config.yaml is not a YAML file: '2001-13-45' is no timestamp (month must be in 1..12)"),
+        (SMALLEST + "seed: !!int abc\n", "config.yaml is not a YAML file: 'abc' is no int"),
+        (SMALLEST + "#" * (1 << 20), "config.yaml is not a YAML file: config.yaml holds more than 1 MiB"),
+        (SMALLEST + 'store: "\\ud800"\n', "half of a surrogate pair is not a character"),
     ],
     ids=["itself", "brackets", "date", "int", "long", "surrogate"],
 )
-def test_a_config_beyond_the_limits_is_refused(folder: Path, page: str, said: str) -> None:
-    assert said in listing(page)
+def test_a_config_beyond_the_limits_is_refused(folder: Path, config: str, said: str) -> None:
+    assert said in listing(config)
 
 
-def test_a_config_is_a_regular_file_in_utf_8(folder: Path) -> None:
+def test_a_config_must_be_a_regular_file_in_utf_8(folder: Path) -> None:
     os.mkfifo("fifo.yaml")
     assert "is a FIFO" in refused(lambda: load(Path("fifo.yaml")))
     Path("latin.yaml").write_bytes(b"run: toy\n# \xe9\n")
@@ -99,15 +99,15 @@ def test_an_override_beyond_the_limits_is_refused(folder: Path, override: str, s
     assert said in listing(SMALLEST, override)
 
 
-def test_an_override_that_is_no_value_of_yaml_is_a_text(folder: Path) -> None:
-    Path("page.yaml").write_text(SMALLEST)
-    assert load(Path("page.yaml"), ["run=2001-13-45"]).run == "2001-13-45"
+def test_an_override_that_is_not_a_yaml_value_is_a_text(folder: Path) -> None:
+    Path("config.yaml").write_text(SMALLEST)
+    assert load(Path("config.yaml"), ["run=2001-13-45"]).run == "2001-13-45"
     with pytest.raises(RetroformerError, match=r"seed: .*valid integer.* Found '!!int abc'\."):
-        load(Path("page.yaml"), ["seed=!!int abc"])
+        load(Path("config.yaml"), ["seed=!!int abc"])
 
 
 def pack_of(folder: Path, *members: tuple[tarfile.TarInfo, int]) -> None:
-    """Write `train.tar.zst` with these members, each so many zeros long."""
+    """Write `train.tar.zst` with these members, each as many zeros long as given."""
     with (folder / "train.tar.zst").open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as packed:
         for member, length in members:
             member.size = length
@@ -122,7 +122,7 @@ def game(name: str = "pick_and_place_simple-Mug-None-Desk-308/trial_1/game.tw-pd
 
 
 def header() -> tarfile.TarInfo:
-    """A member that tells of the next one, which tarfile reads into memory at once."""
+    """Return a member that describes the next one, which tarfile reads into memory as a whole."""
     member = tarfile.TarInfo("pax")
     member.type = tarfile.XHDTYPE
     return member
@@ -146,7 +146,7 @@ def test_a_pack_that_decompresses_to_gigabytes_is_refused(tmp_path: Path, member
     assert said in listed(tmp_path, RELEASED)
 
 
-def test_a_link_or_a_fifo_in_a_pack_is_no_game(folder: Path) -> None:
+def test_a_link_or_a_fifo_in_a_pack_is_not_a_game(folder: Path) -> None:
     link, fifo = game(), game()
     link.type, link.linkname, fifo.type = tarfile.SYMTYPE, "/etc/passwd", tarfile.FIFOTYPE
     pack_of(folder, (link, 0), (fifo, 0))
@@ -158,11 +158,11 @@ def test_a_game_file_that_is_damaged_is_refused(folder: Path) -> None:
     task = "pick_and_place_simple-Mug-None-Desk-308/trial_1"
     Path("train", task).mkdir(parents=True)
     file = Path("train", task, "game.tw-pddl")
-    Path("page.yaml").write_text(RELEASED)
+    Path("config.yaml").write_text(RELEASED)
 
     def played(content: bytes) -> str:
         file.write_bytes(content)
-        return refused(lambda: main(["play", "page.yaml", "--task", task]))
+        return refused(lambda: main(["play", "config.yaml", "--task", task]))
 
     assert "is broken: The game file is nested deeper than 50 levels" in played(b"[" * 5000 + b"]" * 5000)
     assert "is broken: The game file holds half of a surrogate pair" in played(b'{"grammar": "\\ud800"}')
@@ -170,7 +170,7 @@ def test_a_game_file_that_is_damaged_is_refused(folder: Path) -> None:
     assert "a text of the game is not a string" in played(json.dumps(texts).encode())
     with file.open("wb") as sparse:
         sparse.truncate(3 << 30)
-    said = refusal("retroformer", "play", "page.yaml", "--task", task, cwd=folder)
+    said = refusal("retroformer", "play", "config.yaml", "--task", task, cwd=folder)
     assert "is broken: " in said
     assert "game.tw-pddl holds more than 4 MiB" in said
 
@@ -189,13 +189,13 @@ def test_a_game_file_that_is_damaged_is_refused(folder: Path) -> None:
     ],
     ids=["brackets", "shape", "itself", "doubling"],
 )
-def test_a_game_whose_grammar_has_no_end_is_refused(folder: Path, rules: dict[str, Any], said: str) -> None:
+def test_a_game_with_an_endless_grammar_is_refused(folder: Path, rules: dict[str, Any], said: str) -> None:
     pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
     source = GeneratedGames(Alfworld(source="generated", receptacles=6), 0)
     made = source.game(source.tasks()[0])
     text = rules["intro"] if isinstance(rules["intro"], str) else json.dumps(rules)
     with pytest.raises(EnvironmentFailure, match=said):
-        Engine().start(made._replace(grammar=f'grammar :: """{text}""";'))
+        GameEngine().start(made._replace(grammar=f'grammar :: """{text}""";'))
 
 
 HOTPOTQA = "run: toy\nenvironment: {name: hotpotqa, data: ., split: all, context: true}\n"
@@ -203,7 +203,7 @@ QUESTION = {"id": "a", "question": "Where?", "answer": "Bergen", "supporting_fac
 
 
 def zeros(path: Path) -> None:
-    """A line that takes no room on the disk and 2 GiB in memory, as bytes and as text."""
+    """Write a line that takes no space on the disk and 2 GiB in memory, as bytes and as text."""
     with path.open("wb") as file:
         file.truncate(640 << 20)
 
@@ -235,7 +235,7 @@ def test_a_question_that_cannot_be_asked_is_refused_with_its_line(folder: Path, 
 @pytest.mark.parametrize(
     ("splits", "said"),
     [
-        ('{"one": [["a"]]}', "splits.json is JSON of another shape ('one' lists what is no id)"),
+        ('{"one": [["a"]]}', "splits.json is JSON of another shape ('one' contains something that is not an id)"),
         ("[]", "splits.json is JSON of another shape (list)"),
         ("[" * 5000 + "]" * 5000, "splits.json is nested deeper than 50 levels"),
         ("{", "splits.json is not JSON (Expecting property name enclosed in double quotes at column 2)"),
@@ -250,7 +250,7 @@ def test_splits_of_another_shape_are_refused(folder: Path, splits: str, said: st
 WEBSHOP = "run: toy\nenvironment: {name: webshop, data: .}\n"
 
 
-def test_a_file_of_webshop_is_regular_and_its_entries_are_bounded(folder: Path) -> None:
+def test_a_file_of_webshop_must_be_regular_and_its_entries_are_bounded(folder: Path) -> None:
     products, attributes = Path("items_shuffle.json"), Path("items_ins_v2.json")
     attributes.write_text("{}")
     os.mkfifo(products)
@@ -309,9 +309,9 @@ def test_a_prompt_pack_beyond_the_limits_is_refused(folder: Path) -> None:
 
 def test_actions_are_lines_of_utf_8_within_a_limit(tmp_path: Path) -> None:
     pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
-    (tmp_path / "page.yaml").write_text(SMALLEST)
+    (tmp_path / "config.yaml").write_text(SMALLEST)
     task = taskset(Alfworld(source="generated")).tasks()[0].id
-    play = ("retroformer", "play", "page.yaml", "--task", task)
+    play = ("retroformer", "play", "config.yaml", "--task", task)
     said = refusal(*play, cwd=tmp_path, stdin=b"look\n\xff\n")
     assert said == "Line 2 of standard input is not UTF-8: send it in that encoding."
     said = refusal(*play, cwd=tmp_path, stdin=b"look\n" + b"x" * (3 << 20))

@@ -1,4 +1,4 @@
-"""The store from the event loop: it never waits there, and after a failure nothing is asked or written any more."""
+"""Test that the event loop never waits for the store, and that nothing is read or written after a failure."""
 
 import asyncio
 import threading
@@ -24,19 +24,19 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield made
 
 
-def test_the_event_loop_goes_on_while_the_store_is_asked(ledger: Ledger) -> None:
+def test_the_event_loop_runs_while_the_store_is_queried(ledger: Ledger) -> None:
     answered = threading.Event()
 
     async def ask_and_answer() -> bool:
         asked = asyncio.create_task(ledger.ask(answered.wait, 30.0))
         await asyncio.sleep(0)
-        answered.set()  # On an event loop that waits for the answer this line would never come.
+        answered.set()  # An event loop that waits for the answer would never reach this line.
         return await asked
 
     assert asyncio.run(ask_and_answer())
 
 
-def test_facts_that_come_while_a_transaction_runs_are_stored_together(ledger: Ledger) -> None:
+def test_facts_that_arrive_while_a_transaction_runs_are_stored_together(ledger: Ledger) -> None:
     async def keep_many() -> list[object]:
         facts = [NewTrajectory(KEY.model_copy(update={"repeat": number}), attempt_at()) for number in range(300)]
         return list(await asyncio.gather(*(ledger.keep_trajectory(fact) for fact in facts)))
@@ -50,7 +50,28 @@ def test_facts_that_come_while_a_transaction_runs_are_stored_together(ledger: Le
     assert ledger.store.usage("collect").calls == 300
 
 
-def test_after_a_refusal_nothing_is_asked_or_written(ledger: Ledger, tmp_path: Path) -> None:
+def test_facts_of_interrupted_callers_are_stored(ledger: Ledger) -> None:
+    async def interrupt() -> None:
+        busy = threading.Event()
+        asked = asyncio.create_task(ledger.ask(busy.wait, 30.0))
+        facts = [NewTrajectory(KEY.model_copy(update={"repeat": number}), attempt_at()) for number in range(300)]
+        keeping = [asyncio.create_task(ledger.keep_trajectory(fact)) for fact in facts]
+        await asyncio.sleep(0)
+        for task in keeping:
+            task.cancel()
+        busy.set()
+        await ledger.settle()
+        ledger.close()
+        assert await asked
+        assert all(
+            isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*keeping, return_exceptions=True)
+        )
+
+    asyncio.run(interrupt())
+    assert ledger.store.usage("collect").calls == 300
+
+
+def test_after_a_permanent_error_nothing_is_read_or_written(ledger: Ledger, tmp_path: Path) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")) as other:
         other.declare("collect", {"seed": 1})
         other.add_trajectory(KEY, attempt_at())
@@ -73,7 +94,7 @@ def test_after_a_refusal_nothing_is_asked_or_written(ledger: Ledger, tmp_path: P
     assert ledger.store.invalid_count("collect") == 0
 
 
-def test_a_question_that_fails_for_its_own_reasons_stops_nobody(ledger: Ledger) -> None:
+def test_a_query_that_fails_by_itself_stops_no_other(ledger: Ledger) -> None:
     def fail() -> None:
         raise KeyError("a bug")
 
@@ -85,14 +106,14 @@ def test_a_question_that_fails_for_its_own_reasons_stops_nobody(ledger: Ledger) 
     assert asyncio.run(go_on()) == 0
 
 
-def test_a_database_that_is_gone_is_the_error_of_everything_that_waits(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_lost_database_fails_everything_that_waits(ledger: Ledger, tmp_path: Path) -> None:
     for path in tmp_path.glob("experience.db*"):
         path.write_bytes(b"no database " * 1000)
 
     async def go_on() -> None:
         facts = [NewTrajectory(KEY.model_copy(update={"repeat": number}), attempt_at()) for number in range(5)]
         ended = await asyncio.gather(*(ledger.keep_trajectory(fact) for fact in facts), return_exceptions=True)
-        assert all(isinstance(one, StoreError) for one in ended)
+        assert all(isinstance(error, StoreError) for error in ended)
         with pytest.raises(StoreError):
             await ledger.ask(ledger.store.attempt_count, "collect")
 

@@ -1,4 +1,4 @@
-"""The facts of a run leave it and come back unchanged."""
+"""Test that the facts of a run are unchanged after export and import."""
 
 import json
 import math
@@ -11,18 +11,18 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from retroformer.config import Experiment
-from retroformer.environments.sections import Alfworld
+from retroformer.environments.alfworld.section import Alfworld
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.storage import open_store
 from retroformer.parquet import export_run, import_run
 from retroformer.rating import rated_reflections
 from retroformer.records import Author, Ending, Key, Message, Outcome, Reflection, Step, Task, Trajectory
-from retroformer.store import open_store
 
 BEFORE, AFTER = (Key(arm="collect", task_id="mug", trial=trial) for trial in (0, 1))
 
 
-def page(run: str) -> Experiment:
+def config(run: str) -> Experiment:
     return Experiment(run=run, environment=Alfworld(name="alfworld"))
 
 
@@ -39,7 +39,7 @@ def attempt(reward: float) -> Trajectory:
 @pytest.fixture
 def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Experiment]:
     monkeypatch.chdir(tmp_path)
-    store = open_store(page("one"))
+    store = open_store(config("one"))
     store.add_trajectory(BEFORE, attempt(0.0))
     advice = Reflection(
         text="Look in shelf 1.",
@@ -49,16 +49,18 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exper
     store.add_reflection(AFTER, 0, advice)
     store.add_trajectory(AFTER, attempt(1.0))
     store.close()
-    return page("one")
+    return config("one")
 
 
-def test_what_was_exported_is_imported_with_its_ratings(collected: Experiment, tmp_path: Path) -> None:
+def test_exported_facts_are_imported_with_their_ratings(collected: Experiment, tmp_path: Path) -> None:
     assert export_run(collected, tmp_path / "out").startswith("2 trajectories and 1 reflections")
-    import_run(page("two"), tmp_path / "out")
-    there, here = open_store(page("one")), open_store(page("two"))
+    import_run(config("two"), tmp_path / "out")
+    there, here = open_store(config("one")), open_store(config("two"))
     assert here.trajectories("collect") == there.trajectories("collect")
-    assert [one[:3] for one in here.reflections("collect")] == [one[:3] for one in there.reflections("collect")]
-    assert [one.rating for one in rated_reflections(here, "collect")] == [1.0]
+    assert [stored[:3] for stored in here.reflections("collect")] == [
+        stored[:3] for stored in there.reflections("collect")
+    ]
+    assert [reflection.rating for reflection in rated_reflections(here, "collect")] == [1.0]
     there.close()
     here.close()
 
@@ -71,7 +73,7 @@ def test_importing_twice_changes_nothing(collected: Experiment, tmp_path: Path) 
     store.close()
 
 
-def test_other_tools_see_the_rating_beside_the_text(collected: Experiment, tmp_path: Path) -> None:
+def test_other_tools_can_read_the_rating_beside_the_text(collected: Experiment, tmp_path: Path) -> None:
     import pyarrow.parquet
 
     export_run(collected, tmp_path / "out")
@@ -79,15 +81,15 @@ def test_other_tools_see_the_rating_beside_the_text(collected: Experiment, tmp_p
     assert (row["text"], row["rating"], row["task_id"], row["trial"]) == ("Look in shelf 1.", 1.0, "mug", 1)
 
 
-def test_an_empty_run_and_a_strange_file_get_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_run_and_a_foreign_file_get_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingInput, match="No facts of the run 'empty'"):
-        export_run(page("empty"), tmp_path / "out")
+        export_run(config("empty"), tmp_path / "out")
     with pytest.raises(MissingInput, match=r"trajectories\.parquet"):
-        import_run(page("empty"), tmp_path / "nowhere")
+        import_run(config("empty"), tmp_path / "nowhere")
     (tmp_path / "trajectories.parquet").write_text("not parquet")
     with pytest.raises(ConfigError, match="not an export"):
-        import_run(page("empty"), tmp_path)
+        import_run(config("empty"), tmp_path)
 
 
 Change = Callable[[dict[str, Any]], None]
@@ -154,8 +156,8 @@ def test_a_fact_that_cannot_be_true_is_refused_with_its_place_and_nothing_is_imp
     export_run(collected, tmp_path / "out")
     rewrite(tmp_path / "out" / f"{file}.parquet", change, number)
     with pytest.raises(ConfigError, match=rf"{file}\.parquet, {sentence}"):
-        import_run(page("two"), tmp_path / "out")
-    with closing(open_store(page("two"))) as store:
+        import_run(config("two"), tmp_path / "out")
+    with closing(open_store(config("two"))) as store:
         assert store.arms() == []
         assert store.accounts() == {}
 
@@ -163,10 +165,10 @@ def test_a_fact_that_cannot_be_true_is_refused_with_its_place_and_nothing_is_imp
 def test_conditions_that_were_changed_in_a_file_are_refused(collected: Experiment, tmp_path: Path) -> None:
     import pyarrow.parquet
 
-    with closing(open_store(page("bound"))) as store:
+    with closing(open_store(config("bound"))) as store:
         store.declare("collect", {"seed": 1})
         store.add_trajectory(BEFORE, attempt(0.0))
-    export_run(page("bound"), tmp_path / "out")
+    export_run(config("bound"), tmp_path / "out")
     path = tmp_path / "out" / "trajectories.parquet"
     table = pyarrow.parquet.read_table(path)
     for metadata, sentence in (
@@ -177,32 +179,34 @@ def test_conditions_that_were_changed_in_a_file_are_refused(collected: Experimen
         changed = table.replace_schema_metadata({b"retroformer.conditions": metadata} if metadata else None)
         pyarrow.parquet.write_table(changed, path)
         with pytest.raises(ConfigError, match=sentence):
-            import_run(page("two"), tmp_path / "out")
+            import_run(config("two"), tmp_path / "out")
 
 
 def test_imported_facts_keep_their_conditions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with closing(open_store(page("bound"))) as store:
+    with closing(open_store(config("bound"))) as store:
         store.declare("collect", {"seed": 1})
         store.add_trajectory(BEFORE, attempt(0.0))
-    export_run(page("bound"), tmp_path / "out")
-    assert import_run(page("two"), tmp_path / "out").endswith("1 of them new")
-    assert import_run(page("two"), tmp_path / "out").endswith("0 of them new")
-    with closing(open_store(page("two"))) as store:
+    export_run(config("bound"), tmp_path / "out")
+    assert import_run(config("two"), tmp_path / "out").endswith("1 of them new")
+    assert import_run(config("two"), tmp_path / "out").endswith("0 of them new")
+    with closing(open_store(config("two"))) as store:
         assert store.conditions("collect") == {"seed": 1}
         with pytest.raises(ConfigError, match="seed=1, not 2"):
             store.declare("collect", {"seed": 2})
 
 
-def test_a_run_with_facts_of_other_conditions_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_facts_of_other_conditions_accepts_no_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for run, seed in (("bound", 1), ("two", 2)):
-        with closing(open_store(page(run))) as store:
+        with closing(open_store(config(run))) as store:
             store.declare("collect", {"seed": seed})
             store.add_trajectory(BEFORE, attempt(0.0))
-    export_run(page("bound"), tmp_path / "out")
+    export_run(config("bound"), tmp_path / "out")
     with pytest.raises(ConfigError, match="seed=2, not 1"):
-        import_run(page("two"), tmp_path / "out")
+        import_run(config("two"), tmp_path / "out")
 
 
 def test_credentials_that_an_earlier_version_stored_are_not_exported(collected: Experiment, tmp_path: Path) -> None:
@@ -226,7 +230,7 @@ def test_a_file_without_a_column_is_refused(collected: Experiment, tmp_path: Pat
     for name in ("conditions_sha256", "record", "task_id"):
         pyarrow.parquet.write_table(table.drop_columns([name]), path)
         with pytest.raises(ConfigError, match=rf"row 1, {name}: "):
-            import_run(page("two"), tmp_path / "out")
+            import_run(config("two"), tmp_path / "out")
 
 
 def test_an_export_of_facts_that_were_changed_by_hand_is_refused(collected: Experiment, tmp_path: Path) -> None:

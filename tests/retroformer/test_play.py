@@ -1,4 +1,4 @@
-"""Playing by hand: the same environment that rollouts use, through standard input and output."""
+"""Tests of play by hand: the same environment that rollouts use, through standard input and output."""
 
 import json
 import subprocess
@@ -7,50 +7,53 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments import alfworld, taskset
-from retroformer.environments.sections import Alfworld
+from retroformer.environments import alfworld
+from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.registry import taskset
 
 SECTION = Alfworld(name="alfworld", source="generated", max_steps=30)
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> str:
+def config(tmp_path: Path) -> str:
     path = tmp_path / "toy.yaml"
     path.write_text("run: toy\nenvironment: {name: alfworld, source: generated, max_steps: 30}\n")
     return str(path)
 
 
-def play(page: str, *arguments: str, actions: str = "") -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "retroformer", "play", page, *arguments]
-    return subprocess.run(command, input=actions, capture_output=True, text=True, timeout=60, cwd=Path(page).parent)
+def play(config: str, *arguments: str, actions: str = "") -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "retroformer", "play", config, *arguments]
+    return subprocess.run(command, input=actions, capture_output=True, text=True, timeout=60, cwd=Path(config).parent)
 
 
-def test_the_list_has_one_task_id_a_line_in_order(page: str) -> None:
-    done = play(page, "--list")
+def test_the_list_has_one_task_id_per_line_in_order(config: str) -> None:
+    done = play(config, "--list")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [task.id for task in taskset(SECTION).tasks()]
 
 
-def test_an_override_chooses_another_split(page: str) -> None:
-    lines = play(page, "environment.split=held_out", "--list").stdout.splitlines()
+def test_an_override_chooses_another_split(config: str) -> None:
+    lines = play(config, "environment.split=held_out", "--list").stdout.splitlines()
     assert lines
     assert all("held_out" in line for line in lines)
 
 
-def test_an_override_may_stand_after_the_options(page: str) -> None:
-    before = play(page, "environment.split=held_out", "--list").stdout
-    assert play(page, "--list", "environment.split=held_out").stdout == before
-    assert play(page, "--list", "held_out").returncode == 2
+def test_an_override_may_stand_after_the_options(config: str) -> None:
+    before = play(config, "environment.split=held_out", "--list").stdout
+    assert play(config, "--list", "environment.split=held_out").stdout == before
+    wrong = play(config, "--list", "held_out")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "'held_out'" in wrong.stderr
 
 
-def test_an_expert_wins_and_every_line_says_all_there_is_to_say(page: str) -> None:
+def test_an_expert_wins_and_every_json_line_is_complete(config: str) -> None:
     source = alfworld.taskset(SECTION)
     task = source.tasks()[3]
     plan = source.walkthrough(task)
-    done = play(page, "--task", task.id, "--jsonl", actions="\n".join(plan) + "\nlook\n")
+    done = play(config, "--task", task.id, "--jsonl", actions="\n".join(plan) + "\nlook\n")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0
-    assert [line["step"] for line in lines] == list(range(len(plan) + 1))  # Nothing is done after the end.
+    assert [line["step"] for line in lines] == list(range(len(plan) + 1))  # Actions after the end are ignored.
     assert [line["action"] for line in lines] == [None, *plan]
     assert {tuple(line) for line in lines} == {
         ("step", "action", "observation", "reward", "terminated", "truncated", "return")
@@ -61,63 +64,63 @@ def test_an_expert_wins_and_every_line_says_all_there_is_to_say(page: str) -> No
     assert (lines[-1]["return"], lines[-1]["truncated"]) == (1.0, False)
 
 
-def test_actions_may_end_before_the_episode_does(page: str) -> None:
+def test_actions_may_end_before_the_episode_does(config: str) -> None:
     task = taskset(SECTION).tasks()[0].id
-    done = play(page, "--task", task, actions="look\nxyzzy\n")
+    done = play(config, "--task", task, actions="look\nxyzzy\n")
     assert done.returncode == 0
     assert done.stdout.startswith("You are in the middle of a room.")
     assert done.stdout.endswith("Nothing happens.\n")
 
 
-def test_an_episode_that_takes_too_long_is_truncated_and_said_to_be(page: str) -> None:
+def test_an_episode_that_takes_too_long_is_reported_as_truncated(config: str) -> None:
     task = taskset(SECTION).tasks()[0].id
-    done = play(page, "environment.max_steps=2", "--task", task, actions="look\n" * 5)
+    done = play(config, "environment.max_steps=2", "--task", task, actions="look\n" * 5)
     assert done.stdout.endswith("\n[truncated, return 0]\n")
-    last = play(page, "environment.max_steps=2", "--task", task, "--jsonl", actions="look\n" * 5).stdout.splitlines()
+    last = play(config, "environment.max_steps=2", "--task", task, "--jsonl", actions="look\n" * 5).stdout.splitlines()
     assert len(last) == 1 + 2
     assert json.loads(last[-1])["truncated"] is True
 
 
-def test_actions_are_sent_as_they_are_typed(page: str) -> None:
+def test_actions_are_sent_as_they_are_typed(config: str) -> None:
     task = taskset(SECTION).tasks()[0].id
-    done = play(page, "--task", task, "--jsonl", actions="  Look \r\nthink: où?\n\n")
+    done = play(config, "--task", task, "--jsonl", actions="  Look \r\nthink: où?\n\n")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["action"] for line in lines] == [None, "  Look ", "think: où?", ""]
     assert lines[2]["observation"] == "OK."
 
 
-def test_an_unknown_task_is_answered_with_the_closest_one(page: str) -> None:
-    known = taskset(SECTION).tasks()[0].id
-    done = play(page, "--task", known[:-1])
+def test_the_error_for_an_unknown_task_names_the_closest_one(config: str) -> None:
+    task_id = taskset(SECTION).tasks()[0].id
+    done = play(config, "--task", task_id[:-1])
     assert done.returncode == 1
     assert done.stdout == ""
-    assert known[:-1] in done.stderr
-    assert known in done.stderr.replace(repr(known[:-1]), "")
+    assert task_id[:-1] in done.stderr
+    assert task_id in done.stderr.replace(repr(task_id[:-1]), "")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_task_or_the_list_must_be_asked_for(page: str) -> None:
-    done = play(page)
+def test_a_task_or_the_list_must_be_requested(config: str) -> None:
+    done = play(config)
     assert done.returncode == 2
     assert "--list" in done.stderr
 
 
-def test_a_misspelt_page_is_one_sentence(page: str) -> None:
-    done = play(page + "x", "--list")
+def test_a_misspelt_config_is_one_sentence(config: str) -> None:
+    done = play(config + "x", "--list")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("No experiment page at ")
+    assert done.stderr.startswith("No experiment config at ")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_reader_that_leaves_early_as_head_does_is_no_error(page: str) -> None:
+def test_a_reader_that_closes_the_pipe_early_is_no_error(config: str) -> None:
     listing = subprocess.Popen(
-        [sys.executable, "-m", "retroformer", "play", page, "--list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "retroformer", "play", config, "--list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert listing.stdout is not None
     assert listing.stderr is not None
     assert listing.stdout.readline().startswith(b"generated/train/")
     listing.stdout.close()
-    told = listing.stderr.read()
+    stderr = listing.stderr.read()
     listing.stderr.close()
     assert listing.wait(timeout=300) in (0, 1)
-    assert told == b""
+    assert stderr == b""

@@ -7,7 +7,7 @@ from retroformer.progress import LOG_SECONDS, line, tally
 
 
 class Clock:
-    """Tells the seconds it was set to."""
+    """Clock that returns the seconds it was set to."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -30,12 +30,12 @@ def test_a_log_gets_the_last_state_as_one_whole_line() -> None:
     title = "no reflection, frozen reflector, warm start, trained reflector"
     with tally(title, 240, console=console) as counts:
         for outcome in ("success", "failure", "failure", "reflections"):
-            counts.told(outcome)
+            counts.count(outcome)
         counts.advance()
     assert written(console) == [f"{title}  1/240  0:00  success 1  failure 2  invalid 0  reflections 1"]
 
 
-def test_a_log_gets_a_line_now_and_then() -> None:
+def test_a_log_gets_a_line_at_intervals() -> None:
     console, clock = a_log(), Clock()
     with line("train ppo", 10, 4, console=console, clock=clock) as progress:
         progress.show(5, "score +0.10")
@@ -54,7 +54,7 @@ def test_a_stage_that_fails_leaves_its_last_state_in_the_log() -> None:
     assert written(console) == ["collect  0/2  0:00"]
 
 
-def test_more_than_was_asked_for_counts_as_all() -> None:
+def test_more_units_than_the_total_count_as_the_total() -> None:
     console = a_log()
     with line("written advice", 40, console=console) as progress:
         progress.show(44, "")
@@ -65,9 +65,9 @@ def test_in_a_terminal_of_80_columns_nothing_is_cut_off() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     with tally("no reflection, frozen reflector, warm start, trained reflector", 240, console=console) as counts:
         for _ in range(120):
-            counts.told("success")
-            counts.told("failure")
-            counts.told("reflections")
+            counts.count("success")
+            counts.count("failure")
+            counts.count("reflections")
             counts.advance()
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
@@ -76,7 +76,7 @@ def test_in_a_terminal_of_80_columns_nothing_is_cut_off() -> None:
     assert "success 120  failure 120  invalid 0  reflections 120" in shown
 
 
-def test_without_a_console_it_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_console_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     with line("collect", 1) as progress:
         progress.show(1, "success 1")
     said = capsys.readouterr()

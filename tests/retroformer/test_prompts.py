@@ -1,31 +1,39 @@
-"""How a trajectory becomes a prompt: everything said is in it, and what is left out is said."""
+"""Test that a prompt contains the whole trajectory and marks what it leaves out."""
 
 from pathlib import Path
 
 import pytest
 
-from retroformer.config_file import load
+from retroformer.environments.alfworld.text.view import compact_reflection_prompt
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.file import load
+from retroformer.experiment.views import reflection_renderer
 from retroformer.prompts import (
-    Pack,
+    PromptPack,
     adaptation_prompt,
-    compact_reflection_prompt,
     judge_prompt,
     load_pack,
     react_prompt,
     reflection_prompt,
-    reflection_renderer,
     shorten,
 )
 from retroformer.protocols import Scene
 from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory
 
-PACK = Pack(
+PACK = PromptPack(
     act="Act in the house.",
     examples=("Thought 1: First.\nAction 1: go to desk 1\nObservation 1: A desk.", "Action 1: look\nAction 2: wait"),
     remember="Advice from before:",
     reflect="Say why it failed.",
     ask="Advice:",
+)
+COMMANDS = PACK.model_copy(
+    update={
+        "layout": "commands",
+        "examples": ("> look\nA room.",),
+        "examples_by_task": {"cool-": ("> think: Bread.\nOK.\n> cool bread 1 with fridge 1",)},
+        "reflect_examples": ("> look\nAdvice: Go.",),
+    }
 )
 GAME = Task(id="cool-bread", environment="alfworld", split="train")
 OPENING = (
@@ -45,7 +53,7 @@ def scene(memory: Memory | None = None, steps: tuple[Step, ...] = STEPS) -> Scen
 
 
 def observed(*lengths: int) -> tuple[Step, ...]:
-    """Steps whose observations are this long and differ; thoughts and actions take no room."""
+    """Return steps with different observations of these lengths, and empty thoughts and actions."""
     return tuple(Step(action="", observation=chr(97 + i) * length) for i, length in enumerate(lengths))
 
 
@@ -62,12 +70,12 @@ def test_the_actor_reads_instruction_examples_and_its_attempt_so_far() -> None:
     )
 
 
-def test_what_the_memory_holds_is_in_the_actors_prompt_one_line_each() -> None:
+def test_each_reflection_in_memory_is_one_line_of_the_actors_prompt() -> None:
     _, user = react_prompt(PACK, scene(ADVISED))
     assert user.content.startswith("Advice from before:\n- Look in cabinet 1.\n- Cool it first.\n\nYou are in")
 
 
-def test_without_reflections_there_is_no_word_of_advice() -> None:
+def test_without_reflections_the_prompt_does_not_mention_advice() -> None:
     assert "advice" not in react_prompt(PACK, scene())[1].content.lower()
 
 
@@ -96,17 +104,55 @@ def test_a_reflector_of_an_agent_that_judges_itself_is_not_told_how_the_attempt_
     assert "solved" not in reflection_prompt(PACK, 10_000, judged, Memory())[1].content
 
 
-def test_one_model_that_acts_and_adapts_goes_on_where_its_own_prompt_ended() -> None:
+def test_the_prompt_of_one_model_that_acts_and_adapts_continues_its_own_prompt() -> None:
     acted = react_prompt(PACK, Scene(task=GAME, opening=OPENING, steps=STEPS, memory=ADVISED))
     adapts = adaptation_prompt(PACK, FAILURE, ADVISED)
     assert adapts[0] == acted[0]
     assert adapts[1].content == acted[1].content.removesuffix("Thought 3:") + PACK.ask
 
 
-def test_the_pack_of_one_model_shows_both_how_an_attempt_is_won_and_what_follows_on_one_that_is_lost() -> None:
+def test_the_pack_of_one_model_shows_a_won_attempt_and_the_advice_after_a_lost_one() -> None:
     endings = [example.strip().splitlines()[-2:] for example in load_pack("sala", "alfworld").examples]
     assert [lines[-1].partition(":")[0] for lines in endings] == ["New plan", "New plan", "STATUS", "STATUS"]
     assert [lines[0] for lines in endings[:2]] == ["STATUS: FAIL"] * 2
+
+
+def test_in_the_layout_of_commands_a_thought_is_an_action_and_a_step_has_no_labels() -> None:
+    steps = (Step(action="think: The fridge is cold.", observation="OK."), *STEPS)
+    _, user = react_prompt(COMMANDS, scene(ADVISED, steps))
+    assert user.content.endswith(
+        f"{OPENING}\n"
+        "> think: The fridge is cold.\nOK.\n"
+        "> think: The fridge.\n> go to fridge 1\nYou arrive at fridge 1. The fridge 1 is closed.\n"
+        "> open fridge 1\nYou open the fridge 1. The fridge 1 is open. In it, you see nothing.\n"
+        ">"
+    )
+    assert "> open fridge 1\nYou open" in reflection_prompt(COMMANDS, 24000, FAILURE, Memory())[1].content
+    assert "> open fridge 1\nYou open" in judge_prompt(COMMANDS, 24000, FAILURE)[1].content
+    acted = react_prompt(COMMANDS, scene(ADVISED))
+    assert adaptation_prompt(COMMANDS, FAILURE, ADVISED)[1].content == acted[1].content[:-1] + COMMANDS.ask
+
+
+def test_the_examples_of_a_pack_follow_the_kind_of_task() -> None:
+    system, _ = react_prompt(COMMANDS, scene())
+    assert system.content == "Act in the house.\n\n> think: Bread.\nOK.\n> cool bread 1 with fridge 1"
+    other = Scene(task=GAME.model_copy(update={"id": "heat-bread"}), opening=OPENING, steps=(), memory=Memory())
+    assert react_prompt(COMMANDS, other)[0].content == "Act in the house.\n\n> look\nA room."
+
+
+def test_a_reflector_reads_the_examples_of_the_pack_after_its_instruction() -> None:
+    assert (
+        reflection_prompt(COMMANDS, 24000, FAILURE, Memory())[0].content == "Say why it failed.\n\n> look\nAdvice: Go."
+    )
+
+
+def test_the_actions_of_a_pack_are_those_of_all_its_examples_without_thoughts() -> None:
+    assert COMMANDS.actions == ("look", "cool bread 1 with fridge 1")
+
+
+def test_a_pack_without_the_later_keys_has_the_texts_it_always_had() -> None:
+    assert PACK.texts().keys() == PACK.model_dump().keys() - {"layout", "examples_by_task", "reflect_examples"}
+    assert COMMANDS.texts() == COMMANDS.model_dump(mode="json")
 
 
 def test_the_first_prompt_asks_for_the_first_thought() -> None:
@@ -136,7 +182,7 @@ def test_an_overlong_attempt_is_shortened_and_says_so() -> None:
     assert len(user.content) < 1200  # Labels and the last lines are not counted.
 
 
-def test_the_compact_view_says_the_same_in_few_words() -> None:
+def test_the_compact_view_holds_the_same_in_fewer_words() -> None:
     system, user = compact_reflection_prompt(FAILURE, ADVISED)
     assert "household robot" in system.content
     assert user.content.split("\n") == [
@@ -149,7 +195,7 @@ def test_the_compact_view_says_the_same_in_few_words() -> None:
     assert "Advice:" not in compact_reflection_prompt(FAILURE, Memory())[1].content
 
 
-def test_what_fits_is_not_touched() -> None:
+def test_a_fitting_attempt_is_not_shortened() -> None:
     assert shorten(observed(500, 300), 800) == observed(500, 300)
     assert shorten((), 0) == ()
 
@@ -161,19 +207,19 @@ def test_the_longest_observation_is_cut_first_and_no_more_than_needed() -> None:
     assert (first, third) == ("a" * 300, "c" * 100)
 
 
-def test_the_end_is_kept_whole_even_where_it_is_the_longest() -> None:
+def test_the_last_observation_is_kept_whole_even_if_it_is_the_longest() -> None:
     shortened = shorten(observed(300, 2000), 1000)
     assert shortened[1].observation == "b" * 2000
     assert shortened[0].observation == "a" * 80 + " [shortened]"
 
 
-def test_where_one_cut_does_not_do_the_next_longest_follows() -> None:
+def test_if_one_cut_is_not_enough_the_next_longest_observation_is_cut() -> None:
     first, second, _ = (step.observation for step in shorten(observed(400, 300, 10), 300))
     assert first == "a" * 80 + " [shortened]"
     assert second == "b" * (300 - 92 - 10 - 12) + " [shortened]"
 
 
-def test_nothing_is_cut_below_what_tells_anything() -> None:
+def test_no_observation_is_cut_below_its_minimum() -> None:
     shortened = shorten(observed(*[90] * 20), 100)
     assert [step.observation for step in shortened] == [step.observation for step in observed(*[90] * 20)]
 
@@ -185,10 +231,10 @@ def test_thoughts_and_actions_are_never_cut() -> None:
     assert shortened[0].observation == "o" * 80 + " [shortened]"
 
 
-def test_a_page_chooses_how_its_reflector_sees_a_failure(tmp_path: Path) -> None:
-    page = tmp_path / "toy.yaml"
-    page.write_text("run: toy\nenvironment: {name: alfworld}\n")
-    full, compact = (reflection_renderer(load(page, [f"reflector.view={view}"])) for view in ("full", "compact"))
+def test_a_config_chooses_how_its_reflector_sees_a_failure(tmp_path: Path) -> None:
+    config = tmp_path / "toy.yaml"
+    config.write_text("run: toy\nenvironment: {name: alfworld}\n")
+    full, compact = (reflection_renderer(load(config, [f"reflector.view={view}"])) for view in ("full", "compact"))
     assert "Observation 2: You open the fridge 1." in full(FAILURE, Memory())[1].content
     assert compact(FAILURE, Memory()) == compact_reflection_prompt(FAILURE, Memory())
 
@@ -197,19 +243,19 @@ def test_the_actions_of_a_packs_examples_can_be_listed() -> None:
     assert PACK.actions == ("go to desk 1", "look", "wait")
 
 
-def test_a_pack_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_pack_may_be_a_users_own_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("act: a\nexamples: [b]\nremember: c\nreflect: d\nask: e\n")
     assert load_pack(str(path), "alfworld").examples == ("b",)
 
 
-def test_a_pack_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(MissingInput, match=r"No prompt pack 'fancy' for alfworld: known are .*alfworld-default"):
+def test_the_error_for_an_unknown_pack_lists_the_packs() -> None:
+    with pytest.raises(MissingInput, match=r"No prompt pack 'fancy' for alfworld: choose one of .*alfworld-default"):
         load_pack("fancy", "alfworld")
 
 
 @pytest.mark.parametrize("text", ["act: a\n", "just words", "act: [", "act: a\nexamples: []\nremember: c\n"])
-def test_a_file_that_is_no_pack_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_pack_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match="is not a prompt pack"):
@@ -223,26 +269,26 @@ def test_a_pack_beside_the_config_is_found_wherever_the_command_runs(
     folder.mkdir()
     words = "examples: [b]\nremember: c\nreflect: d\nask: e\n"
     (folder / "mine.yaml").write_text(f"act: beside\n{words}")
-    page = folder / "page.yaml"
-    page.write_text("run: toy\nenvironment: {name: alfworld}\nactor: {kind: react, prompts: mine.yaml}\n")
+    config = folder / "config.yaml"
+    config.write_text("run: toy\nenvironment: {name: alfworld}\nactor: {kind: react, prompts: mine.yaml}\n")
 
-    def found(*overrides: str) -> tuple[str, str]:
-        prompts = load(page, overrides).actor.prompts
+    def prompts_used(*overrides: str) -> tuple[str, str]:
+        prompts = load(config, overrides).actor.prompts
         return prompts, load_pack(prompts, "alfworld").act
 
     monkeypatch.chdir(tmp_path)
-    assert found() == ("experiments/mine.yaml", "beside")
+    assert prompts_used() == ("experiments/mine.yaml", "beside")
     monkeypatch.chdir(folder)
-    assert found() == ("mine.yaml", "beside")
+    assert prompts_used() == ("mine.yaml", "beside")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert found() == (str(folder / "mine.yaml"), "beside")
+    assert prompts_used() == (str(folder / "mine.yaml"), "beside")
     (tmp_path / "elsewhere" / "mine.yaml").write_text(f"act: here\n{words}")
-    assert found() == ("mine.yaml", "here")
-    assert found("actor.prompts=default")[0] == "default"
+    assert prompts_used() == ("mine.yaml", "here")
+    assert prompts_used("actor.prompts=default")[0] == "default"
 
 
-def test_a_pack_file_that_is_nowhere_says_where_it_was_looked_for(
+def test_the_error_for_a_missing_pack_file_names_the_places_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

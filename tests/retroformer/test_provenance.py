@@ -22,7 +22,7 @@ def test_an_adapters_hash_is_that_of_its_configuration_and_weights(tmp_path: Pat
     assert folder_sha256(adapter(tmp_path / "a")) == hashlib.sha256(lines.encode()).hexdigest()
 
 
-def test_what_lies_beside_an_adapter_does_not_change_its_hash(tmp_path: Path) -> None:
+def test_files_beside_an_adapter_do_not_change_its_hash(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a")
     before = folder_sha256(folder)
     (folder / "README.md").write_text("A card.")
@@ -32,7 +32,7 @@ def test_what_lies_beside_an_adapter_does_not_change_its_hash(tmp_path: Path) ->
     assert folder_sha256(folder) == before
 
 
-def test_other_weights_have_another_hash_wherever_they_lie(tmp_path: Path) -> None:
+def test_other_weights_have_another_hash_in_any_folder(tmp_path: Path) -> None:
     first, same, other = (
         adapter(tmp_path / name, weights) for name, weights in (("a", b"1"), ("b", b"1"), ("c", b"2"))
     )
@@ -59,7 +59,7 @@ def test_the_hash_of_the_chat_template_is_that_of_its_text(tmp_path: Path) -> No
     assert chat_template_sha256(tmp_path) == hashlib.sha256(b"{{ new }}").hexdigest()
 
 
-def test_the_code_is_known_by_its_commit_and_outside_git_not_at_all(tmp_path: Path) -> None:
+def test_the_code_version_is_its_commit_and_unknown_outside_git(tmp_path: Path) -> None:
     assert code_version(tmp_path).commit == "unknown"
     identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
     (tmp_path / "file").write_text("one")
@@ -73,13 +73,13 @@ def test_the_code_is_known_by_its_commit_and_outside_git_not_at_all(tmp_path: Pa
     assert code_version(tmp_path).commit == clean.commit
 
 
-def test_versions_are_of_installed_packages_only() -> None:
+def test_only_versions_of_installed_packages_are_given() -> None:
     assert set(package_versions(["pydantic", "no-such-package-anywhere"])) == {"pydantic"}
 
 
-def test_importing_it_brings_neither_torch_nor_transformers() -> None:
+def test_importing_it_imports_neither_torch_nor_transformers() -> None:
     program = (
-        "import sys, retroformer.provenance, retroformer.served, retroformer.embedded_model, retroformer.cache;"
+        "import sys, retroformer.provenance, retroformer.endpoint.served, retroformer.models.embedded;"
         "print({'torch', 'transformers', 'openai', 'httpx'} & set(sys.modules))"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,12 +1,13 @@
-"""What a reflection was worth, worked by hand on a store with a few facts."""
+"""Tests of ratings, worked by hand on a store with a few facts."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from retroformer.rating import preferences, rated_reflections
-from retroformer.records import Key, Outcome, RatedReflection, Usage
+from retroformer.preference_pairs import preference_pairs
+from retroformer.rating import rated_reflections
+from retroformer.records import Key, Outcome, Usage
 from retroformer.store import Store
 from tests.support.characters import CAPITAL, advice, attempt_at
 
@@ -18,22 +19,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened.close()
 
 
-def preferred(rated: list[RatedReflection]) -> list[tuple[str, str, float]]:
-    """The better text, the worse one, and the difference of their ratings."""
-    return [(better.text, worse.text, better.rating - worse.rating) for better, worse in preferences(rated)]
-
-
 def key(trial: int, candidate: int = 0, repeat: int = 0) -> Key:
     return Key(arm="collect", task_id=CAPITAL.id, trial=trial, candidate=candidate, repeat=repeat)
-
-
-def one(candidate: int, *after: float, trial: int = 1, before: float = 0.0, text: str = "") -> RatedReflection:
-    return RatedReflection(
-        key=key(trial, candidate),
-        reflection=advice(text or f"advice {candidate}"),
-        return_before=before,
-        returns_after=tuple(after),
-    )
 
 
 def test_a_reflection_is_rated_by_the_trials_around_it(store: Store) -> None:
@@ -81,32 +68,39 @@ def test_repeats_of_a_retry_are_one_rating(store: Store) -> None:
     assert (rated.returns_after, rated.rating) == ((1.0, 0.0, 0.5), 0.5)
 
 
-def test_the_better_rated_of_two_is_chosen() -> None:
-    assert preferred([one(0, 0.25), one(1, 1.0)]) == [("advice 1", "advice 0", 0.75)]
+def test_stored_attempts_are_rated_anew_by_another_return(store: Store) -> None:
+    store.add_trajectory(key(0), attempt_at(rewards=(0.5,)))
+    store.add_reflection(key(1, 0), 0, advice("Say Paris."))
+    store.add_reflection(key(1, 1), 0, advice("Say Lyon."))
+    store.add_trajectory(key(1, 0), attempt_at(rewards=(0.25,), outcome=Outcome.SUCCESS))
+    store.add_trajectory(key(1, 1), attempt_at(rewards=(0.75,)))
+    solved = list(rated_reflections(store, "collect", lambda attempt: float(attempt.outcome is Outcome.SUCCESS)))
+    assert [(rated.text, rated.return_before, rated.rating) for rated in solved] == [
+        ("Say Paris.", 0.0, 1.0),
+        ("Say Lyon.", 0.0, 0.0),
+    ]
+    (pair,) = preference_pairs(store, "collect", lambda attempt: float(attempt.outcome is Outcome.SUCCESS))
+    assert (pair.chosen, pair.rejected, pair.margin) == ("Say Paris.", "Say Lyon.", 1.0)
+    (pair,) = preference_pairs(store, "collect")
+    assert (pair.chosen, pair.rejected, pair.margin) == ("Say Lyon.", "Say Paris.", 0.5)
 
 
-def test_ties_never_become_pairs() -> None:
-    assert preferred([one(0, 1.0), one(1, 1.0), one(2, 1.0)]) == []
+def test_rating_anew_by_the_stored_return_gives_the_stored_ratings(store: Store) -> None:
+    """More tasks than are read at once, with repeats, a second trial after either candidate, and lost retries."""
+    for number in range(230):
 
+        def at(trial: int, candidate: int = 0, repeat: int = 0, task: str = f"task {number}") -> Key:
+            return Key(arm="collect", task_id=task, trial=trial, candidate=candidate, repeat=repeat)
 
-def test_three_ratings_with_one_tie_make_two_pairs() -> None:
-    pairs = preferred([one(0, 1.0), one(1, 0.0), one(2, 0.0)])
-    assert [pair[:2] for pair in pairs] == [("advice 0", "advice 1"), ("advice 0", "advice 2")]
-
-
-def test_reflections_on_different_trajectories_are_never_compared() -> None:
-    assert preferred([one(0, 1.0, trial=1), one(0, 0.0, trial=2)]) == []
-
-
-def test_a_difference_within_its_standard_error_is_no_preference() -> None:
-    # Ratings 0.5 and 0.25; standard errors 0.5 / 1 and 0.25 / 1, together the root of 0.3125 = 0.56 > 0.25.
-    assert preferred([one(0, 0.0, 1.0), one(1, 0.0, 0.5)]) == []
-
-
-def test_a_difference_beyond_its_standard_error_is_a_preference() -> None:
-    # Ratings 0.875 and 0.125, each with standard error 0.125: together 0.18 < 0.75.
-    assert preferred([one(0, 0.0, 0.25), one(1, 0.75, 1.0)]) == [("advice 1", "advice 0", 0.75)]
-
-
-def test_the_same_words_are_never_a_pair_with_themselves() -> None:
-    assert preferred([one(0, 1.0, text="Say Paris."), one(1, 0.0, text="Say Paris.")]) == []
+        store.add_trajectory(at(0), attempt_at(rewards=(number / 230,)))
+        for candidate in (0, 1):
+            store.add_reflection(at(1, candidate), 0, advice(f"{number}, {candidate}"))
+            for repeat in range(1 + number % 3):
+                if number % 7 or candidate:
+                    store.add_trajectory(at(1, candidate, repeat), attempt_at(rewards=(repeat / 4 - candidate,)))
+        store.add_reflection(at(2), number % 2, advice(f"{number} again"))
+        store.add_trajectory(at(2), attempt_at(rewards=(1.0,)))
+    as_stored = list(rated_reflections(store, "collect"))
+    # 33 tasks lost the retries of candidate 0; 17 of them are even, so the failure before their second trial is lost.
+    assert len(as_stored) == 3 * 230 - 33 - 17
+    assert list(rated_reflections(store, "collect", lambda attempt: attempt.episode_return)) == as_stored

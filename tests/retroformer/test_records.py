@@ -1,4 +1,4 @@
-"""The facts, and the numbers that follow from them."""
+"""Tests of the facts and of the numbers derived from them."""
 
 import pytest
 from pydantic import ValidationError
@@ -86,16 +86,16 @@ def test_a_rating_is_the_gain_of_the_next_trial() -> None:
 
 def test_a_rating_is_a_mean_over_repeats_with_its_standard_error() -> None:
     # Mean 0.5, deviations -0.5, 0, 0.5: variance 0.5 / 2, standard deviation 0.5, over the root of 3.
-    one = rated(0.25, 0.0, 0.5, 1.0)
-    assert one.rating == 0.25
-    assert one.standard_error == pytest.approx(0.5 / 3**0.5)
+    reflection = rated(0.25, 0.0, 0.5, 1.0)
+    assert reflection.rating == 0.25
+    assert reflection.standard_error == pytest.approx(0.5 / 3**0.5)
 
 
 def test_a_single_repeat_has_no_known_standard_error() -> None:
     assert rated(0.0, 1.0).standard_error == 0
 
 
-def test_a_rating_needs_a_return_after() -> None:
+def test_a_rating_needs_a_return_after_it() -> None:
     with pytest.raises(ValidationError, match="at least 1 item"):
         rated(0.0)
 

@@ -1,4 +1,4 @@
-"""The loop, seen whole: what is attempted, what is bought, where it stops, and how one attempt ends."""
+"""Tests of the whole loop: which attempts and reflections are made, where it stops, and how an attempt ends."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import pytest
 
-from retroformer.config import Loop
+from retroformer.agents.baseline import NoReflector
 from retroformer.errors import EndpointFailure
+from retroformer.experiment.sections.loop import Loop
 from retroformer.protocols import Actor, Agent, Episode, Judgement, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Trajectory, Transition
-from retroformer.reflectors.baseline import NoReflector
 from retroformer.rollout import improve, rollout
 from tests.support.characters import (
     CAPITAL,
@@ -26,7 +26,7 @@ from tests.support.characters import (
 
 
 class Course:
-    """Tells `improve` the outcomes written in `results[trial][candidate]` and notes what it asks for."""
+    """Script that gives `improve` the outcomes in `results[trial][candidate]` and records its calls."""
 
     def __init__(self, *results: Sequence[float | None], no_advice_for: Sequence[tuple[int, int]] = ()) -> None:
         self._results, self._no_advice_for = results, no_advice_for
@@ -58,38 +58,38 @@ def play(episode: Episode, actor: Actor, loop: Loop | None = None, memory: Memor
     return asyncio.run(rollout(CAPITAL, episode, Agent(actor, NoReflector()), memory or Memory(), loop or Loop()))
 
 
-def test_every_failure_buys_its_candidates_and_each_is_tried() -> None:
+def test_every_failure_gets_its_candidates_and_each_is_tried() -> None:
     course = run_course(Course([0], [0, 0], [0, 0]))
     assert course.advised == [(1, 0, 0), (1, 1, 0), (2, 0, 0), (2, 1, 0)]
     assert [(trial, candidate) for trial, candidate, _ in course.attempts] == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)]
 
 
-def test_a_success_at_first_buys_nothing() -> None:
+def test_a_success_at_trial_0_gets_no_reflection() -> None:
     course = run_course(Course([1]))
     assert course.attempts == [(0, 0, ())]
     assert course.advised == []
 
 
-def test_no_reflection_is_bought_after_the_last_trial() -> None:
+def test_no_reflection_is_written_after_the_last_trial() -> None:
     course = run_course(Course([0], [0], [0]), candidates=1, trials=3)
     assert [trial for trial, _, _ in course.advised] == [1, 2]
 
 
-def test_a_single_trial_buys_nothing() -> None:
+def test_a_single_trial_gets_no_reflection() -> None:
     assert run_course(Course([0]), trials=1).advised == []
 
 
-def test_the_chain_goes_on_from_the_accepted_retry() -> None:
+def test_the_chain_continues_from_the_accepted_retry() -> None:
     course = run_course(Course([0], [0.2, 0.6, 0.4], [0, 0, 0]), candidates=3)
     assert course.advised[3:] == [(2, 0, 1), (2, 1, 1), (2, 2, 1)]
     assert course.attempts[-1] == (2, 2, ("1.1", "2.2"))
 
 
-def test_of_equal_retries_the_first_is_accepted() -> None:
+def test_the_first_of_equal_retries_is_accepted() -> None:
     assert run_course(Course([0], [0.3, 0.3], [0, 0])).advised[-1] == (2, 1, 0)
 
 
-def test_the_chain_ends_where_any_candidate_succeeds() -> None:
+def test_the_chain_ends_if_any_candidate_succeeds() -> None:
     course = run_course(Course([0], [0, 1], [0, 0]))
     assert max(trial for trial, _, _ in course.attempts) == 1
 
@@ -109,7 +109,7 @@ def test_memory_carries_no_more_than_its_capacity_through_the_chain() -> None:
     assert [memory for _, _, memory in course.attempts] == [(), ("1.0",), ("1.0", "2.0"), ("2.0", "3.0")]
 
 
-def test_where_one_reflection_cannot_be_had_its_sisters_are_still_written() -> None:
+def test_if_one_reflection_fails_the_other_candidates_are_still_written() -> None:
     course = Course([0], [0, 0], no_advice_for=[(1, 0)])
     with pytest.raises(EndpointFailure):
         run_course(course)
@@ -133,13 +133,13 @@ def test_a_reflection_on_the_first_failure_wins_the_second_trial() -> None:
 
 
 class Harsh:
-    """An evaluator that is never content."""
+    """Evaluator for which every attempt failed."""
 
     async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
         return Judgement(solved=False, usage=PRICE)
 
 
-def test_an_attempt_is_judged_beside_its_true_outcome_and_the_judge_is_paid() -> None:
+def test_the_judgement_is_stored_beside_the_true_outcome_with_its_cost() -> None:
     agent = Agent(ActorThatNeedsAdvice(), NoReflector(), Harsh())
     made = asyncio.run(rollout(CAPITAL, Riddle(), agent, Memory(reflections=("Paris!",)), Loop()))
     assert (made.outcome, made.judged, made.failed) == (Outcome.SUCCESS, False, True)
@@ -153,7 +153,7 @@ def test_an_invalid_attempt_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize(("judged", "trials"), [(True, [0]), (False, [0, 1, 2]), (None, [0, 1, 2])])
-def test_an_agent_goes_on_until_it_is_content_itself(judged: bool | None, trials: list[int]) -> None:
+def test_an_agent_retries_until_its_own_evaluator_is_satisfied(judged: bool | None, trials: list[int]) -> None:
     tried = []
 
     async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
@@ -168,7 +168,7 @@ def test_an_agent_goes_on_until_it_is_content_itself(judged: bool | None, trials
 
 
 @pytest.mark.parametrize("carried", [True, False])
-def test_the_last_attempt_is_carried_where_the_page_says_so(carried: bool) -> None:
+def test_memory_carries_the_last_attempt_if_the_config_says_so(carried: bool) -> None:
     seen = list[Trajectory | None]()
 
     async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
@@ -214,12 +214,12 @@ def test_the_same_action_with_new_answers_is_no_repetition() -> None:
     assert play(Corridor(length=12), ActorWithAPlan("walk"), Loop(repetitions=3)).ending is Ending.STEP_LIMIT
 
 
-def test_rewards_on_the_way_add_up_even_in_a_failure() -> None:
+def test_intermediate_rewards_add_up_even_in_a_failure() -> None:
     failed = play(Corridor(length=3, rewards=(0.25, 0.5)), ActorWithAPlan("walk"))
     assert (failed.outcome, failed.episode_return) == (Outcome.FAILURE, 0.75)
 
 
-def test_every_step_acts_with_another_seed() -> None:
+def test_every_step_has_a_different_seed() -> None:
     class Noting:
         seeds: ClassVar[list[int]] = []
 
@@ -231,21 +231,21 @@ def test_every_step_acts_with_another_seed() -> None:
     assert Noting.seeds == [70, 71, 72]
 
 
-def test_a_world_that_breaks_makes_the_attempt_invalid_with_its_cause() -> None:
+def test_a_failing_environment_makes_the_attempt_invalid_with_its_cause() -> None:
     broken = play(Corridor(), ActorWithAPlan("walk", "jump"))
     assert (broken.outcome, broken.ending) == (Outcome.INVALID, Ending.INFRASTRUCTURE)
     assert broken.cause == "The corridor fell into the void."
     assert len(broken.steps) == 1
 
 
-def test_an_endpoint_that_fails_makes_the_attempt_invalid_but_its_cost_is_known() -> None:
+def test_a_failing_endpoint_makes_the_attempt_invalid_and_its_cost_is_counted() -> None:
     broken = play(Corridor(), ActorWithABadLine(from_step=2))
     assert broken.outcome is Outcome.INVALID
     assert "answered 500" in broken.cause
     assert broken.usage == PRICE + PRICE
 
 
-def test_a_bug_of_our_own_is_no_invalid_outcome() -> None:
+def test_a_bug_of_our_own_is_not_an_invalid_outcome() -> None:
     class ActorWithABug:
         async def act(self, scene: object) -> None:
             raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""What is complete is told from columns exactly as the loop would find it, and work is shared without a gap."""
+"""Test that columns show exactly which tasks the loop would find complete, and that work is shared without gaps."""
 
 import asyncio
 import random
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from retroformer.config import Collect, Loop
 from retroformer.errors import StoreError
 from retroformer.experience import Budget, Experience
+from retroformer.experiment.sections.collect import Collect
+from retroformer.experiment.sections.loop import Loop
 from retroformer.ledger import Ledger
 from retroformer.protocols import Agent
 from retroformer.records import Outcome, Reflection, Task, Trajectory, Usage
@@ -24,7 +25,7 @@ TRIALS, CANDIDATES = 4, 3
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_task_is_complete_where_the_loop_finds_everything_it_asks_for(seed: int) -> None:
+def test_a_task_is_complete_if_the_loop_finds_every_fact(seed: int) -> None:
     chance = random.Random(seed)
     share, repeats = chance.choice([0.5, 0.9, 1.0]), chance.choice([1, 3])
     attempts: dict[tuple[int, int, int], Trajectory] = {}
@@ -46,8 +47,8 @@ def test_a_task_is_complete_where_the_loop_finds_everything_it_asks_for(seed: in
         return next(iter(made)) or attempt_at(outcome=Outcome.INVALID)
 
     async def advise(failure: object, memory: object, trial: int, candidate: int, previous: int) -> Reflection:
-        if found := advised.get((trial, candidate)):
-            return found
+        if reflection := advised.get((trial, candidate)):
+            return reflection
         missing.append((trial, candidate))
         return advice("made now")
 
@@ -57,7 +58,7 @@ def test_a_task_is_complete_where_the_loop_finds_everything_it_asks_for(seed: in
 
 
 class Counted:
-    """How many tasks were done, and how many attempts were found."""
+    """Counts of finished tasks and of stored attempts."""
 
     def __init__(self) -> None:
         self.tasks = self.attempts = 0
@@ -88,7 +89,7 @@ def work(folder: Path, tasks: Sequence[Task], school: School, counted: Counted, 
     asyncio.run(run())
 
 
-def test_all_tasks_are_done_once_and_found_done_the_next_time(tmp_path: Path) -> None:
+def test_all_tasks_are_done_once_and_complete_in_the_next_run(tmp_path: Path) -> None:
     tasks = [task(f"riddle {number}") for number in range(30)]
     school, first, second = School(), Counted(), Counted()
     work(tmp_path, tasks[:20], school, first)
@@ -96,12 +97,12 @@ def test_all_tasks_are_done_once_and_found_done_the_next_time(tmp_path: Path) ->
     work(tmp_path, tasks, school, second)
     assert (school.opened, second.tasks, second.attempts) == (90, 30, 60)
     with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")) as store:
-        assert store.leases.take("collect", [one.id for one in tasks], 99) == [one.id for one in tasks]
+        assert store.leases.take("collect", [task.id for task in tasks], 99) == [task.id for task in tasks]
 
 
-def test_an_error_ends_the_work_once_what_is_in_flight_has_ended(tmp_path: Path) -> None:
+def test_an_error_ends_the_work_after_units_in_flight_have_finished(tmp_path: Path) -> None:
     class SchoolThatBurns(School):
-        """Its store is gone after the fifth lesson."""
+        """School whose store is removed after the fifth lesson."""
 
         def episode(self, task: Task) -> Any:
             if self.opened == 5:
@@ -113,4 +114,4 @@ def test_an_error_ends_the_work_once_what_is_in_flight_has_ended(tmp_path: Path)
         work(tmp_path, tasks, SchoolThatBurns(), counted)
     with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")) as store:
         assert store.attempt_count("collect") == 5
-        assert len(store.leases.take("collect", [one.id for one in tasks], 99)) == 30
+        assert len(store.leases.take("collect", [task.id for task in tasks], 99)) == 30

@@ -1,14 +1,14 @@
-"""An event loop whose clock a test moves forward, so that limits of minutes pass at once."""
+"""Event loop with a clock that tests move forward, so that timeouts of minutes pass at once."""
 
 import asyncio
 from collections.abc import Callable
 
 PATIENCE_SECONDS = 60.0
-"""Longer than a state that is bound to come takes on a loaded machine."""
+"""Upper bound for any expected state to appear on a loaded machine."""
 
 
 class MovableClock(asyncio.SelectorEventLoop):
-    """The usual event loop; its time is the system's and what was added to it."""
+    """The usual event loop, with the system's time plus an offset."""
 
     def __init__(self) -> None:
         self._added_seconds = 0.0
@@ -18,14 +18,14 @@ class MovableClock(asyncio.SelectorEventLoop):
         return super().time() + self._added_seconds
 
     def advance(self, seconds: float) -> None:
-        """Let every timer of the next `seconds` be due now."""
+        """Make every timer of the next `seconds` due now."""
         self._added_seconds += seconds
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Return once `condition` holds.
+        """Wait until `condition` holds.
 
         Raises:
-            AssertionError: it does not hold in time.
+            AssertionError: the condition does not hold in time.
         """
         end = self.time() + PATIENCE_SECONDS
         while not condition():
@@ -34,7 +34,7 @@ class MovableClock(asyncio.SelectorEventLoop):
 
 
 def running_clock() -> MovableClock:
-    """The loop that runs the caller."""
+    """Return the loop that runs the caller."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, MovableClock), "the test was started in another loop"
     return loop

@@ -1,4 +1,4 @@
-"""One base model, two small adapters, and one real endpoint that most tests of this room share."""
+"""One base model, two small adapters, and one real endpoint that most tests of this folder share."""
 
 import signal
 from collections.abc import Iterator
@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.embedded_model import base_model_folder
-from tests.serve.running import KEYS, Endpoint, make_adapter, page, start
+from retroformer.models.embedded import base_model_folder
+from tests.serve.handing import World
+from tests.serve.running import KEYS, Endpoint, make_adapter, ready_line, save_sketch, served_config, start, tiny_config
 from tests.train.world import save_tiny_model
 
 PATIENCE_SECONDS = 300.0
-"""Longer than an endpoint takes to end, on a loaded machine."""
+"""Upper bound for the shutdown of an endpoint on a loaded machine."""
 VARIABLE = "RETROFORMER_TEST_KEYS"
 
 
@@ -28,16 +29,13 @@ def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 @pytest.fixture(scope="session")
 def endpoint(base: Path, adapters: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """Base, the adapters `first` and `second`, and `sft` as a finished stage of the run."""
+    """Endpoint with the base, the adapters `first` and `second`, and `sft` as a finished stage of the run."""
     folder = tmp_path_factory.mktemp("endpoint")
     stage = folder / "runs" / "served" / "sft"
     stage.parent.mkdir(parents=True)
     stage.symlink_to(adapters["first"], target_is_directory=True)
-    process = start(folder, page=page(base, adapters))
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    assert " at " in line, process.communicate()[1]
-    yield Endpoint(process, line, folder / "runs" / "served" / "logs")
+    process = start(folder, config=served_config(base, adapters))
+    yield Endpoint(process, ready_line(process), folder / "runs" / "served" / "logs")
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
@@ -45,25 +43,43 @@ def endpoint(base: Path, adapters: dict[str, Path], tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="session")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """An endpoint that asks for one of `KEYS`, and takes adapters from who has one."""
-    folder = tmp_path_factory.mktemp("keyed")
-    base = save_tiny_model(folder / "base")
-    log = folder / "runs" / "tiny" / "logs" / "api.log"
+def sketch(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a base model with other content and a tenth of the work, for prompts as long as the embedded one's."""
+    return save_sketch(base, tmp_path_factory.mktemp("sketch") / "base")
+
+
+@pytest.fixture(scope="session")
+def sketch_adapters(sketch: Path) -> dict[str, Path]:
+    return {name: make_adapter(sketch, sketch.parent / name, seed) for seed, name in enumerate(("first", "second"))}
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a base model that answers in milliseconds."""
+    return save_tiny_model(tmp_path_factory.mktemp("tiny") / "base")
+
+
+@pytest.fixture(scope="session")
+def tiny_adapters(tiny: Path) -> dict[str, Path]:
+    return {name: make_adapter(tiny, tiny.parent / name, seed) for seed, name in enumerate(("configured", "other"))}
+
+
+@pytest.fixture(scope="session")
+def keyed(tiny: Path, tiny_adapters: dict[str, Path]) -> Iterator[Endpoint]:
+    """Start an endpoint of the tiny base that serves `configured` and loads adapters for clients with one of `KEYS`."""
+    log = tiny.parent / "runs" / "tiny" / "logs" / "api.log"
     log.parent.mkdir(parents=True)
-    log.touch(0o644)  # As an earlier version has left it.
-    page = f"""
-run: tiny
-environment: {{name: alfworld}}
-train: {{base_model: {base}}}
-serve: {{port: 0, hand_over: true, api_key_env: {VARIABLE}}}
-"""
+    log.touch(0o644)  # As an earlier version left it.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, ",".join(KEYS))
-        process = start(folder, page=page)
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    assert " at " in line, process.communicate()[1]
-    yield Endpoint(process, line, log.parent)
+        taking = f"hand_over: true, api_key_env: {VARIABLE}, adapters: {{configured: {tiny_adapters['configured']}}}"
+        process = start(tiny.parent, config=tiny_config(tiny, taking))
+    yield Endpoint(process, ready_line(process), log.parent)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def world(keyed: Endpoint, tiny_adapters: dict[str, Path]) -> World:
+    """Return the endpoint `keyed` with the folders of both adapters."""
+    return World(keyed, tiny_adapters)

@@ -1,4 +1,4 @@
-"""A real `python -m serve` as a child process, and small adapters for it."""
+"""Helpers that run a real `retroformer serve` as a child process, with small adapters."""
 
 import contextlib
 import os
@@ -10,21 +10,21 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 ROOT = Path(__file__).parents[2]
-BODY_BYTES = 100_000
 PATIENCE_SECONDS = 300.0
-"""Longer than any answer takes here on a loaded machine."""
+"""Upper bound for any response on a loaded machine."""
 KEYS = ("sesame-3f9c", "other key")
-"""What the endpoint `keyed` asks for."""
+"""API keys of the endpoint `keyed`."""
 LISTENING = "0A"
-"""State of a socket in /proc/net/tcp."""
+"""State of a listening socket in /proc/net/tcp."""
 
 
 class Endpoint:
-    """A running `python -m serve`, its address and its log folder."""
+    """A running `retroformer serve`, its address and its log folder."""
 
     def __init__(self, process: subprocess.Popen[str], line: str, logs: Path) -> None:
         self.process = process
@@ -33,7 +33,7 @@ class Endpoint:
         self.url = line.split(" at ")[1]
 
     def pid_of(self, module: str) -> int:
-        """The process of this endpoint that runs `module`."""
+        """Return the process of this endpoint that runs `module`."""
         for path in Path("/proc").glob("[0-9]*/status"):
             with contextlib.suppress(OSError):
                 words = (path.parent / "cmdline").read_text().split("\0")
@@ -43,7 +43,7 @@ class Endpoint:
 
     @property
     def worker_url(self) -> str:
-        """Where its worker listens, which any process of this machine can find out."""
+        """Return the URL of its worker, which any process on this machine can find out."""
         pid = self.pid_of("serve.worker")
         own = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
         for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
@@ -53,20 +53,22 @@ class Endpoint:
         raise AssertionError("its worker does not listen")
 
     def load(self, key: str = "none") -> int:
-        """Answers that its worker says it works on."""
+        """Return the number of answers in progress, as its worker reports it."""
         root = self.url.removesuffix("/v1")
-        return int(httpx.get(f"{root}/load", headers={"Authorization": f"Bearer {key}"}).json()["server_load"])
+        return int(
+            http_request("GET", f"{root}/load", headers={"Authorization": f"Bearer {key}"}).json()["server_load"]
+        )
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def start(folder: Path, *overrides: str, page: str) -> subprocess.Popen[str]:
-    """`python -m serve` in `folder`, where the experiment page is written first."""
-    (folder / "page.yaml").write_text(page)
+def start(folder: Path, *overrides: str, config: str) -> subprocess.Popen[str]:
+    """Write the experiment config to `folder` and start `retroformer serve` there."""
+    (folder / "config.yaml").write_text(config)
     return subprocess.Popen(
-        [sys.executable, "-m", "serve", "page.yaml", *overrides, "--until-input-closes"],
+        [sys.executable, "-m", "serve", "config.yaml", *overrides, "--until-input-closes"],
         cwd=folder,
         env=environment(),
         stdin=subprocess.PIPE,
@@ -76,48 +78,95 @@ def start(folder: Path, *overrides: str, page: str) -> subprocess.Popen[str]:
     )
 
 
-def page(base: Path, adapters: dict[str, Path], port: int = 0) -> str:
+def ready_line(process: subprocess.Popen[str]) -> str:
+    """Return the line that it prints once it is ready."""
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    assert " at " in line, process.communicate()[1]
+    return line
+
+
+def tiny_config(base: Path, settings: str = "", port: int = 0) -> str:
+    """Return the config of a run named `tiny`, with these settings of its server."""
+    more = f", {settings}" if settings else ""
+    return f"""
+run: tiny
+environment: {{name: alfworld}}
+train: {{base_model: {base}}}
+serve: {{port: {port}{more}}}
+"""
+
+
+def served_config(base: Path, adapters: dict[str, Path], port: int = 0) -> str:
     named = ", ".join(f"{name}: {folder}" for name, folder in adapters.items())
     return f"""
 run: served
 environment: {{name: alfworld}}
 train: {{base_model: {base}}}
-serve: {{port: {port}, body_bytes: {BODY_BYTES}, adapters: {{{named}}}}}
+serve: {{port: {port}, adapters: {{{named}}}}}
 """
 
 
 def make_adapter(base: Path, folder: Path, seed: int) -> Path:
-    """A small LoRA adapter with random weights that are not zero, as if it had been trained."""
+    """Write a small LoRA adapter with random non-zero weights, as if it had been trained."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft asks transformers by an old name.
+    with warnings.catch_warnings(
+        action="ignore", category=FutureWarning
+    ):  # peft uses a deprecated name of transformers.
         model = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
         config = LoraConfig(r=4, lora_alpha=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
         get_peft_model(model, config).save_pretrained(str(folder))
     return folder
 
 
+def save_sketch(base: Path, folder: Path) -> Path:
+    """Save a model with the tokenizer of `base` and few random weights, whose text makes no sense and does not repeat.
+
+    Whatever is wrong in its memory, its batches or its adapters changes what it writes.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder.mkdir()
+    for file in base.iterdir():
+        if "token" in file.name or "chat_template" in file.name:
+            (folder / file.name).symlink_to(file)
+    config = AutoConfig.from_pretrained(base)
+    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 64, 128, 2
+    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 4, 2, 16
+    config.initializer_range, config.dtype = 0.3, "float32"
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
 def children(pid: int) -> Sequence[int]:
-    """Processes that a process has started."""
+    """Return the processes that a process has started."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(word) for word in text.split()]
 
 
 def runs(pid: int) -> bool:
-    """Whether a process exists and is more than a zombie that nobody has waited for."""
+    """Return True if a process exists and is not a zombie."""
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
 
 
-def send(endpoint: Endpoint, head: str, body: bytes = b"") -> bytes:
-    """What the server sends back to these bytes until it closes the connection."""
+def connect(endpoint: Endpoint) -> socket.socket:
+    """Open a connection that has sent nothing."""
     host, port = endpoint.url.removeprefix("http://").removesuffix("/v1").split(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
+
+
+def send(endpoint: Endpoint, head: str, body: bytes = b"") -> bytes:
+    """Return all that the server sends back to these bytes until it closes the connection."""
+    with connect(endpoint) as connection:
         connection.sendall(head.replace("\n", "\r\n").encode("latin-1") + body)
         parts = []
         while part := connection.recv(65536):
@@ -125,10 +174,15 @@ def send(endpoint: Endpoint, head: str, body: bytes = b"") -> bytes:
     return b"".join(parts)
 
 
+def http_request(method: str, url: str, **options: Any) -> httpx.Response:
+    """Send a request without httpx's default certificates, whose reading takes 0.05 seconds each time."""
+    return httpx.request(method, url, verify=False, timeout=PATIENCE_SECONDS, **options)
+
+
 def status_of(answer: bytes) -> int:
-    found = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
-    assert found, answer[:200]
-    return int(found[1])
+    match = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
+    assert match, answer[:200]
+    return int(match[1])
 
 
 def becomes_true(condition: Callable[[], bool]) -> bool:

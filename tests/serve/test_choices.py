@@ -1,14 +1,14 @@
-"""A completion that must be one of given texts: its tree of tokens, its sampling and its refusals."""
+"""Constrained choice: its tree of tokens, its sampling and its refusals."""
 
 import math
 
 import pytest
 import torch
 
-from retroformer.own_server import choices_field
-from serve.choices import Choices
-from serve.request import Refusal, choices
-from serve.sampling import Sampling, choose
+from retroformer.endpoint.own_server import choices_field
+from serve.api.request import Refusal, choices
+from serve.engine.choices import Choices
+from serve.engine.sampling import SamplingParameters, choose
 
 END = 0
 # A tokenizer of single letters: a is 1, b is 2.
@@ -30,14 +30,14 @@ def test_only_tokens_that_continue_one_of_the_texts_are_allowed() -> None:
     assert tree.allowed == []
 
 
-def test_a_text_that_begins_another_may_end_or_go_on() -> None:
+def test_a_choice_that_is_a_prefix_of_another_may_end_or_continue() -> None:
     tree = choices({"stop": [choices_field(["ab", "a"])]}, spell, END, limit=2)
     assert tree is not None
     tree.write(1)
     assert tree.allowed == [END, 2]
 
 
-def test_a_request_without_choices_is_free() -> None:
+def test_a_request_without_choices_is_unconstrained() -> None:
     assert choices({"stop": ["\n"]}, spell, END, limit=2) is None
     assert choices({}, spell, END, limit=2) is None
 
@@ -50,26 +50,28 @@ def test_a_request_without_choices_is_free() -> None:
         (choices_field(["a", "abc"]), "The choice 'abc' has 3 tokens, and 2 may be written."),
     ],
 )
-def test_choices_that_cannot_be_kept_are_refused(stop: str, reason: str) -> None:
+def test_unusable_choices_are_refused(stop: str, reason: str) -> None:
     with pytest.raises(Refusal, match=reason.replace("?", r"\?")):
         choices({"stop": stop}, spell, END, limit=2)
 
 
 def test_the_likeliest_allowed_token_is_taken_at_temperature_0() -> None:
-    assert choose(EIGHTHS, Sampling(temperature=0), (), torch.Generator(), [1, 3]) == 1
-    # Token 1 leads token 3 by log 2 = 0.69; what was written counts as it does without choices.
-    assert choose(EIGHTHS, Sampling(temperature=0, presence_penalty=0.7), (1,), torch.Generator(), [1, 3]) == 3
+    assert choose(EIGHTHS, SamplingParameters(temperature=0), (), torch.Generator(), [1, 3]) == 1
+    # Token 1 leads token 3 by log 2 = 0.69; penalties count written tokens as without choices.
+    assert (
+        choose(EIGHTHS, SamplingParameters(temperature=0, presence_penalty=0.7), (1,), torch.Generator(), [1, 3]) == 3
+    )
 
 
 def test_samples_follow_the_distribution_of_the_allowed_tokens_alone() -> None:
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.tensor([choose(EIGHTHS, Sampling(), (), generator, [1, 3]) for _ in range(4000)])
+    tokens = torch.tensor([choose(EIGHTHS, SamplingParameters(), (), generator, [1, 3]) for _ in range(4000)])
     shares = (torch.bincount(tokens, minlength=4) / 4000).tolist()
-    # 1/4 and 1/8 of all are 2/3 and 1/3 of the two.
+    # Probabilities 1/4 and 1/8 become 2/3 and 1/3 of the two.
     assert shares == pytest.approx([0, 2 / 3, 0, 1 / 3], abs=0.03)
 
 
 def test_top_k_and_top_p_choose_among_the_allowed_tokens() -> None:
-    for sampling in (Sampling(top_k=1), Sampling(top_p=0.5)):
+    for sampling in (SamplingParameters(top_k=1), SamplingParameters(top_p=0.5)):
         generator = torch.Generator().manual_seed(1)
         assert {choose(EIGHTHS, sampling, (), generator, [1, 3]) for _ in range(100)} == {1}

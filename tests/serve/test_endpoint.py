@@ -1,30 +1,26 @@
-"""The endpoint as its clients see it: real processes, the real small model, the OpenAI client."""
+"""Tests of the endpoint as clients see it: real processes, the real small model, the OpenAI client."""
 
-import shutil
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import openai
 import pytest
-from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from retroformer.own_server import choices_field
+from retroformer.endpoint.own_server import choices_field
 from retroformer.provenance import Provenance, folder_sha256
-from tests.serve.running import BODY_BYTES, Endpoint, children, page, start
+from serve.api.bounds import BODY_BYTES
+from tests.serve.handing import World
+from tests.serve.running import Endpoint, connect, http_request, send, status_of
 
-PATIENCE_SECONDS = 60.0
 QUESTION = "Name three things that are found in a kitchen."
-# The model counts on from here for hundreds of tokens when it is greedy; a sample may end after any of them.
+# With greedy sampling the model counts on from here for hundreds of tokens; a random sample may end after any token.
 COUNTING = "1 2 3 4"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(endpoint: Endpoint) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=endpoint.url, api_key="none", max_retries=0) as client:
         yield client
@@ -49,7 +45,7 @@ def chat(
 
 
 def load(endpoint: Endpoint) -> int:
-    """Requests that the worker says it works on."""
+    """Return the number of requests in progress, as the worker reports it."""
     return endpoint.load()
 
 
@@ -73,13 +69,13 @@ def test_models_are_listed_by_name_alias_and_hash(
     assert all(name in endpoint.line for name in plain)
 
 
-def test_base_and_adapters_answer_differently_and_an_alias_like_its_model(client: openai.OpenAI) -> None:
+def test_base_and_adapters_answer_differently_and_an_alias_answers_like_its_model(client: openai.OpenAI) -> None:
     answers = {model: chat(client, model) for model in ("base", "first", "second", "reflector")}
     assert len({answers["base"], answers["first"], answers["second"]}) == 3
     assert answers["reflector"] == answers["first"]
 
 
-def test_usage_and_finish_reason_are_told(client: openai.OpenAI) -> None:
+def test_usage_and_finish_reason_are_reported(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="base", messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=5
     )
@@ -148,7 +144,7 @@ def test_a_seed_among_the_stop_strings_repeats_a_sample_alone_and_beside_others(
     assert len(set(together)) > 1
 
 
-def test_choices_among_the_stop_strings_are_all_that_can_be_answered(client: openai.OpenAI) -> None:
+def test_choices_among_the_stop_strings_constrain_the_answer(client: openai.OpenAI) -> None:
     colours = ["red", "green", "blue", "dark blue"]
     for temperature in (0.0, 2.0):
         assert chat(client, "first", stop=[choices_field(colours), "<|seed:1|>"], temperature=temperature) in colours
@@ -174,7 +170,7 @@ def test_a_client_that_gives_up_waiting_frees_its_row(client: openai.OpenAI, end
     assert becomes_idle(endpoint)
 
 
-def test_errors_are_answered_and_leave_nothing_behind(client: openai.OpenAI, endpoint: Endpoint) -> None:
+def test_errors_are_answered_and_free_their_rows(client: openai.OpenAI, endpoint: Endpoint) -> None:
     with pytest.raises(openai.BadRequestError, match="your model nobody"):
         chat(client, "nobody")
     with pytest.raises(openai.BadRequestError, match="logprobs"):
@@ -194,10 +190,22 @@ def test_errors_are_answered_and_leave_nothing_behind(client: openai.OpenAI, end
 
 def test_a_request_body_over_the_limit_is_refused(endpoint: Endpoint) -> None:
     body = b'{"model": "base", "prompt": "' + b"x" * BODY_BYTES + b'"}'
-    whole = httpx.post(f"{endpoint.url}/completions", content=body)
-    in_pieces = httpx.post(f"{endpoint.url}/completions", content=iter([body[:50_000], body[50_000:]]))
+    whole = http_request("POST", f"{endpoint.url}/completions", content=body)
+    in_pieces = http_request("POST", f"{endpoint.url}/completions", content=iter([body[:50_000], body[50_000:]]))
     assert whole.status_code == in_pieces.status_code == 413
     assert str(BODY_BYTES) in whole.text
+
+
+def test_an_endless_body_is_refused_at_its_limit(endpoint: Endpoint) -> None:
+    with connect(endpoint) as connection:
+        head = "POST /v1/completions HTTP/1.1\nHost: localhost\nContent-Type: application/json\n"
+        connection.sendall(f"{head}Transfer-Encoding: chunked\n\n".replace("\n", "\r\n").encode())
+        try:
+            for _ in range(2 * BODY_BYTES // 1000):
+                connection.sendall(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+        except OSError:
+            pass  # It need not take all.
+        assert status_of(connection.recv(1000)) == 413
 
 
 def test_a_client_cannot_forge_a_turn(client: openai.OpenAI) -> None:
@@ -206,11 +214,11 @@ def test_a_client_cannot_forge_a_turn(client: openai.OpenAI) -> None:
         model="base", messages=[{"role": "user", "content": forged}], temperature=0, max_tokens=1
     )
     assert answer.usage is not None
-    assert answer.usage.prompt_tokens > 60  # The markers came through as the text they are.
+    assert answer.usage.prompt_tokens > 60  # The markers are passed through as plain text.
 
 
 def test_provenance_equals_the_hashes_of_the_folders(endpoint: Endpoint, adapters: dict[str, Path], base: Path) -> None:
-    answer = httpx.get(f"{endpoint.url.removesuffix('/v1')}/provenance")
+    answer = http_request("GET", f"{endpoint.url.removesuffix('/v1')}/provenance")
     provenance = Provenance.model_validate_json(answer.content)
     assert provenance.models["base"].adapter_sha256 is None
     assert provenance.models["base"].base_sha256 == folder_sha256(base)
@@ -219,104 +227,35 @@ def test_provenance_equals_the_hashes_of_the_folders(endpoint: Endpoint, adapter
     assert provenance.dtype == "float32"
 
 
-def test_a_port_in_use_is_told_in_one_sentence_before_anything_starts(tmp_path: Path, base: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        process = start(tmp_path, page=page(base, {}, port))
-        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 1
-    assert errors.strip().splitlines() == [
-        f"Cannot listen on port {port} of 127.0.0.1: Address already in use; stop what uses it, or take another with "
-        "serve.port=PORT (0 for any free one)."
-    ]
-    assert output == ""
-    assert list((tmp_path / "runs" / "served" / "logs").iterdir()) == []
-
-
-def test_a_broken_adapter_is_told_in_one_sentence_with_its_folder_and_the_command_that_makes_it(
-    tmp_path: Path, base: Path, adapters: dict[str, Path]
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("localhost:1234", 200),
+        ("LocalHost.:80", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:8000", 200),
+        ("page.example", 421),
+        ("page.example:8000", 421),
+        ("localhost.page.example", 421),
+        ("127.0.0.1.page.example", 421),
+        ("192.168.0.7", 421),
+    ],
+)
+def test_without_keys_a_web_page_that_resolves_its_name_to_this_machine_is_refused(
+    endpoint: Endpoint, host: str, status: int
 ) -> None:
-    stage = shutil.copytree(adapters["first"], tmp_path / "runs" / "served" / "sft")
-    (stage / "adapter_model.safetensors").write_bytes(b"garbage")
-    process = start(tmp_path, page=page(base, {"second": adapters["second"]}))
-    assert process.stderr is not None
-    errors = process.stderr.read()  # Until it ends of itself: to communicate would close its input and so end it.
-    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    assert (process.returncode, output) == (1, "")
-    assert errors.strip().splitlines() == [
-        "The worker stopped while starting: Adapter 'sft' in 'runs/served/sft' cannot be loaded (SafetensorError: "
-        "Error while deserializing header: header too small): move the folder away and retrain with `python -m train "
-        "sft EXPERIMENT.yaml`, or name another folder in serve.adapters. (exit code 1; log: "
-        "runs/served/logs/worker.log)"
-    ]
+    answer = send(endpoint, f"GET /v1/models HTTP/1.1\nHost: {host}\nConnection: close\n\n")
+    assert status_of(answer) == status
 
 
-def test_an_adapter_with_a_weight_that_is_no_number_is_not_served(
-    tmp_path: Path, base: Path, adapters: dict[str, Path]
+def test_without_serve_hand_over_adapters_and_token_ids_are_refused(
+    endpoint: Endpoint, adapters: dict[str, Path]
 ) -> None:
-    folder = shutil.copytree(adapters["first"], tmp_path / "bad")
-    weights = load_file(folder / "adapter_model.safetensors")
-    next(iter(weights.values())).view(-1)[0] = float("nan")
-    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    process = start(tmp_path, page=page(base, {"bad": folder}))
-    assert process.stderr is not None
-    errors = process.stderr.read()
-    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    assert (process.returncode, output) == (1, "")
-    assert "has weights that are NaN or infinite): move the folder away" in errors
-    assert len(errors.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("keys", ["", " , ", "grün", "a\nb"])
-def test_keys_that_no_client_could_show_are_told_before_anything_starts(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, keys: str
-) -> None:
-    monkeypatch.setenv("KEYS_OF_THE_TEST", keys)
-    process = start(tmp_path, "serve.api_key_env=KEYS_OF_THE_TEST", page=page(base, {}))
-    output, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    assert (process.returncode, output) == (1, "")
-    assert "KEYS_OF_THE_TEST" in errors
-    assert not keys.strip() or keys not in errors
-    assert len(errors.strip().splitlines()) == 1
-
-
-def test_an_endpoint_revives_its_worker_asks_for_keys_warns_of_the_network_and_leaves_no_orphan(
-    tmp_path: Path, base: Path, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KEYS_OF_THE_TEST", "sesame,other")
-    process = start(
-        tmp_path,
-        "serve.host=0.0.0.0",
-        "serve.api_key_env=KEYS_OF_THE_TEST",
-        page=page(base, {"first": adapters["first"]}),
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    warning = process.stderr.readline()
-    endpoint = Endpoint(process, process.stdout.readline().strip(), tmp_path / "runs" / "served" / "logs")
-    try:
-        assert "OPENS THIS SERVER TO THE NETWORK" in warning
-        assert "Whoever has one of its API keys may use it" in warning
-        with pytest.raises(openai.AuthenticationError):
-            chat(openai.OpenAI(base_url=endpoint.url, api_key="wrong", max_retries=0), "first")
-        client = openai.OpenAI(base_url=endpoint.url, api_key="other", max_retries=0, timeout=PATIENCE_SECONDS)
-        before = chat(client, "first")
-        killed = endpoint.pid_of("serve.worker")
-        subprocess.run(["kill", "-9", str(killed)], check=True)
-        # The request waits in the socket that the supervisor holds, until the new worker takes it.
-        assert chat(client, "first") == before
-        assert endpoint.pid_of("serve.worker") != killed
-        told = process.stderr.readline()
-        assert "worker died and is started again" in told
-        assert "(killed by SIGKILL; log: " in told
-        orphans = children(process.pid)
-        assert len(orphans) == 2
-    finally:
-        process.kill()
-    process.communicate()
-    end = time.monotonic() + 60
-    while any(
-        Path(f"/proc/{pid}").exists() and "zombie" not in Path(f"/proc/{pid}/status").read_text() for pid in orphans
-    ):
-        assert time.monotonic() < end, "a server outlived its supervisor"
-        time.sleep(0.1)
+    world = World(endpoint, adapters)
+    assert world.load("new", adapters["first"])[0] == 404
+    assert world.unload("first")[0] == 404
+    for path in ("/load_lora_adapter", "/unload_lora_adapter", "/draw_tokens"):
+        assert world.ask(path, {})[0] == 404
+    status, answer = world.ask("/completions", {"model": "base", "prompt": [1, 2], "max_tokens": 1})
+    assert (status, answer["error"]["param"]) == (400, "prompt")

@@ -1,4 +1,4 @@
-"""The engine on the real small model, without HTTP: what is promised of batches, prefixes and errors."""
+"""Tests of the engine without HTTP, on the real small model and on a sketch: batches, prefixes, errors."""
 
 import queue
 import threading
@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from serve.choices import Choices
-from serve.engine import Engine
-from serve.generation import Generation, Output, Transcript
-from serve.geometry import Geometry
-from serve.model import BASE, Model
-from serve.sampling import Sampling
-from serve.scoring import Scoring
-from serve.slots import KeyValueSlots
+from serve.engine.choices import Choices
+from serve.engine.engine import Engine
+from serve.engine.generation import DecodedText, Output, TextGeneration
+from serve.engine.geometry import Geometry
+from serve.engine.model import BASE, Model
+from serve.engine.sampling import SamplingParameters
+from serve.engine.scoring import Scoring
+from serve.engine.slots import KeyValueSlots
 
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParameters(temperature=0)
 PLACES = "countertop 1-2, fridge 1, diningtable 1, cabinet 1-13, drawer 1-4, sinkbasin 1, stoveburner 1-4"
 PROMPTS = (
     "The capital of France is",
@@ -31,40 +31,40 @@ PROMPTS = (
 NAMES = (BASE, "first", "second")
 ACTIONS = tuple(f" go to {place}\n" for place in ("fridge 1", "cabinet 1", "cabinet 10", "sinkbasin 1", "drawer 4"))
 END = 0
-"""A token that ends a text of the embedded model's."""
-ENDLESS = 10_000
-"""Tokens: minutes of work. Two requests of so many find room beside each other."""
-FILLING = 1_000_000
-"""Tokens: as long as one that may write so many runs, no other finds room beside it."""
+"""A token that ends a text."""
+ENDLESS = 100_000
+"""Number of tokens that takes minutes; two requests of this length fit beside each other."""
+FILLING = 2_000_000
+"""Number of tokens with which a request leaves no room for another beside it."""
 PATIENCE_SECONDS = 300.0
-"""Longer than anything takes here on a loaded machine."""
+"""Upper bound for anything here on a loaded machine."""
 
 
 class Client:
-    """Sends requests to an engine and waits for what comes back."""
+    """Sends requests to an engine and waits for their outputs."""
 
     def __init__(self, model: Model, max_batch: int = 16) -> None:
         self.model = model
         self.engine = Engine(model, max_batch)
-        self.finished: list[Generation] = []
+        self.finished: list[TextGeneration] = []
 
     def send(
         self,
         prompt: str,
         adapter: str = BASE,
         tokens: int = 12,
-        sampling: Sampling = GREEDY,
+        sampling: SamplingParameters = GREEDY,
         seed: int = 0,
         choices: Sequence[str] = (),
     ) -> "Pending":
         outputs: queue.Queue[Output] = queue.Queue()
-        generation = Generation(
+        generation = TextGeneration(
             prompt=self.model.encode(prompt),
             adapter=adapter,
             limit=tokens,
             sampling=sampling,
             stop_tokens=frozenset({END} if choices else ()),
-            transcript=Transcript(self.model.decode, ()),
+            transcript=DecodedText(self.model.decode, ()),
             deliver=outputs.put,
             generator=torch.Generator().manual_seed(seed),
             choices=Choices([*self.model.encode(text), END] for text in choices) if choices else None,
@@ -77,7 +77,7 @@ class Client:
 
 
 class Pending:
-    def __init__(self, generation: Generation, outputs: "queue.Queue[Output]") -> None:
+    def __init__(self, generation: TextGeneration, outputs: "queue.Queue[Output]") -> None:
         self.generation = generation
         self.outputs = outputs
 
@@ -86,16 +86,16 @@ class Pending:
         return self.generation.tokens
 
     def failure(self) -> str:
-        """Wait for its end, and tell why it failed, if it did."""
+        """Wait for its end and return its failure, empty on success."""
         return self.outputs.get(timeout=PATIENCE_SECONDS).failure
 
     def goes_on(self) -> bool:
-        """Whether it writes a token more than it has by now."""
+        """Return True if it writes another token."""
         written = len(self.generation.tokens)
         return becomes_true(lambda: len(self.generation.tokens) > written)
 
     def let_end(self) -> list[int]:
-        """Its tokens, when it may write no more than it has by now."""
+        """Set its limit to the tokens written so far, and return them once it has finished."""
         self.generation.limit = len(self.generation.tokens)
         return self.wait()
 
@@ -107,66 +107,83 @@ def becomes_true(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-@pytest.fixture(scope="module")
-def model(base: Path, adapters: dict[str, Path]) -> Iterator[Model]:
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft asks transformers by an old name.
-        loaded = Model(base, adapters, "float32")
-    yield loaded
+    yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def real(base: Path, adapters: dict[str, Path]) -> Model:
+    return loaded(base, adapters)
+
+
+@pytest.fixture(scope="module")
+def model(sketch: Path, sketch_adapters: dict[str, Path]) -> Model:
+    return loaded(sketch, sketch_adapters)
+
+
+def loaded(base: Path, adapters: dict[str, Path]) -> Model:
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft asks transformers by an old name.
+        return Model(base, adapters, "float32")
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_greedy_tokens_are_those_of_transformers_own_generate(
-    model: Model, base: Path, adapters: dict[str, Path]
+    real: Model, base: Path, adapters: dict[str, Path]
 ) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    prompt = torch.tensor([model.encode(PROMPTS[1])])
+    prompt = torch.tensor([real.encode(PROMPTS[1])])
     reference = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
     for adapter in (BASE, "first"):
         if adapter != BASE:
             reference = PeftModel.from_pretrained(reference, str(adapters[adapter])).eval()
         expected = reference.generate(input_ids=prompt, max_new_tokens=12, do_sample=False)[0, prompt.shape[1] :]
-        assert Client(model).send(PROMPTS[1], adapter).wait() == expected.tolist()
+        assert Client(real).send(PROMPTS[1], adapter).wait() == expected.tolist()
 
 
-def test_tokens_are_the_same_alone_cached_and_in_a_mixed_batch(model: Model) -> None:
+@pytest.mark.parametrize("kind", ["real", "model"])
+def test_tokens_are_the_same_alone_cached_and_in_a_mixed_batch(kind: str, request: pytest.FixtureRequest) -> None:
+    model: Model = request.getfixturevalue(kind)
     requests = [(prompt, NAMES[index % 3]) for index, prompt in enumerate(PROMPTS)]
     alone = [Client(model).send(*request).wait() for request in requests]
     client = Client(model)
     pending = [client.send(*request) for request in requests]
-    assert [one.wait() for one in pending] == alone
+    assert [request.wait() for request in pending] == alone
     cached = [client.send(*request) for request in requests]
-    assert [one.wait() for one in cached] == alone
-    assert all(one.generation.cached_tokens > 0 for one in cached if len(one.generation.prompt) > 16)
+    assert [request.wait() for request in cached] == alone
+    assert all(request.generation.cached_tokens > 0 for request in cached if len(request.generation.prompt) > 16)
 
 
 def test_a_seed_repeats_a_sample_whatever_else_is_in_the_batch(model: Model) -> None:
-    sampling = Sampling(temperature=1.0, top_p=0.95)
+    sampling = SamplingParameters(temperature=1.0, top_p=0.95)
     alone = [Client(model).send(prompt, sampling=sampling, seed=7).wait() for prompt in PROMPTS[:3]]
     client = Client(model)
     pending = [client.send(prompt, NAMES[1], sampling=sampling, seed=8) for prompt in PROMPTS]
     pending = [client.send(prompt, sampling=sampling, seed=7) for prompt in PROMPTS[:3]]
-    assert [one.wait() for one in pending] == alone
+    assert [request.wait() for request in pending] == alone
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0)])
-def test_rows_with_and_without_choices_get_in_one_batch_what_they_get_alone(model: Model, sampling: Sampling) -> None:
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParameters(temperature=1.0)])
+def test_rows_with_and_without_choices_give_the_same_tokens_in_a_batch_as_alone(
+    model: Model, sampling: SamplingParameters
+) -> None:
     kinds = ((), ACTIONS, (" yes", " no", " yes and no"), (), ACTIONS[:1])
     requests = [(prompt, NAMES[index % 3], 8, sampling, index) for index, prompt in enumerate(PROMPTS)]
     requests += [(PROMPTS[1], "first", 8, sampling, seed) for seed in range(5, 10)]
-    alone = [Client(model).send(*one, choices=kinds[i % 5]).wait() for i, one in enumerate(requests)]
+    alone = [Client(model).send(*request, choices=kinds[i % 5]).wait() for i, request in enumerate(requests)]
     client = Client(model)
-    pending = [client.send(*one, choices=kinds[i % 5]) for i, one in enumerate(requests)]
-    assert [one.wait() for one in pending] == alone
+    pending = [client.send(*request, choices=kinds[i % 5]) for i, request in enumerate(requests)]
+    assert [request.wait() for request in pending] == alone
     for index, tokens in enumerate(alone):
         assert not kinds[index % 5] or model.decode(tokens) in kinds[index % 5]
 
 
-def test_what_follows_a_row_with_choices_is_what_would_follow_without_its_memory(model: Model) -> None:
+def test_the_request_after_a_row_with_choices_is_unaffected_by_its_cache(model: Model) -> None:
     client = Client(model)
     first = client.send(PROMPTS[1], "first", choices=ACTIONS)
     text = PROMPTS[1] + model.decode(first.wait()) + "bread 1, knife 2, plate 1, fork 3, spoon 1\n>"
@@ -175,7 +192,7 @@ def test_what_follows_a_row_with_choices_is_what_would_follow_without_its_memory
     assert second.generation.cached_tokens >= len(first.generation.prompt) - 16
 
 
-def test_tokens_that_leave_no_choice_cost_no_step(model: Model) -> None:
+def test_forced_tokens_cost_no_step(model: Model) -> None:
     client = Client(model)
     only = client.send(PROMPTS[0], choices=(" a long way to the only answer\n",))
     assert model.decode(only.wait()) == " a long way to the only answer\n"
@@ -200,18 +217,18 @@ def test_equal_prompts_at_once_are_computed_once(model: Model) -> None:
     busy = client.send(PROMPTS[0], tokens=FILLING)
     assert busy.goes_on()
     beside, *same = [client.send(prompt) for prompt in (PROMPTS[0], *6 * [PROMPTS[1]])]
-    assert not any(one.generation.tokens for one in same)
+    assert not any(request.generation.tokens for request in same)
     busy.generation.cancelled = True
-    assert len({tuple(one.wait()) for one in same}) == 1
+    assert len({tuple(request.wait()) for request in same}) == 1
     length = len(same[0].generation.prompt)
-    assert sorted(one.generation.cached_tokens for one in same) == [0] + 5 * [length]
+    assert sorted(request.generation.cached_tokens for request in same) == [0] + 5 * [length]
     assert len(beside.wait()) == 12
 
 
-def test_the_next_turn_of_a_conversation_computes_only_what_is_new(model: Model) -> None:
-    client = Client(model)
+def test_the_next_turn_of_a_conversation_computes_only_what_is_new(real: Model) -> None:
+    client = Client(real)  # Unlike a sketch's text, its text is encoded to the same tokens that were written.
     first = client.send(PROMPTS[1], tokens=20)
-    text = PROMPTS[1] + model.decode(first.wait()) + " and then?"
+    text = PROMPTS[1] + real.decode(first.wait()) + " and then?"
     second = client.send(text, tokens=1)
     second.wait()
     assert second.generation.cached_tokens >= len(first.generation.prompt)
@@ -220,7 +237,7 @@ def test_the_next_turn_of_a_conversation_computes_only_what_is_new(model: Model)
 def test_more_requests_than_rows_wait_their_turn(model: Model) -> None:
     client = Client(model, max_batch=2)
     pending = [client.send(prompt, tokens=4) for prompt in PROMPTS]
-    assert all(len(one.wait()) == 4 for one in pending)
+    assert all(len(request.wait()) == 4 for request in pending)
 
 
 def test_a_cancelled_request_frees_its_row(model: Model) -> None:
@@ -232,7 +249,7 @@ def test_a_cancelled_request_frees_its_row(model: Model) -> None:
     assert client.becomes_idle()
 
 
-def test_an_error_in_a_prompt_is_told_to_whom_it_concerns_and_leaks_no_row(model: Model) -> None:
+def test_an_error_in_a_prompt_fails_only_its_own_request_and_leaks_no_row(model: Model) -> None:
     client = Client(model, max_batch=2)
     good = client.send(PROMPTS[3], tokens=ENDLESS)
     assert good.goes_on()
@@ -243,7 +260,7 @@ def test_an_error_in_a_prompt_is_told_to_whom_it_concerns_and_leaks_no_row(model
     require_two_free_rows(client)
 
 
-def test_an_error_while_decoding_is_told_to_all_that_run_and_leaks_no_row(model: Model) -> None:
+def test_an_error_while_decoding_fails_all_running_requests_and_leaks_no_row(model: Model) -> None:
     client = Client(model, max_batch=2)
     good = client.send(PROMPTS[3], tokens=ENDLESS)
     assert good.goes_on()
@@ -256,7 +273,7 @@ def test_an_error_while_decoding_is_told_to_all_that_run_and_leaks_no_row(model:
 
 
 class ModelThatStops(Model):
-    """Makes no pass until it is let go on, and then fails."""
+    """Model that blocks each pass until it is released, and then fails."""
 
     def __init__(self) -> None:
         self.geometry = Geometry(1, 1, 1, torch.float32, torch.device("cpu"))
@@ -270,7 +287,7 @@ class ModelThatStops(Model):
         raise ValueError("stopped")
 
 
-def test_how_long_a_pass_takes_is_seen_from_outside() -> None:
+def test_the_duration_of_the_current_pass_can_be_read() -> None:
     model = ModelThatStops()
     engine = Engine(model, max_batch=1)
     outputs: queue.Queue[Output] = queue.Queue()
@@ -289,4 +306,4 @@ def test_how_long_a_pass_takes_is_seen_from_outside() -> None:
 def require_two_free_rows(client: Client) -> None:
     assert client.becomes_idle()
     both = [client.send(prompt, tokens=2) for prompt in PROMPTS[:2]]
-    assert all(len(one.wait()) == 2 for one in both)
+    assert all(len(request.wait()) == 2 for request in both)

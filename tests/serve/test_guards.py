@@ -1,14 +1,13 @@
-"""Who is let in, and what stays private: an endpoint with keys, and one without any on loopback."""
+"""Tests of an endpoint with keys: which clients are let in, and what stays private."""
 
 import re
 import stat
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.serve.running import KEYS, Endpoint, children, send, status_of
+from tests.serve.running import KEYS, Endpoint, children, http_request, send, status_of
 
 CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
 ROUTES = (
@@ -75,22 +74,22 @@ def test_every_route_but_health_asks_for_the_key(keyed: Endpoint, method: str, p
         ("Bearer \xff\xfe", 401),
     ],
 )
-def test_only_a_whole_key_shown_once_is_a_key(keyed: Endpoint, authorization: str, status: int) -> None:
+def test_only_one_complete_key_is_accepted(keyed: Endpoint, authorization: str, status: int) -> None:
     head = f"GET /v1/models HTTP/1.1\nHost: localhost\nConnection: close\nAuthorization: {authorization}\n\n"
     assert status_of(send(keyed, head)) == status
 
 
-def test_health_is_told_to_everyone_and_tells_nothing_else(keyed: Endpoint) -> None:
+def test_health_answers_everyone_and_reveals_nothing_else(keyed: Endpoint) -> None:
     url = keyed.url.removesuffix("/v1")
-    answer = httpx.get(f"{url}/health")
+    answer = http_request("GET", f"{url}/health")
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
-    assert httpx.head(f"{url}/health").status_code == 200
+    assert http_request("HEAD", f"{url}/health").status_code == 200
 
 
 def test_a_key_is_in_no_log_command_line_or_environment_of_the_servers(keyed: Endpoint) -> None:
     headers = {"Authorization": f"Bearer {KEYS[0]}"}
-    assert httpx.post(f"{keyed.url}/chat/completions", json=CHAT, headers=headers, timeout=300).status_code == 200
-    httpx.post(f"{keyed.url}/chat/completions", content=b"{", headers=headers)
+    assert http_request("POST", f"{keyed.url}/chat/completions", json=CHAT, headers=headers).status_code == 200
+    http_request("POST", f"{keyed.url}/chat/completions", content=b"{", headers=headers)
     send(keyed, f"GET /{KEYS[0]} HTTP/1.1\nAuthorization: Bearer {KEYS[0]}\nBroken\n\n")
     processes = [keyed.process.pid, *children(keyed.process.pid)]
     assert len(processes) == 3
@@ -118,47 +117,23 @@ def test_a_key_is_in_no_log_command_line_or_environment_of_the_servers(keyed: En
         ("GET", "/provenance"),
     ],
 )
-def test_the_worker_answers_nobody_who_does_not_know_the_secret_of_the_run(
-    keyed: Endpoint, method: str, path: str
-) -> None:
+def test_the_worker_answers_only_requests_with_the_secret_of_the_run(keyed: Endpoint, method: str, path: str) -> None:
     for shown in ({}, {"Authorization": f"Bearer {KEYS[0]}"}):
-        answer = httpx.request(method, keyed.worker_url + path, json={"model": "base"}, headers=shown)
+        answer = http_request(method, keyed.worker_url + path, json={"model": "base"}, headers=shown)
         assert (answer.status_code, "base" in answer.text) == (401, False)
 
 
 def test_no_web_page_may_read_an_answer(keyed: Endpoint) -> None:
     headers = {"Authorization": f"Bearer {KEYS[0]}", "Origin": "http://page.example"}
-    answer = httpx.get(f"{keyed.url}/models", headers=headers)
+    answer = http_request("GET", f"{keyed.url}/models", headers=headers)
     assert not [name for name in answer.headers if name.startswith("access-control")]
     asked = {**headers, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    preflight = httpx.options(f"{keyed.url}/chat/completions", headers=asked)
+    preflight = http_request("OPTIONS", f"{keyed.url}/chat/completions", headers=asked)
     assert preflight.status_code == 400
     assert "access-control-allow-origin" not in preflight.headers
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("localhost", 200),
-        ("localhost:1234", 200),
-        ("LocalHost.:80", 200),
-        ("127.0.0.1:1", 200),
-        ("[::1]:8000", 200),
-        ("page.example", 421),
-        ("page.example:8000", 421),
-        ("localhost.page.example", 421),
-        ("127.0.0.1.page.example", 421),
-        ("192.168.0.7", 421),
-    ],
-)
-def test_without_keys_a_web_page_that_turns_its_name_to_this_machine_is_refused(
-    endpoint: Endpoint, host: str, status: int
-) -> None:
-    answer = send(endpoint, f"GET /v1/models HTTP/1.1\nHost: {host}\nConnection: close\n\n")
-    assert status_of(answer) == status
-
-
-def test_a_redirection_to_a_host_that_the_client_made_up_is_not_sent(keyed: Endpoint) -> None:
+def test_no_redirect_to_a_host_named_by_the_client_is_sent(keyed: Endpoint) -> None:
     head = f"GET /v1/models/ HTTP/1.1\nHost: page.example\nAuthorization: Bearer {KEYS[0]}\nConnection: close\n\n"
     answer = send(keyed, head)
     assert (status_of(answer), b"page.example" in answer) == (404, False)

@@ -1,4 +1,4 @@
-"""An endpoint that is not ready yet, and one whose worker lives but does not answer."""
+"""Tests of an endpoint that is not ready yet, and of one whose worker lives but does not respond."""
 
 import json
 import os
@@ -14,13 +14,13 @@ import httpx
 import pytest
 
 from retroformer.errors import ServiceError
-from serve.probe import Address
+from serve.probe import ServerAddress
 from serve.supervisor import Service, supervise
 from tests.serve.running import Endpoint, becomes_true, start
 from tests.train.world import save_tiny_model
 
 PATIENCE_SECONDS = 300.0
-"""Longer than anything takes here on a loaded machine."""
+"""Upper bound for anything here on a loaded machine."""
 CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
 
 
@@ -31,14 +31,14 @@ def has_worker(endpoint: Endpoint) -> bool:
         return False
 
 
-def test_until_the_worker_is_ready_and_while_it_is_silent_health_says_so_and_a_silent_one_is_started_again(
+def test_health_reports_a_starting_or_unresponsive_worker_and_an_unresponsive_one_is_restarted(
     tmp_path: Path,
 ) -> None:
     base = save_tiny_model(tmp_path / "base")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    page = f"run: tiny\nenvironment: {{name: alfworld}}\ntrain: {{base_model: {base}}}\nserve: {{port: {port}}}\n"
-    process = start(tmp_path, page=page)
+    config = f"run: tiny\nenvironment: {{name: alfworld}}\ntrain: {{base_model: {base}}}\nserve: {{port: {port}}}\n"
+    process = start(tmp_path, config=config)
     assert process.stdout is not None
     assert process.stderr is not None
     root = f"http://127.0.0.1:{port}"
@@ -46,7 +46,7 @@ def test_until_the_worker_is_ready_and_while_it_is_silent_health_says_so_and_a_s
     try:
         assert becomes_true(lambda: has_worker(endpoint))
         stopped = endpoint.pid_of("serve.worker")
-        os.kill(stopped, signal.SIGSTOP)  # It cannot become ready as long as the test wants.
+        os.kill(stopped, signal.SIGSTOP)  # While the worker is stopped, the endpoint cannot become ready.
         with httpx.Client(base_url=root, timeout=PATIENCE_SECONDS) as client, ExitStack() as exits:
             assert becomes_true(lambda: listens(port))
             for answer in (
@@ -64,14 +64,14 @@ def test_until_the_worker_is_ready_and_while_it_is_silent_health_says_so_and_a_s
             assert client.get("/health").status_code == 200
             assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
 
-            # Minutes of work, one answer after another.
-            asked = {"model": "base", "prompt": "One,", "max_tokens": 400, "n": 128, "stream": True}
-            stream = exits.enter_context(client.stream("POST", "/v1/completions", json=asked))
+            # Minutes of work: 128 answers in sequence.
+            body = {"model": "base", "prompt": "One,", "max_tokens": 400, "n": 128, "stream": True}
+            stream = exits.enter_context(client.stream("POST", "/v1/completions", json=body))
             pieces = stream.iter_lines()
             assert "choices" in next(pieces)
             os.kill(stopped, signal.SIGSTOP)
             assert becomes_true(lambda: client.get("/health").status_code == 503)
-            # A request that waits for a worker that is killed is to be sent again.
+            # If the worker is killed, the client must retry requests that wait for it.
             lost = client.post("/v1/chat/completions", json=CHAT)
             assert (lost.status_code, "retry-after" in lost.headers) in ((503, True), (200, False))
             assert "worker does not answer any more" in process.stderr.readline()
@@ -115,13 +115,13 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Service, Address]:
-    """A server that answers until there is a file `silent`, and goes on living."""
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Service, ServerAddress]:
+    """Server that responds until a file `silent` exists, and keeps living."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}")
     (tmp_path / "answering.py").write_text(SILENT)
     with socket.create_server(("127.0.0.1", 0)) as free:
-        address = Address("127.0.0.1", free.getsockname()[1])
+        address = ServerAddress("127.0.0.1", free.getsockname()[1])
     return (
         Service(
             "clock",
@@ -134,15 +134,15 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Service, A
     )
 
 
-def run_until(stop: threading.Event, service: Service, address: Address, failures: list[Exception]) -> None:
+def run_until(stop: threading.Event, service: Service, address: ServerAddress, failures: list[Exception]) -> None:
     try:
         supervise([service], lambda: address.status("/health") == 200, Path("ready").touch, stop, 0.05)
     except ServiceError as error:
         failures.append(error)
 
 
-def test_a_service_that_lives_and_does_not_answer_is_started_again(
-    service: tuple[Service, Address], caplog: pytest.LogCaptureFixture
+def test_an_unresponsive_service_is_restarted(
+    service: tuple[Service, ServerAddress], caplog: pytest.LogCaptureFixture
 ) -> None:
     stop, failures = threading.Event(), list[Exception]()
     supervision = threading.Thread(target=run_until, args=(stop, *service, failures))
@@ -160,22 +160,22 @@ def test_a_service_that_lives_and_does_not_answer_is_started_again(
     assert "killed by SIGKILL" in caplog.text
 
 
-def test_services_are_given_their_secrets_by_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_receive_their_secrets_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}")
     (tmp_path / "curious.py").write_text(
         "import sys\nfrom serve.private import read_private\n"
         "print(len(read_private(int(sys.argv[-1].partition('=')[2])).worker_key), sys.argv)"
     )
-    secret = "s" * 1_000_000  # More than a pipe holds.
+    secret = "s" * 1_000_000  # More than the buffer of a pipe.
     private = json.dumps({"worker_key": secret, "marker": "m"})
     service = Service("curious", ["curious"], tmp_path / "log", dict(os.environ), private=private)
     service.start()
     assert becomes_true(lambda: not service.alive)
     service.stop(time.monotonic())
-    said = (tmp_path / "log").read_text()
-    assert said.startswith("1000000 ")
-    assert "ssss" not in said
+    logged = (tmp_path / "log").read_text()
+    assert logged.startswith("1000000 ")
+    assert "ssss" not in logged
 
 
 def test_a_child_that_dies_before_it_reads_its_secrets_does_not_end_the_supervisor(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_child_that_dies_before_it_reads_its_secrets_does_not_end_the_supervis
     service.stop(time.monotonic())
 
 
-def test_no_other_user_may_read_what_a_service_writes(tmp_path: Path) -> None:
+def test_no_other_user_may_read_the_log_of_a_service(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("of an earlier run")
     log.chmod(0o644)

@@ -1,4 +1,4 @@
-"""What a client may ask for: everything else is refused with the field's name, and the endpoint goes on."""
+"""Valid requests; everything else is refused with the name of the field, and the endpoint goes on."""
 
 import json
 import re
@@ -8,12 +8,13 @@ import httpx
 import openai
 import pytest
 
-from retroformer.own_server import choices_field
-from serve import bounds
-from tests.serve.running import KEYS, Endpoint
+from retroformer.endpoint.own_server import choices_field
+from serve.api import bounds
+from tests.serve.running import KEYS, Endpoint, http_request
 
 CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
 COMPLETION: dict[str, Any] = {"model": "base", "prompt": "One, two,", "max_tokens": 1}
+HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {KEYS[0]}"}
 PATHS = {
     "chat": "/v1/chat/completions",
     "completion": "/v1/completions",
@@ -22,15 +23,15 @@ PATHS = {
 }
 
 
-def post(endpoint: Endpoint, call: str, body: bytes | str) -> httpx.Response:
-    url = endpoint.url.removesuffix("/v1") + PATHS[call]
-    return httpx.post(url, content=body, headers={"Content-Type": "application/json"}, timeout=300)
+def post(keyed: Endpoint, call: str, body: bytes | str) -> httpx.Response:
+    url = keyed.url.removesuffix("/v1") + PATHS[call]
+    return http_request("POST", url, content=body, headers=HEADERS)
 
 
 def body_of(call: str, changes: str) -> str:
-    """A good request and `changes` as they are spelled: JSON in Python would not say NaN or half a character."""
-    page = {"chat": CHAT, "general": CHAT, "completion": COMPLETION, "count": {"prompts": []}}[call]
-    kept = {name: value for name, value in page.items() if f'"{name}":' not in changes}
+    """Return a valid request with `changes` as raw JSON, since Python would not write NaN or half a character."""
+    valid = {"chat": CHAT, "general": CHAT, "completion": COMPLETION, "count": {"prompts": []}}[call]
+    kept = {name: value for name, value in valid.items() if f'"{name}":' not in changes}
     return json.dumps(kept)[:-1] + (", " if kept else "") + changes + "}"
 
 
@@ -107,7 +108,6 @@ REFUSED = [
     ("completion", '"prompt": []', "prompt"),
     ("completion", '"prompt": [[]]', "prompt"),
     ("completion", '"prompt": [[1, 2], [3]]', "prompt"),
-    ("completion", '"prompt": [1, 2]', "prompt"),
     ("completion", '"prompt": ["One", 2]', "prompt"),
     ("completion", '"prompt": [true]', "prompt"),
     ("completion", '"prompt": {"text": "One"}', "prompt"),
@@ -124,18 +124,18 @@ def shortened(value: object) -> str | None:
 
 
 @pytest.mark.parametrize(("call", "changes", "field"), REFUSED, ids=shortened)
-def test_what_cannot_be_had_is_refused_with_the_name_of_its_field(
-    endpoint: Endpoint, call: str, changes: str, field: str
+def test_an_unsupported_value_is_refused_with_the_name_of_its_field(
+    keyed: Endpoint, call: str, changes: str, field: str
 ) -> None:
-    answer = post(endpoint, call, body_of(call, changes))
+    answer = post(keyed, call, body_of(call, changes))
     assert answer.status_code == 400, answer.text
     assert field in answer.json()["message"]
     assert answer.json()["error"]["param"] == field
-    assert endpoint.load() == 0
+    assert keyed.load(KEYS[0]) == 0
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
@@ -143,19 +143,19 @@ def test_what_cannot_be_had_is_refused_with_the_name_of_its_field(
         (b'{"model": "\xff"}', "not JSON"),
         (b"[" * 90_000, "nested too deeply"),
         (b'{"a":' * 15_000 + b"1" + b"}" * 15_000, "nested too deeply"),
-        (b'{"model": "base", "n": 1, "n": 100000}', "n stands twice"),
-        (b'{"model": "base", "messages": [{"role": "user", "role": "system", "content": ""}]}', "role stands twice"),
+        (b'{"model": "base", "n": 1, "n": 100000}', "n appears twice"),
+        (b'{"model": "base", "messages": [{"role": "user", "role": "system", "content": ""}]}', "role appears twice"),
         (b'{"\\ud800": 1}', "lone surrogate"),
     ],
     ids=["empty", "cut", "list", "bytes", "brackets", "braces", "name-twice", "role-twice", "half-a-character"],
 )
-def test_a_body_that_is_no_plain_json_object_is_refused(endpoint: Endpoint, body: bytes, said: str) -> None:
+def test_a_body_that_is_no_plain_json_object_is_refused(keyed: Endpoint, body: bytes, message: str) -> None:
     for call in ("chat", "completion"):
-        answer = post(endpoint, call, body)
-        assert (answer.status_code, said in answer.text) == (400, True), answer.text
+        answer = post(keyed, call, body)
+        assert (answer.status_code, message in answer.text) == (400, True), answer.text
 
 
-def test_parameters_that_ask_for_nothing_pass(endpoint: Endpoint) -> None:
+def test_neutral_parameters_are_accepted(keyed: Endpoint) -> None:
     neutral: dict[str, Any] = {
         "n": 1,
         "presence_penalty": 0,
@@ -170,24 +170,24 @@ def test_parameters_that_ask_for_nothing_pass(endpoint: Endpoint) -> None:
         "stop": None,
         "what_is_to_come": None,
     }
-    for call, page in (("chat", CHAT), ("general", CHAT), ("completion", COMPLETION)):
-        answer = post(endpoint, call, json.dumps({**page, **neutral}))
+    for call, body in (("chat", CHAT), ("general", CHAT), ("completion", COMPLETION)):
+        answer = post(keyed, call, json.dumps({**body, **neutral}))
         assert answer.status_code == 200, answer.text
     turn = {"role": "assistant", "content": "Yes?", "refusal": None, "tool_calls": None}
-    assert post(endpoint, "chat", json.dumps({**CHAT, "messages": [turn, *CHAT["messages"]]})).status_code == 200
+    assert post(keyed, "chat", json.dumps({**CHAT, "messages": [turn, *CHAT["messages"]]})).status_code == 200
 
 
-def test_the_newer_name_of_the_limit_is_the_limit(endpoint: Endpoint) -> None:
-    page = {name: value for name, value in CHAT.items() if name != "max_tokens"}
+def test_max_completion_tokens_is_the_limit(keyed: Endpoint) -> None:
+    body = {name: value for name, value in CHAT.items() if name != "max_tokens"} | {"temperature": 0}
     for limits in ({"max_completion_tokens": 3}, {"max_completion_tokens": 3, "max_tokens": 3}):
         answer = post(
-            endpoint, "chat", json.dumps({**page, **limits, "messages": [{"role": "user", "content": "Count."}]})
+            keyed, "chat", json.dumps({**body, **limits, "messages": [{"role": "user", "content": "Count."}]})
         )
         assert answer.json()["usage"]["completion_tokens"] == 3
 
 
-def test_a_seed_repeats_a_sample_and_gives_each_of_several_answers_its_own(endpoint: Endpoint) -> None:
-    with openai.OpenAI(base_url=endpoint.url, api_key="none", max_retries=0) as client:
+def test_a_seed_repeats_a_sample_and_gives_each_of_several_answers_its_own(keyed: Endpoint) -> None:
+    with openai.OpenAI(base_url=keyed.url, api_key=KEYS[0], max_retries=0) as client:
 
         def sample(seed: int, n: int = 1, prompt: str | list[str] = "My favourite") -> list[str]:
             answer = client.completions.create(
@@ -204,27 +204,26 @@ def test_a_seed_repeats_a_sample_and_gives_each_of_several_answers_its_own(endpo
         assert sample(-7) == sample(2**63 - 7)
 
 
-def test_parts_of_a_message_are_read_as_one_text(endpoint: Endpoint) -> None:
+def test_the_parts_of_a_message_are_joined(keyed: Endpoint) -> None:
     def tokens(content: object) -> int:
-        answer = post(endpoint, "chat", json.dumps({**CHAT, "messages": [{"role": "system", "content": content}]}))
+        answer = post(keyed, "chat", json.dumps({**CHAT, "messages": [{"role": "system", "content": content}]}))
         return int(answer.json()["usage"]["prompt_tokens"])
 
     assert tokens([{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]) == tokens("Be\nbrief.")
 
 
 def test_a_prompt_that_cannot_fit_is_refused_without_reading_it(keyed: Endpoint) -> None:
-    page = json.dumps({**COMPLETION, "prompt": "word " * 600_000})
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEYS[0]}"}
-    answer = httpx.post(f"{keyed.url}/completions", content=page, headers=headers, timeout=300)
-    found = re.search(r"maximum context length is (\d+) tokens. However, your messages resulted in (\d+)", answer.text)
-    assert found, answer.text
-    # It has hundreds of thousands, which nobody has counted.
-    assert (answer.status_code, int(found[2])) == (400, int(found[1]) + 1)
+    body = json.dumps({**COMPLETION, "prompt": "word " * 600_000})
+    answer = http_request("POST", f"{keyed.url}/completions", content=body, headers=HEADERS)
+    counts = re.search(r"maximum context length is (\d+) tokens. However, your messages resulted in (\d+)", answer.text)
+    assert counts, answer.text
+    # The text has hundreds of thousands of tokens, which were not counted.
+    assert (answer.status_code, int(counts[2])) == (400, int(counts[1]) + 1)
 
 
-def test_other_types_of_bodies_are_refused_wherever_a_web_page_could_send_them(endpoint: Endpoint) -> None:
+def test_other_types_of_bodies_are_refused_wherever_a_web_config_could_send_them(keyed: Endpoint) -> None:
     for path in PATHS.values():
-        url = endpoint.url.removesuffix("/v1") + path
+        url = keyed.url.removesuffix("/v1") + path
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-            answer = httpx.post(url, content=json.dumps(CHAT), headers={"Content-Type": kind})
-            assert (answer.status_code, "application/json only" in answer.text) == (415, True)
+            answer = http_request("POST", url, content=json.dumps(CHAT), headers={**HEADERS, "Content-Type": kind})
+            assert (answer.status_code, "only bodies of the type application/json" in answer.text) == (415, True)

@@ -1,6 +1,7 @@
-"""A household adapter that is served acts as it does in plain transformers and peft, alone and in a batch of 16."""
+"""A served household adapter acts as it does in plain transformers and peft, alone and in a batch of 16."""
 
 import asyncio
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from retroformer.actors.household import household_prompt, offered
-from retroformer.config import Endpoint as EndpointSection
+from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.alfworld import taskset
-from retroformer.environments.sections import Alfworld
-from retroformer.llm import LanguageModel
+from retroformer.environments.alfworld.actors.household import household_prompt, offered
+from retroformer.environments.alfworld.section import Alfworld
+from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step
-from tests.serve.running import Endpoint
+from tests.serve.running import PATIENCE_SECONDS, Endpoint, ready_line, served_config, start
 
 TOKENS = 20
 AT_ONCE = 16
@@ -26,10 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is d
 
 @pytest.fixture(scope="module")
 def scenes() -> tuple[Scene, ...]:
-    """Moments of generated games, each a step further into its game, some with advice."""
+    """Scenes of generated games, each a step further into its game, some with advice."""
     games = taskset(Alfworld(name="alfworld", source="generated"))
     environment = games.environment()
-    made = []
+    scenes = []
     for index, task in enumerate(games.tasks()[:AT_ONCE]):
         seen = environment.reset(task)
         opening, steps = seen.observation, list[Step]()
@@ -40,8 +41,8 @@ def scenes() -> tuple[Scene, ...]:
                 break
             steps.append(Step(action=action, observation=seen.observation))
         memory = Memory(reflections=ADVICE[: index % 3])
-        made.append(Scene(task=task, opening=opening, steps=tuple(steps), memory=memory, choices=seen.choices))
-    return tuple(made)
+        scenes.append(Scene(task=task, opening=opening, steps=tuple(steps), memory=memory, choices=seen.choices))
+    return tuple(scenes)
 
 
 class Reference:
@@ -65,7 +66,7 @@ class Reference:
 
         def allowed(_: int, tokens: torch.Tensor) -> list[int]:
             written = tokens[start:].tolist()
-            return [one[len(written)] for one in sequences if one[: len(written)] == written]
+            return [sequence[len(written)] for sequence in sequences if sequence[: len(written)] == written]
 
         return self._continue(prompt, prefix_allowed_tokens_fn=allowed)
 
@@ -79,15 +80,26 @@ class Reference:
 
 
 @pytest.fixture(scope="module")
-def reference(base: Path, adapters: dict[str, Path]) -> Iterator[Reference]:
+def reference(sketch: Path, sketch_adapters: dict[str, Path]) -> Iterator[Reference]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Reference(base, adapters["first"])
+    yield Reference(sketch, sketch_adapters["first"])
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="module")
+def endpoint(
+    sketch: Path, sketch_adapters: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Endpoint]:
+    folder = tmp_path_factory.mktemp("endpoint")
+    process = start(folder, config=served_config(sketch, sketch_adapters))
+    yield Endpoint(process, ready_line(process), folder)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=PATIENCE_SECONDS)
+
+
 def served(endpoint: Endpoint, scenes: Sequence[Scene], *, at_once: int, admissible: bool) -> list[str]:
-    """What the adapter `first` writes at each scene when `at_once` requests are in flight."""
+    """Return the text of the adapter `first` for each scene, with `at_once` requests in flight."""
 
     async def all_answers() -> list[str]:
         model = LanguageModel(EndpointSection(model="first", api="completions"), endpoint.url)
@@ -118,15 +130,13 @@ def test_the_prompts_differ_in_length_and_offer_many_actions(scenes: tuple[Scene
     assert min(len(offered(scene)) for scene in scenes) > 5
 
 
-def test_free_text_is_that_of_plain_generation(
-    endpoint: Endpoint, reference: Reference, scenes: tuple[Scene, ...]
-) -> None:
+def test_free_text_equals_plain_generation(endpoint: Endpoint, reference: Reference, scenes: tuple[Scene, ...]) -> None:
     expected = [reference.free(household_prompt(scene)) for scene in scenes]
     assert served(endpoint, scenes, at_once=AT_ONCE, admissible=False) == expected
     assert served(endpoint, scenes, at_once=1, admissible=False) == expected
 
 
-def test_admissible_actions_are_those_of_plain_generation_held_to_the_same_texts(
+def test_admissible_actions_equal_plain_generation_constrained_to_the_same_texts(
     endpoint: Endpoint, reference: Reference, scenes: tuple[Scene, ...]
 ) -> None:
     expected = [reference.one_of(household_prompt(scene), lines(scene)) for scene in scenes]

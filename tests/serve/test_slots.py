@@ -1,19 +1,19 @@
 import torch
 
-from serve.geometry import Geometry, token_budget
-from serve.prefixes import BLOCK_TOKENS, PrefixStore
-from serve.slots import KeyValueSlots
+from serve.engine.geometry import Geometry, token_budget
+from serve.engine.prefixes import BLOCK_TOKENS, PrefixStore
+from serve.engine.slots import KeyValueSlots
 
 SMALL = Geometry(layers=2, heads=1, head_size=1, dtype=torch.float32, device=torch.device("cpu"))
 
 
 def column(*numbers: float) -> torch.Tensor:
-    """Keys or values of tokens of one row: (1, H, T, D)."""
+    """Return keys or values of the tokens of one row, (1, H, T, D)."""
     return torch.tensor(numbers, dtype=torch.float32).view(1, 1, -1, 1)
 
 
 def filled(*rows: list[float], budget_tokens: int = 10_000) -> KeyValueSlots:
-    """Rows whose keys are the given numbers and whose values are ten times as much, in both layers."""
+    """Return rows whose keys are the given numbers and whose values are ten times as large, in both layers."""
     slots = KeyValueSlots(SMALL, budget_tokens)
     slots.reserve(len(rows), max(len(row) for row in rows))
     for index, row in enumerate(rows):
@@ -30,7 +30,7 @@ def test_a_token_takes_two_numbers_a_layer_and_head() -> None:
     assert token_budget(SMALL).running == 1024**3 // 16
 
 
-def test_new_tokens_are_written_behind_what_their_rows_hold_in_whatever_order_they_stand() -> None:
+def test_new_tokens_are_appended_to_their_rows_in_any_order() -> None:
     slots = filled([1, 2, 3], [4])
     slots.expect([1, 2], order=[1, 0])
     for layer in range(2):
@@ -57,7 +57,7 @@ def test_the_last_row_takes_the_place_of_one_that_leaves() -> None:
     assert keys(slots, 0) == [3, 3, 3]
 
 
-def test_growing_keeps_what_is_held_and_a_long_row_takes_no_more_than_the_budget() -> None:
+def test_growing_keeps_the_contents_and_a_long_row_stays_within_the_budget() -> None:
     slots = filled([1, 2], [3], budget_tokens=1024)
     slots.drop(1)
     slots.reserve(1, 1000)
@@ -73,12 +73,12 @@ def test_a_prefix_is_found_by_whole_blocks_and_by_adapter() -> None:
     assert len(store) == 32
     assert store.count("a", [*range(20), 99]) == 16
     assert store.count("b", tokens) == 0
-    found = store.longest("a", tokens)
-    assert found is not None
-    assert found[1, 1].flatten().tolist() == [10.0 * token for token in range(32)]
+    cached = store.longest("a", tokens)
+    assert cached is not None
+    assert cached[1, 1].flatten().tolist() == [10.0 * token for token in range(32)]
 
 
-def test_what_was_used_least_recently_is_forgotten_its_end_first() -> None:
+def test_the_least_recently_used_prefix_is_evicted_from_its_end() -> None:
     store = PrefixStore(4 * BLOCK_TOKENS)
     slots = filled([0.0] * 48)
     old, new = [1] * 48, [2] * 32

@@ -1,4 +1,4 @@
-"""How the API server's calls to its worker end where the worker refuses them, or never answers."""
+"""Calls of the API server to its worker, when the worker refuses them or never responds."""
 
 import asyncio
 import subprocess
@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from serve.errors import RequestError
-from serve.worker_client import LOST, LOST_CODE, PIECE_END, TIMEOUT_SECONDS, WorkerClient
+from serve.api.errors import RequestError
+from serve.api.worker_client import LOST, LOST_CODE, PIECE_END, TIMEOUT_SECONDS, WorkerClient
 from tests.serve.clock import MovableClock, running_clock
 from tests.serve.running import PATIENCE_SECONDS, becomes_true, environment
 from tests.support.raw_server import RawServer, Request, Write, http
 
 PIECE = b'{"text": "One", "error_code": 0}' + PIECE_END
 MORE_THAN_THE_TIMEOUT = TIMEOUT_SECONDS + 2
-"""aiohttp rounds long times up to whole seconds."""
+"""Seconds; aiohttp rounds long timeouts up to whole seconds."""
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 LOST_PIECE = {
     "text": LOST,
@@ -28,7 +28,7 @@ LOST_PIECE = {
 
 
 class StalledWorker:
-    """Sends `beginning` to every request, and then nothing until it is told to end."""
+    """Worker that sends `beginning` to every request, and then nothing until it is closed."""
 
     def __init__(self, beginning: bytes) -> None:
         self._beginning = beginning
@@ -77,7 +77,7 @@ async def refusal_of_ask(client: WorkerClient) -> tuple[int, str]:
 
 
 def run_with_client(url: str, test: Callable[[MovableClock, WorkerClient], Coroutine[Any, Any, Any]]) -> Any:
-    """What `test` returns for a client of the worker at `url`."""
+    """Return the result of `test` for a client of the worker at `url`."""
 
     async def run() -> Any:
         client = WorkerClient(url, "key")
@@ -100,7 +100,7 @@ def run_with_client(url: str, test: Callable[[MovableClock, WorkerClient], Corou
     ],
     ids=["stream", "whole answer", "fact", "asked"],
 )
-def test_a_worker_that_never_answers_is_a_lost_one(
+def test_a_worker_that_never_answers_counts_as_lost(
     call: Callable[[WorkerClient], Coroutine[Any, Any, Any]], result: Any
 ) -> None:
     async def test(loop: MovableClock, client: WorkerClient) -> Any:
@@ -126,7 +126,7 @@ def test_a_stream_that_stalls_ends_with_a_failure() -> None:
 
 
 @pytest.mark.parametrize("status", ["401 Unauthorized", "500 Internal Server Error"])
-def test_a_stream_that_the_worker_refuses_is_no_empty_answer(status: str) -> None:
+def test_a_refused_stream_is_an_error_and_not_an_empty_answer(status: str) -> None:
     async def test(_: MovableClock, client: WorkerClient) -> list[dict[str, Any]]:
         return await pieces(client)
 
@@ -137,20 +137,20 @@ def test_a_stream_that_the_worker_refuses_is_no_empty_answer(status: str) -> Non
 API_SERVER = """
 import argparse, asyncio, gc, socket, sys
 import aiohttp
-from serve import openai_api
+from serve.api import openai_api
 from serve.private import Private
 
 async def main():
     listening = socket.create_server(("127.0.0.1", 0))
     settings = argparse.Namespace(
-        worker=sys.argv[1], hand_over=False, body_bytes=1000, loopback=True, socket=listening.detach()
+        worker=sys.argv[1], hand_over=False, loopback=True, socket=listening.detach()
     )
     serving = asyncio.create_task(openai_api.serve(settings, Private(worker_key="key", marker="marker")))
     await asyncio.to_thread(sys.stdin.read)
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
     # FastChat turns sys.stdout into a log.
-    print([one.closed for one in gc.get_objects() if isinstance(one, aiohttp.ClientSession)], file=sys.__stdout__)
+    print([item.closed for item in gc.get_objects() if isinstance(item, aiohttp.ClientSession)], file=sys.__stdout__)
 
 asyncio.run(main())
 """
@@ -167,7 +167,7 @@ def test_an_api_server_that_ends_closes_its_connections_to_the_worker(tmp_path: 
             stderr=subprocess.PIPE,
             text=True,
         )
-        asked = becomes_true(lambda: bool(worker.requests))
+        connected = becomes_true(lambda: bool(worker.requests))
         output, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    assert asked, errors
+    assert connected, errors
     assert output == "[True]\n", errors

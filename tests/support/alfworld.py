@@ -1,4 +1,4 @@
-"""ALFWorld's own engine beside ours, and the released games, where they are."""
+"""ALFWorld's own engine beside ours, and the released games if they are installed."""
 
 import random
 import sys
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from retroformer.environments.alfworld.engine import Engine, Game
+from retroformer.environments.alfworld.game.engine import Game, GameEngine
 from tests.support.data import DATA
 
 SHARED = DATA / "alfworld"
 
 HELP, HELP_TEXTS = "(:action help", "\naction help {"
-"""Where the action begins that alfworld 0.4 has added, in the domain and in the grammar."""
+"""Beginning of the action that alfworld 0.4 added, in the domain and in the grammar."""
 
 _DETOURS = 3
 _HARMLESS = ("go to ", "open ", "close ", "examine ", "inventory", "look", "help")
@@ -28,7 +28,7 @@ needs_stock_engine = pytest.mark.skipif(
 
 
 class Answer(NamedTuple):
-    """What an engine makes of one command; None is the start of a game."""
+    """Answer of an engine to one command; the command is None at the start of a game."""
 
     command: str | None
     feedback: str
@@ -37,12 +37,12 @@ class Answer(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What came of one game on both engines."""
+    """Result of one game on both engines."""
 
     answers: int
     won: bool
     different: list[tuple[Answer, Answer]]
-    """Their answer and ours, where they are not the same."""
+    """Pairs of their answer and ours that differ."""
 
 
 class StockEngine:
@@ -55,8 +55,8 @@ class StockEngine:
             from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
             from textworld.envs import PddlEnv
         self._environment = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
-        page = {"pddl_domain": game.domain, "grammar": game.grammar, "pddl_problem": game.problem}
-        self._environment.load(page)
+        config = {"pddl_domain": game.domain, "grammar": game.grammar, "pddl_problem": game.problem}
+        self._environment.load(config)
         self._state = self._environment.reset()
 
     def do(self, action: str) -> None:
@@ -77,7 +77,7 @@ class StockEngine:
 
 @contextmanager
 def alfworld_at_home(folder: Path) -> Iterator[None]:
-    """Let ALFWorld make its folders here, and give back the arguments that its planner rewrites."""
+    """Let ALFWorld create its folders here, and restore the arguments that its planner rewrites."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETROFORMER_CACHE", str(folder / "cache"))
         patch.setenv("ALFWORLD_DATA", str(folder))
@@ -86,14 +86,14 @@ def alfworld_at_home(folder: Path) -> Iterator[None]:
 
 
 def without_help(domain: str) -> str:
-    """The domain as alfworld 0.3 has it: without the action that 0.4 has added at its end."""
-    actions, found, _ = domain.partition(HELP)
-    return f"{actions.rstrip()}\n)\n" if found else domain
+    """Return the domain of alfworld 0.3, which lacks the last action of 0.4."""
+    actions, separator, _ = domain.partition(HELP)
+    return f"{actions.rstrip()}\n)\n" if separator else domain
 
 
 def play(game: Game, seed: str) -> Iterator[Answer]:
-    """Our answers to a seeded play: looking around, a command that is not possible, a win, and what comes to mind."""
-    engine, chance = Engine(), random.Random(seed)
+    """Yield our answers in a seeded game: harmless commands, an impossible one, a win, and three random commands."""
+    engine, chance = GameEngine(), random.Random(seed)
 
     def one_of(*beginnings: str) -> str:
         return chance.choice([command for command in engine.commands if command.startswith(beginnings)])
@@ -112,7 +112,7 @@ def play(game: Game, seed: str) -> Iterator[Answer]:
 
 
 def compare(game: Game, seed: str) -> Compared:
-    """Play a game on both engines, in the grammar that it is told in."""
+    """Play a game on both engines, in its own grammar."""
     speaks_put = HELP_TEXTS not in game.grammar
     stock = StockEngine(game._replace(domain=without_help(game.domain)) if speaks_put else game)
     answers, won, different = 0, False, list[tuple[Answer, Answer]]()

@@ -6,14 +6,14 @@ from typing import NamedTuple
 from retroformer.environments.programming.verdict import Verdict
 
 DAEMON = "left-behind"
-"""What a process calls itself that wants to outlive its judgement."""
+"""Name of a process that tries to outlive its judgement."""
 
 
 class Attempt(NamedTuple):
     source: str
     verdict: Verdict
     output: str = ""
-    """What the feedback must tell."""
+    """Text that the feedback must contain."""
 
 
 RIGHT = "\ndef double(x):\n    return x + x\n"
@@ -72,7 +72,7 @@ EXHAUSTING = {
         "import sys\nsys.setrecursionlimit(10**9)\nclass A:\n    def __repr__(self):\n        return repr([self])\n"
         "def double(x):\n    return repr(A())\n",
         Verdict.CRASH,
-        # Python notices it by itself from 3.12 on.
+        # Python 3.12 and later detect it.
         "SIGSEGV" if sys.version_info < (3, 12) else "RecursionError",
     ),
     "endless loop": Attempt("def double(x):\n    while True:\n        pass\n", Verdict.TIMEOUT),
@@ -264,7 +264,7 @@ def double(x):
         except OSError:
             pass
 """
-"""Takes the judge's own channel and speaks in its place."""
+"""Program that takes the judge's own channel and answers in its place."""
 
 FORGING = {
     "os._exit(0)": Attempt("import os\ndef double(x):\n    os._exit(0)\n", Verdict.CRASH, "exit status 0"),

@@ -23,7 +23,7 @@ from retroformer.records import (
 
 CAPITAL = Task(id="capital-of-france", environment="riddles", split="train")
 PRICE = Usage(calls=1, prompt_tokens=100, completion_tokens=10, dollars=0.5)
-"""What every call of the characters here costs."""
+"""Usage of every model call of these characters."""
 
 
 def task(name: str) -> Task:
@@ -33,21 +33,21 @@ def task(name: str) -> Task:
 def attempt_at(
     subject: Task = CAPITAL, rewards: Sequence[float] = (0.0,), outcome: Outcome = Outcome.FAILURE
 ) -> Trajectory:
-    """An attempt with these rewards, one a step."""
+    """Return an attempt with these rewards, one per step."""
     steps = tuple(Step(action=f"answer {i}", observation="Noted.", reward=reward) for i, reward in enumerate(rewards))
     ending = {Outcome.SUCCESS: Ending.SOLVED, Outcome.FAILURE: Ending.TERMINATED}.get(outcome, Ending.INFRASTRUCTURE)
     return Trajectory(task=subject, opening="What is it?", steps=steps, outcome=outcome, ending=ending, usage=PRICE)
 
 
 def advice(text: str, model: str = "teacher") -> Reflection:
-    """Advice that somebody wrote."""
+    """Return a reflection with this text."""
     prompt = (Message(role="user", content="The answer was wrong. What now?"),)
     author = Author(endpoint="http://localhost/v1", model=model)
     return Reflection(text=text, prompt=prompt, author=author, sampling=Sampling(seed=1), usage=PRICE)
 
 
 class Riddle:
-    """Asks for a capital; Paris is right, anything else is wrong and ends the episode."""
+    """Environment that asks for a capital; Paris is right, anything else is wrong and ends the episode."""
 
     async def reset(self) -> Transition:
         return Transition(observation="What is the capital of France?")
@@ -60,7 +60,7 @@ class Riddle:
 
 
 class Corridor:
-    """An episode that ends at a wall after `length` steps; the action `jump` ends the world itself."""
+    """Environment whose episodes end after `length` steps; the action `jump` makes it fail."""
 
     def __init__(self, length: int = 1000, rewards: Sequence[float] = ()) -> None:
         self._left, self._rewards = length, list(rewards)
@@ -78,15 +78,15 @@ class Corridor:
 
 
 class ActorThatNeedsAdvice:
-    """Says Lyon until its memory holds the word Paris."""
+    """Actor that says Lyon until its memory holds the word Paris."""
 
     async def act(self, scene: Scene) -> Move:
-        told = any("Paris" in text for text in scene.memory.reflections)
-        return Move(action="Paris" if told else "Lyon", usage=PRICE)
+        advised = any("Paris" in text for text in scene.memory.reflections)
+        return Move(action="Paris" if advised else "Lyon", usage=PRICE)
 
 
 class ActorWithAPlan:
-    """Does these actions in turn, the last one for ever."""
+    """Actor that does these actions in turn and repeats the last one."""
 
     def __init__(self, *actions: str) -> None:
         self._actions = actions
@@ -96,7 +96,7 @@ class ActorWithAPlan:
 
 
 class ActorWithABadLine:
-    """Its model cannot be reached from the given step on."""
+    """Actor whose model cannot be reached from the given step on."""
 
     def __init__(self, from_step: int) -> None:
         self._from_step = from_step
@@ -108,7 +108,7 @@ class ActorWithABadLine:
 
 
 class Teacher:
-    """Writes the text that `words` gives for the number of earlier calls; fails where that is None."""
+    """Reflector that writes the text that `words` returns for the number of earlier calls, and fails if it is None."""
 
     def __init__(self, words: Callable[[int], str | None] = lambda call: "Say Paris.") -> None:
         self._words, self.calls, self.seeds = words, 0, list[int]()
@@ -124,7 +124,7 @@ class Teacher:
 
 
 class School:
-    """Riddles for everybody; the first `broken` episodes cannot be opened."""
+    """Pool of riddle environments; the first `broken` episodes cannot be opened."""
 
     def __init__(self, broken: int = 0) -> None:
         self.opened, self.most_at_once, self._open, self._broken = 0, 0, 0, broken

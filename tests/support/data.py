@@ -1,4 +1,4 @@
-"""Where the real data are, if they are here: tests that want them are skipped where they are not."""
+"""Location of the real data; tests that need them are skipped if they are missing."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 DATA = Path(os.environ.get("RETROFORMER_DATA") or Path(__file__).parents[3] / "shared" / "data")
-"""The folder that holds alfworld, hotpotqa, webshop, programming and recorded."""
+"""Folder with alfworld, hotpotqa, webshop, programming and recorded."""
 
 
 def needs_data(name: str) -> pytest.MarkDecorator:
@@ -17,7 +17,7 @@ def needs_data(name: str) -> pytest.MarkDecorator:
 
 
 def require_data(name: str) -> Path:
-    """The file or folder `name` below DATA; skips the test where it is not here."""
+    """Return the file or folder `name` below DATA; skip the test if it is missing."""
     if not (DATA / name).exists():
         pytest.skip(_missing(name))
     return DATA / name

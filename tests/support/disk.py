@@ -1,4 +1,4 @@
-"""Notes what a program asks of the disk, and lets it happen."""
+"""Recorder of a program's disk calls, which still take effect."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 
 class DiskCalls:
-    """The calls of `os.fsync`, and every renaming, in their order."""
+    """Calls of `os.fsync` and renames, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[Any, ...]] = []
@@ -32,7 +32,7 @@ class DiskCalls:
         monkeypatch.setattr(os, name, noted)
 
     def synced_before(self, source: Path, target: Path) -> set[Path]:
-        """What was on the disk when `source` was renamed to `target`, by the paths that it had then."""
+        """Return the paths that were synced when `source` was renamed to `target`."""
         place = self.made.index(("rename", source.absolute(), target.absolute()))
         return {call[1] for call in self.made[:place] if call[0] == "sync"}
 

@@ -1,4 +1,4 @@
-"""A real OpenAI-compatible server on loopback: its answers are a pure function of the request, and it can misbehave.
+"""A real OpenAI-compatible server on loopback. Its answers are a pure function of the request; it can misbehave.
 
 `python -m tests.support.endpoint [REQUESTS]` runs one in a process of its own: it prints its address, and dies without
 a word in the middle of request number REQUESTS.
@@ -20,11 +20,11 @@ from typing import Any
 
 _HANG_SECONDS = 30.0
 _HURRY = "retry-after-ms: 5\r\n"
-"""Clients back off for as long as they are told to; tests have no time."""
+"""Pause that the server requests in Retry-After; short, since clients wait for it."""
 
 
 class Behaviour(StrEnum):
-    """What becomes of a request."""
+    """Treatment of a request by the server."""
 
     WELL = "answers"
     ERROR = "answers 500"
@@ -58,14 +58,14 @@ def prompt_of(body: Body) -> str:
 
 
 def moody(body: Body, came_before: int) -> Behaviour:
-    """Up to two kinds of nonsense before the same request is answered; which, is a function of the request."""
+    """Return up to two faulty behaviours before the answer, determined by the request alone."""
     digest = hashlib.sha256(json.dumps(body).encode()).digest()
     nonsense = (Behaviour.NO_CHOICES, Behaviour.BROKEN_JSON, Behaviour.BINARY, Behaviour.GARBAGE)
     return nonsense[digest[came_before] % 4] if came_before < digest[-1] % 3 else Behaviour.WELL
 
 
 def reply_to(body: Body) -> str:
-    """Advice that names a place of the room, or the next step of an attempt; chosen by a hash of prompt and seed."""
+    """Return advice with a place of the room, or the next step of an attempt, chosen by a hash of prompt and seed."""
     prompt = prompt_of(body)
     digest = hashlib.sha256(f"{prompt}|{body.get('seed')}".encode()).digest()
     places = _places(prompt)
@@ -76,28 +76,28 @@ def reply_to(body: Body) -> str:
 
 
 def _places(prompt: str) -> list[str]:
-    found = _ROOM.findall(prompt) or _SEEN.findall(prompt)
+    rooms = _ROOM.findall(prompt) or _SEEN.findall(prompt)
     places = []
-    for name, last in _THING.findall(found[-1] if found else ""):
+    for name, last in _THING.findall(rooms[-1] if rooms else ""):
         kind, first = name.split(" ")
         places += [f"{kind} {number}" for number in range(int(first), int(last or first) + 1)]
     return places
 
 
 class Endpoint:
-    """A server that runs in a thread of this process, and remembers what it was asked."""
+    """Server that runs in a thread of this process and records its requests."""
 
     def __init__(self, reply: Callable[[Body], str] = reply_to) -> None:
         self.behaviour = Behaviour.WELL
         self.script: deque[Behaviour] = deque()
-        """What becomes of the next requests, one each; `behaviour` after that."""
+        """Behaviours for the next requests, one each; after that `behaviour` applies."""
         self.usage: Body | None = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         self.latency_seconds = 0.0
         self.requests: list[Body] = []
         self.answered = 0
-        """How many requests have been answered, in whichever way."""
+        """Number of requests answered in any way."""
         self.mood: Callable[[Body, int], Behaviour] | None = None
-        """What becomes of a request that came so many times before, in place of `behaviour`."""
+        """Function from a request and the number of equal ones before it to the behaviour, in place of `behaviour`."""
         self.before_answer: Callable[[int], None] = lambda number: None
         self._reply, self._closing = reply, threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -119,7 +119,7 @@ class Endpoint:
         self._thread.join()
 
     def answer(self, path: str, body: Body) -> bytes | None:
-        """The raw answer; None closes the connection without one."""
+        """Return the raw answer; None closes the connection without one."""
         came_before = self.requests.count(body)
         self.requests.append(body)
         self.before_answer(len(self.requests))
@@ -151,7 +151,7 @@ class _Server(ThreadingHTTPServer):
     endpoint: Endpoint
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that gave up or was killed is what these tests are about."""
+        """Ignore clients that gave up or were killed, which the tests cause on purpose."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _answers(behaviour: Behaviour, good: bytes) -> bytes:
-    page = b"<html>Welcome to the captive portal</html>"
+    html = b"<html>Welcome to the captive portal</html>"
     silent = b'{"id": "1", "choices": [{"message": {"role": "assistant", "content": null}}]}'
     return {
         Behaviour.ERROR: _http("500 Internal Server Error", b'{"error": {"message": "out of memory"}}', more=_HURRY),
@@ -183,7 +183,7 @@ def _answers(behaviour: Behaviour, good: bytes) -> bytes:
         Behaviour.AWAY: _http("503 Service Unavailable", b"{}", more="retry-after: 3600\r\n"),
         Behaviour.NESTED: _http("200 OK", b"[" * 100_000),
         Behaviour.UNDECODABLE: _http("200 OK", b'\xff\xfe{"a'),
-        Behaviour.GARBAGE: _http("200 OK", page, kind="text/html"),
+        Behaviour.GARBAGE: _http("200 OK", html, kind="text/html"),
         Behaviour.BROKEN_JSON: _http("200 OK", good[: len(good) // 2]),
         Behaviour.BINARY: _http("200 OK", b"\xff\xfe\x81" * 50),
         Behaviour.NO_COMPLETION: _http("200 OK", b'["not", "a", "completion"]'),
@@ -204,7 +204,7 @@ def _http(
 
 @contextmanager
 def endpoint(script: Iterable[Behaviour] = ()) -> Iterator[Endpoint]:
-    """A server that does what `script` says, then behaves."""
+    """Run a server that follows `script`, then behaves well."""
     with Endpoint() as opened:
         opened.script.extend(script)
         yield opened

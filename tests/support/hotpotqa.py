@@ -1,18 +1,18 @@
-"""The real questions and pages, where they are."""
+"""The real questions and pages, if they are installed."""
 
 from pathlib import Path
 
 import pytest
 
 from retroformer.environments.hotpotqa import taskset
-from retroformer.environments.sections import Hotpotqa
+from retroformer.environments.hotpotqa.section import Hotpotqa
 from tests.support.data import DATA, require_data
 
 SHARED = DATA / "hotpotqa"
 
 
 def index_of_the_data(cache: Path) -> Path:
-    """This folder as RETROFORMER_CACHE with the index in it; the first test that asks builds it. Skips without data."""
+    """Return a folder for RETROFORMER_CACHE with the index, which the first caller builds. Skips without data."""
     require_data("hotpotqa")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETROFORMER_CACHE", str(cache))

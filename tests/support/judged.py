@@ -9,38 +9,38 @@ from typing import Any
 import torch
 import yaml
 
-from retroformer.config_file import load
+from retroformer.experiment.file import load
 from tests.train.world import prompt, save_tiny_model
 from train.base import load_base, load_tokenizer, lora_config
-from train.dataset import samples
+from train.data.samples import samples
 
 CONTEXT_TOKENS = 8192
-"""Its tokens are bytes, so prompts are long."""
+"""Context length of the base: its tokens are bytes, so prompts are long."""
 
 
-def judged_run(folder: Path, **page: Any) -> Path:
-    """The page of the run `judged` in `folder`, with finished stages `sft` and `reward`."""
+def judged_run(folder: Path, **sections: Any) -> Path:
+    """Write the config of the run `judged` in `folder`, with finished stages `sft` and `reward`."""
     base = save_tiny_model(folder / "tiny")
     config = base / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": CONTEXT_TOKENS}))
-    path = folder / "page.yaml"
+    path = folder / "config.yaml"
     content = {
         "run": "judged",
         "environment": {"name": "alfworld", "source": "generated", "split": "train"},
         "train": {"base_model": str(base), "quantization": "none", "dtype": "float32"},
         "serve": {"port": 0},
     }
-    path.write_text(yaml.safe_dump(content | page))
+    path.write_text(yaml.safe_dump(content | sections))
     for seed, stage in enumerate(("sft", "reward")):
         save_adapter(path, folder / "runs/judged" / stage, seed)
     return path
 
 
-def save_adapter(page: Path, folder: Path, seed: int) -> Path:
-    """An adapter that is not zero; with a score head where the folder is a reward model's."""
+def save_adapter(path: Path, folder: Path, seed: int) -> Path:
+    """Save a non-zero adapter, with a score head if the folder is a reward model's."""
     from peft import get_peft_model
 
-    train, scores = load(page).train, folder.name.startswith("reward")
+    train, scores = load(path).train, folder.name.startswith("reward")
     torch.manual_seed(seed)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft asks transformers by an old name.
         config = lora_config(train.lora, scores=scores)
@@ -51,14 +51,14 @@ def save_adapter(page: Path, folder: Path, seed: int) -> Path:
 
 
 class ScoresOfTraining:
-    """The reward model of a page, scoring as its training does."""
+    """Reward model of a config that scores answers as its training does."""
 
-    def __init__(self, page: Path, folder: Path) -> None:
+    def __init__(self, path: Path, folder: Path) -> None:
         from accelerate import Accelerator
         from peft import PeftModel
         from transformers import TrainingArguments
 
-        train = load(page).train
+        train = load(path).train
         self._tokenizer = load_tokenizer(train)
         with warnings.catch_warnings(action="ignore"):
             self.model = PeftModel.from_pretrained(load_base(train, scores=True), str(folder))
@@ -66,7 +66,7 @@ class ScoresOfTraining:
         self.accelerator = Accelerator(cpu=True)
 
     def __call__(self, asked: str, texts: Sequence[str]) -> list[float]:
-        """Of these different answers to `world.prompt(asked)`."""
-        from train.reward import scores
+        """Return the scores of these different answers to `world.prompt(asked)`."""
+        from train.reward import scores_of
 
-        return scores(self, samples(self._tokenizer, [(prompt(asked), text) for text in texts]))
+        return scores_of(self, list(samples(self._tokenizer, [(prompt(asked), text) for text in texts])))

@@ -10,13 +10,13 @@ from pathlib import Path
 from tests.support.runs import start
 
 _PATIENCE_SECONDS = 300.0
-"""Longer than anything takes here on a loaded machine."""
+"""Upper bound for any run on a loaded machine."""
 
 
 def run_and_kill(folder: Path, room: str, arguments: list[str], moments: Iterable[Callable[[], bool]]) -> int:
-    """Start the command once for each moment and kill it when that has come; the number of runs that were killed.
+    """Start the command once for each condition and kill it when that holds; return the number of killed runs.
 
-    A run that ends by itself before its moment is not killed, and the last of them.
+    A run that ends by itself first is not killed, and no further run is started.
     """
     killed = 0
     for moment in moments:
@@ -27,9 +27,9 @@ def run_and_kill(folder: Path, room: str, arguments: list[str], moments: Iterabl
 
 
 def start_and_kill(folder: Path, room: str, arguments: list[str], moment: Callable[[int], bool]) -> str | None:
-    """Start the command and kill it when the moment of its process id has come.
+    """Start the command and kill it when the condition on its process id holds.
 
-    Returns what it said where it ended by itself before, and None where it was killed.
+    Returns its output if it ended by itself first, and None if it was killed.
     """
     process = start(folder, room, arguments)
     children: set[int] = set()
@@ -38,7 +38,7 @@ def start_and_kill(folder: Path, room: str, arguments: list[str], moment: Callab
         children |= children_of(process.pid)
         time.sleep(0.005)
     children |= children_of(process.pid)
-    process.send_signal(signal.SIGKILL)  # Does nothing where it has ended.
+    process.send_signal(signal.SIGKILL)  # Has no effect if it has ended.
     out, err = process.communicate()
     if process.returncode != -signal.SIGKILL:
         return out + err
@@ -52,12 +52,12 @@ def _of_any_process(moment: Callable[[], bool]) -> Callable[[int], bool]:
 
 
 def after_cpu_seconds(seconds: float) -> Callable[[int], bool]:
-    """The moment at which a process has computed for so long."""
+    """Return a condition that is true once a process has used this much CPU time."""
     return lambda pid: cpu_seconds(pid) >= seconds
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has computed so far: how far it is, whatever else the machine does."""
+    """Return the CPU seconds of a process, which measure its progress even on a busy machine."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -66,7 +66,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def children_of(pid: int) -> set[int]:
-    """Process ids of the children that a stage has now."""
+    """Return the process ids of a stage's current children."""
     try:
         return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
     except OSError:
@@ -74,7 +74,7 @@ def children_of(pid: int) -> set[int]:
 
 
 def _await_end_of(pids: set[int]) -> None:
-    """Environment processes of a killed stage end by themselves: nobody is left to ask them anything."""
+    """Wait until the environment processes of a killed stage have ended by themselves."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while alive := {pid for pid in pids if Path(f"/proc/{pid}").exists()}:
         assert time.monotonic() < deadline, f"processes {alive} outlived their stage"
@@ -82,14 +82,14 @@ def _await_end_of(pids: set[int]) -> None:
 
 
 def finish(folder: Path, room: str, arguments: list[str]) -> str:
-    """Run the command to its end and return what it said."""
+    """Run the command to its end, which must be a success, and return its output."""
     status, out, err = _ended(folder, room, arguments)
     assert status == 0, err
     return out
 
 
 def refused(folder: Path, room: str, arguments: list[str]) -> str:
-    """Run the command to its end, which is not a good one, and return why."""
+    """Run the command to its end, which must be a refusal, and return the message."""
     status, _, err = _ended(folder, room, arguments)
     assert status != 0
     return err

@@ -1,4 +1,4 @@
-"""Actions that no sensible agent sends, the same ones for the same seed: for every environment."""
+"""Malformed actions for any environment, determined by a seed."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -35,14 +35,14 @@ _SIGNS = (
 _WHOLE = ("", " ", "\x00", "[", "]", "[]", "Action:", "\ufeff", "reset", "{}", "null")
 
 
-def malformed(count: int, seed: int, verbs: Sequence[str], known: Sequence[str] = ()) -> Iterator[str]:
-    """As many actions: short and senseless ones, nested brackets, spoilt good ones, and one in fifty of a megabyte.
+def malformed(count: int, seed: int, verbs: Sequence[str], valid: Sequence[str] = ()) -> Iterator[str]:
+    """Yield `count` actions: short nonsense, nested brackets, spoilt valid ones, and a megabyte every fifty.
 
     Args:
-        count: how many.
-        seed: of what follows the first few, which are always the same.
-        verbs: what actions of the environment begin with, such as `Search` or `go to`.
-        known: actions of the environment, or parts of them, to be glued together, cut and strewn with signs.
+        count: number of actions.
+        seed: seed of all but the first few, which are always the same.
+        verbs: beginnings of the environment's actions, such as `Search` or `go to`.
+        valid: actions of the environment, or parts of them, which are joined, cut and mixed with signs.
     """
     dice = random.Random(seed)
     whole = [*_WHOLE, *(verb + rest for verb in verbs for rest in ("", "[", "[]", "[ ]", "[[]]", "[\n]", " ", ":"))]
@@ -54,16 +54,16 @@ def malformed(count: int, seed: int, verbs: Sequence[str], known: Sequence[str] 
         elif number % 7 == 0:
             depth = dice.randrange(1, 400)
             yield dice.choice(verbs) + "[" * depth + _text(dice, 10) + "]" * dice.randrange(0, 2 * depth)
-        elif known and number % 3 == 0:
-            yield _spoilt(dice, known)
+        elif valid and number % 3 == 0:
+            yield _spoilt(dice, valid)
         else:
             verb = dice.choice((*verbs, verbs[0].upper(), "think", "Compare", "", _text(dice, 5)))
             yield f"{verb}{dice.choice('[[[ (:')}{_text(dice, 60)}{dice.choice((']', ']', '', ')'))}"
 
 
-def _spoilt(dice: random.Random, known: Sequence[str]) -> str:
-    """A good action with a sign in it, without its end, in capitals or between blanks; or several at once."""
-    good = dice.choice(known)
+def _spoilt(dice: random.Random, valid: Sequence[str]) -> str:
+    """Return a valid action with a sign in it, cut, in capitals or between blanks; or several joined."""
+    good = dice.choice(valid)
     place = dice.randrange(len(good) + 1)
     return dice.choice(
         (
@@ -71,7 +71,7 @@ def _spoilt(dice: random.Random, known: Sequence[str]) -> str:
             good[:place],
             good.swapcase(),
             f" \t{good}\n",
-            "".join(dice.choices((*known, *_SIGNS), k=dice.randint(2, 5))),
+            "".join(dice.choices((*valid, *_SIGNS), k=dice.randint(2, 5))),
         )
     )
 

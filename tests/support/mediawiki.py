@@ -1,4 +1,4 @@
-"""A small wiki on loopback that speaks the JSON of MediaWiki's API, with TextExtracts; and it can misbehave."""
+"""A small wiki on loopback with the JSON of MediaWiki's API and TextExtracts; it can misbehave."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ _OTHER_WIKIS = ("fr", "commons")
 
 
 class Behaviour(StrEnum):
-    """What becomes of a request."""
+    """Treatment of a request by the server."""
 
     WELL = "answers"
     TOO_MANY = "answers 429, with `retry_after` where it is set"
@@ -36,7 +36,7 @@ class Behaviour(StrEnum):
 
 
 class Article(NamedTuple):
-    """A page as its plain text, or what it redirects to."""
+    """Page as plain text, or the target of its redirect."""
 
     extract: str = ""
     redirect: str | None = None
@@ -44,7 +44,7 @@ class Article(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request that arrived."""
+    """Request that arrived."""
 
     at: float
     user_agent: str
@@ -52,13 +52,13 @@ class Asked(NamedTuple):
 
 
 class Wiki:
-    """A server in a thread of this process. Titles are as on Wikipedia: the first letter is a capital."""
+    """Server in a thread of this process. As on Wikipedia, titles begin with a capital letter."""
 
     def __init__(self, articles: dict[str, Article]) -> None:
         self.articles = articles
         self.behaviour = Behaviour.WELL
         self.script: deque[Behaviour] = deque()
-        """What becomes of the next requests, one each; `behaviour` after that."""
+        """Behaviours for the next requests, one each; after that `behaviour` applies."""
         self.retry_after = ""
         self.asked: list[Asked] = []
         self.closing = threading.Event()
@@ -81,7 +81,7 @@ class Wiki:
         self._thread.join()
 
     def answer(self, parameters: dict[str, str]) -> dict[str, Any]:
-        """As api.php?action=query&format=json&formatversion=2 does."""
+        """Answer as api.php?action=query&format=json&formatversion=2 does."""
         if parameters.get("list") == "search":
             return {"batchcomplete": True, "query": {"search": self._search(parameters["srsearch"])}}
         title = parameters["titles"]
@@ -106,7 +106,7 @@ class Wiki:
         return numbered | properties | {"extract": article.extract}
 
     def _search(self, query: str) -> list[dict[str, Any]]:
-        """Articles with these words in their title, counted twice, or in their text; with a redirect that has them."""
+        """Return articles with these words in title (counted twice) or text, each with a redirect that has them."""
         wanted = _words(query)
         scored = list[tuple[int, dict[str, Any]]]()
         for title, article in self.articles.items():
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply.body[: reply.sent])
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 class _Reply(NamedTuple):
@@ -162,7 +162,7 @@ class _Reply(NamedTuple):
     packed: bool = False
     busy: bool = False
     sent: int | None = None
-    """How many bytes really go out; all without a number."""
+    """Number of bytes that are sent; None sends all."""
 
 
 def _reply(behaviour: Behaviour, good: bytes) -> _Reply:

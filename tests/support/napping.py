@@ -1,10 +1,11 @@
-"""An environment of another package whose steps take as long as they are told to."""
+"""An environment of another package whose actions set the duration of each step."""
 
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from retroformer.environments.sections import EnvironmentSection
+from retroformer.environments.section import EnvironmentSection
 from retroformer.records import Task, Transition
 
 ENTRY_POINT = "napping = tests.support.napping"
@@ -17,7 +18,10 @@ class Section(EnvironmentSection):
 
 
 class Napping:
-    """`nap SECONDS` sleeps, `hang` never returns, `crash` ends the process; every answer lists the actions so far."""
+    """`nap SECONDS` sleeps, `hang` never returns, `crash` ends the process; every answer lists the actions so far.
+
+    `note` writes a temporary file, and its answer is the path.
+    """
 
     def __init__(self) -> None:
         self._task, self._actions = "", list[str]()
@@ -33,6 +37,8 @@ class Napping:
             raise SystemExit
         if verb in ("nap", "hang"):
             time.sleep(float(seconds or 10**6))
+        if verb == "note":
+            return Transition(observation=tempfile.mkstemp()[1])
         return self._answer()
 
     def _answer(self) -> Transition:
@@ -52,7 +58,7 @@ def taskset(section: EnvironmentSection, seed: int = 0) -> NappingTaskset:
 
 
 def installed(folder: Path, environment: Mapping[str, str]) -> str:
-    """A PYTHONPATH with which a process finds this environment; its metadata are put into the folder."""
+    """Write the package's metadata to the folder, and return a PYTHONPATH with which processes find the environment."""
     metadata = folder / "napping-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: napping\nVersion: 1.0\n")

@@ -19,7 +19,7 @@ import pytest
 
 _PROGRAMS = ("initdb", "pg_ctl", "postgres")
 _PORTS = range(20_000, 30_000)
-"""Below the ports that the system hands out, so that nobody takes the port of a stopped server."""
+"""Range below the system's ephemeral ports, so that no other process takes the port of a stopped server."""
 _OPTIONS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -27,18 +27,18 @@ _OPTIONS = {
     "full_page_writes": "off",
     "shared_buffers": "16MB",
 }
-"""A killed server loses nothing without fsync, only a killed machine does. Commits stay synchronous for that reason."""
+"""Settings without fsync: commits stay synchronous, so a killed server loses nothing; only a power cut would."""
 _WATCH = 'read -r _; "$1" -D "$2/data" -m immediate -w stop >/dev/null 2>&1; rm -rf "$2"'
-"""Waits for a line, or for the end of the process that could write one; then cleans up."""
+"""Shell command that waits for a line or the end of its input, then stops the server and removes its folder."""
 
 
 def find_programs(search_path: str | None = None, debian: Path = Path("/usr/lib/postgresql")) -> Path | None:
     """Return the folder of PostgreSQL's server programs: on PATH, in Debian's place, or where `pg_config` says."""
-    candidates = [Path(found).parent for found in [shutil.which("pg_ctl", path=search_path)] if found]
+    candidates = [Path(executable).parent for executable in [shutil.which("pg_ctl", path=search_path)] if executable]
     candidates += sorted(debian.glob("*/bin"), key=lambda folder: _version(folder.parent.name), reverse=True)
     if config := shutil.which("pg_config", path=search_path):
-        told = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
-        candidates += [Path(told.stdout.strip())] if told.returncode == 0 else []
+        process = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
+        candidates += [Path(process.stdout.strip())] if process.returncode == 0 else []
     return next((folder for folder in candidates if all((folder / name).is_file() for name in _PROGRAMS)), None)
 
 
@@ -106,23 +106,23 @@ class PostgresServer:
         return f"postgresql+psycopg://retroformer@127.0.0.1:{self.port}/{database}"
 
     def create_database(self) -> str:
-        """Create an empty database and return its name. Its order of text is not that of bytes, as on most servers."""
+        """Create an empty database and return its name. It sorts text by locale, not by bytes, as most servers do."""
         self._databases += 1
         name = f"test_{self._databases}"
         self._execute(f"create database {name} template template0 locale_provider icu icu_locale 'en-US'")
         return name
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, and the connections that are left to it."""
+        """Drop a database and its remaining connections."""
         self._execute(f"drop database {name} with (force)")
 
     def close(self) -> None:
-        """Stop the server where it runs, and remove its folder."""
+        """Stop the server if it runs, and remove its folder."""
         assert self._watcher.stdin is not None
         self._watcher.stdin.write(b"\n")
         self._watcher.stdin.close()
         self._watcher.wait()
-        # The server's owner empties the folder, but may not remove it from a folder that is root's alone.
+        # The server's owner empties the folder, but cannot remove it from a folder owned by root.
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
@@ -133,7 +133,7 @@ class PostgresServer:
             raise RuntimeError(f"{failure}\n{(self.folder / 'log').read_text()}") from failure
 
     def _run(self, program: str, *arguments: str) -> None:
-        # The server inherits the output of pg_ctl: a pipe would never end, a file does not mind.
+        # The server inherits the output of pg_ctl: a pipe would never reach its end, so use a file.
         with tempfile.TemporaryFile() as output:
             command = [str(self._programs / program), *arguments]
             done = subprocess.run(
@@ -166,7 +166,7 @@ class PostgresDatabase:
 
 @contextmanager
 def server_of(programs: Path) -> Iterator[PostgresServer]:
-    """A server that has started; it leaves no process and no folder behind."""
+    """Start a server; at the end, stop it and remove its folder."""
     server = PostgresServer(programs)
     try:
         server.start()
@@ -177,7 +177,7 @@ def server_of(programs: Path) -> Iterator[PostgresServer]:
 
 @contextmanager
 def database_on(server: PostgresServer) -> Iterator[PostgresDatabase]:
-    """An empty database; the server runs before the test, and again after it, whatever the test did to it."""
+    """Yield an empty database; the server runs before and after the test, even if the test stops it."""
     _ensure_running(server)
     name = server.create_database()
     try:
@@ -193,7 +193,7 @@ def _ensure_running(server: PostgresServer) -> None:
 
 
 def _user() -> str | None:
-    """Return who runs the server where the tests run as root, which PostgreSQL refuses."""
+    """Return the user that runs the server if the tests run as root, which PostgreSQL refuses."""
     if os.getuid():
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -215,7 +215,7 @@ def _is_free(port: int) -> bool:
 
 
 def _version(name: str) -> tuple[int, ...]:
-    """15 or 9.6; a folder with another name comes last."""
+    """Return the version, such as 15 or 9.6, as a sort key; a folder with another name comes last."""
     parts = name.split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 

@@ -1,4 +1,4 @@
-"""The command lines of all processes below this one, as every user of the machine can read them."""
+"""The command lines of all descendant processes, which every user of the machine can read."""
 
 import threading
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _PAUSE_SECONDS = 0.02
 
 @contextmanager
 def watched_command_lines(of: int) -> Iterator[set[str]]:
-    """Those of the descendants of the process `of`, itself left out; complete when the context ends."""
+    """Collect the command lines of the descendants of the process `of`; complete when the context ends."""
     seen: set[str] = set()
     over = threading.Event()
 
@@ -32,9 +32,9 @@ def watched_command_lines(of: int) -> Iterator[set[str]]:
 
 
 def _descendants(pid: int) -> list[int]:
-    found = list[int]()
+    descendants = list[int]()
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in children.read_text().split():
-                found += [int(child), *_descendants(int(child))]
-    return found
+                descendants += [int(child), *_descendants(int(child))]
+    return descendants

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """What a client sent."""
+    """Request of a client."""
 
     path: str
     headers: dict[str, str]
@@ -16,17 +16,17 @@ class Request(NamedTuple):
 
 Write = Callable[[bytes], None]
 Answer = Callable[[Request, Write], None]
-"""Answers one request. Where the client has left, writing raises OSError."""
+"""Function that answers one request. Writing raises OSError if the client has left."""
 
 
 class RawServer:
-    """Runs in threads of this process, and remembers what it was asked; every connection is closed after its answer."""
+    """Server in threads of this process that records its requests and closes each connection after the answer."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.requests: list[Request] = []
         self.left = threading.Event()
-        """Some client has left before the end of its answer."""
+        """True if a client left before the end of its answer."""
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.raw = self
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -54,7 +54,7 @@ class _Server(ThreadingHTTPServer):
     raw: RawServer
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that left is noted by the handler."""
+        """Ignore the error; the handler records clients that left."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -80,6 +80,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def http(status: str, content: bytes, *headers: str) -> bytes:
-    """A whole answer in JSON."""
+    """Return a whole HTTP response with a JSON body."""
     lines = [f"HTTP/1.1 {status}", "content-type: application/json", f"content-length: {len(content)}", *headers]
     return "\r\n".join([*lines, "connection: close", "", ""]).encode() + content

@@ -1,4 +1,4 @@
-"""A command that has to refuse its input: in little memory, with exit status 1, and in one sentence."""
+"""Runner of a command that must refuse its input: in little memory, with exit status 1, and in one sentence."""
 
 import resource
 import subprocess
@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 _ADDRESS_SPACE = 2 << 30
-"""What a process with all our imports maps is under 1 GiB; an input that fills the memory passes 2 GiB soon."""
+"""Address space limit: all our imports map less than 1 GiB, and an input that fills the memory soon exceeds 2 GiB."""
 
 
 def refusal(*words: str, cwd: Path, stdin: bytes = b"") -> str:
-    """What `python -m WORDS` says on standard error where it ends as a refusal has to."""
+    """Return the standard error of `python -m WORDS`, which must end as a proper refusal."""
 
     def little_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))

@@ -1,4 +1,4 @@
-"""Experiments small enough for a test: a page, commands on it, and what its store holds in the end."""
+"""Experiments small enough for a test: a config, commands that run it, and the facts in its store."""
 
 import sqlite3
 import subprocess
@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from retroformer.assembly import Page
-from retroformer.config_file import load
+from retroformer.experiment.file import load
+from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.storage import open_store
 from retroformer.records import Key, Trajectory
-from retroformer.store import Store, StoredReflection, open_store
+from retroformer.store import Store, StoredReflection
 
 ROOT = Path(__file__).parents[2]
 
 HOUSEHOLD: dict[str, Any] = {
     "run": "toy",
     "environment": {"name": "alfworld", "source": "generated", "split": "train", "receptacles": 8, "max_steps": 20},
-    "loop": {"trials": 3, "actions": 9, "memory": 2, "concurrency": 8, "retries": 0, "environment_processes": 1},
+    "loop": {"trials": 3, "actions": 9, "memory": 2, "concurrency": 8, "retries": 0},
     "reflector": {"view": "compact", "endpoint": {"model": "big", "timeout_seconds": 20.0}},
     "collect": {"tasks": 6, "candidates": 2},
     "eval": {
@@ -34,21 +35,21 @@ HOUSEHOLD: dict[str, Any] = {
 }
 
 
-def write_page(folder: Path, url: str, page: dict[str, Any] | None = None) -> Path:
-    """The household experiment as a file, its reflector at this address."""
+def write_config(folder: Path, url: str, config: dict[str, Any] | None = None) -> Path:
+    """Write the config of the household experiment with its reflector at this address, and return its path."""
     path = folder / "toy.yaml"
-    text = yaml.safe_dump(page or HOUSEHOLD, sort_keys=False)
+    text = yaml.safe_dump(config or HOUSEHOLD, sort_keys=False)
     path.write_text(text.replace("model: big\n    timeout", f"model: big\n    base_url: {url}\n    timeout"))
     assert url in path.read_text()
     return path
 
 
-def open_page(path: Path, *overrides: str) -> Page:
-    return Page(path, overrides, load(path, overrides))
+def open_config(path: Path, *overrides: str) -> LoadedConfig:
+    return LoadedConfig(path, overrides, load(path, overrides))
 
 
 class Facts(NamedTuple):
-    """Everything that an arm holds, but for what differs from server to server."""
+    """Facts of an arm, without fields that differ from server to server."""
 
     trajectories: dict[Key, Trajectory]
     reflections: list[StoredReflection]
@@ -59,15 +60,15 @@ class Facts(NamedTuple):
         return len(self.trajectories), len(self.reflections)
 
     def same_as(self, other: "Facts") -> bool:
-        """Whether keys, attempts and texts are the same; how many attempts were spoiled on the way is not asked."""
+        """Return True if keys, attempts and texts are equal; the numbers of invalid attempts may differ."""
         mine, theirs = (
             [(r.key, r.previous_candidate, r.reflection.text) for r in f.reflections] for f in (self, other)
         )
         return self.trajectories == other.trajectories and mine == theirs
 
 
-def facts(page: Page, arm: str = "collect") -> Facts:
-    store = open_store(page.experiment)
+def facts(config: LoadedConfig, arm: str = "collect") -> Facts:
+    store = open_store(config.experiment)
     try:
         return facts_of(store, arm)
     finally:
@@ -79,7 +80,7 @@ def facts_of(store: Store, arm: str) -> Facts:
 
 
 def stored(database: Path) -> int:
-    """How many facts a SQLite store holds by now, at little cost."""
+    """Return the number of facts in a SQLite store, by a cheap query."""
     if not database.exists():
         return 0
     connection = sqlite3.connect(database, timeout=30)
@@ -87,13 +88,13 @@ def stored(database: Path) -> int:
         counts = (connection.execute(f"select count(*) from {name}") for name in ("trajectories", "reflections"))
         return sum(int(count.fetchone()[0]) for count in counts)
     except sqlite3.OperationalError:
-        return 0  # The tables are not made yet.
+        return 0  # The tables do not exist yet.
     finally:
         connection.close()
 
 
 def start(folder: Path, room: str, arguments: Sequence[str]) -> "subprocess.Popen[str]":
-    """A command of a room in a process of its own, run in `folder`."""
+    """Start a command of a stage in a separate process in `folder`."""
     command = [sys.executable, "-m", room, *arguments]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

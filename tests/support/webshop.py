@@ -1,4 +1,4 @@
-"""A shop of four invented products in WebShop's own files; and the real one of 1,000, where it is."""
+"""A shop of four invented products in WebShop's own files, and the real one of 1,000 if it is installed."""
 
 import json
 import lzma
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from retroformer.environments.sections import Webshop
 from retroformer.environments.webshop import WebshopTaskset, taskset
 from retroformer.environments.webshop.environment import WebshopEnvironment
+from retroformer.environments.webshop.section import Webshop
 from retroformer.records import Task, Transition
 from tests.support.data import DATA, require_data
 
@@ -17,7 +17,7 @@ SHARED = DATA / "webshop"
 
 
 def row(asin: str, name: str, **more: object) -> dict[str, object]:
-    """A product as items_shuffle.json has it."""
+    """Return a product in the form of items_shuffle.json."""
     return {
         "asin": asin,
         "name": name,
@@ -68,7 +68,7 @@ HUMAN = {
 
 
 def write_shop(folder: Path, products: list[dict[str, object]] = PRODUCTS) -> Path:
-    """The invented shop's files."""
+    """Write the files of the invented shop."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "items_shuffle_4.json").write_text(json.dumps(products, indent=1))
     (folder / "items_human_ins.json").write_text(json.dumps(HUMAN))
@@ -82,13 +82,13 @@ def make(folder: Path, **knobs: object) -> WebshopTaskset:
 
 
 def visit(environment: WebshopEnvironment, idx: int, *actions: str) -> list[Transition]:
-    """The opening of a goal, then what each action brings."""
+    """Return the opening of a goal, then the transition of each action."""
     opening = environment.reset(Task(id=str(idx), environment="webshop", split="all"))
     return [opening, *map(environment.step, actions)]
 
 
 def index_of_the_data(folders: pytest.TempPathFactory) -> Path:
-    """A folder as RETROFORMER_CACHE with the real shop in it, built by the first test that asks. Skips without data."""
+    """Return a folder for RETROFORMER_CACHE with the real shop, which the first caller builds. Skips without data."""
     require_data("webshop")
     cache = folders.getbasetemp() / "webshop-cache"
     with pytest.MonkeyPatch.context() as patch:
@@ -98,6 +98,6 @@ def index_of_the_data(folders: pytest.TempPathFactory) -> Path:
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    """The rows of one of the data's files."""
+    """Return the rows of one of the data's files."""
     with lzma.open(SHARED / name, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]

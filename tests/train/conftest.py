@@ -9,8 +9,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As many as in the processes that tests start: two threads round sums otherwise than one, each time alike, and
-    resumed runs are compared bit by bit. A test that leaves another number behind changes nothing for the next.
+    """Run torch with one thread, as in the processes that tests start, since resumed runs are compared bit by bit.
+
+    Sums are rounded differently with two threads. The number of threads is restored after each test.
     """
     import torch
 
@@ -23,7 +24,7 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread_for_fixtures() -> Iterator[None]:
-    """The same for what a module trains once for all of its tests, which is made before the fixture above."""
+    """Do the same for fixtures of module scope, which are set up before `_one_thread`."""
     import torch
 
     threads = torch.get_num_threads()
@@ -43,6 +44,6 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, where `runs` will be."""
+    """Change to an empty folder, in which `runs` is created."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

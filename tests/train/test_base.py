@@ -1,4 +1,4 @@
-"""Each guard fails loudly here where a library brings its trap back, or where nobody calls the guard any more."""
+"""Guards against faults of libraries: each test fails if the fault returns or the guard is not called."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from retroformer.embedded_model import model_config
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.train_sections import Lora, Train
+from retroformer.experiment.sections.train import Lora, Train
+from retroformer.models.embedded import model_config
 from tests.train.world import save_tiny_model
 from train.base import (
+    compute_dtype,
+    computes_bfloat16,
     guard_bnb_cpu,
     guard_padding,
     keep_trainables_in_fp32,
@@ -30,21 +32,21 @@ IDS = torch.arange(3, 259).reshape(8, 32)
 
 @pytest.fixture(scope="module")
 def wide_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wide enough for the packed 4-bit kernels of CPUs."""
+    """Save a model that is wide enough for the packed 4-bit kernels of CPUs."""
     return save_tiny_model(tmp_path_factory.mktemp("wide"), hidden=128)
 
 
 def four_bit(base: Path, *, guarded: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
-    train = Train(base_model=str(base))
+    train = Train(base_model=str(base), dtype="bfloat16")
     if guarded:
         return load_base(train)
     return AutoModelForCausalLM.from_pretrained(base, quantization_config=quantization(train), dtype=torch.bfloat16)
 
 
 def gradients(model: Any) -> torch.Tensor:
-    """Of an adapter with fixed weights, in one vector."""
+    """Return the gradients of an adapter with fixed weights as one vector."""
     from peft import get_peft_model
 
     adapted: Any = get_peft_model(model, lora_config(Lora()))
@@ -55,16 +57,18 @@ def gradients(model: Any) -> torch.Tensor:
     adapted.train()
     with torch.autocast("cpu", torch.bfloat16):
         adapted(input_ids=IDS, labels=IDS).loss.backward()
-    found = torch.cat([one.grad.flatten() for one in adapted.parameters() if one.grad is not None])
+    gradients = torch.cat(
+        [parameter.grad.flatten() for parameter in adapted.parameters() if parameter.grad is not None]
+    )
     adapted.unload()
-    return found
+    return gradients
 
 
 def cosine(first: torch.Tensor, second: torch.Tensor) -> float:
     return float(torch.nn.functional.cosine_similarity(first, second, dim=0))
 
 
-def test_gradients_through_a_4_bit_base_survive_a_look_in_eval_mode(wide_base: Path) -> None:
+def test_gradients_through_a_4_bit_base_are_right_after_a_pass_in_eval_mode(wide_base: Path) -> None:
     model = four_bit(wide_base, guarded=True)
     fresh = gradients(model)
     model.eval()
@@ -89,7 +93,7 @@ def test_the_guard_repairs_weights_that_were_already_repacked(wide_base: Path) -
     assert cosine(fresh, gradients(model)) > 0.95
 
 
-def test_a_step_at_the_papers_rate_moves_every_weight() -> None:
+def test_a_step_at_the_papers_rate_changes_every_weight() -> None:
     adapter = torch.nn.Linear(64, 64).bfloat16()
     keep_trainables_in_fp32(adapter)
     before = adapter.weight.detach().clone()
@@ -99,7 +103,7 @@ def test_a_step_at_the_papers_rate_moves_every_weight() -> None:
     assert (adapter.weight != before).float().mean() > 0.99
 
 
-def test_padding_never_is_the_end_of_a_turn(tiny_base: Path) -> None:
+def test_padding_is_never_the_end_of_a_turn(tiny_base: Path) -> None:
     tokenizer = load_tokenizer(Train(base_model=str(tiny_base)))
     tokenizer.pad_token = tokenizer.eos_token
     tokenizer.add_tokens("<pad>")
@@ -118,13 +122,13 @@ def test_a_tokenizer_without_any_other_token_for_padding_is_refused() -> None:
 def test_a_tokenizer_without_a_chat_template_is_refused_before_training(tmp_path: Path) -> None:
     save_tiny_model(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
-    page = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(page | {"model_type": "mistral"}))
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | {"model_type": "mistral"}))
     with pytest.raises(ConfigError, match="no chat template"):
         load_tokenizer(Train(base_model=str(tmp_path)))
 
 
-def test_the_base_keeps_no_cache_in_training(tiny_base: Path) -> None:
+def test_the_base_uses_no_cache_in_training(tiny_base: Path) -> None:
     assert load_base(Train(base_model=str(tiny_base), quantization="none")).config.use_cache is False
 
 
@@ -134,7 +138,7 @@ def test_condensed_rotary_positions_are_kept_as_linear_scaling(tiny_base: Path, 
     assert model_config(tmp_path).rope_parameters["factor"] == 8.0
 
 
-def test_an_adapter_of_another_shape_than_the_page_asks_for_is_refused(tiny_base: Path, tmp_path: Path) -> None:
+def test_an_adapter_of_another_shape_than_the_config_asks_for_is_refused(tiny_base: Path, tmp_path: Path) -> None:
     from peft import get_peft_model
 
     train = Train(base_model=str(tiny_base), quantization="none")
@@ -145,14 +149,16 @@ def test_an_adapter_of_another_shape_than_the_page_asks_for_is_refused(tiny_base
         load_adapter(load_base(train), tmp_path / "warm", Lora(rank=4))
 
 
-def test_a_missing_adapter_names_the_command_that_makes_it(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match=r"No adapter at .*sft: run `python -m train sft EXPERIMENT.yaml` first"):
+def test_the_error_for_a_missing_adapter_names_its_command(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match=r"No adapter at .*sft: run `retroformer train sft EXPERIMENT.yaml` first"):
         require_adapter(tmp_path / "sft")
 
 
 def nf4_bytes(model: Any) -> float:
-    """Of the base in memory: half a byte a weight of the layers, one byte for 64 weights and its second quantisation
-    (four bytes for 256 of those), and two bytes for every other weight.
+    """Compute the memory of a 4-bit base in bytes.
+
+    A weight of the layers takes half a byte, 64 weights share a scale of one byte, 256 scales share four bytes, and
+    every other weight takes two bytes.
     """
     head = model.get_output_embeddings()
     packed = sum(
@@ -164,7 +170,7 @@ def nf4_bytes(model: Any) -> float:
     return packed / 2 + packed / 64 * (1 + 4 / 256) + 2 * other
 
 
-def test_a_7_billion_base_takes_3_6_gib_in_4_bits_and_its_adapters_almost_nothing() -> None:
+def test_a_7_billion_base_takes_3_6_gib_in_4_bits_and_its_adapters_little() -> None:
     from peft import get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -173,12 +179,12 @@ def test_a_7_billion_base_takes_3_6_gib_in_4_bits_and_its_adapters_almost_nothin
         assert nf4_bytes(model) / 2**30 == pytest.approx(3.60, abs=0.02)
         adapted: Any = get_peft_model(model, lora_config(Lora(rank=4)))
     # Weight, gradient and Adam's two moments, four bytes each.
-    adapter = 16 * sum(one.numel() for one in adapted.parameters() if one.requires_grad)
+    adapter = 16 * sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
     assert adapter / 2**20 == pytest.approx(152, abs=2)
 
 
-def test_the_formula_of_memory_is_that_of_a_loaded_model(wide_base: Path) -> None:
-    plain = load_base(Train(base_model=str(wide_base), quantization="none"))
+def test_the_formula_of_memory_agrees_with_a_loaded_model(wide_base: Path) -> None:
+    plain = load_base(Train(base_model=str(wide_base), quantization="none", dtype="bfloat16"))
     model = four_bit(wide_base, guarded=True)
     total = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     for module in model.modules():
@@ -186,3 +192,13 @@ def test_the_formula_of_memory_is_that_of_a_loaded_model(wide_base: Path) -> Non
             state = module.weight.quant_state
             total += state.absmax.numel() * state.absmax.element_size() + 4 * state.state2.absmax.numel()
     assert total == pytest.approx(nf4_bytes(plain), rel=0.01)
+
+
+def test_training_computes_in_bfloat16_only_on_machines_with_its_instructions(tiny_base: Path) -> None:
+    flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
+    if not torch.cuda.is_available() and flags:
+        assert computes_bfloat16() is any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+    fast = "bfloat16" if computes_bfloat16() else "float32"
+    assert compute_dtype(Train()) == fast
+    assert compute_dtype(Train(dtype="bfloat16")) == "bfloat16"
+    assert load_base(Train(base_model=str(tiny_base), quantization="none")).dtype == getattr(torch, fast)

@@ -1,4 +1,4 @@
-"""What a published adapter says of itself, and that plain peft loads it as its card says."""
+"""Model cards of adapters, and loading an adapter with plain peft as its card says."""
 
 import json
 import re
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.config import Experiment
-from retroformer.config_file import load
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
 from retroformer.provenance import folder_sha256
-from tests.train.world import experiment, page, save_adapter
+from tests.train.world import config_file, save_adapter, tiny_experiment
 from train.card import adapter_card
 from train.stage import Stage, make_stage, publish
 
@@ -27,22 +27,22 @@ MEASURED = {
 }
 
 
-def stage_of(made: Experiment, name: str = "sft") -> Stage:
-    return make_stage(name, made, made.train.sft, ["text"], {})
+def stage_of(experiment: Experiment, name: str = "sft") -> Stage:
+    return make_stage(name, experiment, experiment.train.sft, ["text"], {})
 
 
-def card_of(made: Experiment, base: Path, name: str = "sft") -> str:
-    stage = stage_of(made, name)
+def card_of(experiment: Experiment, base: Path, name: str = "sft") -> str:
+    stage = stage_of(experiment, name)
     code = {"commit": "0123abc", "dirty": True}
     facts = {"stage": name, "inputs": stage.inputs, **MEASURED, "adapter_sha256": "ad" * 32, "code": code}
-    return adapter_card(made, base, facts)
+    return adapter_card(experiment, base, facts)
 
 
-def test_a_card_tells_counts_settings_measures_hashes_and_commit(tiny_base: Path, workplace: Path) -> None:
-    card = card_of(experiment(workplace, tiny_base), tiny_base)
+def test_a_card_shows_counts_settings_measures_hashes_and_commit(tiny_base: Path, workplace: Path) -> None:
+    card = card_of(tiny_experiment(workplace, tiny_base), tiny_base)
     for line in (
         "# sft of run tiny",
-        "**Made by** `python -m train sft config.yaml` (the page beside this card) at commit 0123abc, with changes",
+        "**Made by** `retroformer train sft config.yaml` (the file beside this card) at commit 0123abc, with changes",
         "| lora.rank | 4 |",
         "| optimizer.learning_rate | 0.003 |",
         "| samples | 1,234 |",
@@ -59,46 +59,44 @@ def test_a_card_tells_counts_settings_measures_hashes_and_commit(tiny_base: Path
 
 
 def test_a_card_names_no_path_no_endpoint_and_no_key(tiny_base: Path, workplace: Path) -> None:
-    made = load(
-        page(workplace, tiny_base),
+    experiment = load(
+        config_file(workplace, tiny_base),
         ["reflector.endpoint.base_url=http://secret-host/v1", "reflector.endpoint.api_key_env=SECRET_KEY"],
     )
-    card = card_of(made, tiny_base)
+    card = card_of(experiment, tiny_base)
     assert tiny_base.name in card
     for private in (str(tiny_base.parent), str(workplace), "/home", "secret-host", "SECRET_KEY"):
         assert private not in card
 
 
-def test_a_base_that_is_on_the_hub_is_linked_and_its_licence_told(tiny_base: Path, tmp_path: Path) -> None:
-    made = experiment(tmp_path, tiny_base)
-    embedded = made.model_copy(update={"train": made.train.model_copy(update={"base_model": "embedded"})})
-    facts = {"inputs": stage_of(made).inputs, "adapter_sha256": "", "code": {"commit": "", "dirty": False}}
+def test_a_base_on_the_hub_is_linked_with_its_licence(tiny_base: Path, tmp_path: Path) -> None:
+    experiment = tiny_experiment(tmp_path, tiny_base)
+    embedded = experiment.model_copy(update={"train": experiment.train.model_copy(update={"base_model": "embedded"})})
+    facts = {"inputs": stage_of(experiment).inputs, "adapter_sha256": "", "code": {"commit": "", "dirty": False}}
     card = adapter_card(embedded, tiny_base, {"stage": "warm", **facts})
     assert "base_model: HuggingFaceTB/SmolLM2-135M-Instruct\nlicense: apache-2.0\n" in card
 
 
-def test_the_licence_of_a_base_in_a_folder_is_what_its_own_card_says(tiny_base: Path, tmp_path: Path) -> None:
-    made = experiment(tmp_path, tiny_base)
-    assert "Base model: not told in its folder: ask its publisher; it binds" in card_of(made, tiny_base)
+def test_the_licence_of_a_base_in_a_folder_is_read_from_its_own_card(tiny_base: Path, tmp_path: Path) -> None:
+    experiment = tiny_experiment(tmp_path, tiny_base)
+    assert "Base model: not stated in its folder: ask its publisher; it also applies" in card_of(experiment, tiny_base)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")
-    assert "Base model: mit; it binds" in card_of(made, tmp_path)
+    assert "Base model: mit; it also applies" in card_of(experiment, tmp_path)
 
 
-def test_a_base_with_condensed_positions_warns_those_who_load_it_plainly(tiny_base: Path, tmp_path: Path) -> None:
-    made = experiment(tmp_path, tiny_base)
-    assert "rope_condense_ratio" not in card_of(made, tiny_base)
+def test_the_card_of_a_base_with_condensed_positions_warns_about_rope_scaling(tiny_base: Path, tmp_path: Path) -> None:
+    experiment = tiny_experiment(tmp_path, tiny_base)
+    assert "rope_condense_ratio" not in card_of(experiment, tiny_base)
     (tmp_path / "config.json").write_text(json.dumps({"rope_condense_ratio": 8}))
-    assert "needs linear rope scaling by its `rope_condense_ratio`" in card_of(made, tmp_path)
+    assert "needs linear rope scaling by its `rope_condense_ratio`" in card_of(experiment, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["sft", "reward"])
-def test_a_published_adapter_loads_as_its_card_says_with_peft_and_transformers_alone(
-    name: str, tiny_base: Path, workplace: Path
-) -> None:
-    made = experiment(workplace, tiny_base)
-    stage = stage_of(made, name)
-    publish(stage, lambda folder: save_adapter(made, folder, scores=name == "reward"), {"samples": 1})
+def test_a_published_adapter_loads_as_its_card_says(name: str, tiny_base: Path, workplace: Path) -> None:
+    experiment = tiny_experiment(workplace, tiny_base)
+    stage = stage_of(experiment, name)
+    publish(stage, lambda folder: save_adapter(experiment, folder, scores=name == "reward"), {"samples": 1})
     card = (stage.folder / "README.md").read_text()
     block = re.search(r"```python\n(.*?)```", card, re.DOTALL)
     assert block, card
@@ -114,10 +112,10 @@ def test_a_published_adapter_loads_as_its_card_says_with_peft_and_transformers_a
     assert done.stdout.endswith("(1, 1)\n" if name == "reward" else "(1, 3, 259)\n")
 
 
-def test_the_card_changes_no_hash_of_the_adapter(tiny_base: Path, workplace: Path) -> None:
-    made = experiment(workplace, tiny_base)
-    stage = stage_of(made)
-    publish(stage, lambda folder: save_adapter(made, folder), {"samples": 1})
+def test_the_card_does_not_change_the_hash_of_the_adapter(tiny_base: Path, workplace: Path) -> None:
+    experiment = tiny_experiment(workplace, tiny_base)
+    stage = stage_of(experiment)
+    publish(stage, lambda folder: save_adapter(experiment, folder), {"samples": 1})
     with_card = folder_sha256(stage.folder)
     assert json.loads((stage.folder / "metrics.json").read_text())["adapter_sha256"] == with_card
     (stage.folder / "README.md").unlink()

@@ -1,4 +1,4 @@
-"""DPO on a tiny model: against trl's value, from a kill, and what it leaves; at rates that a few steps can show."""
+"""DPO on a tiny model: trl's loss, resumption after a kill, and the published adapter."""
 
 import math
 from pathlib import Path
@@ -9,28 +9,27 @@ import torch
 from torch import Tensor
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-from retroformer.config import Experiment
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.train import Dpo
 from retroformer.records import PreferencePair
-from retroformer.train_sections import Dpo
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
-from tests.train.world import BAD, GOOD, collect, experiment, metrics, page, prompt
+from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, tiny_experiment
 from train.__main__ import main
-from train.base import load_adapter, load_base, load_tokenizer, lora_config
-from train.dataset import SamplePair, prompt_ids, response_ids, sample_pairs
+from train.base import load_adapter, load_base, load_tokenizer, lora_config, switched_to
+from train.data.samples import SamplePair, prompt_ids, response_ids, sample_pairs
 from train.dpo import (
     PairTrainer,
     as_row,
     policy_and_reference,
-    prefer,
     response_sums,
-    speaking_as_reference,
     token_log_probs,
+    train_by_dpo,
 )
 from train.losses import implicit_rewards, preference_loss
-from train.reward import held_out_tasks
+from train.pair_split import held_out_tasks
 from train.stage import Stage, finished, make_stage
-from train.supervised import trainer_settings
+from train.trainer import trainer_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 PAIRS = [
@@ -40,12 +39,12 @@ PAIRS = [
 QUICK = Dpo(learning_rate=1e-2, batch_size=4, micro_batch_size=2, epochs=2)
 
 
-def sft_adapter(folder: Path, page: Experiment) -> Path:
-    """An adapter that has learnt something: a fresh one is the base."""
+def sft_adapter(folder: Path, experiment: Experiment) -> Path:
+    """Save an adapter that differs from the base, unlike a fresh one."""
     from peft import get_peft_model
 
     torch.manual_seed(0)
-    model: Any = get_peft_model(load_base(page.train), lora_config(page.train.lora))
+    model: Any = get_peft_model(load_base(experiment.train), lora_config(experiment.train.lora))
     disturb(model, ".default.")
     model.save_pretrained(folder / "sft")
     return folder / "sft"
@@ -57,14 +56,14 @@ def disturb(model: Any, name: str) -> None:
             parameter.data += 0.05 * torch.randn_like(parameter)
 
 
-def stage_of(page: Experiment, settings: Dpo, sft: Path) -> Stage:
-    return make_stage("dpo", page, settings, [pair.model_dump() for pair in PAIRS], {"start": sft})
+def stage_of(experiment: Experiment, settings: Dpo, sft: Path) -> Stage:
+    return make_stage("dpo", experiment, settings, [pair.model_dump() for pair in PAIRS], {"start": sft})
 
 
-def two_pairs(page: Experiment) -> list[SamplePair]:
-    """Of different lengths, so that there is padding."""
+def two_pairs(experiment: Experiment) -> list[SamplePair]:
+    """Return two pairs of different lengths, so that batches are padded."""
     longer = PAIRS[1].model_copy(update={"prompt": prompt("a much longer task"), "chosen": GOOD * 2})
-    return sample_pairs(load_tokenizer(page.train), [PAIRS[0], longer])
+    return list(sample_pairs(load_tokenizer(experiment.train), [PAIRS[0], longer]))
 
 
 def padded(pairs: list[SamplePair]) -> dict[str, Tensor]:
@@ -72,12 +71,12 @@ def padded(pairs: list[SamplePair]) -> dict[str, Tensor]:
     return batch
 
 
-def trainer_of(page: Experiment, settings: Dpo, sft: Path) -> Any:
+def trainer_of(experiment: Experiment, settings: Dpo, sft: Path) -> Any:
     from transformers import TrainingArguments
 
-    arguments = trainer_settings(stage_of(page, settings, sft), settings)
+    arguments = trainer_settings(stage_of(experiment, settings, sft), settings)
     del arguments["max_length"]
-    model = policy_and_reference(load_base(page.train), sft, stage_of(page, settings, sft))
+    model = policy_and_reference(load_base(experiment.train), sft, stage_of(experiment, settings, sft))
     return PairTrainer(settings.beta, model=model, args=TrainingArguments(**arguments))
 
 
@@ -87,11 +86,9 @@ def first_loss(trainer: Any, batch: dict[str, Tensor]) -> Any:
         return trainer.compute_loss(trainer.model, batch)
 
 
-def test_the_model_reads_the_served_prompt_and_is_asked_for_the_whole_response(
-    tiny_base: Path, workplace: Path
-) -> None:
-    page = experiment(workplace, tiny_base)
-    tokenizer, pairs = load_tokenizer(page.train), two_pairs(page)
+def test_dpo_trains_on_the_served_prompt_and_the_whole_response(tiny_base: Path, workplace: Path) -> None:
+    experiment = tiny_experiment(workplace, tiny_base)
+    tokenizer, pairs = load_tokenizer(experiment.train), two_pairs(experiment)
     batch = padded(pairs)
     for row, text in ((0, GOOD), (1, GOOD * 2), (2, BAD), (3, BAD)):
         asked = (PAIRS[0].prompt, prompt("a much longer task"))[row % 2]
@@ -103,12 +100,12 @@ def test_the_model_reads_the_served_prompt_and_is_asked_for_the_whole_response(
 
 
 @pytest.mark.parametrize(("quantization", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("nf4", "bfloat16")])
-def test_the_policy_starts_as_its_reference_so_the_first_loss_is_log_two(
+def test_policy_and_reference_start_equal_so_the_first_loss_is_log_2(
     tiny_base: Path, workplace: Path, quantization: str, dtype: str
 ) -> None:
-    page = experiment(workplace, tiny_base, quantization=quantization, dtype=dtype, lora={"dropout": 0.5})
-    trainer = trainer_of(page, QUICK, sft_adapter(workplace, page))
-    loss = first_loss(trainer, padded(two_pairs(page)))
+    experiment = tiny_experiment(workplace, tiny_base, quantization=quantization, dtype=dtype, lora={"dropout": 0.5})
+    trainer = trainer_of(experiment, QUICK, sft_adapter(workplace, experiment))
+    loss = first_loss(trainer, padded(two_pairs(experiment)))
     torch.testing.assert_close(loss, torch.tensor(math.log(2)), rtol=0, atol=1e-7)
     loss.backward()
     learns = {name for name, parameter in trainer.model.named_parameters() if parameter.grad is not None}
@@ -124,16 +121,19 @@ def test_the_loss_is_the_one_that_trl_computes(tiny_base: Path, workplace: Path)
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
 
-    page = experiment(workplace, tiny_base)
-    sft, settings = sft_adapter(workplace, page), Dpo(learning_rate=1e-2, batch_size=4, micro_batch_size=2, beta=0.3)
-    mine = trainer_of(page, settings, sft)
+    experiment = tiny_experiment(workplace, tiny_base)
+    sft, settings = (
+        sft_adapter(workplace, experiment),
+        Dpo(learning_rate=1e-2, batch_size=4, micro_batch_size=2, beta=0.3),
+    )
+    mine = trainer_of(experiment, settings, sft)
     disturb(mine.model, ".default.")
-    tokenizer = load_tokenizer(page.train)
-    # Our tokens are bytes, so trl finds the same ones in text; with other tokenizers it need not.
-    texts = [tokenizer.decode(pair.chosen.prompt_ids) for pair in two_pairs(page)]
+    tokenizer = load_tokenizer(experiment.train)
+    # Our tokens are bytes, so trl tokenises the text equally; with other tokenizers it may not.
+    texts = [tokenizer.decode(pair.chosen.prompt_ids) for pair in two_pairs(experiment)]
     rows = [{"prompt": text, "chosen": GOOD * (n + 1), "rejected": BAD} for n, text in enumerate(texts)]
     theirs: Any = DPOTrainer(
-        model=load_adapter(load_base(page.train), sft, page.train.lora),
+        model=load_adapter(load_base(experiment.train), sft, experiment.train.lora),
         args=DPOConfig(
             output_dir=str(workplace / "trl"), beta=0.3, max_length=None, use_cpu=True, bf16=False, report_to=[]
         ),
@@ -144,7 +144,7 @@ def test_the_loss_is_the_one_that_trl_computes(tiny_base: Path, workplace: Path)
     for name, value in theirs.model.named_parameters():
         if name in weights:
             value.data.copy_(weights[name])
-    batch = padded(two_pairs(page))
+    batch = padded(two_pairs(experiment))
     prepared = theirs.data_collator(list(theirs.train_dataset))
     assert torch.equal(prepared["input_ids"], batch["input_ids"])
     expected = first_loss(theirs, prepared)
@@ -152,39 +152,40 @@ def test_the_loss_is_the_one_that_trl_computes(tiny_base: Path, workplace: Path)
     torch.testing.assert_close(first_loss(mine, batch), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_log_probabilities_are_those_of_the_plain_model_whatever_the_padding(tiny_base: Path, workplace: Path) -> None:
-    page = experiment(workplace, tiny_base)
-    sft, pairs = sft_adapter(workplace, page), two_pairs(page)
-    plain = load_adapter(load_base(page.train), sft, page.train.lora).eval()
+def test_log_probabilities_agree_with_the_plain_model_with_any_padding(tiny_base: Path, workplace: Path) -> None:
+    experiment = tiny_experiment(workplace, tiny_base)
+    sft, pairs = sft_adapter(workplace, experiment), two_pairs(experiment)
+    plain = load_adapter(load_base(experiment.train), sft, experiment.train.lora).eval()
     expected = []
     for sample in (pairs[0].chosen, pairs[1].chosen, pairs[0].rejected, pairs[1].rejected):
         log_probs_LV = plain(input_ids=torch.tensor([sample.ids])).logits[0].log_softmax(dim=-1)
         start = len(sample.prompt_ids)
         expected.append(sum(log_probs_LV[start + n - 1, token].item() for n, token in enumerate(sample.response_ids)))
-    model = policy_and_reference(load_base(page.train), sft, stage_of(page, QUICK, sft)).eval()
+    model = policy_and_reference(load_base(experiment.train), sft, stage_of(experiment, QUICK, sft)).eval()
     disturb(model, ".default.")
     batch = padded(pairs)
-    with torch.no_grad(), speaking_as_reference(model):
+    with torch.no_grad(), switched_to(model, "ref"):
         found_R = response_sums(token_log_probs(model, batch), batch)
     torch.testing.assert_close(found_R, torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
-def test_pairs_are_put_in_order_on_unseen_tasks_and_the_adapter_loads_alone(tiny_base: Path, workplace: Path) -> None:
-    page = experiment(workplace, tiny_base, checkpoint_steps=50)
-    sft = sft_adapter(workplace, page)
-    stage = stage_of(page, QUICK, sft)
-    prefer(stage, QUICK, PAIRS, sft)
-    found = finished(stage)
-    assert found
-    assert (found["pairs"], found["held_out_pairs"], found["steps"]) == (18, 2, 9)
-    assert found["held_out_tasks"] == sorted(held_out_tasks([pair.task_id for pair in PAIRS], page.seed))
-    assert found["losses"][0] == pytest.approx(math.log(2), abs=1e-3)
-    assert found["losses"][-1] < 0.3
-    assert (found["train_accuracy"], found["held_out_accuracy"]) == (1.0, 1.0)
-    assert found["held_out_margin"] == pytest.approx(
-        found["held_out_chosen_reward"] - found["held_out_rejected_reward"], abs=1e-5
+def test_pairs_of_unseen_tasks_are_ordered_and_the_adapter_loads_alone(tiny_base: Path, workplace: Path) -> None:
+    experiment = tiny_experiment(workplace, tiny_base, checkpoint_steps=50)
+    sft = sft_adapter(workplace, experiment)
+    stage = stage_of(experiment, QUICK, sft)
+    train_by_dpo(stage, QUICK, PAIRS, sft)
+    done = finished(stage)
+    assert done
+    metrics = done.model_dump()
+    assert (metrics["pairs"], metrics["held_out_pairs"], metrics["steps"]) == (18, 2, 9)
+    assert metrics["held_out_tasks"] == sorted(held_out_tasks([pair.task_id for pair in PAIRS], experiment.seed))
+    assert metrics["losses"][0] == pytest.approx(math.log(2), abs=1e-3)
+    assert metrics["losses"][-1] < 0.3
+    assert (metrics["train_accuracy"], metrics["held_out_accuracy"]) == (1.0, 1.0)
+    assert metrics["held_out_margin"] == pytest.approx(
+        metrics["held_out_chosen_reward"] - metrics["held_out_rejected_reward"], abs=1e-5
     )
-    assert found["train_kl_per_token"] > 0
+    assert metrics["train_kl_per_token"] > 0
     assert {path.name for path in stage.folder.iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -192,58 +193,61 @@ def test_pairs_are_put_in_order_on_unseen_tasks_and_the_adapter_loads_alone(tiny
         "metrics.json",
         "README.md",
     }
-    batch = padded(two_pairs(page)[:1])
+    batch = padded(two_pairs(experiment)[:1])
     sums = [
-        response_sums(token_log_probs(load_adapter(load_base(page.train), one, page.train.lora).eval(), batch), batch)
-        for one in (stage.folder, sft)
+        response_sums(
+            token_log_probs(load_adapter(load_base(experiment.train), folder, experiment.train.lora).eval(), batch),
+            batch,
+        )
+        for folder in (stage.folder, sft)
     ]
     chosen, rejected = implicit_rewards(sums[0], sums[1], QUICK.beta)
-    assert preference_loss(chosen, rejected).item() == pytest.approx(found["train_loss"], abs=0.05)
+    assert preference_loss(chosen, rejected).item() == pytest.approx(metrics["train_loss"], abs=0.05)
 
 
-def test_a_batch_is_the_same_whatever_fits_into_memory(tiny_base: Path, workplace: Path) -> None:
+def test_a_step_does_not_depend_on_the_micro_batch_size(tiny_base: Path, workplace: Path) -> None:
     from safetensors.torch import load_file
 
-    page = experiment(workplace, tiny_base, checkpoint_steps=50)
-    sft, weights = sft_adapter(workplace, page), []
+    experiment = tiny_experiment(workplace, tiny_base, checkpoint_steps=50)
+    sft, weights = sft_adapter(workplace, experiment), []
     for size in (1, 3):
         settings = Dpo(learning_rate=1e-3, batch_size=6, micro_batch_size=size)
-        stage = stage_of(page, settings, sft)
-        prefer(stage, settings, PAIRS, sft)
+        stage = stage_of(experiment, settings, sft)
+        train_by_dpo(stage, settings, PAIRS, sft)
         weights.append(load_file(stage.folder / "adapter_model.safetensors"))
     for name, value in weights[0].items():
         torch.testing.assert_close(value, weights[1][name], rtol=0, atol=1e-4)
 
 
-def test_a_killed_run_goes_on_and_ends_like_an_unbroken_one(
+def test_a_killed_run_resumes_and_ends_like_an_unbroken_one(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4, "epochs": 10}
-    made = page(workplace, tiny_base, dpo=many)
-    collect(made)
-    main(["sft", str(made)])
+    config = config_file(workplace, tiny_base, dpo=many)
+    collect(config)
+    main(["sft", str(config)])
     whole = copy_of_run(workplace)
-    kill_at(workplace, "checkpoint-7/complete", "dpo", made)
-    broken = train_in(workplace, "dpo", made)
+    kill_at(workplace, "checkpoint-7/complete", "dpo", config)
+    broken = train_in(workplace, "dpo", config)
     assert "trained dpo: runs/tiny/dpo (10 pairs, 25 steps, loss 0.693" in capsys.readouterr().out
-    require_alike(broken, train_in(whole, "dpo", made), 7)
-    main(["dpo", str(made)])
+    require_alike(broken, train_in(whole, "dpo", config), 7)
+    main(["dpo", str(config)])
     assert "dpo is already done with these inputs" in capsys.readouterr().out
 
 
 def test_each_round_starts_from_its_own_sft_policy(tiny_base: Path, workplace: Path) -> None:
-    made = page(workplace, tiny_base, checkpoint_steps=50)
-    collect(made, tasks=3)
-    main(["sft", str(made)])
-    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/sft-2: run `python -m train sft"):
-        main(["dpo", str(made), "round=2"])
-    main(["sft", str(made), "round=2"])
-    main(["dpo", str(made), "round=2"])
+    config = config_file(workplace, tiny_base, checkpoint_steps=50)
+    collect(config, tasks=3)
+    main(["sft", str(config)])
+    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/sft-2: run `retroformer train sft"):
+        main(["dpo", str(config), "round=2"])
+    main(["sft", str(config), "round=2"])
+    main(["dpo", str(config), "round=2"])
     assert metrics(workplace, "dpo-2")["stage"] == "dpo"
 
 
 def test_a_pair_that_is_too_long_stops_the_stage(tiny_base: Path, workplace: Path) -> None:
-    page = experiment(workplace, tiny_base, max_length=40)
-    sft = sft_adapter(workplace, page)
+    experiment = tiny_experiment(workplace, tiny_base, max_length=40)
+    sft = sft_adapter(workplace, experiment)
     with pytest.raises(ConfigError, match=r"40 of 40 samples of pairs are longer than train.max_length=40 tokens"):
-        prefer(stage_of(page, QUICK, sft), QUICK, PAIRS, sft)
+        train_by_dpo(stage_of(experiment, QUICK, sft), QUICK, PAIRS, sft)

@@ -1,4 +1,4 @@
-"""Whatever a stage leaves is on the disk before it has the name by which others find it."""
+"""Files are synced to disk before they get their final names."""
 
 from pathlib import Path
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.support.disk import DiskCalls
-from tests.train.world import collect, page
+from tests.train.world import collect, config_file
 from train.__main__ import main
-from train.supervised import COMPLETE
+from train.trainer import COMPLETE
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"),
@@ -22,16 +22,16 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def test_checkpoints_adapters_and_merged_weights_are_on_the_disk_before_they_have_their_names(
+def test_checkpoints_adapters_and_merged_weights_are_synced_before_they_are_renamed(
     tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, run = page(workplace, tiny_base, **SETTINGS), workplace / "runs/tiny"
-    collect(made, tasks=8)
+    config, run = config_file(workplace, tiny_base, **SETTINGS), workplace / "runs/tiny"
+    collect(config, tasks=8)
     calls = DiskCalls(monkeypatch)
     for stage in ("sft", "reward", "ppo"):
-        main([stage, str(made)])
+        main([stage, str(config)])
         require_published(calls, run, stage, {"metrics.json", "config.yaml", "README.md", "adapter_config.json"})
-    main(["gguf", str(made), "sft"])
+    main(["gguf", str(config), "sft"])
     require_published(calls, run, "sft-merged", {"merge.json", "README.md", "config.json", "tokenizer.json"})
     renamed = [call[1:] for call in calls.made if call[0] == "rename"]
     (gguf,) = [(source, target) for source, target in renamed if target == run / "sft.gguf"]

@@ -1,7 +1,7 @@
 """Stages killed with SIGKILL at random moments, from the first import to the published adapter.
 
-The moments follow from a seed, which is printed; RETROFORMER_KILL_SEED repeats it. They are CPU seconds of the process,
-which tell how far it is, however busy the machine.
+The moments follow from a seed, which is printed; RETROFORMER_KILL_SEED repeats it. They are in CPU seconds of the
+process, so they do not depend on how busy the machine is.
 """
 
 import json
@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 from retroformer.provenance import folder_sha256
 from tests.support.killing import after_cpu_seconds, cpu_seconds, start_and_kill
 from tests.train.killed import copy_of_run, require_alike, train_in
-from tests.train.world import collect, metrics, page
-from train.supervised import complete_checkpoints
+from tests.train.world import collect, config_file, metrics
+from train.trainer import complete_checkpoints
 
 MOST_KILLS_OF_A_RUN = 3
 PARTS = {"adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}
-"""What a trainer needs to go on as if nothing had been."""
+"""Files that a trainer needs to resume exactly."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,10 +34,10 @@ pytestmark = [
 
 
 class Unbroken(NamedTuple):
-    """A stage that nobody killed, and the run as it was before."""
+    """An unbroken stage, and a copy of the run from before it."""
 
     stage: str
-    made: Path
+    config: Path
     before: Path
     metrics: dict[str, Any]
     cpu_seconds: float
@@ -46,7 +46,7 @@ class Unbroken(NamedTuple):
 @pytest.mark.parametrize(
     ("base", "kills", "epochs", "updates"), [("tiny", (7, 7, 6), 40, 30), ("embedded", (2, 2, 2), 4, 6)]
 )
-def test_whenever_stages_are_killed_they_end_with_the_weights_of_unbroken_ones(
+def test_stages_killed_at_any_time_end_with_the_weights_of_unbroken_ones(
     base: str,
     kills: tuple[int, ...],
     epochs: int,
@@ -55,12 +55,12 @@ def test_whenever_stages_are_killed_they_end_with_the_weights_of_unbroken_ones(
     workplace: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With a checkpoint after every step."""
+    """The stages save a checkpoint after every step."""
     many = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_size": 4, "epochs": epochs}
     ppo = {**many, "epochs": 2, "updates": updates}
     model = tiny_base if base == "tiny" else Path(base)
-    made = page(workplace, model, sft=many, reward=many, ppo=ppo, weak_reward_model="allow")
-    collect(made)
+    config = config_file(workplace, model, sft=many, reward=many, ppo=ppo, weak_reward_model="allow")
+    collect(config)
     seed = int(os.environ.get("RETROFORMER_KILL_SEED") or random.SystemRandom().randrange(10**6))
     chance, began = random.Random(f"{base} {seed}"), time.monotonic()
 
@@ -71,14 +71,14 @@ def test_whenever_stages_are_killed_they_end_with_the_weights_of_unbroken_ones(
 
     tell(f"{base} base, RETROFORMER_KILL_SEED={seed}")
     for stage, number in zip(("sft", "reward", "ppo"), kills, strict=True):
-        unbroken = run_unbroken(workplace, stage, made)
+        unbroken = run_unbroken(workplace, stage, config)
         tell(f"{stage} unbroken: {unbroken.cpu_seconds:.1f} CPU seconds")
-        for told in kill_runs(unbroken, number, chance):
-            tell(f"{stage} {told}")
+        for line in kill_runs(unbroken, number, chance):
+            tell(f"{stage} {line}")
 
 
-def run_unbroken(folder: Path, stage: str, made: Path) -> Unbroken:
-    """Run the stage to its end in a process of its own."""
+def run_unbroken(folder: Path, stage: str, config: Path) -> Unbroken:
+    """Run the stage to its end in a separate process."""
     before, spent = copy_of_run(folder, f"before-{stage}"), 0.0
 
     def look(pid: int) -> bool:
@@ -86,30 +86,30 @@ def run_unbroken(folder: Path, stage: str, made: Path) -> Unbroken:
         spent = max(spent, cpu_seconds(pid))
         return False
 
-    said = start_and_kill(folder, "train", [stage, str(made)], look)
+    said = start_and_kill(folder, "train", [stage, str(config)], look)
     assert said is not None
     assert f"trained {stage}: runs/tiny/{stage} (" in said, said
-    return Unbroken(stage, made, before, metrics(folder, stage), spent)
+    return Unbroken(stage, config, before, metrics(folder, stage), spent)
 
 
 def kill_runs(unbroken: Unbroken, number: int, chance: random.Random) -> Iterator[str]:
-    """Kill runs of a stage, some of them several times, and let each end after that; tells what came of each kill."""
-    stage, made, killed, runs = unbroken.stage, unbroken.made, 0, 0
+    """Kill runs of a stage, some of them several times, then let each end; yield a line about each kill."""
+    stage, config, killed, runs = unbroken.stage, unbroken.config, 0, 0
     while killed < number:
         runs += 1
         folder = copy_of_run(unbroken.before, f"run-{runs}")
         for _ in range(chance.randint(1, min(MOST_KILLS_OF_A_RUN, number - killed))):
             moment, was = chance.uniform(0, unbroken.cpu_seconds), state(folder, stage)
-            said = start_and_kill(folder, "train", [stage, str(made)], after_cpu_seconds(moment))
+            said = start_and_kill(folder, "train", [stage, str(config)], after_cpu_seconds(moment))
             if said is not None:
                 assert f": runs/tiny/{stage} (" in said, said
                 yield f"run {runs}: ended by itself before {moment:.1f} s"
                 break
             killed += 1
-            found = state(folder, stage)
-            yield f"run {runs}: killed at {moment:.1f} s, {'before it wrote anything' if found == was else found}"
+            reached = state(folder, stage)
+            yield f"run {runs}: killed at {moment:.1f} s, {'before it wrote anything' if reached == was else reached}"
             require_nothing_half_written(folder, unbroken)
-        ended = train_in(folder, stage, made)
+        ended = train_in(folder, stage, config)
         require_alike(ended, unbroken.metrics, 0)
         assert not list((folder / "runs/tiny").glob(f".{stage}.*"))
         from_step = ended.get("resumed_from_step", ended.get("resumed_from_update"))
@@ -117,7 +117,7 @@ def kill_runs(unbroken: Unbroken, number: int, chance: random.Random) -> Iterato
 
 
 def checkpoints(folder: Path, stage: str) -> tuple[list[Path], set[Path]]:
-    """Those that a run would go on from, the oldest first, and those that are half there."""
+    """Return the complete checkpoints, the oldest first, and the incomplete ones."""
     there = list((folder / "runs/tiny/checkpoints").glob(f"{stage}-*/*"))
     whole = sorted(path for path in there if path.suffix == ".pt")
     for parent in {path.parent for path in there}:
@@ -126,7 +126,7 @@ def checkpoints(folder: Path, stage: str) -> tuple[list[Path], set[Path]]:
 
 
 def state(folder: Path, stage: str) -> str:
-    """How far a stage is, by what lies there."""
+    """Describe the progress of a stage by its files."""
     whole, partial = checkpoints(folder, stage)
     if (folder / "runs/tiny" / stage).exists():
         return "published"
@@ -137,11 +137,11 @@ def state(folder: Path, stage: str) -> str:
 
 
 def require_nothing_half_written(folder: Path, unbroken: Unbroken) -> None:
-    """Whatever a restart would take as finished is so."""
+    """Check that everything that looks finished to a restart is complete."""
     published = folder / "runs/tiny" / unbroken.stage
     if published.exists():
-        told = metrics(folder, unbroken.stage)["adapter_sha256"]
-        assert folder_sha256(published) == told == unbroken.metrics["adapter_sha256"]
+        recorded = metrics(folder, unbroken.stage)["adapter_sha256"]
+        assert folder_sha256(published) == recorded == unbroken.metrics["adapter_sha256"]
     for checkpoint in checkpoints(folder, unbroken.stage)[0]:
         files = [checkpoint] if checkpoint.is_file() else list(checkpoint.iterdir())
         assert checkpoint.is_file() or {path.name for path in files} >= PARTS, f"{checkpoint} is not complete"

@@ -1,4 +1,4 @@
-"""The losses against the formulas of the papers written another way: sums for recursions, autograd for derivatives."""
+"""The losses compared with the papers' formulas in another form: sums for recursions, autograd for derivatives."""
 
 import math
 
@@ -25,13 +25,13 @@ MASK_BT = torch.tensor([[float(position < length) for position in range(7)] for 
 
 
 def noise(seed: int) -> Tensor:
-    """Doubles, of the shape of four responses of up to seven tokens."""
+    """Return random doubles of the shape of four responses of up to seven tokens."""
     return torch.randn(MASK_BT.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (0.7, 0.0)])
 def test_advantages_are_the_weighted_sums_of_later_errors(gamma: float, lam: float) -> None:
-    """GAE eq. 16 as it stands there: the sum over l of (gamma * lambda)^l times the error of position t + l."""
+    """Compare with GAE eq. 16: the sum over l of (gamma * lambda)^l times the error of position t + l."""
     rewards_BT, values_BT = noise(1) * MASK_BT, noise(2)
     found_BT, returns_BT = generalized_advantages(rewards_BT, values_BT, MASK_BT, gamma, lam)
     for row, length in enumerate(LENGTHS):
@@ -44,8 +44,8 @@ def test_advantages_are_the_weighted_sums_of_later_errors(gamma: float, lam: flo
     assert not (found_BT * (1 - MASK_BT)).any()
 
 
-def test_the_gradient_of_the_policy_loss_is_the_score_function_inside_the_range_and_nothing_beyond_it() -> None:
-    """PPO eq. 7: where the minimum is the unclipped term its derivative is -A * ratio, else 0."""
+def test_the_gradient_of_the_policy_loss_is_zero_outside_the_clip_range() -> None:
+    """By PPO eq. 7, the derivative is -A * ratio if the minimum is the unclipped term, else 0."""
     old_BT, advantages_BT = noise(3), noise(4)
     new_BT = (old_BT + 0.4 * noise(5)).requires_grad_()
     clipped_policy_loss(new_BT, old_BT, advantages_BT, clip=0.2).sum().backward()  # type: ignore[no-untyped-call]
@@ -79,7 +79,9 @@ def test_the_value_loss_and_its_gradient_follow_the_larger_error() -> None:
     loss_BT = clipped_value_loss(values_BT, old_BT, returns_BT, clip=0.2)
     loss_BT.sum().backward()  # type: ignore[no-untyped-call]
     assert values_BT.grad is not None
-    columns = (one.detach().flatten().tolist() for one in (values_BT, old_BT, returns_BT, loss_BT, values_BT.grad))
+    columns = (
+        tensor.detach().flatten().tolist() for tensor in (values_BT, old_BT, returns_BT, loss_BT, values_BT.grad)
+    )
     held = 0
     for value, old, wanted, loss, gradient in zip(*columns, strict=True):
         near = min(max(value, old - 0.2), old + 0.2)
@@ -100,7 +102,7 @@ def test_the_estimators_agree_with_hand_worked_numbers() -> None:
         torch.testing.assert_close(estimate(mine_BT, reference_BT), torch.tensor([expected[name]]))
 
 
-def test_k1_and_k3_are_the_divergence_in_the_mean_and_k2_is_not() -> None:
+def test_the_means_of_k1_and_k3_are_the_divergence_and_that_of_k2_is_not() -> None:
     policy_V, reference_V = noise(12).flatten().log_softmax(0), noise(13).flatten().log_softmax(0)
     exact = torch.nn.functional.kl_div(reference_V, policy_V, reduction="sum", log_target=True)
     means = {name: (policy_V.exp() * estimate(policy_V, reference_V)).sum() for name, estimate in ESTIMATORS.items()}
@@ -112,7 +114,7 @@ def test_k1_and_k3_are_the_divergence_in_the_mean_and_k2_is_not() -> None:
     assert close["k2"] == pytest.approx(close["k1"], rel=0.02)
 
 
-def test_only_k1_in_the_reward_pushes_the_policy_along_the_gradient_of_the_divergence() -> None:
+def test_only_k1_in_the_reward_gives_the_gradient_of_the_divergence() -> None:
     """The policy gradient of a reward r is the sum over the vocabulary of pi * r * grad log pi, with r held fixed."""
     logits_V, reference_V = noise(15).flatten().requires_grad_(), noise(16).flatten().log_softmax(0)
     policy_V = logits_V.log_softmax(0)
@@ -131,7 +133,7 @@ def test_only_k1_in_the_reward_pushes_the_policy_along_the_gradient_of_the_diver
     assert (pushes["k3"] - exact_V).norm() > 0.1 * exact_V.norm()
 
 
-def test_what_tokens_earn_sums_to_the_penalised_score_of_the_response() -> None:
+def test_token_rewards_sum_to_the_penalised_score_of_the_response() -> None:
     scores_B = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
     mine_BT, reference_BT = noise(17) * MASK_BT, noise(18) * MASK_BT
     earned_B = token_rewards(scores_B, k1(mine_BT, reference_BT), MASK_BT, 0.3).sum(dim=1)
@@ -141,16 +143,16 @@ def test_what_tokens_earn_sums_to_the_penalised_score_of_the_response() -> None:
 
 
 def test_the_preference_loss_is_the_cross_entropy_of_the_softmax_over_both() -> None:
-    """Bradley-Terry as it was written: the chosen one wins with exp(s) / (exp(s) + exp(s'))."""
+    """By Bradley-Terry, the chosen text wins with probability exp(s) / (exp(s) + exp(s'))."""
     chosen_B, rejected_B = noise(19).flatten().requires_grad_(), noise(20).flatten().requires_grad_()
     wins_B = chosen_B.exp() / (chosen_B.exp() + rejected_B.exp())
     torch.testing.assert_close(preference_loss(chosen_B, rejected_B), -wins_B.log())
-    found = torch.autograd.grad(preference_loss(chosen_B, rejected_B).sum(), (chosen_B, rejected_B))
-    torch.testing.assert_close(found[0], (wins_B - 1).detach())
-    torch.testing.assert_close(found[1], (1 - wins_B).detach())
+    gradients_B = torch.autograd.grad(preference_loss(chosen_B, rejected_B).sum(), (chosen_B, rejected_B))
+    torch.testing.assert_close(gradients_B[0], (wins_B - 1).detach())
+    torch.testing.assert_close(gradients_B[1], (1 - wins_B).detach())
 
 
-def test_whitened_tokens_are_those_of_plain_statistics_over_the_responses() -> None:
+def test_whitening_agrees_with_plain_statistics_over_the_response_tokens() -> None:
     values_BT = noise(21)
     tokens = values_BT[MASK_BT > 0]
     scaled = (tokens - tokens.mean()) / tokens.std(correction=0)
@@ -159,10 +161,11 @@ def test_whitened_tokens_are_those_of_plain_statistics_over_the_responses() -> N
     assert not (whitened_around_mean(values_BT, MASK_BT) * (1 - MASK_BT)).any()
 
 
-def test_explained_variance_is_one_for_a_prophet_zero_for_a_constant_and_negative_for_a_liar() -> None:
+def test_explained_variance_is_1_for_perfect_values_0_for_a_constant_and_negative_for_wrong_values() -> None:
     returns_BT = noise(22)
     prophet, constant, liar = (
-        explained_variance(one, returns_BT, MASK_BT) for one in (returns_BT, 0 * returns_BT + 3, -returns_BT)
+        explained_variance(values_BT, returns_BT, MASK_BT)
+        for values_BT in (returns_BT, 0 * returns_BT + 3, -returns_BT)
     )
     assert (prophet.item(), constant.item(), liar.item()) == pytest.approx((1.0, 0.0, -3.0))
     # Returns 1 and 3 have variance 1; errors 0 and 1 have variance 1/4.
@@ -173,6 +176,6 @@ def test_explained_variance_is_one_for_a_prophet_zero_for_a_constant_and_negativ
     assert explained_variance(noise(23), torch.zeros_like(returns_BT), MASK_BT).item() == 0.0
 
 
-def test_k3_of_padding_that_both_policies_were_masked_for_is_nothing() -> None:
+def test_k3_is_0_at_masked_padding() -> None:
     wild_BT = torch.tensor([[0.0, -500.0]]) * torch.tensor([[1.0, 0.0]])
     assert k3(wild_BT, torch.zeros(1, 2)).tolist() == [[0.0, 0.0]]

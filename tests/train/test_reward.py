@@ -3,13 +3,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from retroformer.experiment.sections.train import Optimizer
 from retroformer.records import Author, Key, PreferencePair, RatedReflection, Reflection
-from retroformer.train_sections import Optimizer
-from tests.train.world import BAD, GOOD, experiment, prompt
+from tests.train.world import BAD, GOOD, prompt, tiny_experiment
 from train.base import load_base, load_tokenizer, lora_config
-from train.dataset import sample_pairs
-from train.reward import held_out_tasks, train_reward_model
-from train.shared_base import load_shared_base
+from train.data.samples import sample_pairs
+from train.pair_split import held_out_tasks
+from train.reward import train_reward_model
+from train.rl.shared_base import SharedBase
 from train.stage import finished, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -29,17 +30,16 @@ RATED = [
 ]
 
 
-def test_separable_pairs_are_put_in_order_and_the_saved_model_scores_them_alike(
-    tiny_base: Path, workplace: Path
-) -> None:
+def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny_base: Path, workplace: Path) -> None:
     from peft import get_peft_model
 
     quick = Optimizer(learning_rate=1e-2, batch_size=4, micro_batch_size=2, epochs=4)
-    page = experiment(workplace, tiny_base)
-    stage = make_stage("reward", page, quick, [pair.model_dump() for pair in PAIRS], {})
+    experiment = tiny_experiment(workplace, tiny_base)
+    stage = make_stage("reward", experiment, quick, [pair.model_dump() for pair in PAIRS], {})
     train_reward_model(stage, quick, PAIRS, RATED)
-    metrics = finished(stage)
-    assert metrics
+    done = finished(stage)
+    assert done
+    metrics = done.model_dump()
     assert metrics["held_out_reflections"] == 4
     assert metrics["held_out_correlation"] > 0.9
     assert metrics["held_out_length_correlation"] > 0.9, "the good advice is a letter longer"
@@ -48,20 +48,20 @@ def test_separable_pairs_are_put_in_order_and_the_saved_model_scores_them_alike(
     assert (metrics["pairs"], metrics["held_out_pairs"], metrics["steps"]) == (18, 2, 18)
     assert (metrics["train_accuracy"], metrics["held_out_accuracy"]) == (1.0, 1.0)
 
-    get_peft_model(load_base(page.train), lora_config(page.train.lora)).save_pretrained(workplace / "sft")
-    model = load_shared_base(page.train, workplace / "sft", stage.folder).eval()
-    pairs = sample_pairs(load_tokenizer(page.train), PAIRS)
+    get_peft_model(load_base(experiment.train), lora_config(experiment.train.lora)).save_pretrained(workplace / "sft")
+    model = SharedBase(load_base(experiment.train), workplace / "sft", stage.folder).eval()
+    pairs = list(sample_pairs(load_tokenizer(experiment.train), PAIRS))
     texts = [sample.ids for pair in pairs for sample in pair]
     longest = max(map(len, texts))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in texts])
     attention = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in texts])
     scores = model.scores(ids, attention).view(-1, 2)
     assert bool((scores[:, 0] > scores[:, 1]).all())
-    known = [row for row, pair in zip(scores, PAIRS, strict=True) if pair.task_id not in metrics["held_out_tasks"]]
-    assert torch.stack(known).mean().item() == pytest.approx(metrics["train_score_mean"], abs=1e-4)
+    trained_on = [row for row, pair in zip(scores, PAIRS, strict=True) if pair.task_id not in metrics["held_out_tasks"]]
+    assert torch.stack(trained_on).mean().item() == pytest.approx(metrics["train_score_mean"], abs=1e-4)
 
 
-def test_a_tenth_of_the_tasks_is_held_out_and_always_the_same() -> None:
+def test_the_same_tenth_of_the_tasks_is_always_held_out() -> None:
     tasks = [f"task {number}" for number in range(25)]
     assert len(held_out_tasks(tasks * 2, seed=0)) == 3
     assert held_out_tasks(tasks, seed=0) == held_out_tasks(tasks[::-1], seed=0)

@@ -1,4 +1,4 @@
-"""What the audit of a reward model says, with numbers worked by hand, and whom its gate lets through."""
+"""The audit of a reward model with numbers worked by hand, and its threshold for PPO and GRPO."""
 
 import json
 import logging
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from retroformer.errors import ConfigError
-from tests.train.world import collect, page
+from tests.train.world import collect, config_file
 from train.__main__ import main
-from train.audit import (
+from train.data.samples import Sample, SamplePair
+from train.reward_audit import (
     audit_of_pairs,
     calibration_error,
     correlation_of_differences,
@@ -19,10 +20,9 @@ from train.audit import (
     require_better_than_chance,
     wilson,
 )
-from train.dataset import Sample, SamplePair
 
 LOG_3 = math.log(3)
-"""A margin that means 3 to 1: a probability of .75."""
+"""A margin with odds of 3 to 1, a probability of .75."""
 
 
 def pair(chosen: list[int], rejected: list[int]) -> SamplePair:
@@ -30,9 +30,9 @@ def pair(chosen: list[int], rejected: list[int]) -> SamplePair:
 
 
 def measured(folder: Path, pairs: int, accuracy: float | None) -> Path:
-    """What the stage `reward` left in an earlier version: no interval, and no accuracy without held-out pairs."""
-    known: dict[str, Any] = {"held_out_pairs": pairs} | ({} if accuracy is None else {"held_out_accuracy": accuracy})
-    (folder / "metrics.json").write_text(json.dumps(known))
+    """Write metrics as in earlier versions: no interval, and no accuracy without held-out pairs."""
+    metrics: dict[str, Any] = {"held_out_pairs": pairs} | ({} if accuracy is None else {"held_out_accuracy": accuracy})
+    (folder / "metrics.json").write_text(json.dumps(metrics))
     return folder
 
 
@@ -43,61 +43,63 @@ def test_wilsons_interval_is_that_of_the_textbook() -> None:
     assert wilson(1.0, 5) == pytest.approx((0.5655, 1.0), abs=1e-4)
 
 
-def test_a_favourite_that_wins_as_often_as_it_says_is_calibrated() -> None:
+def test_the_calibration_error_is_0_if_favourites_win_with_their_probability() -> None:
     assert calibration_error([LOG_3, LOG_3, -LOG_3, LOG_3]) == pytest.approx(0.0)
-    # One bin at .75 with nothing won, one at .5 where a tie is half a win: (2 * .75 + 2 * 0) / 4.
+    # One bin at .75 without a win, and one at .5 with ties, which are half a win: (2 * .75 + 2 * 0) / 4.
     assert calibration_error([-LOG_3, -LOG_3, 0.0, 0.0]) == pytest.approx(0.375)
-    # Errors of different bins do not cancel: .75 that always wins, and .9 that never does.
+    # Errors of different bins do not cancel: .75 that always wins, and .9 that never wins.
     assert calibration_error([LOG_3, -math.log(9)]) == pytest.approx((0.25 + 0.9) / 2)
     assert calibration_error([-1e6]) == pytest.approx(1.0)
 
 
-def test_differences_of_length_and_score_are_compared_in_both_orders() -> None:
+def test_the_correlation_of_differences_counts_each_pair_in_both_orders() -> None:
     assert correlation_of_differences([1.0, 2.0], [3.0, 6.0]) == pytest.approx(1.0)
-    # Always chosen by one point, once 4 tokens longer, once 4 shorter: length tells nothing.
+    # Always chosen by one point, once 4 tokens longer, once 4 shorter: there is no correlation with length.
     assert correlation_of_differences([1.0, 1.0], [4.0, -4.0]) == pytest.approx(0.0)
     assert correlation_of_differences([3.0, 4.0], [1.0, 0.0]) == pytest.approx(0.6)
     assert correlation_of_differences([1.0, 2.0], [0.0, 0.0]) is None
 
 
-def test_the_majority_is_of_texts_whatever_their_trajectory() -> None:
-    known = [pair([5], [6]), pair([5], [6]), pair([6], [5]), pair([7], [8])]
+def test_the_majority_vote_ignores_the_trajectory() -> None:
+    trained_on = [pair([5], [6]), pair([5], [6]), pair([6], [5]), pair([7], [8])]
     asked = [pair([5], [6]), pair([6], [5]), pair([9], [8]), pair([9], [10])]
-    assert majority(asked, known) == [2.0, -2.0, 1.0, 0.0]
+    assert majority(asked, trained_on) == [2.0, -2.0, 1.0, 0.0]
 
 
-def test_the_audit_of_three_pairs_is_worked_by_hand() -> None:
-    known = [pair([5], [6])]
+def test_the_audit_of_three_pairs_gives_the_numbers_worked_by_hand() -> None:
+    trained_on = [pair([5], [6])]
     held_out = [pair([5], [6, 7]), pair([6, 7], [5]), pair([8, 9], [10, 11])]
-    found = audit_of_pairs([LOG_3, 0.0, 0.0], [0.0, LOG_3, -LOG_3], held_out, known)
-    assert found["held_out_accuracy_interval"] == wilson(2 / 3, 3)
-    assert found["held_out_brier"] == pytest.approx((0.25**2 + 0.75**2 + 0.25**2) / 3)
-    assert found["held_out_calibration_error"] == pytest.approx(abs(0.75 - 2 / 3))
+    metrics = audit_of_pairs([LOG_3, 0.0, 0.0], [0.0, LOG_3, -LOG_3], held_out, trained_on)
+    assert metrics["held_out_accuracy_interval"] == wilson(2 / 3, 3)
+    assert metrics["held_out_brier"] == pytest.approx((0.25**2 + 0.75**2 + 0.25**2) / 3)
+    assert metrics["held_out_calibration_error"] == pytest.approx(abs(0.75 - 2 / 3))
     # Longer: lost, won, equal. The training pair votes for [5]: won, lost, never seen.
-    assert (found["held_out_longer_wins"], found["held_out_majority"]) == (0.5, 0.5)
-    assert found["held_out_longer_wins_interval"] == found["held_out_majority_interval"] == wilson(0.5, 3)
+    assert (metrics["held_out_longer_wins"], metrics["held_out_majority"]) == (0.5, 0.5)
+    assert metrics["held_out_longer_wins_interval"] == metrics["held_out_majority_interval"] == wilson(0.5, 3)
     # Score differences 1, -1, 1 (in logs of 3), lengths -1, 1, 0: -2 / sqrt(3 * 2).
-    assert found["held_out_length_correlation_within_pairs"] == pytest.approx(-2 / math.sqrt(6))
-    assert audit_of_pairs([], [], [], known) == {}
+    assert metrics["held_out_length_correlation_within_pairs"] == pytest.approx(-2 / math.sqrt(6))
+    assert audit_of_pairs([], [], [], trained_on) == {}
 
 
-def test_a_reward_model_no_better_than_chance_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_reward_model_no_better_than_chance_is_refused(tmp_path: Path) -> None:
     for accuracy in (0.2, 0.5):
         with pytest.raises(ConfigError, match=r"is no better than chance: it put \d+ of 20 .*weak_reward_model=allow"):
             require_better_than_chance(measured(tmp_path, 20, accuracy), "refuse")
 
 
-def test_the_page_may_allow_it_and_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_config_can_allow_a_weak_reward_model_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     require_better_than_chance(measured(tmp_path, 20, 0.5), "allow")
     assert (
-        "is no better than chance: it put 10 of 20 held-out pairs in order (95 % interval 0.30 to 0.70)." in caplog.text
+        "is no better than chance: it put 10 of 20 held-out pairs in order (95% interval 0.30 to 0.70)." in caplog.text
     )
 
 
-def test_an_interval_over_one_half_is_warned_of_and_few_pairs_say_nothing(
+def test_an_interval_that_covers_one_half_and_too_few_pairs_give_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Two reward models of the evidence, both small: from 32 of 58 pairs nobody can tell, from 35 of 54 one can.
+    # Two reward models of the evidence: 32 of 58 pairs are compatible with chance, 35 of 54 are not.
     require_better_than_chance(measured(tmp_path, 58, 32 / 58), "refuse")
     assert "may be no better than chance: it put 32 of 58 held-out pairs in order" in caplog.text
     caplog.clear()
@@ -106,28 +108,28 @@ def test_an_interval_over_one_half_is_warned_of_and_few_pairs_say_nothing(
     for pairs, accuracy in ((9, 0.0), (0, None)):
         caplog.clear()
         require_better_than_chance(measured(tmp_path, pairs, accuracy), "refuse")
-        assert f"Nothing is known of the reward model in {tmp_path}: only {pairs} pairs" in caplog.text
+        assert f"The quality of the reward model in {tmp_path} is unknown: only {pairs} pairs" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 def test_ppo_does_not_start_from_a_reward_model_that_failed_its_audit(
     tiny_base: Path, workplace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = page(workplace, tiny_base)
-    collect(made, tasks=4)
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=4)
     for stage in ("sft", "reward"):
-        main([stage, str(made)])
+        main([stage, str(config)])
     path = workplace / "runs/tiny/reward/metrics.json"
-    known = json.loads(path.read_text())
-    assert known["held_out_pairs"] == 1
-    assert len(known["held_out_accuracy_interval"]) == 2
-    path.write_text(json.dumps(known | {"held_out_pairs": 40, "held_out_accuracy": 0.45}))
+    metrics = json.loads(path.read_text())
+    assert metrics["held_out_pairs"] == 1
+    assert len(metrics["held_out_accuracy_interval"]) == 2
+    path.write_text(json.dumps(metrics | {"held_out_pairs": 40, "held_out_accuracy": 0.45}))
     with pytest.raises(ConfigError, match=r"The reward model in runs/tiny/reward is no better than chance: it put 18"):
-        main(["ppo", str(made)])
+        main(["ppo", str(config)])
     assert not (workplace / "runs/tiny/ppo").exists()
     with caplog.at_level(logging.WARNING):
-        main(["ppo", str(made), "train.weak_reward_model=allow"])
+        main(["ppo", str(config), "train.weak_reward_model=allow"])
     assert "no better than chance" in caplog.text
     caplog.clear()
-    main(["ppo", str(made)])  # It is done: there is nothing left to refuse.
+    main(["ppo", str(config)])  # A finished stage is not checked again.
     assert caplog.text == ""

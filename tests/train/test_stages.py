@@ -1,7 +1,7 @@
-"""The commands as users run them: what they need, what they say, and what a kill costs."""
+"""The commands as users run them: inputs, messages, and resumption after a kill."""
 
+import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,15 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from retroformer.config_file import load
 from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.file import load
 from retroformer.progress import line
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
-from tests.train.world import collect, metrics, page
-from train import inputs
+from tests.train.world import collect, config_file, metrics
 from train.__main__ import main
+from train.data import inputs
 from train.stage import make_stage
-from train.supervised import COMPLETE, Watcher, complete_checkpoints
+from train.stage_kinds import StageName
+from train.trainer import COMPLETE, Watcher, complete_checkpoints
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -25,156 +26,227 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
 
-def test_killed_stages_go_on_and_end_like_unbroken_ones(
+@pytest.mark.slow  # Shorter ones: DPO in test_dpo.py, GRPO in rl/test_grpo_stage.py.
+def test_killed_stages_resume_and_end_like_unbroken_ones(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Imitation, reward model and PPO, each killed with SIGKILL in the middle; then the same without a kill."""
-    many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4, "epochs": 20}
-    made = page(workplace, tiny_base, sft=many, reward=many, ppo={**many, "epochs": 2, "updates": 30})
-    collect(made)
+    """Imitation, reward model and PPO are each killed in the middle, and compared with unbroken runs."""
+    many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4, "epochs": 6}
+    config = config_file(workplace, tiny_base, sft=many, reward=many, ppo={**many, "epochs": 2, "updates": 12})
+    collect(config)
     whole = copy_of_run(workplace)
     for stage, checkpoint, step in (
         ("sft", "checkpoint-7/complete", 7),
         ("reward", "checkpoint-7/complete", 7),
         ("ppo", "update-000003.pt", 3),
     ):
-        kill_at(workplace, checkpoint, stage, made)
-        broken = train_in(workplace, stage, made)
+        kill_at(workplace, checkpoint, stage, config)
+        broken = train_in(workplace, stage, config)
         assert f"trained {stage}: runs/tiny/{stage} (" in capsys.readouterr().out
         assert not list((workplace / "runs/tiny/checkpoints").iterdir())
-        require_alike(broken, train_in(whole, stage, made), step)
+        require_alike(broken, train_in(whole, stage, config), step)
 
 
-def test_old_checkpoints_are_deleted_by_their_steps_once_the_new_one_is_complete(tmp_path: Path) -> None:
-    """A kill amid the deletion of checkpoint 6 had changed it last; by times of change, 7 would be the oldest."""
+def test_old_checkpoints_are_deleted_by_step_once_a_new_one_is_complete(tmp_path: Path) -> None:
+    """A kill during the deletion of checkpoint 6 changed it last, so by modification time 7 would be the oldest."""
     for step, files, seconds in ((6, (COMPLETE,), 3600), (7, ("optimizer.pt", COMPLETE), 0), (8, ("optimizer.pt",), 9)):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
         for name in files:
             (folder / name).touch()
         os.utime(folder, (seconds, seconds))
-    assert [one.name for one in complete_checkpoints(tmp_path)] == ["checkpoint-6", "checkpoint-7"]
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-6", "checkpoint-7"]
     with line("", 8) as shown:
         watcher = Watcher(shown, lambda step, facts: None)
         watcher.on_save(SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=8), None)
-    assert {one.name for one in tmp_path.iterdir()} == {"checkpoint-7", "checkpoint-8"}
-    assert [one.name for one in complete_checkpoints(tmp_path)] == ["checkpoint-7", "checkpoint-8"]
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-7", "checkpoint-8"}
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-7", "checkpoint-8"]
 
 
-def test_a_stage_that_ended_between_its_last_step_and_its_publication_goes_on_there(
-    tiny_base: Path, workplace: Path
-) -> None:
-    made = page(workplace, tiny_base)
-    collect(made)
-    unbroken = train_in(copy_of_run(workplace), "sft", made)
+def test_a_stage_killed_between_its_last_step_and_publication_resumes(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config)
+    unbroken = train_in(copy_of_run(workplace), "sft", config)
     in_the_way = workplace / "runs/tiny/.sft.unfinished"
     in_the_way.touch()
     with pytest.raises(FileExistsError):
-        train_in(workplace, "sft", made)
+        train_in(workplace, "sft", config)
     in_the_way.unlink()
-    require_alike(train_in(workplace, "sft", made), unbroken, unbroken["steps"])
+    require_alike(train_in(workplace, "sft", config), unbroken, unbroken["steps"])
 
 
 def test_a_finished_stage_is_done_until_its_inputs_change(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = page(workplace, tiny_base, report_to="tensorboard")
-    collect(made)
-    main(["warm", str(made)])
+    config = config_file(workplace, tiny_base, report_to="tensorboard")
+    collect(config)
+    main(["warm", str(config)])
     assert capsys.readouterr().out.startswith("trained warm: runs/tiny/warm (24 samples, 6 steps, loss ")
     first = metrics(workplace, "warm")
     assert list(workplace.glob("runs/tiny/logs/warm/events*"))
-    assert load(workplace / "runs/tiny/warm/config.yaml") == load(made)
-    main(["warm", str(made), "train.checkpoint_steps=3"])
+    assert load(workplace / "runs/tiny/warm/config.yaml") == load(config)
+    main(["warm", str(config), "train.checkpoint_steps=3"])
     assert capsys.readouterr().out.startswith("warm is already done with these inputs: runs/tiny/warm (24 samples")
     assert metrics(workplace, "warm") == first
-    main(["warm", str(made), "train.warm.epochs=2"])
+    main(["warm", str(config), "train.warm.epochs=2"])
     assert capsys.readouterr().out.startswith("trained warm")
     assert metrics(workplace, "warm")["steps"] == 12
 
 
+OF_EVERY_PPO = {
+    "clip": 0.2,
+    "gamma": 1.0,
+    "kl_estimator": "k1",
+    "kl_horizon": 10000,
+    "kl_stop": None,
+    "kl_target": None,
+    "lam": 0.95,
+    "value_weight": 0.1,
+    "whiten_advantages": True,
+    "whiten_rewards": False,
+}
+OF_EARLIER_VERSIONS = {
+    ("demo", "ppo"): OF_EVERY_PPO
+    | {"learning_rate": 3e-4, "batch_size": 16, "micro_batch_size": 4, "epochs": 2, "updates": 10, "kl": 0.2},
+    ("paper/hotpotqa", "ppo"): OF_EVERY_PPO
+    | {"learning_rate": 1.4e-5, "batch_size": 64, "micro_batch_size": 2, "epochs": 4, "updates": 300, "kl": 0.05},
+    ("paper/webshop", "sft"): {"learning_rate": 1e-5, "batch_size": 32, "micro_batch_size": 2, "epochs": 2},
+    ("actor/household", "actor"): {
+        "learning_rate": 1e-3,
+        "batch_size": 8,
+        "micro_batch_size": 2,
+        "epochs": 1,
+        "actions": 20,
+        "demonstrations": 3200,
+    },
+}
+"""Settings in the fingerprints of stages, as they were hashed when `value_weight` and `actions` were keys."""
+
+
+@pytest.mark.parametrize(("name", "stage"), OF_EARLIER_VERSIONS)
+def test_a_stage_that_an_earlier_version_finished_has_the_same_settings_in_its_fingerprint(
+    tiny_base: Path, workplace: Path, name: str, stage: StageName
+) -> None:
+    experiment = load(REPOSITORY / "configs" / f"{name}.yaml", [f"train.base_model={tiny_base}"])
+    settings = make_stage(stage, experiment, getattr(experiment.train, stage), [], {}).inputs["optimizer"]
+    # As text, since 10000 and 10000.0 would be equal but have different hashes.
+    expected = json.dumps(OF_EARLIER_VERSIONS[name, stage], sort_keys=True)
+    assert json.dumps(settings, sort_keys=True) == expected
+
+
+def test_a_stage_records_the_tasks_that_it_and_its_adapters_were_trained_on(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=4, arm="recorded")
+    warm = train_in(workplace, "warm", config)
+    collect(config, tasks=3)
+    sft = train_in(workplace, "sft", config)
+    early, late = [
+        [f"{arm} task-{number}" for number in range(count)] for arm, count in (("recorded", 4), ("collect", 3))
+    ]
+    assert (warm["training_environment"], warm["training_seed"], warm["training_tasks"]) == ("alfworld", 0, early)
+    assert sft["training_tasks"] == sorted(late + early)
+    assert "| training_tasks | 7 |" in (workplace / "runs/tiny/sft/README.md").read_text()
+    # Another run starts from this adapter, with tasks of its own.
+    experiment, start = load(config), {"start": workplace / "runs/tiny/sft"}
+    stage = make_stage("sft", experiment, experiment.train.sft, [], start, ["another"])
+    assert stage.tasks == ("another", *sorted(late + early))
+
+
+def test_the_tasks_of_a_stage_are_unknown_if_those_of_an_adapter_are(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=2)
+    train_in(workplace, "warm", config)
+    folder, experiment = workplace / "runs/tiny/warm", load(config)
+    facts = json.loads((folder / "metrics.json").read_text())
+    # As an earlier version wrote it.
+    (folder / "metrics.json").write_text(json.dumps({key: facts[key] for key in facts if key != "training_tasks"}))
+    assert make_stage("sft", experiment, experiment.train.sft, [], {"start": folder}, ["another"]).tasks is None
+    assert make_stage("sft", experiment, experiment.train.sft, [], {}, ["another"]).tasks == ("another",)
+    assert make_stage("sft", experiment, experiment.train.sft, [], {}).tasks is None
+
+
 def test_another_process_publishes_an_adapter_of_the_same_hash(tiny_base: Path, workplace: Path) -> None:
-    made = page(workplace, tiny_base, lora={"targets": "all-linear"})
-    collect(made)
+    config = config_file(workplace, tiny_base, lora={"targets": "all-linear"})
+    collect(config)
     hashes = set[str]()
-    for seed in "12":  # Sets of strings have another order in each.
-        told = ENVIRONMENT | {"PYTHONHASHSEED": seed}
-        subprocess.run([sys.executable, "-m", "train", "warm", str(made)], cwd=workplace, env=told, check=True)
-        hashes.add(metrics(workplace, "warm")["adapter_sha256"])
-        shutil.rmtree(workplace / "runs/tiny/warm")
+    command = [sys.executable, "-m", "train", "warm", str(config)]
+    # Sets of strings have another order with each seed.
+    seeds = {"1": workplace, "2": copy_of_run(workplace)}
+    running = [
+        subprocess.Popen(command, cwd=folder, env=ENVIRONMENT | {"PYTHONHASHSEED": seed})
+        for seed, folder in seeds.items()
+    ]
+    assert [process.wait() for process in running] == [0, 0]
+    for folder in seeds.values():
+        hashes.add(metrics(folder, "warm")["adapter_sha256"])
     assert len(hashes) == 1
 
 
-def test_stages_start_from_the_adapters_of_those_before(tiny_base: Path, workplace: Path) -> None:
-    made = page(workplace, tiny_base)
-    collect(made)
-    experiment = load(made)
+def test_stages_start_from_the_adapters_of_earlier_stages(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config)
+    experiment = load(config)
     quick = experiment.train.sft
     (workplace / "adapter").mkdir()
     (workplace / "adapter" / "adapter_config.json").write_text("{}")
-    (workplace / "adapter" / "adapter_model.safetensors").write_text("one")
-    one = make_stage("sft", experiment, quick, ["text"], {"start": workplace / "adapter"}).fingerprint
-    (workplace / "adapter" / "adapter_model.safetensors").write_text("two")
-    two = make_stage("sft", experiment, quick, ["text"], {"start": workplace / "adapter"}).fingerprint
-    assert len({one, two, make_stage("sft", experiment, quick, ["text"], {}).fingerprint}) == 3
+    (workplace / "adapter" / "adapter_model.safetensors").write_text("first")
+    first = make_stage("sft", experiment, quick, ["text"], {"start": workplace / "adapter"}).fingerprint
+    (workplace / "adapter" / "adapter_model.safetensors").write_text("second")
+    second = make_stage("sft", experiment, quick, ["text"], {"start": workplace / "adapter"}).fingerprint
+    assert len({first, second, make_stage("sft", experiment, quick, ["text"], {}).fingerprint}) == 3
 
 
-def test_no_experience_at_all_names_the_command_that_makes_it(tiny_base: Path, workplace: Path) -> None:
-    made = str(page(workplace, tiny_base))
+def test_the_error_for_a_missing_store_names_its_command(tiny_base: Path, workplace: Path) -> None:
+    config = str(config_file(workplace, tiny_base))
     for stage, command in (("warm", "collect warm"), ("sft", "collect"), ("reward", "collect"), ("ppo", "collect")):
-        with pytest.raises(MissingInput, match=f"No experience at runs/tiny/experience.db: run `python -m {command} "):
-            main([stage, made])
+        with pytest.raises(MissingInput, match=f"No experience at runs/tiny/experience.db: .* `retroformer {command} "):
+            main([stage, config])
     assert not (workplace / "runs").exists(), "a stage that only reads has made a store"
 
 
-def test_nothing_rated_positive_is_said_with_the_counts(tiny_base: Path, workplace: Path) -> None:
-    made = page(workplace, tiny_base)
-    collect(made, tasks=3, rate=lambda text: 0.0)
+def test_the_error_without_positive_ratings_shows_the_counts(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=3, rate=lambda text: 0.0)
     with pytest.raises(MissingInput, match=r"No positively rated .* \(6 are rated, 0 positive, 0 negative, 6 zero\)"):
-        inputs.positive_reflections(load(made))
+        inputs.positive_reflections(load(config))
     with pytest.raises(MissingInput, match=r"No preference pairs .* \(6 reflections are rated, .*ties make no pairs"):
-        inputs.pairs(load(made))
+        inputs.pairs(load(config))
 
 
-def test_ppo_without_adapters_names_the_stage_to_run(tiny_base: Path, workplace: Path) -> None:
-    made = page(workplace, tiny_base)
-    collect(made, tasks=1)
-    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/sft: run `python -m train sft"):
-        main(["ppo", str(made)])
+def test_the_error_of_ppo_without_adapters_names_the_stage_to_run(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=1)
+    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/sft: run `retroformer train sft"):
+        main(["ppo", str(config)])
 
 
-def test_a_batch_that_micro_batches_do_not_fill_is_refused(tiny_base: Path, workplace: Path) -> None:
-    made = page(workplace, tiny_base)
-    collect(made, tasks=1)
+def test_a_batch_that_is_no_multiple_of_the_micro_batch_is_refused(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=1)
     with pytest.raises(ConfigError, match=r"train.sft.batch_size=4 is no multiple of train.sft.micro_batch_size=3"):
-        main(["sft", str(made), "train.sft.micro_batch_size=3"])
+        main(["sft", str(config), "train.sft.micro_batch_size=3"])
 
 
-def test_an_unknown_stage_is_answered_with_the_stages() -> None:
-    with pytest.raises(ConfigError, match="Name a stage: actor, warm, sft, reward, ppo"):
-        main(["train"])
-
-
-def test_each_stage_reads_what_it_is_for(tiny_base: Path, workplace: Path) -> None:
-    made = page(workplace, tiny_base)
-    collect(made, tasks=5)
-    experiment = load(made)
+def test_each_stage_reads_its_own_inputs(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=5)
+    experiment = load(config)
     assert len(inputs.written_advice(experiment)) == 10
     assert len(inputs.positive_reflections(experiment)) == 5
     assert len(inputs.pairs(experiment)) == 5
     assert len(inputs.prompts(experiment)) == 5
 
 
-def test_a_later_round_trains_on_all_rounds_and_leaves_the_first_as_it_is(tiny_base: Path, workplace: Path) -> None:
-    made = page(workplace, tiny_base)
-    collect(made, tasks=3)
-    collect(made, tasks=2, arm="collect 2")
-    assert len(inputs.positive_reflections(load(made))) == 3
-    assert len(inputs.positive_reflections(load(made, ["round=2"]))) == 5
-    assert len(inputs.pairs(load(made, ["round=2"]))) == 5
-    main(["sft", str(made)])
-    main(["sft", str(made), "round=2"])
+def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=3)
+    collect(config, tasks=2, arm="collect 2")
+    assert len(inputs.positive_reflections(load(config))) == 3
+    assert len(inputs.positive_reflections(load(config, ["round=2"]))) == 5
+    assert len(inputs.pairs(load(config, ["round=2"]))) == 5
+    main(["sft", str(config)])
+    main(["sft", str(config), "round=2"])
     assert metrics(workplace, "sft")["samples_with_duplicates"] == 3
     assert metrics(workplace, "sft-2")["samples_with_duplicates"] == 5
-    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/reward-2: run `python -m train reward"):
-        main(["ppo", str(made), "round=2"])
+    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/reward-2: run `retroformer train reward"):
+        main(["ppo", str(config), "round=2"])

@@ -1,4 +1,4 @@
-"""A language model small enough to train in a test, and a run's experience to train it on."""
+"""A tiny language model and a store of rated reflections, for tests of training."""
 
 import json
 from collections.abc import Callable
@@ -8,10 +8,11 @@ from typing import Any
 import torch
 import yaml
 
-from retroformer.config import Experiment
-from retroformer.config_file import load
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
+from retroformer.experiment.storage import open_store
 from retroformer.records import Author, Key, Message, Reflection, Task
-from retroformer.store import Store, open_store
+from retroformer.store import Store
 from tests.support.characters import attempt_at
 
 TEMPLATE = (
@@ -24,7 +25,7 @@ AUTHOR = Author(endpoint="rule", model="rule")
 
 
 def save_tiny_model(folder: Path, hidden: int = 32) -> Path:
-    """A Llama of two layers with random weights, whose tokens are bytes."""
+    """Save a Llama of two layers with random weights, whose tokens are bytes."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -61,8 +62,8 @@ def prompt(name: str) -> tuple[Message, ...]:
     return (Message(role="user", content=f"{name} failed. Advice:"),)
 
 
-def page(folder: Path, base: Path, **train: Any) -> Path:
-    """A page whose stages train the model in `base` for a few steps, at rates that a few steps can show."""
+def config_file(folder: Path, base: Path, **train: Any) -> Path:
+    """Write a config whose stages train the model in `base` for a few steps, with large learning rates."""
     quick = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 2}
     settings: dict[str, Any] = {
         "base_model": str(base),
@@ -76,7 +77,7 @@ def page(folder: Path, base: Path, **train: Any) -> Path:
         "reward": quick,
         "ppo": {**quick, "updates": 3, "epochs": 2},
     }
-    path = folder / "page.yaml"
+    path = folder / "config.yaml"
     content = {
         "run": "tiny",
         "environment": {"name": "alfworld", "source": "generated"},
@@ -87,18 +88,18 @@ def page(folder: Path, base: Path, **train: Any) -> Path:
     return path
 
 
-def experiment(folder: Path, base: Path, **train: Any) -> Experiment:
-    return load(page(folder, base, **train))
+def tiny_experiment(folder: Path, base: Path, **train: Any) -> Experiment:
+    return load(config_file(folder, base, **train))
 
 
 def collect(
-    page_path: Path,
+    config: Path,
     tasks: int = 12,
     rate: Callable[[str], float] = lambda text: float(text == GOOD),
     arm: str = "collect",
 ) -> None:
-    """As many failures as tasks, good and bad advice on each, written and rated by what `rate` says of the text."""
-    store = open_store(load(page_path))
+    """Store a failure of each task, with good and bad advice, written by rule and rated by `rate`."""
+    store = open_store(load(config))
     for number in range(tasks):
         _collect_one(store, arm, f"{arm} task-{number}", rate)
     store.close()
@@ -116,18 +117,20 @@ def _collect_one(store: Store, arm: str, name: str, rate: Callable[[str], float]
 
 
 def metrics(folder: Path, stage: str) -> dict[str, Any]:
-    """What a finished stage of the run in `folder` says of itself."""
-    found: dict[str, Any] = json.loads((folder / "runs/tiny" / stage / "metrics.json").read_text())
-    return found
+    """Read the metrics of a finished stage of the run in `folder`."""
+    metrics: dict[str, Any] = json.loads((folder / "runs/tiny" / stage / "metrics.json").read_text())
+    return metrics
 
 
-def save_adapter(made: Experiment, folder: Path, size: float = 0.05, *, scores: bool = False) -> None:
-    """A fresh adapter with weights of this size where they would be zero and do nothing."""
+def save_adapter(experiment: Experiment, folder: Path, size: float = 0.05, *, scores: bool = False) -> None:
+    """Save a fresh adapter, with B weights of this size instead of zero."""
     from peft import get_peft_model
 
     from train.base import load_base, lora_config
 
-    adapted: Any = get_peft_model(load_base(made.train, scores=scores), lora_config(made.train.lora, scores=scores))
+    adapted: Any = get_peft_model(
+        load_base(experiment.train, scores=scores), lora_config(experiment.train.lora, scores=scores)
+    )
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
             parameter.data.fill_(size)
@@ -135,12 +138,12 @@ def save_adapter(made: Experiment, folder: Path, size: float = 0.05, *, scores: 
 
 
 def trained(folder: Path, base: Path, name: str = "sft", size: float = 0.05, **train: Any) -> Path:
-    """The page of a run with experience and a stage of this name, whose adapter does as much as `size` says."""
+    """Write a run with a store and a finished stage of this name, whose B weights are `size`; return its config."""
     from train.stage import make_stage, publish
 
-    made = page(folder, base, **train)
-    collect(made)
-    opened = load(made)
+    config = config_file(folder, base, **train)
+    collect(config)
+    opened = load(config)
     stage = make_stage(name, opened, opened.train.sft, ["text"], {})
     publish(stage, lambda folder: save_adapter(opened, folder, size, scores=name == "reward"), {"samples": 1})
-    return made
+    return config

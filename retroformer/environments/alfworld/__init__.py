@@ -1,6 +1,127 @@
-"""ALFWorld's household games as text: the official release, or generated ones of the same kind."""
+"""ALFWorld household games as text: the official release, or generated games of the same kind."""
 
-from retroformer.environments.alfworld.grammar import check_grammar, grammar_of
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from retroformer.environments.alfworld.section import Alfworld
 from retroformer.environments.alfworld.taskset import AlfworldTaskset, taskset
+from retroformer.environments.extras import (
+    ActorKind,
+    ActorParts,
+    AdviceKind,
+    AdviceParts,
+    Chapter,
+    Demonstration,
+    Extras,
+    LeakCheck,
+    ReportedArm,
+)
+from retroformer.errors import ConfigError
+from retroformer.prompts import Render
+from retroformer.protocols import Actor, OfferedActions, Reflector, Scene
+from retroformer.records import Memory, Message, Trajectory
 
-__all__ = ["AlfworldTaskset", "check_grammar", "grammar_of", "taskset"]
+__all__ = ["AlfworldTaskset", "Section", "extras", "taskset"]
+
+Section = Alfworld
+
+
+def _rule_actor(parts: ActorParts) -> Actor:
+    from retroformer.environments.alfworld.actors.rule_actor import RuleActor
+
+    return RuleActor(parts.section.grammar)
+
+
+def _household_actor(parts: ActorParts) -> Actor:
+    from retroformer.environments.alfworld.actors.household import HouseholdActor
+
+    settings = parts.settings
+    if settings.choice == "admissible" and settings.endpoint.base_url is not None:
+        raise ConfigError(
+            f"actor.choice=admissible needs the experiment's own server, and {settings.endpoint.base_url} is another: "
+            "leave actor.endpoint.base_url out, or set actor.choice=free."
+        )
+    return HouseholdActor(parts.model(), settings.temperature, parts.section.grammar, settings.choice)
+
+
+def _household_offers(section: Any, scene: Scene) -> OfferedActions:
+    from retroformer.environments.alfworld.actors.household import offered_actions
+
+    return offered_actions(scene, section.grammar)
+
+
+def _rule_advice(parts: AdviceParts) -> Reflector:
+    from retroformer.environments.alfworld.advice.rule_reflector import RuleReflector
+
+    return RuleReflector(parts.render, parts.wording)
+
+
+def _oracle_advice(parts: AdviceParts) -> Reflector:
+    from retroformer.environments.alfworld.advice.oracle import OracleReflector
+
+    return OracleReflector(parts.render, taskset(parts.section, parts.seed).walkthrough, parts.wording)
+
+
+def _mixed_lessons(render: Render) -> Reflector:
+    from retroformer.environments.alfworld.advice.rule_reflector import MixedReflector
+
+    return MixedReflector(render)
+
+
+def _useful_lessons(render: Render) -> Reflector:
+    from retroformer.environments.alfworld.advice.useful import UsefulReflector
+
+    return UsefulReflector(render)
+
+
+def _compact_view(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
+    from retroformer.environments.alfworld.text.view import compact_reflection_prompt
+
+    return compact_reflection_prompt(failure, memory)
+
+
+def _demonstrations(section: Any, count: int, actions: int, seed: int) -> Iterator[Demonstration]:
+    from retroformer.environments.alfworld.demonstrations.play import demonstrations
+
+    return demonstrations(taskset(section, seed), count, actions, seed)
+
+
+def _check_examples(section: Any, seed: int, actions: Sequence[str]) -> None:
+    from retroformer.environments.alfworld.game.grammar import check_grammar
+
+    check_grammar(taskset(section, seed), actions)
+
+
+def _chapter(arms: Sequence[ReportedArm], examples: tuple[str, str] | None) -> Chapter:
+    from retroformer.environments.alfworld.report.chapter import AdviceChapter
+
+    return AdviceChapter(arms, examples)
+
+
+def _leak_check(section: Any, seed: int) -> LeakCheck:
+    from retroformer.environments.alfworld.report.leak import PlaceLeak
+
+    return PlaceLeak(taskset(section, seed).walkthrough)
+
+
+extras = Extras(
+    actors={
+        "rule": ActorKind(_rule_actor, asks_model=False, reads_pack=False, reads_last_attempt=False),
+        "household": ActorKind(_household_actor, reads_pack=False, reads_last_attempt=False, offers=_household_offers),
+    },
+    advice={
+        "rule": AdviceKind(_rule_advice, "written by rule from the text of the failure"),
+        "oracle": AdviceKind(
+            _oracle_advice,
+            "a yardstick: written by rule from the solution of the task, which no reflector sees",
+            reads_solution=True,
+        ),
+    },
+    lessons={"mixed": _mixed_lessons, "useful": _useful_lessons},
+    views={"compact": _compact_view},
+    demonstrations=_demonstrations,
+    check_examples=_check_examples,
+    chapter=_chapter,
+    leak_check=_leak_check,
+    data_licence="ALFWorld and ALFRED, whose games were played: MIT.",
+)

@@ -1,32 +1,32 @@
-"""ALFWorld as an actor meets it, driven as in the papers.
+"""ALFWorld environment, run as in the papers.
 
-A reward of 1 comes once, at success. `think: ...` is answered `OK.`; like an impossible command, answered `Nothing
-happens.`, it uses up a step. The opening comes without the banner. In the grammar `put`, arrivals come without
-`You arrive at loc 12. `, as ReAct's actors saw them; in `move` they keep `You arrive at desk 1. `.
+The reward is 1 once, at success. The answer to `think: ...` is `OK.`, and to an impossible command `Nothing happens.`;
+both use up a step. The opening has no banner. In the grammar `put`, arrivals come without `You arrive at loc 12. `, as
+ReAct's actors saw them; in `move` they keep `You arrive at desk 1. `.
 """
 
 import re
 from collections.abc import Callable
 
-from retroformer.environments.alfworld.engine import Engine, Game
+from retroformer.environments.alfworld.game.engine import Game, GameEngine
 from retroformer.errors import EnvironmentFailure
 from retroformer.records import Task, Transition
 
 THOUGHT_ANSWER = "OK."
-"""What the environment says to `think: ...` (ReAct, section 4)."""
+"""Answer of the environment to `think: ...` (ReAct, section 4)."""
 
 _THOUGHT = re.compile(r"\s*think\s*:", re.IGNORECASE)
 _NUMBERED_ARRIVAL = re.compile(r"\AYou arrive at loc \d+\. ")
 
 
 class AlfworldEnvironment:
-    """Episodes of household games; `find` gives the game of a task, told in the grammar to play."""
+    """Episodes of household games; `find` returns the game of a task, in the grammar to play."""
 
     def __init__(self, find: Callable[[Task], Game], max_steps: int) -> None:
         self._find = find
         self._max_steps = max_steps
         # The planner's library takes 34 MB, so an environment has one and plays all its episodes on it.
-        self._engine = Engine()
+        self._engine = GameEngine()
         self._steps = 0
         self._answer: Transition | None = None
 
@@ -34,7 +34,7 @@ class AlfworldEnvironment:
         """Start a game.
 
         Raises:
-            UnknownTask: no such game.
+            UnknownTask: there is no such game.
             EnvironmentFailure: the game cannot be read.
         """
         self._answer, self._steps = None, 0
@@ -43,7 +43,7 @@ class AlfworldEnvironment:
         return self._answer
 
     def step(self, action: str) -> Transition:
-        """Do one action; after the end of an episode the last answer is repeated, without its reward.
+        """Execute one action; after the end of an episode, repeat the last answer without its reward.
 
         Raises:
             EnvironmentFailure: no game was started.

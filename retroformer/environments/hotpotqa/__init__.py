@@ -1,5 +1,47 @@
 """HotPotQA with Search, Lookup and Finish over a local docstore."""
 
-from retroformer.environments.hotpotqa.taskset import HotpotqaTaskset, taskset
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
 
-__all__ = ["HotpotqaTaskset", "taskset"]
+from retroformer.environments.extras import Extras, LeakCheck
+from retroformer.environments.hotpotqa.metrics import ReturnName
+from retroformer.environments.hotpotqa.section import Hotpotqa
+from retroformer.environments.hotpotqa.taskset import HotpotqaTaskset, taskset
+from retroformer.protocols import ReturnOf
+from retroformer.recorded import RecordedLogs
+
+__all__ = ["HotpotqaTaskset", "Section", "extras", "taskset"]
+
+Section = Hotpotqa
+
+
+def _read_logs(path: Path, section: Any) -> RecordedLogs:
+    from retroformer.environments.hotpotqa.logs.recorded import RATED_BY, recorded
+
+    # Logs identify questions only by their text; the ids come from the data, if a folder of them is configured.
+    ids = {} if section.data is None else taskset(section.model_copy(update={"split": "all"})).ids_by_question()
+    return recorded(path, ids=ids, answer_return=RATED_BY)
+
+
+def _leak_check(section: Any, seed: int) -> LeakCheck:
+    from retroformer.environments.hotpotqa.leak import AnswerLeak
+
+    return AnswerLeak(taskset(section, seed).answer)
+
+
+def _return_of(name: ReturnName) -> Callable[[Any, int], ReturnOf]:
+    def build(section: Any, seed: int) -> ReturnOf:
+        from retroformer.environments.hotpotqa.returns import answer_return
+
+        return answer_return(name, taskset(section, seed).answer)
+
+    return build
+
+
+extras = Extras(
+    leak_check=_leak_check,
+    returns={name: _return_of(name) for name in get_args(ReturnName)},
+    read_logs=_read_logs,
+    data_licence="HotPotQA: CC BY-SA 4.0.",
+)

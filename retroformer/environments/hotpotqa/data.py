@@ -1,10 +1,11 @@
 """HotPotQA's questions and paragraphs, from a folder or from the hub.
 
-A folder holds, each also as `.xz` and in UTF-8, one JSON object a line:
+A folder holds these files, each also as `.xz` and in UTF-8, one JSON object a line:
     questions.jsonl   {"id": str, "question": str, "answer": str, "supporting_facts": [[title, number], ...], ...}
-                      facts, in the hub's form as well, are for environment.context; other keys are not read
+                      facts (the hub's form is accepted too) are for environment.context; `split` (train, or dev or
+                      validation) is for splits by rule (`splits.py`); other keys are ignored
     docstore.jsonl    {"title": str, "sentences": [str, ...]}                  the page's first paragraph
-    splits.json       {NAME: [id, ...], ...}                                   optional; not a list: a note
+    splits.json       {NAME: [id, ...], ...}     optional; its splits come before those by rule; other values are notes
 """
 
 import hashlib
@@ -15,24 +16,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from retroformer.bounded_file import GIB, MIB, read_text, sha256
-from retroformer.bounded_json import json_rows, parse_json
 from retroformer.environments.hotpotqa.docstore import FORMAT, Page, page
 from retroformer.environments.hotpotqa.environment import Question
+from retroformer.environments.hotpotqa.splits import SPLITS_BY_RULE, split_by_rule
 from retroformer.errors import MissingInput, UnknownTask
+from retroformer.files.bounded_file import GIB, MIB, read_text, sha256
+from retroformer.files.bounded_json import json_rows, parse_json
 from retroformer.provenance import files_sha256
 
 ALL = "all"
 HUB_NAME, HUB_SUBSET = "hotpotqa/hotpot_qa", "distractor"
 _HUB_SPLITS = ("train", "validation")
 _LINE_BYTES = MIB
-"""The longest paragraph of HotPotQA's pages has 8 kB, a question with the ten paragraphs of its context some 20 kB."""
+"""Maximum size of a line. HotPotQA's longest paragraph has 8 kB, a question with its ten paragraphs some 20 kB."""
 _QUESTIONS_BYTES = GIB
-"""The 97,852 released questions have 70 MB, and 650 MB with their contexts."""
+"""Maximum size of the questions. The 97,852 released ones have 70 MB, and 650 MB with their contexts."""
 _DOCSTORE_BYTES = 16 * GIB
-"""The first paragraphs of all 5.2 million pages have about 3 GB."""
+"""Maximum size of the docstore. The first paragraphs of all 5.2 million pages have about 3 GB."""
 _SPLITS_BYTES = 64 * MIB
-"""The ids of all released questions have 3 MB."""
+"""Maximum size of the splits. The ids of all released questions have 3 MB."""
 _WANTED = (
     "there are `id`, `question` and `answer` in questions.jsonl, `title` and `sentences` in docstore.jsonl, lists of "
     "ids in splits.json"
@@ -41,7 +43,7 @@ _NO_WORD = re.compile(r"\W+")
 
 
 class Folder:
-    """Files of a folder."""
+    """Questions and pages from the files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,35 +52,45 @@ class Folder:
     def questions(self) -> Mapping[str, Question]:
         """All questions by id, in the order of the data. Raises MissingInput."""
         path = self._file("questions.jsonl")
-        found = json_rows(path, _question, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_QUESTIONS_BYTES)
-        return {question.id: question for question in found}
+        rows = json_rows(path, _question, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_QUESTIONS_BYTES)
+        return {question.id: question for question in rows}
 
     def split(self, name: str) -> list[str]:
-        """The ids of a split in their official order. Raises UnknownTask, MissingInput."""
+        """Return the ids of a split in their official order. Raises UnknownTask, MissingInput."""
         splits = {ALL: list(self.questions)} | self._named_splits()
         if name not in splits:
-            raise UnknownTask(f"No split {name!r} in {self._folder}: known are {', '.join(sorted(splits))}.")
+            if (by_rule := split_by_rule(name, self._released, str(self._folder))) is not None:
+                return by_rule
+            raise UnknownTask(
+                f"No split {name!r} in {self._folder}: choose one of {', '.join(sorted(splits))}, {SPLITS_BY_RULE}."
+            )
         if unknown := [task_id for task_id in splits[name] if task_id not in self.questions]:
             raise MissingInput(
                 f"{len(unknown)} of the {len(splits[name])} questions of split {name!r} are not in {self._folder}, "
-                f"{unknown[0]!r} for one: the splits belong to other data."
+                f"such as {unknown[0]!r}: the splits belong to other data."
             )
         return splits[name]
 
     def fingerprint(self, *, pages: bool) -> str:
-        """The sha256 of the questions, and of the pages where asked. Raises MissingInput."""
+        """Return the sha256 of the questions and, if `pages`, of the pages. Raises MissingInput."""
         names = ("questions.jsonl", *(("docstore.jsonl",) if pages else ()))
         return files_sha256({name: self._file(name) for name in names})
 
     def docstore_name(self) -> str:
-        """A file name that changes whenever the pages do. Raises MissingInput."""
+        """Return a file name that changes whenever the pages do. Raises MissingInput."""
         digest = sha256(self._file("docstore.jsonl")).hexdigest()
         return f"docstore-{digest[:16]}-{FORMAT}.sqlite"
 
     def pages(self) -> Iterator[Page]:
-        """All pages, in the order of the data. Raises MissingInput."""
+        """Return all pages, in the order of the data. Raises MissingInput."""
         path = self._file("docstore.jsonl")
         return json_rows(path, _page, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_DOCSTORE_BYTES)
+
+    def _released(self, origin: str) -> list[str]:
+        """Return the ids of the questions of a released set, `train` or `validation`. Raises MissingInput."""
+        path = self._file("questions.jsonl")
+        rows = json_rows(path, _origin, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_QUESTIONS_BYTES)
+        return [question_id for question_id, released in rows if released == origin]
 
     def _named_splits(self) -> dict[str, list[str]]:
         path = self._folder / "splits.json"
@@ -89,7 +101,9 @@ class Folder:
             raise MissingInput(f"{path} is JSON of another shape ({type(splits).__name__}): {_WANTED}.")
         named = {name: ids for name, ids in splits.items() if isinstance(ids, list)}
         if odd := [name for name, ids in named.items() if not all(isinstance(id_, str) for id_ in ids)]:
-            raise MissingInput(f"{path} is JSON of another shape ({odd[0]!r} lists what is no id): {_WANTED}.")
+            raise MissingInput(
+                f"{path} is JSON of another shape ({odd[0]!r} contains something that is not an id): {_WANTED}."
+            )
         return named
 
     def _file(self, name: str) -> Path:
@@ -102,7 +116,7 @@ class Folder:
 
 
 class Hub:
-    """The released dataset, as `Folder`; its pages are the ten paragraphs that come with each question."""
+    """Released dataset, with the interface of `Folder`; its pages are the ten paragraphs given with each question."""
 
     @cached_property
     def questions(self) -> Mapping[str, Question]:
@@ -113,14 +127,16 @@ class Hub:
         if name == ALL:
             return list(self.questions)
         if name not in _HUB_SPLITS:
+            if (by_rule := split_by_rule(name, lambda origin: dataset[origin]["id"], HUB_NAME)) is not None:
+                return by_rule
             raise UnknownTask(
-                f"No split {name!r} in {HUB_NAME}: known are {', '.join((ALL, *_HUB_SPLITS))}; "
+                f"No split {name!r} in {HUB_NAME}: choose one of {', '.join((ALL, *_HUB_SPLITS))}, {SPLITS_BY_RULE}; "
                 "other splits come with the files of environment.data."
             )
         return list(dataset[name]["id"])
 
     def fingerprint(self, *, pages: bool) -> str:
-        """A hash that changes with the dataset, whose pages and questions come together."""
+        """Return a hash that changes with the dataset, which contains both pages and questions."""
         return hashlib.sha256(self.docstore_name().encode()).hexdigest()
 
     def docstore_name(self) -> str:
@@ -128,7 +144,7 @@ class Hub:
         return f"hub-{hashlib.sha256(fingerprints.encode()).hexdigest()[:16]}-{FORMAT}.sqlite"
 
     def pages(self) -> Iterator[Page]:
-        return (one for name in _HUB_SPLITS for row in self._dataset[name] for one in context_pages(row["context"]))
+        return (page for name in _HUB_SPLITS for row in self._dataset[name] for page in context_pages(row["context"]))
 
     @cached_property
     def _dataset(self) -> Any:
@@ -138,34 +154,41 @@ class Hub:
             return load_dataset(HUB_NAME, HUB_SUBSET)
         except (ImportError, OSError, ValueError) as error:
             raise MissingInput(
-                f"HotPotQA cannot be had from the hub ({type(error).__name__}): set environment.data to a folder with "
-                "questions.jsonl[.xz] and docstore.jsonl[.xz], or install `datasets` where a hub is reachable."
+                f"HotPotQA cannot be downloaded from the hub ({type(error).__name__}): set environment.data to a "
+                "folder with questions.jsonl[.xz] and docstore.jsonl[.xz], or install `datasets` where a hub is "
+                "reachable."
             ) from error
 
 
 def question_key(text: str) -> str:
-    """A question as it is compared with others: lower case, words only."""
+    """Return a question in the form used for comparison: lower case, words only."""
     return _NO_WORD.sub(" ", text.lower()).strip()
 
 
 def question_id(text: str) -> str:
-    """The id of a question whose HotPotQA id is not known."""
+    """Return an id for a question whose HotPotQA id is unknown."""
     return "q-" + hashlib.md5(question_key(text).encode(), usedforsecurity=False).hexdigest()[:20]
 
 
 def context_pages(context: Mapping[str, Any]) -> Iterator[Page]:
-    """The pages of a row of the hub's dataset: {"title": [str, ...], "sentences": [[str, ...], ...]}."""
+    """Yield the pages of a row of the hub's dataset: {"title": [str, ...], "sentences": [[str, ...], ...]}."""
     return (page(title, text) for title, text in zip(context["title"], context["sentences"], strict=True))
 
 
 def _question(row: Mapping[str, Any]) -> Question:
     facts = row.get("supporting_facts") or []
     titles = facts["title"] if isinstance(facts, Mapping) else [title for title, _ in facts]
-    # As docstore.page does: entities in titles are resolved.
+    # Entities in titles are resolved, as in docstore.page.
     gold = tuple(dict.fromkeys(html.unescape(title) for title in titles))
     if not isinstance(row["id"], str) or not isinstance(row["answer"], str):
         raise TypeError("id and answer are texts")
     return Question(row["id"], " ".join(row["question"].split()), row["answer"], gold)
+
+
+def _origin(row: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return the id of a question and the name of the released set that it is from; None if the row does not say."""
+    origin = row.get("split")
+    return row["id"], "validation" if origin == "dev" else origin
 
 
 def _page(row: Mapping[str, Any]) -> Page:

@@ -1,9 +1,9 @@
-"""Wikipedia's introductory paragraphs, found by title or by BM25, in one SQLite file that is built once.
+"""Wikipedia's introductory paragraphs, searchable by title or BM25, in one SQLite file that is built once.
 
 The file holds
     page(id, title, title_key, bare_key, sentences)   keys are case-folded; sentences is a JSON list
     word(title, text)                                 FTS5, porter stems, no diacritics, rowid = page.id
-and its name is a hash of what it was made from, so new data make a new file and an old one is never wrong.
+and its name is a hash of its sources, so new data make a new file and an old file never becomes wrong.
 """
 
 import html
@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.built_once import build_once, open_built
 from retroformer.environments.hotpotqa.stop_words import ENGLISH
+from retroformer.files.built_once import build_once, open_built
 
 FORMAT = 1
-"""Part of the file's name; raise it when the tables change."""
+"""Format version, part of the file's name; raise it when the tables change."""
 _TITLE_WEIGHT, _TEXT_WEIGHT = 3.0, 1.0
 _MOST_WORDS, _MOST_STOP_WORDS = 64, 8
-"""Of a query; the words after these are not searched. Stop words, where there are no others, are on every page."""
+"""Maximum number of query words searched, and of stop words if there are no others; stop words are on every page."""
 _TABLES = """
     CREATE TABLE page(
         id INTEGER PRIMARY KEY, title TEXT UNIQUE NOT NULL, title_key TEXT NOT NULL, bare_key TEXT,
@@ -38,52 +38,52 @@ _WORD = re.compile(r"\w+")
 
 
 class Page(NamedTuple):
-    """One page. A sentence begins with the blank that separates it from the one before."""
+    """Wikipedia page. Each sentence starts with the blank that separates it from the previous one."""
 
     title: str
     sentences: tuple[str, ...]
     shown: int | None = None
-    """How many of the sentences a search shows; all without a number."""
+    """Number of sentences that a search shows; None shows all."""
 
     @property
     def paragraph(self) -> str:
-        """What a search shows."""
+        """Text that a search shows."""
         return "".join(self.sentences[: self.shown]).strip()
 
 
 def page(title: str, sentences: Iterable[str]) -> Page:
-    """A page of the data: entities in the title are resolved (`&amp;TV` is &TV), lost blanks put back."""
+    """Return a page of the data: entities in the title are resolved (`&amp;TV` is &TV), lost blanks restored."""
     kept = [sentence for sentence in sentences if sentence.strip()]
     spaced = (text if not place or text[0].isspace() else f" {text}" for place, text in enumerate(kept))
     return Page(html.unescape(title), tuple(spaced))
 
 
 class Docstore:
-    """The pages of one file, read only; cheap to open."""
+    """Pages of one file, read only; cheap to open."""
 
     def __init__(self, path: Path) -> None:
         self._database = open_built(path)
         weakref.finalize(self, self._database.close)
 
     def find(self, entity: str) -> Page | None:
-        """The page of this title; else in any case; else `Name (film)` by `Name`; None if there is no one such page."""
+        """Return the unique page of this title, else ignoring case, else by bare name (`Name` for `Name (film)`)."""
         key = _key(entity)
         for where, value in (("title", entity), ("title_key", key), ("bare_key", key)):
             rows = self._database.execute(f"SELECT title, sentences FROM page WHERE {where} = ? LIMIT 2", (value,))
-            found = rows.fetchall()
-            if len(found) == 1:
-                return Page(found[0][0], tuple(json.loads(found[0][1])))
+            matches = rows.fetchall()
+            if len(matches) == 1:
+                return Page(matches[0][0], tuple(json.loads(matches[0][1])))
         return None
 
     def titled(self, title: str) -> Page | None:
-        """The page of exactly this title."""
+        """Return the page with exactly this title."""
         rows = self._database.execute("SELECT title, sentences FROM page WHERE title = ?", (title,)).fetchall()
         return Page(rows[0][0], tuple(json.loads(rows[0][1]))) if rows else None
 
     def similar(self, query: str, count: int = 5) -> list[str]:
-        """Titles of the best pages by BM25, best first; a word in the title counts three times.
+        """Return the titles of the best pages by BM25, best first; a word in the title counts three times.
 
-        Of a long query the first 64 words count, of one that has nothing but stop words the first 8.
+        Only the first 64 words of a query count; if all of them are stop words, only the first 8.
         """
         words = [word.lower() for word in _WORD.findall(query)]
         content = [word for word in words if word not in ENGLISH][:_MOST_WORDS] or words[:_MOST_STOP_WORDS]
@@ -98,23 +98,23 @@ class Docstore:
 
 
 def build_docstore(pages: Iterable[Page], path: Path) -> Path:
-    """Write the file of these pages unless it is there. Safe for several processes: one builds, the others wait."""
+    """Write the file of these pages unless it exists. Safe for several processes: one builds, the others wait."""
     return build_once(path, lambda database: _write(pages, database))
 
 
 def _write(pages: Iterable[Page], database: sqlite3.Connection) -> None:
-    """A title that comes twice keeps its first page."""
+    """Write pages and index; only the first page with a given title is kept."""
     database.executescript(_TABLES)
-    known = set[str]()
-    for one in pages:
-        if one.title in known:
+    titles = set[str]()
+    for page in pages:
+        if page.title in titles:
             continue
-        known.add(one.title)
-        bare = _QUALIFIER.fullmatch(one.title)
-        row = (len(known), one.title, _key(one.title), bare and _key(bare["bare"]), json.dumps(one.sentences))
+        titles.add(page.title)
+        bare = _QUALIFIER.fullmatch(page.title)
+        row = (len(titles), page.title, _key(page.title), bare and _key(bare["bare"]), json.dumps(page.sentences))
         database.execute("INSERT INTO page VALUES (?, ?, ?, ?, ?)", row)
         database.execute(
-            "INSERT INTO word(rowid, title, text) VALUES (?, ?, ?)", (len(known), one.title, one.paragraph)
+            "INSERT INTO word(rowid, title, text) VALUES (?, ?, ?)", (len(titles), page.title, page.paragraph)
         )
     database.executescript(_INDEXES)
 

@@ -1,8 +1,8 @@
-"""Questions answered with three actions: Search[entity], Lookup[keyword], Finish[answer] (ReAct, section 3.1).
+"""Question answering with three actions: Search[entity], Lookup[keyword], Finish[answer] (ReAct, section 3.1).
 
-Whether an answer is right is an oracle's word: `Answer is CORRECT` and the transition's `success` say that it is the
-gold answer, once both are normalised (exact match). The papers retry on this signal, and so it is what an agent is told
-unless `evaluator.kind` says otherwise; where the gold answer is not known nobody has it.
+An oracle judges answers: `Answer is CORRECT` and the transition's `success` mean that the answer equals the gold answer
+once both are normalised (exact match). The papers retry on this signal, so the agent sees it unless `evaluator.kind`
+says otherwise; without a gold answer there is no such signal.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ NO_PAGE = "No page has been found yet, so there is nothing to look in. Use Searc
 NO_MORE_RESULTS = "No more results."
 EPISODE_OVER = "The episode is over."
 _SHOWN_CHARACTERS = 200
-"""A longer entity that was not found is cut where it is quoted back."""
+"""Maximum number of characters quoted back of an entity that was not found."""
 
 
 class Question(NamedTuple):
@@ -27,23 +27,23 @@ class Question(NamedTuple):
     text: str
     answer: str
     gold: tuple[str, ...] = ()
-    """Titles of the pages that hold the supporting facts; empty where they are not known."""
+    """Titles of the pages that hold the supporting facts; empty if unknown."""
 
 
 class Encyclopedia(Protocol):
-    """Where Search looks."""
+    """Source of the pages for Search."""
 
     def find(self, entity: str) -> Page | None:
-        """The page that this entity names. Raises EnvironmentFailure where nobody can tell."""
+        """Return the page that this entity names. Raises EnvironmentFailure if the source cannot be reached."""
         ...
 
     def similar(self, query: str, count: int = 5) -> list[str]:
-        """Titles of pages about these words, best first. Raises EnvironmentFailure where nobody can tell."""
+        """Return titles of pages about these words, best first. Raises EnvironmentFailure if this is impossible."""
         ...
 
 
 class HotpotqaEnvironment:
-    """One question after another over the same encyclopedia; with `contexts`, its gold paragraphs stand before it."""
+    """Questions over one encyclopedia; with `contexts`, the gold paragraphs precede each question."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class HotpotqaEnvironment:
         self._results_shown = 0
 
     def reset(self, task: Task) -> Transition:
-        """Ask the question of this task.
+        """Start the question of this task.
 
         Raises:
-            UnknownTask: the data have no question of this id, or not its gold pages where they are to be shown.
+            UnknownTask: the data lack this question, or its gold pages when they are to be shown.
         """
         if task.id not in self._questions:
             raise UnknownTask(f"No question {task.id!r} in this HotPotQA data: --list prints the ids.")
@@ -89,9 +89,9 @@ class HotpotqaEnvironment:
         return self._last
 
     def step(self, action: str) -> Transition:
-        """Do one action; every action costs a step, also a thought and what makes no sense.
+        """Execute one action; every action costs a step, including thoughts and invalid ones.
 
-        Finish terminates, with the reward; the last of `max_steps` actions truncates where it does not terminate.
+        Finish terminates, with the reward; otherwise the last of `max_steps` actions truncates.
         """
         if self._question is None:
             raise EnvironmentFailure("No question was asked yet: reset comes before the first step.")
@@ -126,7 +126,7 @@ class HotpotqaEnvironment:
         return page.paragraph
 
     def _lookup(self, keyword: str) -> str:
-        """The next sentence of the last page found that has the keyword; another keyword starts from the top."""
+        """Return the next sentence with the keyword on the last page found; a new keyword starts from the top."""
         if self._page is None:
             return NO_PAGE
         keyword = unquoted(keyword).casefold()
@@ -146,6 +146,6 @@ class HotpotqaEnvironment:
 
 
 def gold_paragraphs(question: Question, pages: Docstore) -> tuple[str, ...]:
-    """The paragraphs that hold the supporting facts, each once; empty where one is not known or not among the pages."""
-    found = [pages.titled(title) for title in question.gold]
-    return () if None in found else tuple(page.paragraph for page in found if page is not None)
+    """Return the paragraphs with the supporting facts, each once; empty if any is unknown or missing."""
+    gold_pages = [pages.titled(title) for title in question.gold]
+    return () if None in gold_pages else tuple(page.paragraph for page in gold_pages if page is not None)

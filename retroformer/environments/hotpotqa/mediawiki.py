@@ -1,7 +1,7 @@
-"""The API of a MediaWiki as a polite program asks it: with a name and a contact, slowly, and nothing twice.
+"""Polite client of a MediaWiki's API: it sends a name and a contact, limits its rate, and repeats no request.
 
-What cannot be asked is an EnvironmentFailure, so the attempt counts as invalid: that a page was not found is said only
-where the wiki itself has said so.
+A failed request raises EnvironmentFailure, so the attempt counts as invalid: a page is reported as not found only if
+the wiki itself says so.
 """
 
 import http.client
@@ -21,24 +21,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from retroformer.environments.hotpotqa.answers import Answers
-from retroformer.environments.hotpotqa.turns import Turns
+from retroformer.environments.hotpotqa.http_cache import Answers
+from retroformer.environments.hotpotqa.rate_limit import Turns
 from retroformer.errors import EnvironmentFailure
-from retroformer.secret_url import SecretUrl
+from retroformer.secrets.url import SecretUrl
 
 _COMMON = {"action": "query", "format": "json", "formatversion": "2"}
-# A program that nobody waits for should give way while the wiki's replicas lag: it is then told to come back later.
+# A background program should yield while the wiki's replicas lag: the wiki then asks it to retry later.
 _MANNERS = {"maxlag": "5"}
 _BUSY_CODES = frozenset({"maxlag", "ratelimited", "readonly"})
 _TRIES = 3
 _BACKOFF_SECONDS = 0.25
 _LARGEST_ANSWER = 16_000_000
-"""Bytes, unpacked."""
+"""Maximum size of an answer in bytes, unpacked."""
 _CHUNK = 65_536
 
 
 class MediaWiki:
-    """One wiki, through its `api.php`; the answers and the turns of all processes are files in `folder`."""
+    """One wiki, through its `api.php`; files in `folder` share answers and rate limit between all processes."""
 
     def __init__(
         self, address: str, contact: str, per_second: float, folder: Path, patience_seconds: float = 20.0
@@ -56,11 +56,11 @@ class MediaWiki:
             )
 
     def query(self, **parameters: str) -> dict[str, Any]:
-        """The `query` object that answers `action=query` with these parameters, maybe an old one of the cache.
+        """Return the `query` object that answers `action=query` with these parameters, from the cache if stored.
 
         Raises:
-            EnvironmentFailure: the wiki cannot be asked, may not be asked for longer than the patience, or gives
-                an error or what is no answer, three times over where a later try might do better.
+            EnvironmentFailure: the wiki cannot be reached, allows no request within the patience, or answers with an
+                error or an invalid response. Errors that a retry may fix get three tries.
         """
         request = json.dumps([self._address, sorted(parameters.items())])
         with self._files():
@@ -74,7 +74,7 @@ class MediaWiki:
         for tried in range(1, _TRIES + 1):
             if wait := self._turns.take(deadline - time.monotonic()):
                 raise self._failure(f"may not be asked for another {wait:.0f} s{why}")
-            # Another process may have asked the same meanwhile.
+            # Another process may have sent the same request meanwhile.
             if (kept := self._answers.get(request)) is not None:
                 return kept
             try:
@@ -90,7 +90,7 @@ class MediaWiki:
         raise AssertionError("the last try returns or raises")
 
     def _fetch(self, parameters: dict[str, str], deadline: float) -> dict[str, Any]:
-        """Raises _TryLater, EnvironmentFailure."""
+        """Send one request. Raises _TryLater, EnvironmentFailure."""
         url = f"{self._connecting}?{urllib.parse.urlencode(parameters)}"
         seconds = max(0.05, deadline - time.monotonic())
         try:
@@ -110,31 +110,31 @@ class MediaWiki:
             raise _TryLater(f"could not be asked ({type(error).__name__}: {reason})") from None
         return self._read(body, headers.get("Retry-After"))
 
-    def _read(self, body: bytes, told_to_wait: str | None) -> dict[str, Any]:
-        """Any JSON or none may be inside. Raises _TryLater, EnvironmentFailure."""
+    def _read(self, body: bytes, retry_header: str | None) -> dict[str, Any]:
+        """Parse an answer, which may be any JSON or none. Raises _TryLater, EnvironmentFailure."""
         try:
             answer = json.loads(body)
         except ValueError:
-            raise _TryLater(f"answered what is no JSON: {body[:100]!r}") from None
+            raise _TryLater(f"did not answer with JSON: {body[:100]!r}") from None
         error = answer.get("error") if isinstance(answer, dict) else None
         if isinstance(error, dict):
             what = f"answered with the error {error.get('code')!r}: {str(error.get('info'))[:200]}"
             if error.get("code") in _BUSY_CODES:
-                raise _TryLater(what, retry_after(told_to_wait))
+                raise _TryLater(what, retry_after(retry_header))
             raise self._failure(what)
-        # Where nothing is left of a question, such as the title of a page of another wiki, there is no `query` at all.
+        # If nothing is left to query, such as for the title of a page of another wiki, the answer has no `query`.
         is_answer = isinstance(answer, dict) and ("query" in answer or "batchcomplete" in answer)
-        found = answer.get("query", {}) if is_answer else None
-        if not isinstance(found, dict):
-            raise self._failure(f"answered what is no answer of a MediaWiki: {body[:100]!r}")
-        return found
+        query = answer.get("query", {}) if is_answer else None
+        if not isinstance(query, dict):
+            raise self._failure(f"did not answer as a MediaWiki does: {body[:100]!r}")
+        return query
 
     def _failure(self, what: str) -> EnvironmentFailure:
         return EnvironmentFailure(f"The wiki at {self._address} {what}.")
 
     @contextmanager
     def _files(self) -> Iterator[None]:
-        """Raises EnvironmentFailure where the files cannot be used."""
+        """Convert errors of the cache files. Raises EnvironmentFailure if the files cannot be used."""
         try:
             yield
         except (OSError, sqlite3.Error, zlib.error) as error:
@@ -145,21 +145,21 @@ class MediaWiki:
 
 
 class _TryLater(Exception):
-    """It might go better another time: after so many seconds, where the server has said it."""
+    """Temporary failure; retry after `seconds` if the server gave a number."""
 
     def __init__(self, what: str, seconds: float | None = None) -> None:
         super().__init__(what)
         self.what, self.seconds = what, seconds
 
 
-def retry_after(said: str | None) -> float | None:
-    """The seconds that a Retry-After header asks for, as a number or a date; None where it says nothing of the kind."""
-    if said is None:
+def retry_after(header: str | None) -> float | None:
+    """Return the seconds that a Retry-After header asks for, from a number or a date; None if it has neither."""
+    if header is None:
         return None
-    if said.strip().isdecimal():
-        return float(said)
+    if header.strip().isdecimal():
+        return float(header)
     try:
-        moment = parsedate_to_datetime(said)
+        moment = parsedate_to_datetime(header)
     except ValueError:
         return None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -167,7 +167,7 @@ def retry_after(said: str | None) -> float | None:
 
 
 def _body(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """All of it, unpacked. Raises OSError where it is endless or does not come in time."""
+    """Return the whole body, unpacked. Raises OSError if it is too long or too slow."""
     body = bytearray()
     while chunk := answer.read1(_CHUNK):
         body += chunk

@@ -1,34 +1,40 @@
-"""How an answer counts against the gold answer: exact match, and two versions of F1.
+"""Scores of an answer against the gold answer: exact match, and two versions of F1.
 
-The return of HotPotQA is `f1_without_stop_words` (Retroformer, section 4.1): words in common once articles, punctuation
-and English stop words are gone. `f1` is the same without the stop-word list, as SQuAD, HotPotQA and ReAct count it.
+The return of HotPotQA is `f1_without_stop_words` (Retroformer, section 4.1): the overlap of words after removing
+articles, punctuation and English stop words. `f1` is the same without the stop-word list, as in SQuAD, HotPotQA and
+ReAct.
 """
 
 import re
 import string
 from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal
 
 from retroformer.environments.hotpotqa.stop_words import ENGLISH
 
+ReturnName = Literal["f1", "f1_with_stop_words", "em"]
+"""Names of returns: the paper's F1; the F1 of SQuAD and ReAct, which has no stop-word list; exact match."""
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize(answer: str) -> str:
-    """Lower case, without ASCII punctuation and articles, single blanks (SQuAD's rule)."""
+    """Return the answer in lower case, without ASCII punctuation and articles, with single blanks (SQuAD's rule)."""
     return " ".join(_ARTICLE.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, gold: str) -> bool:
-    """Whether both are the same once normalised. This is the success signal of the papers, an oracle."""
+    """Return True if both are equal once normalised. This is the papers' success signal, an oracle."""
     return normalize(answer) == normalize(gold)
 
 
 def f1(answer: str, gold: str) -> float:
-    """Harmonic mean of precision and recall of the normalised words, in [0, 1].
+    """Return the harmonic mean of precision and recall of the normalised words, in [0, 1].
 
-    `yes`, `no` and `noanswer` are right as a whole or worth nothing: "no one" earns nothing for "no".
+    `yes`, `no` and `noanswer` only count as a whole: "no one" scores 0 against "no".
     """
     if _is_closed_and_wrong(answer, gold):
         return 0.0
@@ -36,10 +42,10 @@ def f1(answer: str, gold: str) -> float:
 
 
 def f1_without_stop_words(answer: str, gold: str) -> float:
-    """The paper's F1, in [0, 1]: as `f1`, over the words that are no stop words.
+    """Return the paper's F1, in [0, 1]: `f1` over the words that are not stop words.
 
-    An answer or a gold answer that has nothing but stop words ("The Who", "It") would be empty, so for such a pair all
-    words count, as in `f1`.
+    If the answer or the gold answer consists only of stop words ("The Who", "It"), all words of the pair count, as in
+    `f1`.
     """
     if _is_closed_and_wrong(answer, gold):
         return 0.0
@@ -60,8 +66,14 @@ def _content(words: list[str]) -> list[str]:
 
 
 def _overlap(answer_words: list[str], gold_words: list[str]) -> float:
-    """2PR / (P + R) over multisets of words; 0 without a common word, but 1 for two equal answers without any."""
+    """Return 2PR / (P + R) over multisets of words; 0 without a common word, but 1 if both are empty."""
     if answer_words == gold_words:
         return 1.0
     common = (Counter(answer_words) & Counter(gold_words)).total()
     return 2 * common / (len(answer_words) + len(gold_words))
+
+
+RETURNS: Mapping[str, Callable[[str, str], float]] = MappingProxyType(
+    {"f1": f1_without_stop_words, "f1_with_stop_words": f1, "em": exact_match}
+)
+"""Return of an answer, given the gold answer, by name."""

@@ -1,4 +1,4 @@
-"""English words that carry no content of their own: left out of the paper's F1 and of search queries."""
+"""English stop words, left out of the paper's F1 and of search queries."""
 
 _WORDS = """
     a an the
@@ -14,5 +14,5 @@ _WORDS = """
     again further then once also only just very too not any all each every some such same other more most own
 """
 ENGLISH = frozenset(_WORDS.split())
-"""Words that other lists have and that are answers, or parts of names, are missing on purpose: `yes`, `no`,
-`one`, `i` (Elizabeth I), `us` (U.S.), `may` (the month), `will` (Will Smith), halves of contractions (`t`, `don`)."""
+"""Words of other lists that are answers or parts of names are missing on purpose: `yes`, `no`, `one`, `i` (Elizabeth
+I), `us` (U.S.), `may` (the month), `will` (Will Smith), halves of contractions (`t`, `don`)."""

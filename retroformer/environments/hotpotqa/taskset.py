@@ -1,14 +1,14 @@
-"""The questions that a section of the experiment page describes."""
+"""Tasksets of questions that a section of the experiment config describes."""
 
 import logging
 from functools import cached_property
 
-from retroformer.cache import cache_folder
 from retroformer.environments.hotpotqa.data import Folder, Hub, question_key
 from retroformer.environments.hotpotqa.docstore import Docstore, build_docstore
 from retroformer.environments.hotpotqa.environment import Encyclopedia, HotpotqaEnvironment, gold_paragraphs
-from retroformer.environments.sections import Hotpotqa
-from retroformer.errors import MissingInput
+from retroformer.environments.hotpotqa.section import Hotpotqa
+from retroformer.errors import MissingInput, UnknownTask
+from retroformer.files.cache import cache_folder
 from retroformer.records import Task
 
 _LOGGER = logging.getLogger(__name__)
@@ -21,34 +21,41 @@ class HotpotqaTaskset:
         self._section, self._source = section, source
 
     def tasks(self) -> tuple[Task, ...]:
-        """All questions of the split, in its order; the task's id is the question's.
+        """Return all questions of the split, in order; a task's id is the question's.
 
-        With `environment.context` those alone whose gold pages are in the data: a question without them cannot be asked
-        with its context, and the others are as good as before. How many are left out is logged as a warning.
+        With `environment.context`, only those whose gold pages are in the data: the others cannot be asked with their
+        context. The number left out is logged as a warning.
 
         Raises:
-            MissingInput: the data are not there, or have the gold pages of none of these questions.
-            UnknownTask: there is no such split; the message names those that exist.
+            MissingInput: the data are missing, or have the gold pages of none of these questions.
+            UnknownTask: there is no such split; the message names the existing ones.
         """
         split = self._section.split
-        asked = self._source.split(split)
+        ids = self._source.split(split)
         if self._section.context:
-            asked = self._with_context(asked)
-        return tuple(Task(id=task_id, environment="hotpotqa", split=split) for task_id in asked)
+            ids = self._with_context(ids)
+        return tuple(Task(id=task_id, environment="hotpotqa", split=split) for task_id in ids)
 
     def fingerprint(self) -> str:
-        """The sha256 of the questions, and of the pages where they come from the data. Raises MissingInput."""
+        """Return the sha256 of the questions, and of the pages if they come from the data. Raises MissingInput."""
         return self._source.fingerprint(pages=self._section.docstore == "data" or self._section.context)
 
     def ids_by_question(self) -> dict[str, str]:
-        """The task id of every question of the data, by `question_key`. Raises MissingInput."""
+        """Return the task id of every question of the data, by `question_key`. Raises MissingInput."""
         return {question_key(question.text): task_id for task_id, question in self._source.questions.items()}
 
+    def answer(self, task: Task) -> str:
+        """Return the gold answer of a question of the data, of any split. Raises UnknownTask, MissingInput."""
+        questions = self._source.questions
+        if task.id not in questions:
+            raise UnknownTask(f"No question {task.id!r} in the data.")
+        return questions[task.id].answer
+
     def environment(self) -> HotpotqaEnvironment:
-        """An environment that can play any question of the data. The first one on a machine builds the index.
+        """Return an environment that can play any question of the data. The first one on a machine builds the index.
 
         Raises:
-            MissingInput: the data are not there.
+            MissingInput: the data are missing.
         """
         section = self._section
         contexts = self._docstore if section.context else None
@@ -90,5 +97,5 @@ class HotpotqaTaskset:
 
 
 def taskset(section: Hotpotqa, seed: int = 0) -> HotpotqaTaskset:
-    """The questions that a section describes, from its folder or from the hub. There is nothing to draw by `seed`."""
+    """Return the questions that a section describes, from its folder or from the hub; `seed` is unused."""
     return HotpotqaTaskset(section, Folder(section.data) if section.data else Hub())

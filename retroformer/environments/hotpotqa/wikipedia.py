@@ -1,7 +1,7 @@
-"""Wikipedia as it is today, in place of the pages of the data; its texts are CC BY-SA 4.0.
+"""Live Wikipedia, in place of the pages of the data; its texts are CC BY-SA 4.0.
 
-Answers differ from those of the data in what HotPotQA's questions were made from: pages have changed since 2017. Search
-shows the first paragraph, as with the data; Lookup reads the whole article.
+Answers differ from the data on which HotPotQA's questions are based: pages have changed since 2017. Search shows the
+first paragraph, as with the data; Lookup reads the whole article.
 """
 
 import re
@@ -9,38 +9,38 @@ from typing import Any, NamedTuple
 
 from retroformer.environments.hotpotqa.docstore import Page
 from retroformer.environments.hotpotqa.mediawiki import MediaWiki
-from retroformer.environments.hotpotqa.sentences import sentences
+from retroformer.environments.hotpotqa.sentence_splitter import sentences
 from retroformer.errors import EnvironmentFailure
 
 _NOT_IN_TITLES = re.compile(r"[#<>\[\]{}|]")
 _LONGEST_TITLE = 255
-"""Bytes."""
+"""Maximum length of a title in bytes."""
 _LONGEST_QUERY = 250
-"""Characters; the wiki refuses more than 300."""
+"""Maximum length of a query in characters; the wiki refuses more than 300."""
 _WORD = re.compile(r"\w+")
 _HEADING = re.compile(r"^=+ .* =+$")
 _HITS = 10
 _ARTICLES = 0
-"""The namespace of articles."""
+"""Namespace of articles."""
 
 
 class _Hit(NamedTuple):
-    """A page that a search found, and the redirect to it that it was found by."""
+    """Page that a search found, and the redirect through which it was found."""
 
     title: str
     redirect: str | None
 
 
 class Wikipedia:
-    """An encyclopedia behind the API of a MediaWiki with the extension TextExtracts."""
+    """Encyclopedia behind the API of a MediaWiki with the extension TextExtracts."""
 
     def __init__(self, wiki: MediaWiki) -> None:
         self._wiki = wiki
 
     def find(self, entity: str) -> Page | None:
-        """The article of this title, in any case, or that one which a redirect of this title leads to.
+        """Return the article of this title, ignoring case, or the target of a redirect of this title.
 
-        A title that may mean several things (a disambiguation page) is not found; `similar` then names them.
+        An ambiguous title (a disambiguation page) is not found; `similar` then names the candidates.
 
         Raises:
             EnvironmentFailure: the wiki could not be asked.
@@ -48,17 +48,17 @@ class Wikipedia:
         entity = " ".join(entity.replace("_", " ").split())
         if not entity or _NOT_IN_TITLES.search(entity) or len(entity.encode()) > _LONGEST_TITLE:
             return None
-        found = self._article(entity)
-        if found is None:
+        article = self._article(entity)
+        if article is None:
             key = entity.casefold()
             for hit in self._search(entity):
                 if key in (hit.title.casefold(), (hit.redirect or "").casefold()):
-                    found = self._article(hit.title)
+                    article = self._article(hit.title)
                     break
-        return _page(found) if found else None
+        return _page(article) if article else None
 
     def similar(self, query: str, count: int = 5) -> list[str]:
-        """Titles of the best articles by the wiki's own search; never the query itself, which would lead nowhere.
+        """Return titles of the best articles by the wiki's own search, never the query itself: it leads nowhere.
 
         Raises:
             EnvironmentFailure: the wiki could not be asked.
@@ -68,7 +68,7 @@ class Wikipedia:
         return [title for title in titles if title.casefold() not in (key, f"{key} (disambiguation)")][:count]
 
     def _article(self, title: str) -> dict[str, Any] | None:
-        found = self._wiki.query(
+        reply = self._wiki.query(
             prop="extracts|pageprops",
             ppprop="disambiguation",
             explaintext="1",
@@ -76,7 +76,7 @@ class Wikipedia:
             redirects="1",
             titles=title,
         )
-        match found.get("pages", []):
+        match reply.get("pages", []):
             case []:
                 return None
             case [{"ns": int(namespace), "pageid": int(), "title": str(), "extract": str()} as page]:
@@ -86,22 +86,22 @@ class Wikipedia:
             case [{"ns": int(namespace)}] if namespace != _ARTICLES:
                 return None
             case other:
-                raise EnvironmentFailure(f"The wiki answered what is no page for {title!r}: {str(other)[:200]}")
+                raise EnvironmentFailure(f"The wiki gave an invalid answer for the page {title!r}: {str(other)[:200]}")
 
     def _search(self, query: str) -> list[_Hit]:
-        """By words alone: signs are operators of the wiki's search, such as `-` and `insource:/x/`."""
+        """Search by words alone: signs such as `-` and `insource:/x/` are operators of the wiki's search."""
         words = " ".join(_WORD.findall(query[: 4 * _LONGEST_QUERY].lower()))[:_LONGEST_QUERY].strip()
         if not words:
             return []
-        found = self._wiki.query(list="search", srsearch=words, srlimit=str(_HITS), srinfo="", srprop="redirecttitle")
-        hits = found.get("search")
+        reply = self._wiki.query(list="search", srsearch=words, srlimit=str(_HITS), srinfo="", srprop="redirecttitle")
+        hits = reply.get("search")
         if not isinstance(hits, list) or not all(isinstance(hit, dict) and "title" in hit for hit in hits):
-            raise EnvironmentFailure(f"The wiki answered what is no list of pages: {str(found)[:200]}")
+            raise EnvironmentFailure(f"The wiki gave an invalid list of pages: {str(reply)[:200]}")
         return [_Hit(str(hit["title"]), hit.get("redirecttitle")) for hit in hits]
 
 
 def _page(article: dict[str, Any]) -> Page | None:
-    """The page that an article's plain text makes; None where it may mean several things, or says nothing."""
+    """Return the page of an article's plain text; None if it is a disambiguation page or empty."""
     lines = [line.strip() for line in article["extract"].split("\n")]
     paragraphs = [sentences(line) for line in lines if line and not _HEADING.match(line)]
     if "disambiguation" in article.get("pageprops", {}) or not paragraphs:

@@ -1,5 +1,76 @@
 """Programming tasks (Reflexion, section 4.3): problems, hidden tests, and a sandbox for candidate code."""
 
-from retroformer.environments.programming.taskset import ProgrammingTaskset, taskset
+import platform
+import subprocess
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["ProgrammingTaskset", "taskset"]
+from retroformer.agents.evaluators import TestsEvaluator
+from retroformer.environments.extras import ActorKind, ActorParts, Chapter, Extras, ReportedArm
+from retroformer.environments.programming.rust import rust_compiler
+from retroformer.environments.programming.section import Programming
+from retroformer.environments.programming.taskset import ProgrammingTaskset, taskset
+from retroformer.protocols import Actor
+
+__all__ = ["ProgrammingTaskset", "Section", "extras", "taskset"]
+
+Section = Programming
+
+
+def _programmer(parts: ActorParts) -> Actor:
+    from retroformer.environments.programming.actor import ProgrammingActor
+
+    return ProgrammingActor(
+        parts.model(),
+        parts.pack(),
+        parts.settings.temperature,
+        parts.settings.max_new_tokens,
+        writes_tests=parts.section.own_tests > 0,
+    )
+
+
+def _chapter(arms: Sequence[ReportedArm], examples: tuple[str, str] | None) -> Chapter:
+    from retroformer.environments.programming.report import OwnTestsChapter
+
+    return OwnTestsChapter(arms)
+
+
+def _require_machine(section: Any) -> None:
+    """Check that candidate code can be isolated here. Raises ServiceError if not."""
+    from retroformer.environments.programming.sandbox import require
+
+    require()
+
+
+def _refuse_training(section: Any) -> None:
+    """Refuse sets under MultiPL-E's licence, which forbids training. Raises ConfigError, MissingInput."""
+    taskset(section).problem_set.for_training()
+
+
+def _tool_versions(section: Any) -> dict[str, str]:
+    """Return the versions of Python and, for sets and own files that may use Rust, of its compiler."""
+    compiler = {"rustc": _rustc()} if "rust" in section.split or section.split.endswith(".jsonl") else {}
+    return {"python": platform.python_version()} | compiler
+
+
+def _rustc() -> str:
+    """Return the version of the Rust compiler; empty if there is none."""
+    compiler = rust_compiler()
+    if compiler is None:
+        return ""
+    command = [compiler, "--version"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+extras = Extras(
+    actors={"programmer": ActorKind(_programmer)},
+    plays_text=False,
+    evaluators={"tests": TestsEvaluator},
+    require_machine=_require_machine,
+    refuse_training=_refuse_training,
+    tool_versions=_tool_versions,
+    chapter=_chapter,
+)

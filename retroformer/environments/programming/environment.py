@@ -1,9 +1,11 @@
-"""One function to write: first tests of the agent's own, if it may have any, then the program (Reflexion, section 4.3).
+"""Programming environment: the agent's own tests first, if allowed, then the program (Reflexion, section 4.3).
 
-An action that begins with `Tests:` hands in tests, once; anything else is the program, which ends the episode. The
-answer to a program is what the agent's own tests made of it. What the hidden tests say is the reward, and is not told.
+An action that begins with `Tests:` submits tests, once; anything else is the program, which ends the episode. The
+answer to a program is the result of the agent's own tests. The result of the hidden tests is the reward, and is not
+shown.
 """
 
+import re
 from collections.abc import Mapping
 
 from retroformer.environments.programming import judging
@@ -15,8 +17,10 @@ from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.records import Task, Transition
 
 TESTS = "Tests:"
-"""What an action with tests begins with."""
+"""Prefix of an action that submits tests."""
 NO_TESTS = "No test was kept. A test calls {name} and stands in one line, such as `{example}`."
+OPENING = "Complete this {language} program:"
+TESTS_PASSED, TESTS_FAILED, NONE = "Tests passed:", "Tests failed:", "none"
 HANDED_IN = "The program is handed in. No tests were run."
 EPISODE_OVER = "The episode is over."
 
@@ -26,10 +30,13 @@ TOO_LONG = f"The program is longer than {_PROGRAM_CHARACTERS} characters, so it 
 
 
 class ProgrammingEnvironment:
-    """One problem after another."""
+    """Episodes with one problem each."""
 
-    def __init__(self, problems: Mapping[str, Problem], own_tests: int, max_steps: int, limits: Limits) -> None:
+    def __init__(
+        self, problems: Mapping[str, Problem], own_tests: int, max_steps: int, limits: Limits, seed: int
+    ) -> None:
         self._problems, self._most_tests, self._max_steps, self._limits = problems, own_tests, max_steps, limits
+        self._seed = seed
         self._problem: Problem | None = None
         self._forget()
 
@@ -47,15 +54,15 @@ class ProgrammingEnvironment:
         self._problem = self._problems[task.id]
         self._forget()
         self._last = Transition(
-            observation=f"Complete this {self._problem.language.capitalize()} program:\n\n{self._problem.prompt}"
+            observation=f"{OPENING.format(language=self._problem.language.capitalize())}\n\n{self._problem.prompt}"
         )
         return self._last
 
     def step(self, action: str) -> Transition:
-        """Take tests, or judge a program; the last of `max_steps` actions truncates where it is no program.
+        """Accept tests, or judge a program; the last of `max_steps` actions truncates if it is not a program.
 
         Raises:
-            EnvironmentFailure: the judge broke down, or is not to be had on this machine.
+            EnvironmentFailure: the judge failed, or is not available on this machine.
         """
         if self._problem is None:
             raise EnvironmentFailure("No problem was shown yet: reset comes before the first step.")
@@ -72,7 +79,7 @@ class ProgrammingEnvironment:
     def _keep(self, problem: Problem, text: str) -> str:
         if not self._most_tests:
             return "No tests may be handed in here."
-        self._tests = accepted(problem, text, self._most_tests)
+        self._tests = accepted(problem, text, self._most_tests, self._seed)
         if not self._tests:
             example = _EXAMPLES[problem.language].format(name=problem.entry_point)
             return NO_TESTS.format(name=problem.entry_point, example=example)
@@ -88,17 +95,30 @@ class ProgrammingEnvironment:
             raise EnvironmentFailure(f"The hidden tests of {problem.id} could not be run.")
         solved = verdict is Verdict.PASSED
         return Transition(
-            observation=_told(own),
+            observation=_report(own),
             reward=float(solved),
             terminated=True,
             success=solved,
-            tests_passed=all(one.verdict is Verdict.PASSED for one in own) if own else None,
+            tests_passed=all(test.verdict is Verdict.PASSED for test in own) if own else None,
         )
 
 
-def _told(own: tuple[CheckedTest, ...]) -> str:
+def _report(own: tuple[CheckedTest, ...]) -> str:
     if not own:
         return HANDED_IN
-    passed = [one.test for one in own if one.verdict is Verdict.PASSED]
-    failed = [one.feedback for one in own if one.verdict is not Verdict.PASSED]
-    return "\n".join(("Tests passed:", *(passed or ["none"]), "Tests failed:", *(failed or ["none"])))
+    passed = [checked.test for checked in own if checked.verdict is Verdict.PASSED]
+    failed = [checked.feedback for checked in own if checked.verdict is not Verdict.PASSED]
+    return "\n".join((TESTS_PASSED, *(passed or [NONE]), TESTS_FAILED, *(failed or [NONE])))
+
+
+def own_tests_passed(answer: str) -> bool | None:
+    """Return True if the answer to a program says that the agent's own tests passed; None if it had no tests."""
+    if not answer.startswith(f"{TESTS_PASSED}\n"):
+        return None
+    return answer.endswith(f"\n{TESTS_FAILED}\n{NONE}")
+
+
+def language_of(opening: str) -> str:
+    """Return the language of a problem by its opening, such as `Python`; empty if it is not an opening."""
+    shown = re.match(OPENING.format(language=r"(\w+)"), opening)
+    return shown[1] if shown else ""

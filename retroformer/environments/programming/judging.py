@@ -1,4 +1,4 @@
-"""Problem and candidate code in, verdict out. Synchronous; any number of processes may judge at once."""
+"""Judge of candidate code against a problem. Synchronous; any number of processes may judge at once."""
 
 import time
 
@@ -6,33 +6,33 @@ from retroformer.environments.programming import python_tests, rust, sandbox
 from retroformer.environments.programming.inside import examiner
 from retroformer.environments.programming.limits import DEFAULT, Limits
 from retroformer.environments.programming.problems import Problem
-from retroformer.environments.programming.verdict import CheckedTest, Judgement, Verdict, printable
+from retroformer.environments.programming.verdict import CheckedProgram, CheckedTest, Verdict, printable
 
 _OVERHEAD_SECONDS = 30.0
-"""For building a jail, and all that is not a test, on a busy machine."""
+"""Time limit for building a jail, and for everything that is not a test, on a busy machine."""
 
 
-def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> Judgement:
-    """A whole program against the problem's hidden tests, up to the first that does not pass.
+def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> CheckedProgram:
+    """Judge a whole program by the problem's hidden tests, up to the first that does not pass.
 
     Raises:
         ServiceError: this machine cannot isolate candidate code; the message says what is missing.
-        MissingInput: the language's compiler is not there.
-        EnvironmentFailure: the sandbox broke down.
+        MissingInput: the language's compiler is missing.
+        EnvironmentFailure: the sandbox failed.
     """
     return _checked(problem, program, problem.tests, limits, hidden=True)
 
 
-def check(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits = DEFAULT) -> Judgement:
-    """A whole program against tests that an agent wrote, each on its own, all of them. Raises like `judge`."""
+def check(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits = DEFAULT) -> CheckedProgram:
+    """Judge a whole program by each of the tests that an agent wrote, independently. Raises like `judge`."""
     return _checked(problem, program, tests, limits, hidden=False)
 
 
-def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool) -> Judgement:
+def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool) -> CheckedProgram:
     start = time.monotonic()
     one_language = rust.checked if problem.language == "rust" else _python
     checked = one_language(problem, program, tests, limits, hidden) if tests else ()
-    return Judgement(checked=checked, seconds=time.monotonic() - start)
+    return CheckedProgram(checked=checked, seconds=time.monotonic() - start)
 
 
 def _python(
@@ -44,28 +44,28 @@ def _python(
         "source": program,
         "preamble": problem.preamble,
         "entry_point": problem.entry_point,
-        # Hidden tests share a process, as in the data sets' own harnesses; an agent's own do not.
+        # Hidden tests share a process, as in the data sets' own harnesses; an agent's own tests do not.
         "own": not hidden,
-        "groups": [prepared] if hidden else [[one] for one in prepared],
+        "groups": [prepared] if hidden else [[test] for test in prepared],
     }
     seconds = _OVERHEAD_SECONDS + examiner.longest(limits.wall_seconds, len(tests), hidden)
     outcome = sandbox.run(job, limits, seconds)
     results = {report[1]: (report[2], report[3]) for report in outcome.reports if report[0] == "result"}
     if outcome.complete:
-        return tuple(_one(tests[index], *results[index]) for index in sorted(results))
+        return tuple(_checked_test(tests[index], *results[index]) for index in sorted(results))
     return _broken_off(tests, results, outcome, hidden)
 
 
-def _one(test: str, verdict: str, output: str) -> CheckedTest:
+def _checked_test(test: str, verdict: str, output: str) -> CheckedTest:
     return CheckedTest(test=test, verdict=Verdict(verdict), output=printable(output))
 
 
 def _broken_off(
-    tests: tuple[str, ...], results: dict[int, tuple[str, str]], outcome: sandbox.Outcome, hidden: bool
+    tests: tuple[str, ...], results: dict[int, tuple[str, str]], outcome: sandbox.JailOutcome, hidden: bool
 ) -> tuple[CheckedTest, ...]:
-    """The jail did not get to its end: for want of time or memory, or since it broke down itself."""
+    """Return the results of an incomplete jail: it ran out of time or memory, or failed itself."""
     last = max(results, default=-1) + 1
-    done = [_one(tests[index], *results[index]) for index in sorted(results)]
+    done = [_checked_test(tests[index], *results[index]) for index in sorted(results)]
     if last == len(tests):
         return tuple(done)
     verdict, why = Verdict.HARNESS, f"the jail broke down: {outcome.last_words}"

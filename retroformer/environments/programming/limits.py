@@ -1,4 +1,4 @@
-"""What judged code may use."""
+"""Resource limits of judged code."""
 
 from typing import Annotated
 
@@ -11,21 +11,21 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Limits(Record):
-    """Of one process of it. Beyond them: a timeout for the first two, an error in the code for the others."""
+    """Limits of one process. Exceeding the first two is a timeout, exceeding the others an error in the code."""
 
     cpu_seconds: Positive = 10
-    """Of computing, all threads together: for all hidden tests, or for one of an agent's own."""
+    """CPU seconds over all threads: for all hidden tests, or for one of an agent's own."""
     wall_seconds: Annotated[float, Field(gt=0)] = 40.0
-    """By the clock for one test: generous, since a busy machine makes code wait."""
+    """Wall-clock seconds for one test: generous, since a busy machine makes code wait."""
     memory_bytes: Positive = 512 * _MEBIBYTE
-    """Of address space; the code has one process."""
+    """Address space in bytes; the code has one process."""
     file_bytes: Positive = 16 * _MEBIBYTE
-    """Of the largest file, and of all files together."""
+    """Maximum size of the largest file, and of all files together."""
     files: Positive = 256
-    """Files and folders."""
+    """Maximum number of files and folders."""
     threads: Positive = 32
     answer_bytes: Positive = 4 * _MEBIBYTE
-    """Of one returned value, as sent."""
+    """Maximum size of one returned value, encoded."""
 
 
 DEFAULT = Limits()
@@ -37,4 +37,4 @@ COMPILING = Limits(
     files=4096,
     threads=256,
 )
-"""For a compiler, which is trusted, and may start the linker."""
+"""Limits of a compiler, which is trusted, and may start the linker."""

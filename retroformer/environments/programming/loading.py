@@ -1,4 +1,4 @@
-"""Problem sets from their files, each also as `.xz` or `.gz`.
+"""Loader of problem sets from their files, each also as `.xz` or `.gz`.
 
 - humaneval: HumanEval.jsonl, as OpenAI publishes it (MIT)
 - humaneval-hardest50: humaneval-py_hardest50.jsonl of Reflexion's repository, in the same format (MIT)
@@ -14,21 +14,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from retroformer.bounded_file import MIB, read_text
-from retroformer.bounded_json import json_rows, parse_json
 from retroformer.environments.programming.own_file import own_problem
 from retroformer.environments.programming.problems import Problem, ProblemSet
 from retroformer.environments.programming.rust_source import split_tests
 from retroformer.environments.programming.syntax import called, functions, parsed
 from retroformer.errors import MissingInput
+from retroformer.files.bounded_file import MIB, read_text
+from retroformer.files.bounded_json import json_rows, parse_json
 
 _MULTIPL_E = "MultiPL-E's licence: no training"
 _MULTIPL_E_KEYS = {"doctests", "stop_tokens"}
 _ENDINGS = ("", ".xz", ".gz")
 _LINE_BYTES = MIB
-"""Of one problem. The longest one shipped by others, of MBPP, has 6 kB."""
+"""Maximum size of one problem. The longest published one, of MBPP, has 6 kB."""
 _FILE_BYTES = 256 * MIB
-"""Of a set, which is held in memory. MBPP, the largest one, has 565 kB."""
+"""Maximum size of a set, which is held in memory. MBPP, the largest, has 565 kB."""
 _WANTED = "correct it, or get a fresh copy"
 
 Row = dict[str, Any]
@@ -43,10 +43,10 @@ class _Source(NamedTuple):
 
 
 def load(name: str, folder: Path) -> ProblemSet:
-    """The set of this name from a folder, or a user's own file where the name ends in .jsonl.
+    """Return the set of this name from a folder, or a user's own file if the name ends in .jsonl.
 
     Raises:
-        MissingInput: there is no such set or file, or it is damaged.
+        MissingInput: the set or file does not exist or is damaged.
     """
     path = problem_file(name, folder)
     if name.endswith(".jsonl"):
@@ -57,19 +57,21 @@ def load(name: str, folder: Path) -> ProblemSet:
 
 
 def problem_file(name: str, folder: Path) -> Path:
-    """The file of the set of this name. Raises MissingInput."""
+    """Return the file of the set of this name. Raises MissingInput."""
     if name.endswith(".jsonl"):
         if not (folder / name).is_file():
             raise MissingInput(f"There is no file {folder / name} of problems.")
         return folder / name
     if name not in _SOURCES:
-        raise MissingInput(f"No problem set {name!r}: known are {', '.join(_SOURCES)}, or a file of your own, .jsonl.")
+        raise MissingInput(
+            f"No problem set {name!r}: choose one of {', '.join(_SOURCES)}, or a file of your own, .jsonl."
+        )
     return _path(folder, _SOURCES[name].file)
 
 
 def _own(path: Path) -> ProblemSet:
-    found = _lines(path, lambda row: (own_problem(row), bool(_MULTIPL_E_KEYS & row.keys())))
-    problems, translated = tuple(problem for problem, _ in found), any(made for _, made in found)
+    rows = _lines(path, lambda row: (own_problem(row), bool(_MULTIPL_E_KEYS & row.keys())))
+    problems, translated = tuple(problem for problem, _ in rows), any(is_translated for _, is_translated in rows)
     licence = _MULTIPL_E if translated else "the user's own file"
     return ProblemSet(name=path.stem, licence=licence, may_train=not translated, problems=problems)
 
@@ -87,18 +89,18 @@ def _lines(path: Path, problem: Callable[[Row], Made]) -> tuple[Made, ...]:
 
 
 def _whole(path: Path, problem: Callable[[Row], Made]) -> tuple[Made, ...]:
-    """The problems of a file that is one JSON array."""
+    """Return the problems of a file that is one JSON array."""
     rows = parse_json(read_text(path, _FILE_BYTES), str(path))
     if not isinstance(rows, list):
         raise MissingInput(f"{path} cannot be read as problems (it is no list): {_WANTED}.")
-    made = []
+    problems = []
     for number, row in enumerate(rows, start=1):
         try:
-            made.append(problem(row))
+            problems.append(problem(row))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise MissingInput(f"Problem {number} of {path} cannot be read ({what}): {_WANTED}.") from error
-    return tuple(made)
+    return tuple(problems)
 
 
 def _humaneval(row: Row) -> Problem:
@@ -144,7 +146,7 @@ def _mbpp(row: Row) -> Problem:
 
 
 def _function_of(code: str, tests: list[str]) -> ast.FunctionDef:
-    """The function that the tests are about: of those the solution defines, the one that the first test calls."""
+    """Return the function under test: of those the solution defines, the one that the first test calls."""
     tree, defined = parsed(tests[0]), functions(code)
     names = sorted(called(tree) & defined.keys()) if tree else []
     if not names:
@@ -153,7 +155,7 @@ def _function_of(code: str, tests: list[str]) -> ast.FunctionDef:
 
 
 def _signature(function: ast.FunctionDef, text: str) -> str:
-    """The beginning of a program as HumanEval has it, from MBPP's sentence and its solution's signature."""
+    """Return the beginning of a program in HumanEval's form, from MBPP's sentence and its solution's signature."""
     sentence = text.strip().replace("\\", "\\\\").replace('"""', "'''")
     return f'def {function.name}({ast.unparse(function.args)}):\n    """{sentence}\n    """\n'
 

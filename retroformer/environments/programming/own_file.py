@@ -1,13 +1,13 @@
-"""A user's own problems, such as LeetCode's hard ones, which cannot be redistributed.
+"""Loader of a user's own problems, such as LeetCode's hard ones, which cannot be redistributed.
 
-One JSON object a line, of which `language`, `preamble` and `solution` may be missing:
+One JSON object a line; `language`, `preamble` and `solution` are optional:
     {"id": "two-sum", "prompt": "def two_sum(numbers, target):", "entry_point": "two_sum",
      "tests": ["assert two_sum([2, 7], 9) == [0, 1]"],
      "language": "python", "preamble": "import math", "solution": "def two_sum(numbers, target): ..."}
 
-A Python test is any code with assertions; it may call functions of the solution, make objects of its classes, as in
+A Python test is any code with assertions; it may call functions of the solution, create objects of its classes, as in
 `Solution().twoSum(...)`, and see lists change in place. A Rust test is `assert_eq!(CALL, VALUE);`,
-`assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`, where CALL is a call of the function and nothing else.
+`assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`, where CALL is only a call of the function.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from retroformer.environments.programming.rust_source import parse_check
 
 
 def own_problem(row: dict[str, Any]) -> Problem:
-    """The problem of one line. Raises KeyError, ValueError."""
+    """Return the problem of one line. Raises KeyError, ValueError."""
     if not row["tests"]:
         raise ValueError(f"problem {row['id']!r} has no tests")
     if row.get("language") == "rust":

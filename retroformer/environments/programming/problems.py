@@ -1,4 +1,4 @@
-"""Programming problems with hidden tests, and which of them may be trained on."""
+"""Programming problems with hidden tests, and the licences that decide which may be used for training."""
 
 import re
 from typing import Literal
@@ -12,30 +12,30 @@ Language = Literal["python", "rust"]
 
 
 class Problem(Record):
-    """One function to write."""
+    """Problem with one function to write."""
 
     id: str
     language: Language
     prompt: str
-    """What the actor is given: signature and description, as the beginning of a program."""
+    """Signature and description shown to the actor, as the beginning of a program."""
     entry_point: str
-    """The function's name."""
+    """Name of the function."""
     tests: tuple[str, ...]
-    """Hidden: never shown to an actor or a reflector."""
+    """Hidden tests: never shown to an actor or a reflector."""
     preamble: str = ""
-    """Python that precedes the tests: imports, and helpers that the prompt gives."""
+    """Python code before the tests: imports, and helpers that the prompt gives."""
     solution: str | None = None
-    """A whole program that passes, where the data have one."""
+    """Whole program that passes, if the data have one."""
 
     def program(self, answer: str) -> str:
-        """The whole program that an answer stands for: the function, or only what continues the prompt."""
+        """Return the whole program for an answer, which is the function or only a continuation of the prompt."""
         if self.language == "rust":
             whole = re.search(rf"\bfn\s+{re.escape(self.entry_point)}\b", answer)
             return completed(answer if whole else self.prompt + answer)
-        # What the prompt imports and defines stays available; a function of the same name replaces the prompt's.
+        # The prompt's imports and definitions stay available; a function of the same name replaces the prompt's.
         if self.entry_point not in functions(answer):
             return self.prompt + answer
-        # A prompt that is a bare signature is no program by itself.
+        # A prompt that is a bare signature is not a program.
         start = self.prompt if parsed(self.prompt) else f"{self.prompt.rstrip()}\n    ..."
         return f"{start}\n\n{answer}\n" if parsed(start) else answer
 
@@ -46,14 +46,14 @@ class ProblemSet(Record):
     name: str
     licence: str
     may_train: bool
-    """False where the licence forbids it."""
+    """False if the licence forbids training."""
     problems: tuple[Problem, ...]
 
     def for_training(self) -> tuple[Problem, ...]:
-        """The problems, to train on.
+        """Return the problems for training.
 
         Raises:
-            ConfigError: their licence forbids it.
+            ConfigError: their licence forbids training.
         """
         if not self.may_train:
             raise ConfigError(

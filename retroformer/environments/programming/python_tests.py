@@ -1,4 +1,4 @@
-"""Python tests as text: which are tests at all, what they need, and how they keep the value they are about."""
+"""Python tests as text: which statements are tests, which names they need, and how they store the checked value."""
 
 import ast
 import builtins
@@ -13,17 +13,17 @@ _BUILTINS = frozenset(dir(builtins))
 
 
 def assertions(text: str, entry_point: str) -> tuple[str, ...]:
-    """The tests in what a model wrote: assert statements that parse and call the function, each once, in order.
+    """Return the tests in a model's text: assert statements that parse and call the function, each once, in order.
 
-    Text around them is passed over. Reflexion (section 4.3) filters by the syntax tree as well; that the function must
-    be called is ours, since `assert True` tells nothing about it.
+    Other text is skipped. Reflexion (section 4.3) also filters by the syntax tree; requiring a call of the function is
+    our addition, since `assert True` tests nothing.
     """
-    found = (_text_of(statement) for statement in _statements(text) if entry_point in called(statement))
-    return tuple(dict.fromkeys(text for text in found if text is not None))
+    tests = (_text_of(statement) for statement in _statements(text) if entry_point in called(statement))
+    return tuple(dict.fromkeys(text for text in tests if text is not None))
 
 
 def _text_of(node: ast.AST) -> str | None:
-    """The code of a syntax tree; None where it is nested too deep, or has too large a number, to be written as text."""
+    """Return the code of a syntax tree; None if its nesting is too deep, or a number too large, to write as text."""
     try:
         return ast.unparse(node)
     except (RecursionError, ValueError):
@@ -37,7 +37,7 @@ def _statements(text: str) -> Iterator[ast.Assert]:
         return
     lines = text.splitlines()
     for start, line in enumerate(lines):
-        # An assertion in the middle of prose may go on for several lines: the shortest run that parses is it.
+        # An assertion in the middle of prose may span several lines: take the shortest run that parses.
         begins = line.find("assert ")
         if begins < 0:
             continue
@@ -49,7 +49,7 @@ def _statements(text: str) -> Iterator[ast.Assert]:
 
 
 def keeping_value(test: str) -> str:
-    """The same test, which keeps what its assertion compares under SEEN, so that a failure can show it.
+    """Return the same test, changed to store the compared value under SEEN, so that a failure can show it.
 
     Only a single assert statement is changed; a comparison with more than two sides is not.
     """
@@ -76,10 +76,10 @@ def _seen() -> ast.Name:
 
 
 def prepared(index: int, test: str, entry_point: str) -> dict[str, Any]:
-    """A test as the examiner wants it, with the names that it uses and does not define.
+    """Return a test in the examiner's format, with the names that it uses and does not define.
 
-    names: what the preamble gives, and else functions of the solution, even where they are called like a built-in one.
-    modules: of the standard library, where the test relies on the solution to import them.
+    names: names from the preamble, else functions of the solution, even if named like a built-in.
+    modules: standard library modules that the test relies on the solution to import.
     """
     code = keeping_value(test)
     tree = parsed(code) or ast.Module([], [])

@@ -1,4 +1,7 @@
-"""Judging Rust: one program compiled from the judged code, run once for each test; see `rust_source.py`."""
+"""Judge of Rust: one program compiled from the judged code, run once for each test; see `rust_source.py`.
+
+Finds the compiler on PATH or where rustup installs it, and the folders of the toolchain that the jail shows.
+"""
 
 import re
 import shutil
@@ -21,10 +24,10 @@ from retroformer.errors import MissingInput
 _OVERHEAD_SECONDS = 30.0
 _SHOWN = 500
 _TRIES = 4
-"""So many tests are tried one by one for each that is kept."""
+"""Number of tests tried one by one for each that is kept."""
 _SEARCH_SECONDS = 300.0
-"""For trying them: hundreds of ordinary tests compile in this time, a few that were made to compile slowly do not."""
-# The linker that Rust brings along looks for itself in /proc, which a jail does not have.
+"""Time limit for trying them: enough for hundreds of ordinary tests, but not for a few made to compile slowly."""
+# Rust's bundled linker looks for itself in /proc, which a jail does not have.
 _FLAGS = ("--edition", "2021", "--error-format", "short", "-C", "debuginfo=0", "-C", "link-arg=-fuse-ld=bfd")
 
 
@@ -35,7 +38,7 @@ class _Toolchain(NamedTuple):
 
 
 class _Ran(NamedTuple):
-    """How a program ended and what it told."""
+    """Result of a run of a program."""
 
     code: int
     seconds: float
@@ -49,22 +52,27 @@ class _Ran(NamedTuple):
         return self.code == 0 and not self.late and not self.much
 
     @property
-    def told(self) -> str:
+    def printed(self) -> str:
         return self.answer.decode(errors="replace")
 
 
 class _Broken(Exception):
-    """The jail failed, not what ran in it."""
+    """Error: the jail failed, not the code in it."""
+
+
+def rust_compiler() -> str | None:
+    """Return the path of the Rust compiler, or None if there is none."""
+    return shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))
 
 
 @cache
 def _toolchain() -> _Toolchain:
-    found = shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))
-    if found is None or shutil.which("cc") is None:
+    compiler = rust_compiler()
+    if compiler is None or shutil.which("cc") is None:
         raise MissingInput("Rust problems need a Rust compiler and a linker: install rustc and gcc, or take Python.")
-    report = subprocess.run([found, "--print", "sysroot"], capture_output=True, text=True, check=False)
+    report = subprocess.run([compiler, "--print", "sysroot"], capture_output=True, text=True, check=False)
     if report.returncode != 0:
-        raise MissingInput(f"{found} does not work ({report.stderr.strip()}): install a Rust toolchain.")
+        raise MissingInput(f"{compiler} does not work ({report.stderr.strip()}): install a Rust toolchain.")
     root = Path(report.stdout.strip())
     return _Toolchain(str(root / "bin" / "rustc"), str(root / "lib"), (str(root), "/usr", "/bin", "/etc/alternatives"))
 
@@ -72,7 +80,7 @@ def _toolchain() -> _Toolchain:
 def checked(
     problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool
 ) -> tuple[CheckedTest, ...]:
-    """What each test comes to: all of them, or those up to the first that does not pass if they are hidden."""
+    """Return the result of each test; with hidden tests only up to the first that does not pass."""
     name = problem.entry_point
     try:
         parsed = tuple(rust_source.parse_check(test, name) if hidden else _own(test, name) for test in tests)
@@ -85,8 +93,8 @@ def checked(
     if not ran[0].good:
         return (CheckedTest(test=tests[0], verdict=Verdict.CRASH, output=f"does not compile: {_errors(ran[0])}"),)
     results = []
-    for test, value, one in zip(tests, expected, ran[1:], strict=False):
-        verdict, output = _judged(one, value, limits)
+    for test, value, result in zip(tests, expected, ran[1:], strict=False):
+        verdict, output = _judged(result, value, limits)
         results.append(CheckedTest(test=test, verdict=verdict, output=printable(output[:_SHOWN])))
         if hidden and verdict != Verdict.PASSED:
             break
@@ -94,9 +102,9 @@ def checked(
 
 
 def compiling_tests(problem: Problem, tests: tuple[str, ...], most: int | None = None) -> tuple[str, ...]:
-    """Those tests that call the function and compile against the prompt's signature (Reflexion, section 4.3).
+    """Return the tests that call the function and compile against the prompt's signature (Reflexion, section 4.3).
 
-    most: no more than these are kept; compiling takes long, so the search ends there.
+    most: maximum number kept; compiling takes long, so the search ends there.
 
     Raises:
         MissingInput: there is no Rust compiler.
@@ -129,7 +137,7 @@ def _compile(problem: Problem, tests: tuple[str, ...]) -> bool:
 
 
 def _own(test: str, name: str) -> RustTest:
-    """A test of the agent's own: it may look at a part of what the function returns. Raises ValueError."""
+    """Return a test of the agent's own, which may check a part of the function's result. Raises ValueError."""
     parsed = rust_source.parse_test(test)
     if not rust_source.calls(parsed.call, name):
         parsed = RustTest(parsed.value, parsed.call)
@@ -140,11 +148,11 @@ def _own(test: str, name: str) -> RustTest:
 
 @lru_cache(maxsize=4096)
 def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple[str, ...]:
-    """The expected values as text. They are computed where the judged code never is.
+    """Return the expected values as text, computed where the judged code never runs.
 
     Raises:
         ValueError: there are none.
-        _Broken: the jail broke down.
+        _Broken: the jail failed.
     """
     if not tests:
         return ()
@@ -154,14 +162,14 @@ def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple
         ran = _run(rust_source.expecting(values, comparable=True), [[]], DEFAULT, True)
     if not ran[0].good:
         raise ValueError(f"the test does not compile: {_errors(ran[0])}")
-    told = tuple(ran[1].told.split("\n"))
-    if not ran[1].good or len(told) != len(tests):
+    values_as_text = tuple(ran[1].printed.split("\n"))
+    if not ran[1].good or len(values_as_text) != len(tests):
         raise ValueError("the test has no value")
-    return told
+    return values_as_text
 
 
 def _run(source: str, calls: list[list[str]], limits: Limits, stop: bool, *flags: str) -> list[_Ran]:
-    """Compile, and if that worked run once for each list of arguments. Raises _Broken."""
+    """Compile, and on success run once for each list of arguments. Raises _Broken."""
     tools = _toolchain()
     output, path = f"{BUILD}/program", f"{BUILD}/program.rs"
     compiler = [tools.compiler, *_FLAGS, *flags, "-o", output, path]
@@ -200,16 +208,16 @@ def _judged(ran: _Ran, expected: str, limits: Limits) -> tuple[Verdict, str]:
         return Verdict.CRASH, "the program told far too much"
     if ran.code != 0:
         return Verdict.CRASH, _errors(ran)
-    if ran.told == expected:
+    if ran.printed == expected:
         return Verdict.PASSED, ""
     if not ran.answer:
         return Verdict.CRASH, "the program ended itself with exit status 0 before it answered"
-    return Verdict.WRONG, ran.told
+    return Verdict.WRONG, ran.printed
 
 
 def _errors(ran: _Ran) -> str:
-    """The first lines of what went wrong, without where the judge put the program."""
+    """Return the first lines of the error output, without the judge's path of the program."""
     text = re.sub(rf"{BUILD}/program\.rs:\d+:\d+:?", "", ran.errors.decode(errors="replace"))
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("note: ")]
-    said = printable("\n".join(lines[:3]))[:_SHOWN]
-    return said or ("it took too long" if ran.late else f"it ended with status {ran.code} and said nothing")
+    message = printable("\n".join(lines[:3]))[:_SHOWN]
+    return message or ("it took too long" if ran.late else f"it ended with status {ran.code} and said nothing")

@@ -1,9 +1,9 @@
-"""Rust tests as text, and the programs that are made of them.
+"""Rust tests as text, and the programs generated from them.
 
 A test is `assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`. Two programs are
-built: one has the judged code and the calls, and tells what came out; the other has the expected values alone. The
-judged code never meets the expected values, neither as values nor as text that it could include when it is compiled,
-so nothing it does, be it exiting, panicking or implementing `PartialEq` its own way, makes an answer right.
+generated: one has the judged code and the calls, and prints the results; the other has only the expected values. The
+judged code never has access to the expected values, neither as values nor as text that it could include at compile
+time, so exiting, panicking or a custom `PartialEq` cannot make an answer right.
 """
 
 import re
@@ -21,20 +21,20 @@ _OPERATORS = re.compile(r"<<=|>>=|[=!<>]=|=>|&&|\|\|")
 _ASSERTION = re.compile(r"\bassert(?:_eq)?!\s*\(")
 _WHOLE_ASSERTION = re.compile(r"\s*assert(_eq)?!\s*\(")
 _UNCLOSED = 50
-"""So many assertions without an end may be passed over in a text; each is searched to the text's end."""
+"""Maximum number of unterminated assertions skipped in a text; each is searched to the end of the text."""
 FORMS = "`assert_eq!(CALL, VALUE);`, `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`"
 
 
 class RustTest(NamedTuple):
-    """What is called, and what is expected of it."""
+    """Call in a test, and its expected value."""
 
     call: str
     value: str
 
 
 def split_tests(text: str) -> tuple[str, ...]:
-    """The assertions in what a model wrote, or in a test program's `main`, each once, in order."""
-    found: dict[str, None] = {}
+    """Return the assertions in a model's text, or in a test program's `main`, each once, in order."""
+    assertions: dict[str, None] = {}
     at = unclosed = 0
     while unclosed <= _UNCLOSED and (match := _ASSERTION.search(text, at)):
         end = _closing(text, match.end() - 1)
@@ -42,13 +42,13 @@ def split_tests(text: str) -> tuple[str, ...]:
             unclosed += 1
             at = match.end()
         else:
-            found[text[match.start() : end + 1] + ";"] = None
+            assertions[text[match.start() : end + 1] + ";"] = None
             at = end
-    return tuple(found)
+    return tuple(assertions)
 
 
 def parse_test(test: str) -> RustTest:
-    """The two sides of one assertion. Raises ValueError where it is none."""
+    """Return the two sides of one assertion. Raises ValueError if the text is not an assertion."""
     match = _WHOLE_ASSERTION.match(test)
     end = _closing(test, match.end() - 1) if match else None
     if match is None or end is None or test[end + 1 :].strip() not in ("", ";"):
@@ -68,10 +68,10 @@ def parse_test(test: str) -> RustTest:
 
 
 def parse_check(test: str, entry_point: str) -> RustTest:
-    """The call and the expected value of a check that decides about a program; the call may be on either side.
+    """Return the call and the expected value of a check that decides on a program; the call may be on either side.
 
     Raises:
-        ValueError: it is of another form, in which the judged code might have a say in what is expected.
+        ValueError: it has another form, in which the judged code might influence the expected value.
     """
     sides = parse_test(test)
     if not is_call(sides.call, entry_point):
@@ -82,8 +82,8 @@ def parse_check(test: str, entry_point: str) -> RustTest:
 
 
 def _operators(text: str) -> list[tuple[str, int]]:
-    """Comparisons and the like outside of all brackets, with their places."""
-    found = []
+    """Return comparison and similar operators outside all brackets, with their positions."""
+    operators = []
     at = 0
     while at < len(text):
         after = _skip(text, at)
@@ -92,15 +92,15 @@ def _operators(text: str) -> list[tuple[str, int]]:
         elif text[at] in _CLOSING:
             at = (_closing(text, at) or len(text)) + 1
         elif match := _OPERATORS.match(text, at):
-            found.append((match[0], at))
+            operators.append((match[0], at))
             at = match.end()
         else:
             at += 1
-    return found
+    return operators
 
 
 def _skip(text: str, at: int) -> int:
-    """Where the string, character or comment that begins at `at` ends; `at` itself if none does."""
+    """Return the end of the string, character or comment that begins at `at`; `at` itself if none does."""
     if text[at] not in "rb\"'/":
         return at
     if raw := _RAW.match(text, at):
@@ -116,7 +116,7 @@ def _skip(text: str, at: int) -> int:
 
 
 _open: dict[str, int] = {}
-"""Where a string without an end begins in a text. Each later quote is escaped inside it, so it has no end either."""
+"""Start of an unterminated string per text. Each later quote is escaped inside it, so it has no end either."""
 
 
 def _endless(text: str) -> int:
@@ -126,7 +126,7 @@ def _endless(text: str) -> int:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Where the bracket that opens at `start` closes."""
+    """Return the position of the bracket that closes the one at `start`."""
     expected: list[str] = []
     at = start
     while at < len(text):
@@ -146,7 +146,7 @@ def _closing(text: str, start: int) -> int | None:
 
 
 def _arguments(text: str) -> list[str]:
-    """Split at the commas outside of all brackets."""
+    """Split at the commas outside all brackets."""
     parts, start, at = [], 0, 0
     while at < len(text):
         after = _skip(text, at)
@@ -163,7 +163,7 @@ def _arguments(text: str) -> list[str]:
 
 
 def completed(program: str) -> str:
-    """With the brackets closed that are open at its end: some completions stop before the last one."""
+    """Return the program with its open brackets closed: some completions stop before the last one."""
     closing: list[str] = []
     at = 0
     while at < len(program):
@@ -180,7 +180,7 @@ def completed(program: str) -> str:
 
 
 def result_type(signature: str, entry_point: str) -> str:
-    """What the function returns, as the prompt declares it; `()` where it says nothing. Raises ValueError."""
+    """Return the function's type as the prompt declares it; `()` if it declares none. Raises ValueError."""
     match = re.search(rf"\bfn\s+{re.escape(entry_point)}\b[^(]*", signature)
     end = _closing(signature, match.end()) if match else None
     if end is None:
@@ -245,7 +245,7 @@ _QUIET = "#![allow(warnings)]\n"
 
 
 def answering(program: str, entry_point: str, calls: list[str], kind: str) -> str:
-    """A program that, called with a number, tells what the call of that number gives, as a value of `kind`."""
+    """Return a program that, given an index as argument, prints the result of that call as a value of `kind`."""
     arms = "\n".join(
         f"            {index} => {{ let value: {type_of(call, entry_point, kind)} = {call}; "
         "crate::shown_value::tell(crate::shown_value::Shown::shown(&value)) }"
@@ -268,7 +268,7 @@ fn main() {{ solution::answer(std::env::args().nth(1).unwrap().parse().unwrap())
 
 
 def expecting(values: list[tuple[str, str]], comparable: bool = False) -> str:
-    """A program that tells all expected values, given with their types, a line each.
+    """Return a program that prints all expected values, given with their types, one per line.
 
     comparable: a value may be of any type that compares with its type, as a literal does with a String.
     """
@@ -290,16 +290,16 @@ fn main() {{
 
 
 def calls(call: str, entry_point: str) -> bool:
-    """Whether the function is called in it: a test that does not call it tells nothing."""
+    """Return True if the text calls the function: a test that does not call it checks nothing."""
     return re.search(rf"\b(?:candidate|{re.escape(entry_point)})\s*\(", call) is not None
 
 
 def is_call(expression: str, entry_point: str) -> bool:
-    """Whether it is a call of the function and nothing else."""
+    """Return True if the text is only a call of the function."""
     match = re.match(rf"\s*(?:candidate|{re.escape(entry_point)})\s*\(", expression)
     return match is not None and _closing(expression, match.end() - 1) == len(expression.rstrip()) - 1
 
 
 def type_of(call: str, entry_point: str, kind: str) -> str:
-    """Of a call of the function itself as it is declared; of anything made of it, whatever it is."""
+    """Return the declared type for a direct call of the function; `_` (inferred) for any other expression."""
     return kind if is_call(call, entry_point) else "_"

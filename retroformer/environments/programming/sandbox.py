@@ -1,6 +1,6 @@
-"""Runs judged code where it can reach nothing: no network, no other process, no file of the host but libraries.
+"""Sandbox that runs judged code without access to the network, other processes or files of the host except libraries.
 
-Needs Linux 5.12 or newer on x86-64 or ARM64, and user namespaces; where something is missing it refuses and says what.
+Needs Linux 5.12 or newer on x86-64 or ARM64, and user namespaces; if something is missing, it refuses and names it.
 """
 
 import atexit
@@ -38,14 +38,14 @@ _LEAVE_SECONDS = 120.0
 Report = tuple[Any, ...]
 
 
-class Outcome(NamedTuple):
-    """What came out of a jail: its reports in order, and why it was ended if it was."""
+class JailOutcome(NamedTuple):
+    """Outcome of a jail: its reports in order, and why it was stopped, if it was."""
 
     reports: list[Report]
     late: bool
-    """It took too long."""
+    """True if it took too long."""
     exhausted: bool = False
-    """All of it together used more memory than it may."""
+    """True if its processes together exceeded the memory limit."""
 
     @property
     def complete(self) -> bool:
@@ -53,19 +53,19 @@ class Outcome(NamedTuple):
 
     @property
     def last_words(self) -> str:
-        """Why it is not complete, as far as the jail could say."""
+        """Reason why it is incomplete, as far as the jail could report."""
         word, *rest = self.reports[-1] if self.reports else ("silent",)
         return str(rest[0]) if word in ("failed", "unconfined") and rest else "it fell silent"
 
 
-def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, ...] = ()) -> Outcome:
-    """Do a job in a new jail; when this returns, nothing that was started in it exists any more.
+def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, ...] = ()) -> JailOutcome:
+    """Run a job in a new jail; on return, no process started in it exists any more.
 
-    seconds: by the clock, for all of it. tools: folders of the host that its programs need, shown read-only.
+    seconds: wall-clock limit for the whole job. tools: folders of the host that its programs need, shown read-only.
 
     Raises:
         ServiceError: this machine offers no isolation; the message says what is missing.
-        EnvironmentFailure: the jail broke down.
+        EnvironmentFailure: the jail failed.
     """
     if sys.platform != "linux" or not supported():
         raise ServiceError("Candidate code runs only on Linux on x86-64 or ARM64, where it can be isolated.")
@@ -73,7 +73,7 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
     try:
         outcome, word, value = _attempt(setting, wire.encode(job), seconds)
     except (OSError, EOFError):
-        # The nursery was killed, for instance where memory is short on the machine: once more, with another.
+        # The nursery was killed, for instance because memory was short: retry once with a new one.
         _nursery.close()
         try:
             outcome, word, value = _attempt(setting, wire.encode(job), seconds)
@@ -88,8 +88,8 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
     return outcome._replace(exhausted=value != 0)
 
 
-def _attempt(setting: bytes, job: bytes, seconds: float) -> tuple[Outcome, str, object]:
-    """One job, with the keeper's last word. Raises OSError and EOFError where the nursery or the keeper is gone."""
+def _attempt(setting: bytes, job: bytes, seconds: float) -> tuple[JailOutcome, str, object]:
+    """Run one job; return also the keeper's last message. Raises OSError, EOFError if the nursery or keeper is gone."""
     line, keeper_line = socket.socketpair()
     results, examiner_results = socket.socketpair()
     with line, results:
@@ -97,7 +97,7 @@ def _attempt(setting: bytes, job: bytes, seconds: float) -> tuple[Outcome, str, 
             files = [file.fileno(), examiner_results.fileno(), keeper_line.fileno()]
             socket.send_fds(_nursery.control(), [setting], files)
         outcome = _collect(results, seconds)
-        # Hanging up ends the jail, if it still runs.
+        # Hanging up ends the jail if it still runs.
         line.shutdown(socket.SHUT_WR)
         line.settimeout(_LEAVE_SECONDS)
         word, value = wire.receive(line, _REPORT_BYTES)
@@ -105,12 +105,12 @@ def _attempt(setting: bytes, job: bytes, seconds: float) -> tuple[Outcome, str, 
 
 
 def require(limits: Limits = DEFAULT) -> None:
-    """Build an empty jail, so that a machine without isolation is told before any work. Raises like `run`."""
+    """Build an empty jail, so that a machine without isolation fails before any work. Raises like `run`."""
     run({"kind": "commands", "steps": []}, limits, _FIRST_START_SECONDS)
 
 
 def _setting(limits: Limits, tools: tuple[str, ...]) -> dict[str, Any]:
-    # A virtual environment has no standard library of its own: what counts is where the interpreter was installed.
+    # A virtual environment has no standard library of its own: use the place where the interpreter was installed.
     standard = {sysconfig.get_path("stdlib"), *(str(Path(sys.base_prefix, name)) for name in ("lib", sys.platlibdir))}
     visible = [*_LIBRARIES, *tools, *sorted(standard)]
     shown: list[str] = []
@@ -127,7 +127,7 @@ def _setting(limits: Limits, tools: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _packages(standard: set[str]) -> list[str]:
-    """Installed packages: the project itself may be among them, and data sets with their hidden tests."""
+    """Return the folders of installed packages, which may contain this project and data with hidden tests."""
     roots = {Path(path) for path in standard} | {Path("/usr/lib/python3"), Path("/usr/local/lib/python3")}
     return sorted(str(root / name) for root in roots for name in _PACKAGES if (root / name).is_dir())
 
@@ -140,26 +140,26 @@ def _memory_file(data: bytes) -> Any:
     return file
 
 
-def _collect(results: socket.socket, seconds: float) -> Outcome:
+def _collect(results: socket.socket, seconds: float) -> JailOutcome:
     end = time.monotonic() + seconds
     received = bytearray()
     reports: list[Report] = []
     while True:
         ready, _, _ = select.select([results], [], [], max(0.0, end - time.monotonic()))
         if not ready:
-            return Outcome(reports, late=True)
+            return JailOutcome(reports, late=True)
         part = results.recv(1 << 16)
         received += part
         if not part or len(received) > _REPORT_BYTES:
-            return Outcome(reports, late=False)
+            return JailOutcome(reports, late=False)
         while report := _next(received):
             reports.append(report)
             if report[0] == "done":
-                return Outcome(reports, late=False)
+                return JailOutcome(reports, late=False)
 
 
 def _next(received: bytearray) -> Report | None:
-    """Takes one complete report from what was received."""
+    """Remove and return one complete report from the received bytes, if there is one."""
     length = int.from_bytes(received[:4], "big")
     if len(received) < 4 or len(received) < 4 + length:
         return None
@@ -172,7 +172,7 @@ def _next(received: bytearray) -> Report | None:
 
 
 class _Nursery:
-    """The process that forks jails, one for each process of ours, started when it is first needed."""
+    """Process that forks jails, one for each of our processes, started on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -205,7 +205,7 @@ class _Nursery:
         self._control, self._owner = ours, os.getpid()
 
     def close(self) -> None:
-        """End it; the next job starts another."""
+        """Stop it; the next job starts another."""
         with self._lock:
             if self._control is not None:
                 self._control.close()

@@ -1,4 +1,4 @@
-"""The problems that a section of the experiment page describes."""
+"""Tasksets of problems that a section of the experiment config describes."""
 
 from functools import cached_property
 from pathlib import Path
@@ -7,38 +7,40 @@ from retroformer.environments.programming.environment import ProgrammingEnvironm
 from retroformer.environments.programming.limits import Limits
 from retroformer.environments.programming.loading import load, problem_file
 from retroformer.environments.programming.problems import ProblemSet
-from retroformer.environments.sections import Programming
+from retroformer.environments.programming.section import Programming
 from retroformer.errors import MissingInput
 from retroformer.provenance import files_sha256
 from retroformer.records import Task
 
 
 class ProgrammingTaskset:
-    """Problems of one set."""
+    """Taskset of the problems of one set."""
 
-    def __init__(self, section: Programming) -> None:
-        self._section = section
+    def __init__(self, section: Programming, seed: int) -> None:
+        self._section, self._seed = section, seed
 
     def tasks(self) -> tuple[Task, ...]:
-        """All problems of the set, in its order. Raises MissingInput."""
+        """Return all problems of the set, in its order. Raises MissingInput."""
         split = self._section.split
-        return tuple(Task(id=one.id, environment="programming", split=split) for one in self.problem_set.problems)
+        return tuple(
+            Task(id=problem.id, environment="programming", split=split) for problem in self.problem_set.problems
+        )
 
     def fingerprint(self) -> str:
-        """The sha256 of the file of problems. Raises MissingInput."""
+        """Return the sha256 of the file of problems. Raises MissingInput."""
         path = problem_file(self._section.split, self._folder)
         return files_sha256({path.name: path})
 
     def environment(self) -> ProgrammingEnvironment:
-        """An environment that can play any problem of the set. Raises MissingInput."""
+        """Return an environment that can play any problem of the set. Raises MissingInput."""
         section = self._section
-        problems = {one.id: one for one in self.problem_set.problems}
+        problems = {problem.id: problem for problem in self.problem_set.problems}
         limits = Limits(cpu_seconds=section.cpu_seconds, wall_seconds=section.wall_seconds)
-        return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, limits)
+        return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, limits, self._seed)
 
     @cached_property
     def problem_set(self) -> ProblemSet:
-        """What the data say. Raises MissingInput."""
+        """Problem set in the data. Raises MissingInput."""
         return load(self._section.split, self._folder)
 
     @property
@@ -49,5 +51,5 @@ class ProgrammingTaskset:
 
 
 def taskset(section: Programming, seed: int = 0) -> ProgrammingTaskset:
-    """The problems that a section describes; there is nothing to draw by `seed`."""
-    return ProgrammingTaskset(section)
+    """Return the problems that a section describes; `seed` decides which of the agent's own tests are kept."""
+    return ProgrammingTaskset(section, seed)

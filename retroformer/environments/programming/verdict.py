@@ -1,4 +1,4 @@
-"""What judging comes to: five different things, which nobody may confuse."""
+"""Verdicts of judging: five distinct results that must not be confused."""
 
 from enum import StrEnum
 
@@ -8,54 +8,54 @@ from retroformer.records import Record
 class Verdict(StrEnum):
     PASSED = "passed"
     WRONG = "wrong"
-    """The code answered, and an assertion does not hold."""
+    """Answer given, but an assertion does not hold."""
     CRASH = "crash"
-    """The code does not compile or load, raised an exception, or its process ended before it answered."""
+    """Failure to compile or load, an exception, or an end of the process before it answered."""
     TIMEOUT = "timeout"
     """No answer in time."""
     HARNESS = "harness"
-    """The test or the judge failed, not the code: it says nothing about the code, and is never a return of 0."""
+    """Failure of the test or the judge, not of the code: it says nothing about the code, and is never a return of 0."""
 
 
 def printable(text: str) -> str:
-    """What judged code said, without what no store, page or prompt could hold: control characters, half characters."""
-    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+    """Return the text with control characters and lone surrogates escaped, so stores, pages and prompts can hold it."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 class CheckedTest(Record):
-    """One test and what came of it."""
+    """Test with its result."""
 
     test: str
     verdict: Verdict
     output: str = ""
-    """What came out instead: the value, or the exception, or how the program ended."""
+    """Actual result: the value, the exception, or how the program ended."""
 
     @property
     def feedback(self) -> str:
-        """The test with its result, in one line, as an agent is shown it."""
-        said = {
+        """Test and its result in one line, as shown to an agent."""
+        result = {
             Verdict.PASSED: "passed",
             Verdict.WRONG: f"failed: came out as {self.output}",
             Verdict.CRASH: f"failed: {self.output}",
             Verdict.TIMEOUT: f"failed: {self.output}",
             Verdict.HARNESS: f"could not be run: {self.output}",
         }[self.verdict]
-        return f"{self.test}  # {' '.join(said.split())}"
+        return f"{self.test}  # {' '.join(result.split())}"
 
 
-class Judgement(Record):
-    """All tests that were run, up to the first failure where they are the hidden ones."""
+class CheckedProgram(Record):
+    """Results of all tests that were run; hidden tests stop at the first failure."""
 
     checked: tuple[CheckedTest, ...]
     seconds: float
-    """By the clock, for all of it."""
+    """Wall-clock seconds for all tests."""
 
     @property
     def verdict(self) -> Verdict:
-        """PASSED if every test passed, and at least one was run; else what the first other one came to."""
+        """PASSED if at least one test was run and all passed; else the verdict of the first that did not pass."""
         if not self.checked:
             return Verdict.HARNESS
-        return next((one.verdict for one in self.checked if one.verdict != Verdict.PASSED), Verdict.PASSED)
+        return next((test.verdict for test in self.checked if test.verdict != Verdict.PASSED), Verdict.PASSED)
 
     @property
     def passed(self) -> bool:

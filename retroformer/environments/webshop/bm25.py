@@ -1,11 +1,11 @@
-"""Search with Lucene's BM25, to the last bit of its scores, over an index in a SQLite database.
+"""Search with Lucene's BM25, exact to the last bit of its scores, over an index in a SQLite database.
 
     posting(word, part, data)   for each word and each part of the documents: pairs of document and count, uint32
-    length(code)                of all documents in order, each as the byte that Lucene keeps of it
-    place(data)                 of all documents in order: their place when sorted by name, which decides ties; uint32
+    length(code)                length of each document, in document order, as the byte that Lucene stores
+    place(data)                 position of each document when sorted by name, which decides ties; uint32
 
-Scores are computed as Lucene 9 does it (BM25Similarity.java): every word's in float32, their sum in float64, rounded
-to float32 at the end. k1 and b are Anserini's. Of a query's different words the first 1,024 count; Lucene refuses more.
+Scores are computed as in Lucene 9 (BM25Similarity.java): each word's score in float32, their sum in float64, rounded to
+float32 at the end. k1 and b are Anserini's. Only the first 1,024 distinct words of a query count; Lucene refuses more.
 """
 
 import math
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float32]
 _K1, _B, _ONE = np.float32(0.9), np.float32(0.4), np.float32(1)
 _MOST_WORDS = 1024
 _PART = 100_000
-"""Documents whose postings are in memory at once."""
+"""Number of documents whose postings are in memory at once."""
 _TABLES = """
     CREATE TABLE posting(word TEXT, part INTEGER, data BLOB, PRIMARY KEY(word, part));
     CREATE TABLE length(code BLOB, average REAL, documents INTEGER);
@@ -34,7 +34,7 @@ _TABLES = """
 
 
 class IndexWriter:
-    """Documents are added in order and numbered from 0."""
+    """Writer of an index; documents are added in order and numbered from 0."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -45,7 +45,7 @@ class IndexWriter:
         database.executescript(_TABLES)
 
     def add(self, name: str, contents: str) -> None:
-        """One document. Names decide the order of equal scores."""
+        """Add a document. Names decide the order of equal scores."""
         counts = Counter(words(contents))
         for word, count in counts.items():
             self._postings.setdefault(word, array("I")).extend((len(self._names), count))
@@ -57,7 +57,7 @@ class IndexWriter:
             self._flush()
 
     def finish(self) -> None:
-        """Write what is still in memory."""
+        """Write the postings that are still in memory."""
         self._flush()
         order = sorted(range(len(self._names)), key=self._names.__getitem__)
         places = np.empty(len(order), dtype=np.uint32)
@@ -73,7 +73,7 @@ class IndexWriter:
 
 
 class Index:
-    """The documents of a database, ready to be searched."""
+    """Searchable index of the documents of a database."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -82,7 +82,7 @@ class Index:
         self._places = np.frombuffer(database.execute("SELECT data FROM place").fetchone()[0], dtype=np.uint32)
 
     def search(self, query: str, count: int = 50) -> list[int]:
-        """The best documents, best first, equal ones by name; only those that have a word of the query."""
+        """Return the best documents, best first, ties by name; only those that contain a word of the query."""
         totals = np.zeros(len(self._norms))
         for word, times in islice(Counter(words(query)).items(), _MOST_WORDS):
             documents, frequencies = self._postings(word)
@@ -98,33 +98,33 @@ class Index:
         return pairs[:, 0], pairs[:, 1].astype(np.float32)
 
     def _rarity(self, documents: int) -> np.float32:
-        """Lucene's idf, which is never negative."""
+        """Return Lucene's idf, which is never negative."""
         return np.float32(math.log(1 + (self._documents - documents + 0.5) / (documents + 0.5)))
 
     def _best(self, totals: npt.NDArray[np.float64], count: int) -> list[int]:
-        found = np.flatnonzero(totals)
-        scores = totals[found].astype(np.float32)
-        if len(found) > count:
+        matching = np.flatnonzero(totals)
+        scores = totals[matching].astype(np.float32)
+        if len(matching) > count:
             kept = scores >= np.partition(scores, -count)[-count]
-            found, scores = found[kept], scores[kept]
-        order = np.lexsort((self._places[found], -scores))[:count]
-        return [int(document) for document in found[order]]
+            matching, scores = matching[kept], scores[kept]
+        order = np.lexsort((self._places[matching], -scores))[:count]
+        return [int(document) for document in matching[order]]
 
 
 def _norms(average: np.float32) -> Floats:
-    """For each code of a length, 1 / (k1 (1 - b + b length / average))."""
+    """Return 1 / (k1 (1 - b + b length / average)) for each length code."""
     lengths = np.array([length_of(code) for code in range(256)], dtype=np.float32)
     norms: Floats = _ONE / (_K1 * ((_ONE - _B) + _B * lengths / average))
     return norms
 
 
 def length_code(length: int) -> int:
-    """A length in one byte, as Lucene's SmallFloat has it: exact below 40, then with four significant bits."""
+    """Return a length in one byte, as Lucene's SmallFloat: exact below 40, then with four significant bits."""
     return length if length < _EXACT else _EXACT + _four_bits(length - _EXACT)
 
 
 def length_of(code: int) -> int:
-    """The length that a byte stands for: the largest that is not above the one that was written."""
+    """Return the length that a byte stands for, which is the original length rounded down."""
     return code if code < _EXACT else _EXACT + _from_four_bits(code - _EXACT)
 
 
@@ -139,4 +139,4 @@ def _from_four_bits(code: int) -> int:
 
 
 _EXACT = 255 - _four_bits(2**31 - 1)
-"""Lengths below it have a code of their own."""
+"""Number of lengths, from 0, that have their own code."""

@@ -1,4 +1,4 @@
-"""Colours as WebShop's reward knows them: an option that contains one of these names stands for that colour."""
+"""Colour names of WebShop's reward: an option that contains one of them counts as that colour."""
 
 _NAMES = """
     alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel
@@ -13,9 +13,9 @@ COLORS = tuple(_NAMES.split())
 
 
 def normalized(option: tuple[str, str] | str) -> tuple[str, str] | str:
-    """The first colour in an option's value, the option itself where there is none.
+    """Return the first colour in an option's value, or the option itself if there is none.
 
-    A pair of name and value stands for a colour only if one of the two is exactly that: WebShop asks with `in`, which
-    looks for parts of a text but for members of a tuple.
+    A pair of name and value is a colour only if one of the two equals it: WebShop tests with `in`, which finds
+    substrings in a string but whole members in a tuple.
     """
     return next((color for color in COLORS if color in option), option)

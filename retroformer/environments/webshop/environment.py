@@ -1,9 +1,9 @@
-"""Shopping for what an instruction asks for (WebShop, Yao et al. 2022), in one of three text formats."""
+"""Environment for shopping by instruction (WebShop, Yao et al. 2022), in one of three text formats."""
 
 from collections.abc import Mapping
 from typing import Literal
 
-from retroformer.environments.webshop.goals import Goal, Goals
+from retroformer.environments.webshop.goals import Goals, ShoppingGoal
 from retroformer.environments.webshop.react_site import ReactSite
 from retroformer.environments.webshop.reward import Reward, reward, type_match
 from retroformer.environments.webshop.shop import Shop
@@ -17,7 +17,7 @@ EPISODE_OVER = "The episode is over."
 
 
 class WebshopEnvironment:
-    """One goal after another in the same shop."""
+    """Episodes with one goal each, in the same shop."""
 
     def __init__(self, shop: Shop, goals: Goals, text: TextFormat, max_steps: int) -> None:
         self._shop, self._goals = shop, goals
@@ -27,7 +27,7 @@ class WebshopEnvironment:
         self._steps = 0
 
     def reset(self, task: Task) -> Transition:
-        """Open the search page with this goal's instruction. The task's id is the goal's place, goal_idx.
+        """Open the search page with this goal's instruction. The task's id is the goal's index, goal_idx.
 
         Raises:
             UnknownTask: the data have no such goal.
@@ -46,10 +46,10 @@ class WebshopEnvironment:
         return self._last
 
     def step(self, action: str) -> Transition:
-        """Do one action; every action costs a step, also a thought and what makes no sense.
+        """Execute one action; every action costs a step, including thoughts and invalid ones.
 
-        To buy terminates, with the reward of eq. 7, and is a success if that is 1. The last of `max_steps` actions
-        truncates where it does not terminate.
+        Buying terminates with the reward of eq. 7, and is a success if the reward is 1. Otherwise the last of
+        `max_steps` actions truncates.
         """
         if self._site is None:
             raise EnvironmentFailure("No goal was set yet: reset comes before the first step.")
@@ -70,11 +70,11 @@ class WebshopEnvironment:
         )
 
 
-def purchase(shop: Shop, goal: Goal, asin: str, options: Mapping[str, str]) -> Reward:
-    """What buying the product of an ASIN with these options is worth to who has this goal.
+def purchase(shop: Shop, goal: ShoppingGoal, asin: str, options: Mapping[str, str]) -> Reward:
+    """Return the reward of buying the product of an ASIN with these options, given this goal.
 
     Raises:
-        EnvironmentFailure: one of the two products is not in the shop.
+        EnvironmentFailure: the bought or the wanted product is not in the shop.
     """
     bought, wanted = shop.product(asin), shop.product(goal.asin)
     if bought is None or wanted is None:

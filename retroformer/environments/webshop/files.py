@@ -1,14 +1,14 @@
-"""WebShop's files in a folder, each also as `.xz` and in UTF-8; the first that is there is read.
+"""WebShop's files in a folder, each also as `.xz` and in UTF-8; of several matching files the first is read.
 
-    items_shuffle*.json or products*_full.jsonl   the products: a JSON array, or an object a line
+    items_shuffle*.json or products*_full.jsonl   products: a JSON array, or one object a line
     items_ins_v2*.json                            {asin: {"attributes": [...], "instruction": ..., ...}}
     items_human_ins*.json                         {asin: [{"instruction": ..., ...}, ...]}; optional
-    goals_KIND*.jsonl                             goals in their order, KIND is synthetic or human; optional
+    goals_KIND*.jsonl                             goals in order, KIND is synthetic or human; optional
     product_prices*.json                          {asin: price}; optional
     title_nouns*.json                             {asin: [nouns of its title, ...]}; optional
 
-The two optional files of goals and prices hold what WebShop draws at random each time it starts; without them it is
-drawn from a fixed seed. Arrays and objects are read entry by entry: the file of 1.18 million products has 5 GB.
+The optional files of goals and prices hold what WebShop draws at random at each start; without them it is drawn from a
+fixed seed. Arrays and objects are read entry by entry: the file of 1.18 million products has 5 GB.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from retroformer.bounded_file import GIB, MIB, opened, sha256, size
-from retroformer.bounded_json import json_fault, json_rows
 from retroformer.errors import MissingInput
+from retroformer.files.bounded_file import GIB, MIB, opened, sha256, size
+from retroformer.files.bounded_json import json_fault, json_rows
 
 PRODUCTS = ("items_shuffle*.json", "products*_full.jsonl")
 ATTRIBUTES = ("items_ins_v2*.json",)
@@ -31,27 +31,27 @@ TITLE_NOUNS = ("title_nouns*.json",)
 _CHUNK = 1 << 20
 _SMALL = 64 << 20
 _ENTRY_BYTES = 16 * MIB
-"""Of one product. The longest of the thousand-product shop has 34 kB."""
+"""Maximum size of one product. The longest of the thousand-product shop has 34 kB."""
 _ROWS_BYTES = 64 * GIB
-"""Of a file that is read row by row. The file of 1.18 million products has 5 GB."""
+"""Maximum size of a file read row by row. The file of 1.18 million products has 5 GB."""
 _ITEMS_BYTES = GIB
-"""Of an object, some of which are held in memory. The nouns of 1.18 million titles would have 170 MB."""
+"""Maximum size of an object; some are held in memory. The nouns of 1.18 million titles would have 170 MB."""
 _JSON = json.JSONDecoder()
 
 
 def goals_of(kind: str) -> tuple[str, ...]:
-    """The names of a file with goals of this kind."""
+    """Return the file name patterns of goals of this kind."""
     return (f"goals_{kind}*.jsonl",)
 
 
 def find(folder: Path, patterns: tuple[str, ...]) -> Path | None:
-    """The file that has one of these names, or with `.xz`; the first in alphabetical order where several have."""
-    found = [path for pattern in patterns for end in ("", ".xz") for path in sorted(folder.glob(pattern + end))]
-    return found[0] if found else None
+    """Return the first file that matches a pattern, with or without `.xz`: by pattern, then alphabetically."""
+    matches = [path for pattern in patterns for end in ("", ".xz") for path in sorted(folder.glob(pattern + end))]
+    return matches[0] if matches else None
 
 
 def require(folder: Path, patterns: tuple[str, ...]) -> Path:
-    """As `find`. Raises MissingInput where there is none."""
+    """Return the file as `find` does. Raises MissingInput if there is none."""
     path = find(folder, patterns)
     if path is None:
         raise MissingInput(
@@ -62,20 +62,20 @@ def require(folder: Path, patterns: tuple[str, ...]) -> Path:
 
 
 def fingerprint(paths: list[Path]) -> str:
-    """Changes whenever one of these files does: by content up to 64 MiB, by size and time of change above."""
+    """Return a hash that changes with any of these files: by content up to 64 MiB, above by size and mtime."""
     digest = hashlib.sha256()
     for path in paths:
-        known = path.stat()
-        large = f"{known.st_size} {known.st_mtime_ns}".encode()
+        status = path.stat()
+        large = f"{status.st_size} {status.st_mtime_ns}".encode()
         digest.update(path.name.encode() + b"\0")
-        digest.update(large if known.st_size > _SMALL else sha256(path).digest())
+        digest.update(large if status.st_size > _SMALL else sha256(path).digest())
     return digest.hexdigest()[:16]
 
 
 def rows(path: Path) -> Iterator[Any]:
-    """The objects of an array or of JSON lines. Raises MissingInput where the file is damaged or of another shape."""
+    """Yield the objects of an array or of JSON lines. Raises MissingInput if the file is damaged or differs."""
     if path.name.removesuffix(".xz").endswith(".jsonl"):
-        wanted = "environment.data wants WebShop's own files"
+        wanted = "environment.data must name a folder with WebShop's own files"
         yield from json_rows(path, lambda row: row, wanted, line_bytes=_ENTRY_BYTES, most_bytes=_ROWS_BYTES)
         return
     with _reading(path, _ROWS_BYTES) as text:
@@ -83,7 +83,7 @@ def rows(path: Path) -> Iterator[Any]:
 
 
 def items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Keys and values of an object. Raises MissingInput where the file is damaged or of another shape."""
+    """Yield keys and values of an object. Raises MissingInput if the file is damaged or of another shape."""
     with _reading(path, _ITEMS_BYTES) as text:
         yield from _entries(text, "{")
 
@@ -98,7 +98,7 @@ def _reading(path: Path, most_bytes: int) -> Iterator[IO[str]]:
 
 
 def _entries(text: IO[str], opening: str) -> Iterator[tuple[str, Any]]:
-    """The entries of the one array (with empty keys) or object in a stream, decoded as they arrive."""
+    """Yield the entries of the one array (with empty keys) or object in a stream, decoded as they arrive."""
     waiting, number = _Waiting(text), 0
     if waiting.next_sign() != opening:
         raise ValueError(f"it does not begin with {opening!r}")
@@ -116,13 +116,13 @@ def _entries(text: IO[str], opening: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Waiting:
-    """The part of a stream that is read and not yet decoded."""
+    """Text of a stream that is read and not yet decoded."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream, self._text, self._place = stream, "", 0
 
     def peek(self) -> str:
-        """The next character that is not blank, left where it is."""
+        """Return the next non-blank character without consuming it."""
         while True:
             while self._place < len(self._text) and self._text[self._place] in " \t\r\n":
                 self._place += 1
@@ -137,7 +137,7 @@ class _Waiting:
         return sign
 
     def value(self, number: int) -> Any:
-        """The next value. An incomplete one is tried again with twice the text, so that reading stays linear.
+        """Return the next value. An incomplete one is retried with twice the text, so that reading stays linear.
 
         Raises:
             ValueError: entry `number` is not JSON, too long or too deep.
@@ -162,7 +162,7 @@ class _Waiting:
                 wanted *= 2
 
     def _more(self, characters: int = _CHUNK) -> bool:
-        """Read on; False at the end of the stream."""
+        """Read more text; return False at the end of the stream."""
         read = self._stream.read(characters)
         self._text, self._place = self._text[self._place :] + read, 0
         return bool(read)

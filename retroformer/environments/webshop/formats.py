@@ -1,11 +1,11 @@
-"""A page in words, in the three formats that WebShop's experiments use.
+"""Text of a page, in the three formats of WebShop's experiments.
 
     text        all texts, with ` [SEP] ` between them (WebShop)
-    text_rich   one a line, with signs for what is a button and what was clicked (WebShop)
-    react       short, three products a page, the instruction on the first page alone (ReAct, Reflexion, Retroformer)
+    text_rich   one text a line, with marks for buttons and clicked options (WebShop)
+    react       short: three products a page, the instruction only on the first page (ReAct, Reflexion, Retroformer)
 
-What was clicked is looked up in the page's address, as WebShop does it: a value in quotes that is part of the address
-counts as clicked, so that an option whose value JSON has to escape never does in text_rich.
+As in WebShop, clicked options are looked up in the page's address: a value counts as clicked if it is part of the
+address in quotes, so in text_rich an option whose value JSON must escape never does.
 """
 
 from collections.abc import Container, Iterable
@@ -13,10 +13,10 @@ from collections.abc import Container, Iterable
 from retroformer.environments.webshop.pages import Node, Page
 
 SHOWN_PRODUCTS = 3
-"""Of a page of results, in the format react."""
+"""Number of products shown of a page of results, in the format react."""
 _SEPARATOR = " [SEP] "
 _INSTRUCTION_TEXTS = 2
-"""`Instruction:` and the instruction, which the format react shows on the first page only."""
+"""Number of texts for `Instruction:` and the instruction, which the format react shows only on the first page."""
 
 
 def plain_text(page: Page) -> str:
@@ -24,14 +24,14 @@ def plain_text(page: Page) -> str:
 
 
 def rich_text(page: Page, address: str, visited: Container[str]) -> str:
-    """The format text_rich; `visited` has the products that were looked at since the last visit of the first page."""
+    """Return the format text_rich; `visited` holds the products viewed since the last visit to the first page."""
     clicked = [node.text for node in page if node.kind == "option" and _in_quotes(node.text) in address]
     heads = "".join(f"You have clicked {value}.\n" for value in reversed(clicked))
     return heads + "".join(f"{_rich(node, address, visited)}\n" for node in page)
 
 
 def react_text(page: Page, address: str, *, first: bool) -> str:
-    """The format react; `first` for the first page."""
+    """Return the format react; `first` is true on the first page."""
     shown, texts = "", 0
     for node in _without_late_products(page):
         if node.kind == "text":
@@ -66,7 +66,7 @@ def _button(text: str, clicked: bool) -> str:
 
 
 def _without_late_products(page: Page) -> Iterable[Node]:
-    """What is not blank, up to the last product that is shown."""
+    """Yield the non-blank nodes, up to the last product shown."""
     links = 0
     for node in page:
         links += node.kind == "link"

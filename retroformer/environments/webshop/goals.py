@@ -1,9 +1,9 @@
-"""What a customer wants: goals with their instruction, made from products as WebShop's get_goals makes them.
+"""Goals of customers with their instructions, made from products as in WebShop's get_goals.
 
-    goal(number, asin, instruction, attributes, options, price_upper)   as they were made
-    place(idx, number)                                                  their order, which is WebShop's shuffle
+    goal(number, asin, instruction, attributes, options, price_upper)   in the order of creation
+    place(idx, number)                                                  order after WebShop's shuffle
 
-WebShop draws prices and price limits anew each time it starts; here they are drawn once, from a fixed seed.
+WebShop draws prices and price limits anew at each start; here they are drawn once, from a fixed seed.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from retroformer.environments.webshop.products import Product
 
 GoalKind = Literal["synthetic", "human"]
 PRICE_SEED = 0
-"""Of prices within a range, then of price limits."""
+"""Seed for prices within a range, then for price limits."""
 _SHUFFLE_SEED = 233
 _LIMITS = tuple(10.0 * step for step in range(1, 100))
 _NEXT_LIMITS = 4
@@ -31,34 +31,34 @@ _TABLES = """
 """
 
 
-class Goal(NamedTuple):
+class ShoppingGoal(NamedTuple):
     asin: str
     instruction: str
     attributes: tuple[str, ...]
     options: tuple[tuple[str, str] | str, ...]
-    """Name and value for a synthetic goal, a value alone for a human one."""
+    """Name and value for a synthetic goal, only the value for a human one."""
     price_upper: float
 
 
 class Wanted(NamedTuple):
-    """A product that goals are made from, with its part of the data."""
+    """Product from which goals are made, with its part of the data."""
 
     product: Product
     price: float
     texts: Any
-    """{"instruction": ..., "instruction_attributes": [...]}, or a list of those with `instruction_options`, too."""
+    """{"instruction": ..., "instruction_attributes": [...]}, or a list of those with `instruction_options` added."""
 
 
-def make_goals(kind: GoalKind, wanted: Iterable[Wanted], generator: random.Random) -> Iterator[Goal]:
-    """All goals of these products, not yet shuffled."""
-    for one in wanted:
-        yield from _synthetic(one, generator) if kind == "synthetic" else _human(one, generator)
+def make_goals(kind: GoalKind, wanted: Iterable[Wanted], generator: random.Random) -> Iterator[ShoppingGoal]:
+    """Yield all goals of these products, not yet shuffled."""
+    for item in wanted:
+        yield from _synthetic(item, generator) if kind == "synthetic" else _human(item, generator)
 
 
-def recorded_goal(row: Mapping[str, Any]) -> Goal:
-    """A goal of a file."""
+def recorded_goal(row: Mapping[str, Any]) -> ShoppingGoal:
+    """Return the goal of a row of a file."""
     options = row["goal_options"]
-    return Goal(
+    return ShoppingGoal(
         asin=row["asin"],
         instruction=row["instruction_text"],
         attributes=tuple(row["attributes"]),
@@ -67,8 +67,8 @@ def recorded_goal(row: Mapping[str, Any]) -> Goal:
     )
 
 
-def _synthetic(wanted: Wanted, generator: random.Random) -> Iterator[Goal]:
-    """One goal for each combination of the product's options; all have the same price limit."""
+def _synthetic(wanted: Wanted, generator: random.Random) -> Iterator[ShoppingGoal]:
+    """Yield one goal per combination of the product's options, all with the same price limit."""
     limit, limit_text = _price_limit(wanted.price, generator)
     named = sorted(wanted.product.options)
     for values in itertools.product(*(values for _, values in named)):
@@ -76,20 +76,20 @@ def _synthetic(wanted: Wanted, generator: random.Random) -> Iterator[Goal]:
         option_text = ", and ".join(f"{name}: {value}" for name, value in options)
         instruction = wanted.texts["instruction"] + (f" with {option_text}" if options else "") + limit_text
         attributes = tuple(wanted.texts["instruction_attributes"])
-        yield Goal(wanted.product.asin, instruction, attributes, options, limit)
+        yield ShoppingGoal(wanted.product.asin, instruction, attributes, options, limit)
 
 
-def _human(wanted: Wanted, generator: random.Random) -> Iterator[Goal]:
-    """One goal for each instruction that names attributes."""
+def _human(wanted: Wanted, generator: random.Random) -> Iterator[ShoppingGoal]:
+    """Yield one goal per instruction that names attributes."""
     for text in wanted.texts:
         if attributes := tuple(text["instruction_attributes"]):
             limit, limit_text = _price_limit(wanted.price, generator)
             instruction = text["instruction"].strip(".") + limit_text
-            yield Goal(wanted.product.asin, instruction, attributes, tuple(text["instruction_options"]), limit)
+            yield ShoppingGoal(wanted.product.asin, instruction, attributes, tuple(text["instruction_options"]), limit)
 
 
 def _price_limit(price: float, generator: random.Random) -> tuple[float, str]:
-    """The larger of two of the next four multiples of ten dollars, with its words; beyond 980 dollars no limit."""
+    """Return the larger of two of the next four multiples of ten dollars, and its text; above 980 dollars no limit."""
     above = [limit for limit in _LIMITS if limit > price][:_NEXT_LIMITS]
     if len(above) < 2:
         return _NO_LIMIT, ""
@@ -97,8 +97,8 @@ def _price_limit(price: float, generator: random.Random) -> tuple[float, str]:
     return limit, f", and price lower than {limit:.2f} dollars"
 
 
-def write_goals(database: sqlite3.Connection, goals: Iterable[Goal], *, shuffle: bool) -> None:
-    """Store goals; a goal's idx is its place after WebShop's shuffle, or in a file that is shuffled already."""
+def write_goals(database: sqlite3.Connection, goals: Iterable[ShoppingGoal], *, shuffle: bool) -> None:
+    """Store goals; a goal's idx is its position after WebShop's shuffle, or in an already shuffled file."""
     database.executescript(_TABLES)
     rows = (
         (number, goal.asin, goal.instruction, json.dumps(goal.attributes), json.dumps(goal.options), goal.price_upper)
@@ -108,32 +108,32 @@ def write_goals(database: sqlite3.Connection, goals: Iterable[Goal], *, shuffle:
     (count,) = database.execute("SELECT count(*) FROM goal").fetchone()
     order = list(range(count))
     if shuffle:
-        # A shuffle depends on the length alone, so the order of numbers is the order of the goals themselves.
+        # A shuffle depends only on the length, so shuffling numbers gives the order of the shuffled goals.
         random.Random(_SHUFFLE_SEED).shuffle(order)
     database.executemany("INSERT INTO place VALUES (?, ?)", enumerate(order))
 
 
 class Goals:
-    """The goals of a database, which is closed with them."""
+    """Goals of a database, which is closed with this object."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         weakref.finalize(self, database.close)
 
-    def goal(self, idx: int) -> Goal | None:
-        """The goal at this place, None where there is none."""
-        found = self._database.execute(
+    def goal(self, idx: int) -> ShoppingGoal | None:
+        """Return the goal at this index, or None if there is none."""
+        row = self._database.execute(
             "SELECT asin, instruction, attributes, options, price_upper FROM place JOIN goal USING (number) "
             "WHERE idx = ?",
             (idx,),
         ).fetchone()
-        if found is None:
+        if row is None:
             return None
-        asin, instruction, attributes, options, price_upper = found
+        asin, instruction, attributes, options, price_upper = row
         pairs = (tuple(option) if isinstance(option, list) else option for option in json.loads(options))
-        return Goal(asin, instruction, tuple(json.loads(attributes)), tuple(pairs), price_upper)
+        return ShoppingGoal(asin, instruction, tuple(json.loads(attributes)), tuple(pairs), price_upper)
 
     def asins(self) -> list[str]:
-        """The product of every goal, in order."""
+        """Return the product of every goal, in order."""
         rows = self._database.execute("SELECT asin FROM place JOIN goal USING (number) ORDER BY idx")
         return [asin for (asin,) in rows]

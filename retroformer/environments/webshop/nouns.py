@@ -1,9 +1,9 @@
-"""The nouns of a title, which decide how near a bought product is to the wanted one.
+"""Nouns of a title, which decide how similar a bought product is to the wanted one.
 
-WebShop asks spaCy's tagger for them. Here they come from a table that was made with it (title_nouns.json); a product
-that the table does not have gets an approximation: all words of its title but function words and units. (The tagger
-takes most adjectives of a title for names.) For the 1,000 products with a table both give the same r_type for 97 of
-100 random pairs of products, and for 94 of 100 pairs of a wanted product and one that a search for it finds.
+WebShop gets them from spaCy's tagger. Here they come from a table made with that tagger (title_nouns.json); a product
+missing in the table gets an approximation: all words of its title except function words and units. (The tagger takes
+most adjectives of a title for names.) On the 1,000 products with a table, both give the same r_type for 97 of 100
+random pairs of products, and for 94 of 100 pairs of a wanted product and a result of a search for it.
 """
 
 import re
@@ -19,6 +19,6 @@ _NO_NOUNS = frozenset(_WORDS.split())
 
 
 def approximate_nouns(title: str) -> tuple[str, ...]:
-    """Words of a title that may be nouns, in lower case; a word that comes twice is there twice."""
-    found = (word.lower() for word in _LETTERS.findall(title))
-    return tuple(word for word in found if word not in _NO_NOUNS)
+    """Return the words of a title that may be nouns, in lower case, repetitions included."""
+    words = (word.lower() for word in _LETTERS.findall(title))
+    return tuple(word for word in words if word not in _NO_NOUNS)

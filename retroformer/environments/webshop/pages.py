@@ -1,7 +1,7 @@
-"""WebShop's pages as what can be read on them: a list of texts, buttons, links to products and options, in order.
+"""Pages of WebShop as lists of their readable parts: texts, buttons, links to products and options, in order.
 
-The site is HTML, and whoever plays sees the texts that a parser (BeautifulSoup) finds in it. Two of its habits show:
-a text of blanks alone is dropped where it has a line break, and is a single blank where it has none.
+The site is HTML, and a player sees the texts that a parser (BeautifulSoup) extracts. Two of its habits are visible: a
+text of blanks only is dropped if it has a line break, and is a single blank if not.
 """
 
 import json
@@ -16,7 +16,7 @@ NEXT, PREVIOUS = "Next >", "< Prev"
 BUY_NOW = "Buy Now"
 SUB_PAGES = ("Description", "Features", "Reviews")
 HIDDEN_SUB_PAGE = "Attributes"
-"""A page that the site has, and that no button leads to."""
+"""Page that exists on the site but has no button leading to it."""
 SCORE = "Your score (min 0.0, max 1.0)"
 PRODUCTS_ON_A_PAGE = 10
 _BLANKS = " \t\n\f\r"
@@ -26,7 +26,7 @@ class Node(NamedTuple):
     kind: Literal["text", "button", "link", "option"]
     text: str
     name: str = ""
-    """Of the option that a value belongs to."""
+    """Name of the option that a value belongs to."""
 
 
 Page = tuple[Node, ...]
@@ -37,9 +37,9 @@ def search_page(instruction: str) -> Page:
 
 
 def results_page(instruction: str, number: int, total: int, products: Sequence[Product]) -> Page:
-    """Page `number` of a search's `total` products."""
+    """Return page `number` of a search's `total` products."""
     heads = [Node("button", PREVIOUS)] if number > 1 else []
-    listed = (node for one in products for node in (Node("link", one.asin), *_texts(one.title, one.price_tag)))
+    listed = (node for item in products for node in (Node("link", item.asin), *_texts(item.title, item.price_tag)))
     return (
         *_texts("Instruction:", instruction),
         Node("button", BACK_TO_SEARCH),
@@ -65,7 +65,7 @@ def item_page(instruction: str, product: Product) -> Page:
 
 
 def sub_page(instruction: str, product: Product, name: str) -> Page:
-    """One of SUB_PAGES, or the hidden one. Nothing has been reviewed in the released shop."""
+    """Return one of SUB_PAGES, or the hidden one. No product of the released shop has reviews."""
     texts: Sequence[str] = ()
     match name:
         case "Description":
@@ -79,7 +79,7 @@ def sub_page(instruction: str, product: Product, name: str) -> Page:
 
 
 def done_page(asin: str, options: Mapping[str, str], reward: float) -> Page:
-    """The receipt. Most of it is hidden in a browser, and there is nothing in most of that."""
+    """Return the receipt. A browser hides most of it, and most of that is empty."""
     bought = ("asin", asin, "options", _for_html(options), "attrs", "None")
     kinds = ("category", "None", "query", "None", "product category", "None")
     wanted = ("asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query")
@@ -105,7 +105,7 @@ def _parsed(text: str) -> str:
 
 
 def _for_html(options: Mapping[str, str]) -> str:
-    """JSON with sorted keys, and without the four signs that mean something in HTML."""
+    """Return JSON with sorted keys, and without the four characters that are special in HTML."""
     text = json.dumps(dict(options), sort_keys=True)
     for sign in "<>&'":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

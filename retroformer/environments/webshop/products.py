@@ -1,4 +1,4 @@
-"""A product as WebShop's load_products leaves it, without images and reviews (the released shop has none)."""
+"""Product as returned by WebShop's load_products, without images and reviews (the released shop has none)."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 NO_PRICE = 100.0
-"""What a product without a price costs."""
+"""Price of a product whose data have none."""
 _NO_NUMBER = re.compile(r"[^\d.]")
 _LONGEST_ASIN = 10
 
@@ -17,15 +17,15 @@ class Product(NamedTuple):
     description: str
     bullets: tuple[str, ...]
     pricing: tuple[float, ...]
-    """One price, or the two ends of a range."""
+    """One price, or both ends of a range."""
     query: str
-    """The search under which the product was found when the data were collected, in lower case."""
+    """Search under which the product was found when the data were collected, in lower case."""
     category: str
-    """The department, such as `beauty`."""
+    """Department, such as `beauty`."""
     product_category: str
-    """Names from wide to narrow, with the sign for `greater` between them."""
+    """Category names from broad to narrow, separated by the sign for `greater`."""
     options: tuple[tuple[str, tuple[str, ...]], ...]
-    """Names with their values, all in lower case, in the order of the page."""
+    """Option names with their values, all in lower case, in page order."""
     attributes: tuple[str, ...]
 
     @property
@@ -38,18 +38,18 @@ class Product(NamedTuple):
 
     @property
     def contents(self) -> str:
-        """What the search looks at: title, description, first bullet and options."""
+        """Text that the search indexes: title, description, first bullet and options."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options)
         return " ".join((self.title, self.description, *(self.bullets[:1] or ("",)), options)).lower()
 
 
 def is_listed(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the data has a usable ASIN."""
+    """Return True if a row of the data has a usable ASIN."""
     return row["asin"] != "nan" and len(row["asin"]) <= _LONGEST_ASIN
 
 
 def product(row: Mapping[str, Any], attributes: tuple[str, ...]) -> Product:
-    """A row of WebShop's products. Raises KeyError, TypeError or AttributeError for a row of another shape."""
+    """Return the product of a row of WebShop's data. Raises KeyError, TypeError or AttributeError if malformed."""
     bullets = row["small_description"]
     return Product(
         asin=row["asin"],
@@ -66,7 +66,7 @@ def product(row: Mapping[str, Any], attributes: tuple[str, ...]) -> Product:
 
 
 def _pricing(price: str | list[float] | None) -> tuple[float, ...]:
-    """At most two prices of a text such as `$1,299.00 - $1,499.00`, or of a list that was read from one."""
+    """Return at most two prices of a text such as `$1,299.00 - $1,499.00`, or of a list parsed from one."""
     if isinstance(price, list):
         return tuple(price[:2]) or (NO_PRICE,)
     try:
@@ -77,7 +77,7 @@ def _pricing(price: str | list[float] | None) -> tuple[float, ...]:
 
 
 def _options(customizations: Mapping[str, list[Mapping[str, Any]] | None]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Two names that differ in case are one; the later values win, at the earlier one's place."""
+    """Return options by name; of names that differ only in case, the later values win, at the earlier position."""
     named = {
         name.lower(): tuple(value["value"].strip().replace("/", " | ").lower() for value in values)
         for name, values in customizations.items()

@@ -1,17 +1,18 @@
-"""The shop as ReAct's and Reflexion's experiments walk through the web site, for the format react.
+"""Web site as used in ReAct's and Reflexion's experiments, for the format react.
 
-Actions are `search[words]`, on the search page only, `click[button, product or option]`, in the letters of the page,
-`think[...]`, answered by `OK.`, and `reset`, which goes back to the start. Everything else is an `Invalid action!`,
-Next > and < Prev on a page of results too. A search shows its three best products; the other seven of the first page
-may be clicked as well.
+Actions are `search[words]`, on the search page only, `click[button, product or option]`, spelled as on the page,
+`think[...]`, answered by `OK.`, and `reset`, which returns to the start. Everything else is an `Invalid action!`,
+including Next > and < Prev on a page of results. A search shows its three best products; the other seven of the first
+page can be clicked as well.
 
-The experiments read the site over HTTP, and three of its oddities are part of them:
+The experiments read the site over HTTP, and three of its quirks are part of them:
+
 1. An address ends at `#` and `?`, and `/` divides it: after a search for words with such a sign, or once an option
-   with one is chosen, the page is empty. To buy then gives nothing.
-2. The options of an earlier product may be clicked on the page of one that has none.
+   with one is chosen, the page is empty. Buying then gives nothing.
+2. The options of an earlier product can be clicked on the page of a product that has none.
 3. A click on anything while the search page or a sub page is open shows the page again.
 
-Differences: blanks around an action are ignored, and backslashes in a product's texts stay as they are.
+Differences: blanks around an action are ignored, and backslashes in a product's texts are kept.
 """
 
 from typing import Literal
@@ -27,7 +28,7 @@ _SEARCH, _CLICK = "search[", "click["
 
 
 class ReactSite:
-    """One visit, from the search page."""
+    """One visit, starting at the search page."""
 
     def __init__(self, customer: Customer) -> None:
         self._customer = customer
@@ -84,7 +85,7 @@ class ReactSite:
         return Answer(self.show())
 
     def _choose(self, name: str) -> Answer:
-        """A product on a page of results, an option on a product's page."""
+        """Open a product on a page of results, or choose an option on a product's page; return the answer."""
         if self._place == "results" and name in self._links:
             self._asin = name
             self._open_item()
@@ -110,9 +111,9 @@ class ReactSite:
     def _open_results(self, query: str) -> None:
         self._place, self._query = "results", query
         self._page = ()
-        if query and not query.startswith("["):  # The site reads a bracket as the beginning of a Python list.
-            found = self._customer.find(query) if self._is_reached() else ()
-            self._page = self._reached(self._customer.results_page(found, 1))
+        if query and not query.startswith("["):  # The site parses a bracket as the beginning of a Python list.
+            results = self._customer.find(query) if self._is_reached() else ()
+            self._page = self._reached(self._customer.results_page(results, 1))
         self._links = tuple(node.text for node in self._page if node.kind == "link")
 
     def _open_item(self) -> None:
@@ -123,7 +124,7 @@ class ReactSite:
         return page if self._is_reached() else ()
 
     def _is_reached(self) -> bool:
-        """Whether the address carries the words of the search and the options to the site."""
+        """Return True if the address carries the search words and the options to the site."""
         return not any(sign in f"{self._query}{self._options}" for sign in "#?/")
 
     def _address(self) -> str:

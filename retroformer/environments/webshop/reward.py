@@ -1,18 +1,19 @@
-"""The reward of a purchase (WebShop, eq. 7; Retroformer, appendix), in all its parts.
+"""Reward of a purchase (WebShop, eq. 7; Retroformer, appendix), with all its parts.
 
     r = r_type (|attributes found| + |options found| + [price <= limit]) / (|attributes| + |options| + 1)
 
-As WebShop's code has it, which differs from the paper in two points:
-1. An option of a synthetic goal is a pair of name and value, and it is compared as the text of that tuple. So a value
-   that contains a colour is reduced to it on one side only, and a perfect purchase may have less than 1.
-2. An attribute also counts where the product's own texts contain it.
+It follows WebShop's code, which differs from the paper in two points:
+
+1. An option of a synthetic goal is a pair of name and value, and is compared as the text of that tuple. So a value
+   that contains a colour is reduced to it on one side only, and a perfect purchase may get less than 1.
+2. An attribute also counts if the product's own texts contain it.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from retroformer.environments.webshop.colors import normalized
-from retroformer.environments.webshop.goals import Goal
+from retroformer.environments.webshop.goals import ShoppingGoal
 from retroformer.environments.webshop.products import Product
 from retroformer.environments.webshop.similarity import alike
 
@@ -20,17 +21,17 @@ _NO_NOUNS_SCORE = 0.2
 
 
 class TypeMatch(NamedTuple):
-    """How near the bought product is to the wanted one."""
+    """Similarity of the bought product to the wanted one."""
 
     query_match: bool
     category_match: bool
-    """At least two names of their categories are the same."""
+    """True if at least two names of their categories are equal."""
     title_score: float
-    """The share of the wanted title's nouns that the bought one has, too."""
+    """Share of the wanted title's nouns that are also in the bought title."""
 
     @property
     def reward(self) -> float:
-        """r_type: 1, 0.5, 0.1 or 0."""
+        """Factor r_type: 1, 0.5, 0.1 or 0."""
         if self.title_score == 0:
             return 0.0
         if self.title_score < 0.1:
@@ -39,7 +40,7 @@ class TypeMatch(NamedTuple):
 
 
 class Reward(NamedTuple):
-    """A purchase's reward with what it is made of."""
+    """Reward of a purchase with its parts."""
 
     type_match: TypeMatch
     attributes: int
@@ -50,22 +51,22 @@ class Reward(NamedTuple):
 
     @property
     def total(self) -> float:
-        """r, from 0 to 1."""
+        """Reward r, in [0, 1]."""
         return (self.attributes_found + self.options_found + self.price_met) / self._parts * self.type_match.reward
 
     @property
     def attribute_share(self) -> float:
-        """r_att."""
+        """Share of attributes found, r_att."""
         return self.attributes_found / self.attributes
 
     @property
     def option_share(self) -> float | None:
-        """r_option; None where no option is wanted."""
+        """Share of options found, r_option; None if no option is wanted."""
         return self.options_found / self.options if self.options else None
 
     @property
     def weights(self) -> tuple[float, float, float]:
-        """Of attributes, options and price."""
+        """Weights of attributes, options and price."""
         return self.attributes / self._parts, self.options / self._parts, 1 / self._parts
 
     @property
@@ -73,8 +74,10 @@ class Reward(NamedTuple):
         return self.attributes + self.options + 1
 
 
-def reward(bought: Product, price: float, options: Mapping[str, str], goal: Goal, type_match: TypeMatch) -> Reward:
-    """What a product with these chosen options is worth to who has this goal."""
+def reward(
+    bought: Product, price: float, options: Mapping[str, str], goal: ShoppingGoal, type_match: TypeMatch
+) -> Reward:
+    """Return the reward of a product with these chosen options, given this goal."""
     return Reward(
         type_match=type_match,
         attributes=len(goal.attributes),
@@ -86,7 +89,7 @@ def reward(bought: Product, price: float, options: Mapping[str, str], goal: Goal
 
 
 def type_match(bought: Product, bought_nouns: Sequence[str], wanted: Product, wanted_nouns: Sequence[str]) -> TypeMatch:
-    """How near two products are. Of the wanted title's nouns, a repeated one counts as often as it is there."""
+    """Return the similarity of two products. A noun repeated in the wanted title counts each time."""
     common = set(bought_nouns) & set(wanted_nouns)
     return TypeMatch(
         query_match=bought.query == wanted.query,
@@ -102,7 +105,7 @@ def _has_attribute(bought: Product, wanted: str) -> bool:
     return any(wanted in text.lower() for text in texts)
 
 
-def _options_found(chosen: Sequence[str], goal: Goal) -> int:
+def _options_found(chosen: Sequence[str], goal: ShoppingGoal) -> int:
     chosen_values = [str(normalized(value)) for value in chosen]
     wanted_values = [str(normalized(option)) for option in goal.options]
     return sum(any(alike(value, wanted) for value in chosen_values) for wanted in wanted_values)

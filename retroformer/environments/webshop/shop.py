@@ -1,11 +1,11 @@
-"""A whole shop in one SQLite file that is built once: its products with prices, and the search index over them.
+"""Shop in one SQLite file that is built once: its products with prices, and the search index over them.
 
     product(id, asin, price, record, instruction, human)   record is a Product as JSON; the last two make goals
-    drawn(state)                                           of the generator, once all prices are drawn
+    drawn(state)                                           state of the generator once all prices are drawn
     posting, length, place                                 the index (bm25.py)
 
-Nothing is read before it is needed, so a shop of a thousand products and one of a million open equally fast. The
-file's name is a fingerprint of the data: new data make a new file.
+Nothing is read before it is needed, so a shop of a thousand products and one of a million open equally fast. The file's
+name is a fingerprint of the data: new data make a new file.
 """
 
 import json
@@ -17,15 +17,13 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from retroformer.built_once import build_once, open_built
-from retroformer.cache import cache_folder
 from retroformer.environments.webshop import files
 from retroformer.environments.webshop.bm25 import Index, IndexWriter
 from retroformer.environments.webshop.goals import (
     PRICE_SEED,
-    Goal,
     GoalKind,
     Goals,
+    ShoppingGoal,
     Wanted,
     make_goals,
     recorded_goal,
@@ -34,9 +32,11 @@ from retroformer.environments.webshop.goals import (
 from retroformer.environments.webshop.nouns import approximate_nouns
 from retroformer.environments.webshop.products import NO_PRICE, Product, is_listed, product
 from retroformer.errors import MissingInput
+from retroformer.files.built_once import build_once, open_built
+from retroformer.files.cache import cache_folder
 
 FORMAT = 1
-"""Part of the files' names; raise it when the tables change."""
+"""Format version, part of the files' names; raise it when the tables change."""
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
 _TABLES = """
     CREATE TABLE product(
@@ -48,10 +48,10 @@ _TABLES = """
 
 
 class Shop:
-    """The products of a folder, and the goals that are made from them."""
+    """Products of a folder, and the goals made from them."""
 
     def __init__(self, folder: Path) -> None:
-        """Build what is not yet there, and open it. Raises MissingInput."""
+        """Build the files that do not exist yet, and open them. Raises MissingInput."""
         self._folder = folder
         sources = [files.require(folder, files.PRODUCTS), files.require(folder, files.ATTRIBUTES)]
         optional = (files.HUMAN_INSTRUCTIONS, files.PRICES)
@@ -65,20 +65,20 @@ class Shop:
         return Index(self._database)
 
     def search(self, keywords: str) -> tuple[str, ...]:
-        """The ASINs of the first 50 products for these words."""
+        """Return the ASINs of the first 50 products for these words."""
         return tuple(self._asin(number) for number in self.index.search(keywords))
 
     def product(self, asin: str) -> tuple[Product, float] | None:
-        """A product and its price, None where there is none of this ASIN."""
+        """Return a product and its price, or None if no product has this ASIN."""
         return self._product(asin)
 
-    def nouns(self, one: Product) -> tuple[str, ...]:
-        """The nouns of a product's title."""
-        known = self._title_nouns.get(one.asin)
-        return approximate_nouns(one.title) if known is None else tuple(known)
+    def nouns(self, item: Product) -> tuple[str, ...]:
+        """Return the nouns of a product's title."""
+        tagged = self._title_nouns.get(item.asin)
+        return approximate_nouns(item.title) if tagged is None else tuple(tagged)
 
     def goals(self, kind: GoalKind) -> Goals:
-        """The goals of a kind. Raises MissingInput."""
+        """Return the goals of a kind. Raises MissingInput."""
         recorded = files.find(self._folder, files.goals_of(kind))
         path = self._path(f"{kind}-goals", self._sources + ([recorded] if recorded else []))
         return Goals(self._open(path, lambda database: self._write_goals(database, kind, recorded)))
@@ -97,12 +97,12 @@ class Shop:
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, sqlite3.ProgrammingError) as error:
             raise MissingInput(
                 f"The data in {str(self._folder)!r} are JSON of another shape ({type(error).__name__}: {error}): "
-                "environment.data wants WebShop's own files."
+                "environment.data must name a folder with WebShop's own files."
             ) from error
 
     def _read_product(self, asin: str) -> tuple[Product, float] | None:
-        found = self._database.execute("SELECT record, price FROM product WHERE asin = ?", (asin,)).fetchone()
-        return (_from_json(found[0]), found[1]) if found else None
+        row = self._database.execute("SELECT record, price FROM product WHERE asin = ?", (asin,)).fetchone()
+        return (_from_json(row[0]), row[1]) if row else None
 
     def _asin(self, number: int) -> str:
         (asin,) = self._database.execute("SELECT asin FROM product WHERE id = ?", (number,)).fetchone()
@@ -110,7 +110,7 @@ class Shop:
 
     def _write_goals(self, database: sqlite3.Connection, kind: GoalKind, recorded: Path | None) -> None:
         if recorded:
-            write_goals(database, self._known(recorded_goal(row) for row in files.rows(recorded)), shuffle=False)
+            write_goals(database, self._with_product(recorded_goal(row) for row in files.rows(recorded)), shuffle=False)
             return
         (state,) = self._database.execute("SELECT state FROM drawn").fetchone()
         version, internal, gauss = json.loads(state)
@@ -125,11 +125,11 @@ class Shop:
         )
         return (Wanted(_from_json(record), price, json.loads(texts)) for record, price, texts in rows)
 
-    def _known(self, goals: Iterator[Goal]) -> Iterator[Goal]:
+    def _with_product(self, goals: Iterator[ShoppingGoal]) -> Iterator[ShoppingGoal]:
         for goal in goals:
             if self.product(goal.asin) is None:
                 raise MissingInput(
-                    f"A goal in {str(self._folder)!r} wants the product {goal.asin!r}, which is not among the "
+                    f"A goal in {str(self._folder)!r} asks for the product {goal.asin!r}, which is not among the "
                     "products: its file belongs to other data."
                 )
             yield goal
@@ -144,29 +144,29 @@ def _write_shop(database: sqlite3.Connection, folder: Path) -> None:
     prices = dict(files.items(price_file)) if price_file else {}
     generator, index = random.Random(PRICE_SEED), IndexWriter(database)
     for number, (row, entry) in enumerate(_listed_rows(database, folder)):
-        one = product(row, tuple(entry.get("attributes", NO_ATTRIBUTES)))
-        price = prices[one.asin] if one.asin in prices else _drawn_price(one, generator)
+        item = product(row, tuple(entry.get("attributes", NO_ATTRIBUTES)))
+        price = prices[item.asin] if item.asin in prices else _drawn_price(item, generator)
         instruction = json.dumps(entry) if entry.get("instruction") is not None else None
-        texts = human.get(one.asin) or row.get("instructions")
-        values = (number, one.asin, price, json.dumps(one), instruction, json.dumps(texts) if texts else None)
+        texts = human.get(item.asin) or row.get("instructions")
+        values = (number, item.asin, price, json.dumps(item), instruction, json.dumps(texts) if texts else None)
         database.execute("INSERT INTO product VALUES (?, ?, ?, ?, ?, ?)", values)
-        index.add(one.asin, one.contents)
+        index.add(item.asin, item.contents)
     index.finish()
     database.execute("INSERT INTO drawn VALUES (?)", (json.dumps(generator.getstate()),))
 
 
 def _listed_rows(database: sqlite3.Connection, folder: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Each product's row with its entry of the attributes; of rows with the same ASIN the first."""
+    """Yield each product's row with its attribute entry; of rows with the same ASIN only the first."""
     seen = set[str]()
     for row in files.rows(files.require(folder, files.PRODUCTS)):
         if is_listed(row) and row["asin"] not in seen:
             seen.add(row["asin"])
-            found = database.execute("SELECT entry FROM attribute WHERE asin = ?", (row["asin"],)).fetchone()
-            yield row, json.loads(found[0]) if found else {}
+            stored = database.execute("SELECT entry FROM attribute WHERE asin = ?", (row["asin"],)).fetchone()
+            yield row, json.loads(stored[0]) if stored else {}
 
 
-def _drawn_price(one: Product, generator: random.Random) -> float:
-    return generator.uniform(*one.pricing) if len(one.pricing) == 2 else (*one.pricing, NO_PRICE)[0]
+def _drawn_price(item: Product, generator: random.Random) -> float:
+    return generator.uniform(*item.pricing) if len(item.pricing) == 2 else (*item.pricing, NO_PRICE)[0]
 
 
 def _from_json(record: str) -> Product:

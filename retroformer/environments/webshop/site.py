@@ -1,4 +1,4 @@
-"""The shop as a customer with one goal walks through it."""
+"""Shop as seen by a customer with one goal."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -9,11 +9,11 @@ from retroformer.environments.webshop.products import Product
 from retroformer.environments.webshop.shop import Shop
 
 Score = Callable[[str, Mapping[str, str]], float]
-"""The reward of buying the product of an ASIN with chosen options."""
+"""Function of an ASIN and chosen options that returns the reward of buying that product."""
 
 
 class Answer(NamedTuple):
-    """What a site says to an action."""
+    """Answer of a site to an action."""
 
     observation: str
     reward: float = 0.0
@@ -21,40 +21,40 @@ class Answer(NamedTuple):
 
 
 class Site(Protocol):
-    """One of the ways in which WebShop's experiments walk through the shop."""
+    """Interface to the shop in one of the ways used by WebShop's experiments."""
 
     def show(self) -> str:
-        """The page that is open."""
+        """Return the text of the open page."""
         ...
 
     def choices(self) -> tuple[str, ...]:
-        """The clicks that do something on this page."""
+        """Return the clicks that have an effect on this page."""
         ...
 
     def act(self, action: str) -> Answer:
-        """Do what an action asks for, if it makes sense."""
+        """Execute an action if it is valid, and return the answer."""
         ...
 
 
 class Customer:
-    """Who looks at pages: the shop with one instruction, which is on all of them."""
+    """Customer with one instruction, which is on all pages."""
 
     def __init__(self, shop: Shop, instruction: str, score: Score) -> None:
         self._shop, self._instruction = shop, instruction
         self.score = score
 
     def find(self, keywords: str) -> tuple[str, ...]:
-        """The products for these words, best first."""
+        """Return the products for these words, best first."""
         return self._shop.search(keywords)
 
     def search_page(self) -> Page:
         return pages.search_page(self._instruction)
 
-    def results_page(self, found: tuple[str, ...], number: int) -> Page:
-        """Some page of what was found; beyond the last one there are no products."""
+    def results_page(self, results: tuple[str, ...], number: int) -> Page:
+        """Return one page of the results; beyond the last page it lists no products."""
         end = max(0, number) * pages.PRODUCTS_ON_A_PAGE
-        shown = [self._product(asin) for asin in found[max(0, end - pages.PRODUCTS_ON_A_PAGE) : end]]
-        return pages.results_page(self._instruction, number, len(found), shown)
+        shown = [self._product(asin) for asin in results[max(0, end - pages.PRODUCTS_ON_A_PAGE) : end]]
+        return pages.results_page(self._instruction, number, len(results), shown)
 
     def item_page(self, asin: str) -> Page:
         return pages.item_page(self._instruction, self._product(asin))
@@ -63,6 +63,6 @@ class Customer:
         return pages.sub_page(self._instruction, self._product(asin), name)
 
     def _product(self, asin: str) -> Product:
-        found = self._shop.product(asin)
-        assert found, asin  # Every ASIN on a page came from the shop.
-        return found[0]
+        entry = self._shop.product(asin)
+        assert entry, asin  # Every ASIN on a page came from the shop.
+        return entry[0]

@@ -1,7 +1,10 @@
-"""Porter's stemmer (Program 14(3), 1980) with its author's later changes, as Lucene has it.
+"""Porter's stemmer (Program 14(3), 1980) with its author's later changes, as in Lucene.
 
 The changes: words of one or two letters stay as they are, `-bli` becomes `-ble` (it was `-abli`), and `-logi` `-log`.
-Whatever is not a vowel counts as a consonant, digits and letters of other alphabets too.
+Everything that is not a vowel counts as a consonant, including digits and letters of other alphabets.
+
+Snowball's `porter` cannot replace it: it lacks the changes (`technologi`, `assembli`, `u` for `us`), and keeps the
+second letter of `trekk`.
 """
 
 _AFTER_PLURALS = (
@@ -15,11 +18,11 @@ _AFTER_DOUBLE_SUFFIXES = (
 )
 _LAST = "al ance ence er ic able ible ant ement ment ent ion ou ism ate iti ous ive ize"
 _LAST_SUFFIXES = tuple(_LAST.split())
-"""Where one ends another, the longer comes first."""
+"""Suffixes of the last step; if one ends another, the longer comes first."""
 
 
 def stem(word: str) -> str:
-    """The stem of a word in lower case."""
+    """Return the stem of a word in lower case."""
     if len(word) <= 2:
         return word
     word = _without_plural(word)
@@ -33,7 +36,7 @@ def stem(word: str) -> str:
 
 
 def _shape(word: str) -> str:
-    """The word with `c` for each consonant and `v` for each vowel; y is a vowel after a consonant."""
+    """Return the word with `c` for each consonant and `v` for each vowel; y is a vowel after a consonant."""
     shape = ""
     for letter in word:
         vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
@@ -42,7 +45,7 @@ def _shape(word: str) -> str:
 
 
 def _measure(word: str) -> int:
-    """How often a vowel is followed by a consonant: m of [C](VC)^m[V]."""
+    """Return the number of times a vowel is followed by a consonant: m of [C](VC)^m[V]."""
     return _shape(word).count("vc")
 
 
@@ -51,7 +54,7 @@ def _ends_in_double_consonant(word: str) -> bool:
 
 
 def _ends_short(word: str) -> bool:
-    """Consonant, vowel, consonant other than w, x, y: such a word had a silent e (hop-ing, hope)."""
+    """Return True for consonant, vowel, consonant other than w, x, y: such a word had a silent e (hop-ing, hope)."""
     return _shape(word)[-3:] == "cvc" and word[-1] not in "wxy"
 
 
@@ -82,7 +85,7 @@ def _repaired(word: str) -> str:
 
 
 def _replace_suffix(word: str, rules: tuple[tuple[str, str], ...]) -> str:
-    """By the first rule whose suffix the word has, if what is before it has a measure."""
+    """Apply the first rule whose suffix the word has, if the part before it has a measure."""
     for suffix, replacement in rules:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]
@@ -101,7 +104,7 @@ def _without_last_suffix(word: str) -> str:
 
 
 def _tidy(word: str) -> str:
-    """Without a final e that is not needed, with one l instead of two."""
+    """Return the word without a superfluous final e, and with one final l instead of two."""
     if word.endswith("e"):
         measure = _measure(word)
         if measure > 1 or (measure == 1 and not _ends_short(word[:-1])):

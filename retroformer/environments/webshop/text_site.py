@@ -1,10 +1,10 @@
-"""The shop as WebShop's own text environment has it, for the formats text and text_rich.
+"""Shop as in WebShop's own text environment, for the formats text and text_rich.
 
-Actions are `search[words]`, on any page, and `click[what is on the page]`; case is ignored, and what makes no sense
-leaves the page as it is. Options are forgotten at each search, also when a page of results is turned or gone back to.
+Actions are `search[words]`, on any page, and `click[text on the page]`; case is ignored, and an invalid action leaves
+the page unchanged. Each search clears the options, and so does turning or returning to a page of results.
 
 Differences from WebShop: blanks around an action are ignored; the site's own abbreviations as first word of a search
-(<r> for random products, <a>, <c>, <q>) are words like others; a word of a search is never taken for a page's name.
+(<r> for random products, <a>, <c>, <q>) are ordinary words; a search word is never taken for a page's name.
 """
 
 import json
@@ -19,13 +19,13 @@ _PAGES = {name.lower(): name for name in (*pages.SUB_PAGES, pages.HIDDEN_SUB_PAG
 
 
 class TextSite:
-    """One visit, from the search page."""
+    """One visit, starting at the search page."""
 
     def __init__(self, customer: Customer, *, rich: bool) -> None:
         self._customer, self._rich = customer, rich
         self._place: Literal["search", "results", "item", "sub page", "done"]
         self._page: Page
-        self._found: tuple[str, ...]
+        self._results: tuple[str, ...]
         self._options: dict[str, str]
         self._visited: set[str]
         self._open_search()
@@ -41,7 +41,7 @@ class TextSite:
     def act(self, action: str) -> Answer:
         verb, argument = parse(action)
         if verb == "search":
-            self._found, self._keywords = self._customer.find(argument), argument
+            self._results, self._keywords = self._customer.find(argument), argument
             self._open_results(1)
         elif verb == "click" and argument in self._clickables() and argument != pages.SEARCH.lower():
             if argument == pages.BUY_NOW.lower():
@@ -50,7 +50,7 @@ class TextSite:
         return Answer(self.show())
 
     def _click(self, name: str) -> None:
-        """Follow a clickable. A button's name means the button, also where an option has the same."""
+        """Follow a clickable. A name shared by a button and an option means the button."""
         match name, self._place:
             case "back to search", _:
                 self._open_search()
@@ -82,18 +82,18 @@ class TextSite:
 
     def _open_search(self) -> None:
         self._place, self._page = "search", self._customer.search_page()
-        self._keywords, self._found, self._number, self._asin = "", (), 1, ""
+        self._keywords, self._results, self._number, self._asin = "", (), 1, ""
         self._options, self._visited = {}, set()
 
     def _open_results(self, number: int) -> None:
         self._number, self._asin, self._options = number, "", {}
-        self._place, self._page = "results", self._customer.results_page(self._found, number)
+        self._place, self._page = "results", self._customer.results_page(self._results, number)
 
     def _open_item(self) -> None:
         self._place, self._page = "item", self._customer.item_page(self._asin)
 
     def _clickables(self) -> dict[str, Node]:
-        """By name, in WebShop's order; of options with the same value the last one counts."""
+        """Return the clickables by name, in WebShop's order; of options with the same value the last one counts."""
         before = {node.text.lower(): node for kind in ("button", "link") for node in self._page if node.kind == kind}
         return before | {node.text: node for node in self._page if node.kind == "option"}
 
@@ -102,9 +102,9 @@ class TextSite:
 
 
 def parse(action: str) -> tuple[str, str]:
-    """Verb and argument in lower case, both empty where there are none.
+    """Return verb and argument in lower case, both empty if there are none.
 
-    Of one line, the argument is what is between the last `]` and the `[` nearest to it that leaves an argument.
+    The argument lies on one line, between the last `]` and the nearest `[` before it that leaves an argument.
     """
     line = action.strip().partition("\n")[0]
     end = line.rfind("]")

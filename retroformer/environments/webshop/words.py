@@ -1,11 +1,12 @@
-"""Words of a text as Lucene's English analysis has them: Unicode's annex 29, possessives, stop words, stems.
+"""Words of a text as in Lucene's English analysis: Unicode's annex 29, possessives, stop words, stems.
 
-A text is first written as a string of classes, one letter a character, so that the annex's rules are one expression:
+The text is first mapped to a string of classes, one letter per character, so that the annex's rules are one expression:
+
     L letter   N digit   K katakana   H ideograph or hiragana   S script without blanks, such as Thai   P pictograph
-    R regional indicator   E connector (_)   X mark that extends what is before it   Z zero-width joiner
+    R regional indicator   E connector (_)   X mark that extends the previous character   Z zero-width joiner
     m : between letters   q ' . between letters or between digits   n , ; between digits   - anything else
 
-What is simpler than Lucene: no rules for Hebrew quotes, and a token longer than 255 characters is cut by code points.
+Simpler than Lucene: no rules for Hebrew quotes, and a token longer than 255 characters is cut by code points.
 """
 
 import re
@@ -38,7 +39,7 @@ _LETTERS_BY_NAME = (
     (("THAI ", "LAO ", "MYANMAR ", "KHMER ", "TAI ", "NEW TAI ", "AHOM "), "S"),
 )
 _SIGNS_BY_NAME = ((("EMOJI MODIFIER",), "X"), (("REGIONAL INDICATOR",), "R"), (("CIRCLED LATIN",), "L"))
-# Extended_Pictographic of Unicode's emoji-data 12.1, without what unicodedata calls a letter.
+# Extended_Pictographic of Unicode's emoji-data 12.1, without characters that unicodedata calls letters.
 _PICTOGRAPHS = re.compile(
     "[\xa9\xae\u203c\u2049\u2122\u2139\u2194-\u2199\u21a9\u21aa\u231a\u231b\u2328\u2388\u23cf\u23e9-\u23f3\u23f8-\u23fa"
     "\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705\u2708-\u2712\u2714"
@@ -64,13 +65,13 @@ _SEGMENT = re.compile(
 
 
 def words(text: str) -> list[str]:
-    """The stems of a text that a search compares, in their order."""
+    """Return the stems by which a search compares a text, in order."""
     return [word for segment in _segments(text) if (word := _word(segment))]
 
 
 @lru_cache(maxsize=500_000)
 def _word(segment: str) -> str:
-    """The stem of a segment; empty for a stop word."""
+    """Return the stem of a segment; empty for a stop word."""
     word = segment.lower()
     if word.endswith(_POSSESSIVES):
         word = word[:-2]
@@ -79,8 +80,8 @@ def _word(segment: str) -> str:
 
 def _segments(text: str) -> Iterator[str]:
     classes = text.translate(_CLASSES)
-    for found in _SEGMENT.finditer(classes):
-        start, end = found.span()
+    for segment in _SEGMENT.finditer(classes):
+        start, end = segment.span()
         if classes[start] == "E" and not classes[start:end].strip("EXZ"):
             continue
         if end - start <= _LONGEST:
@@ -90,17 +91,17 @@ def _segments(text: str) -> Iterator[str]:
 
 
 class _Classes(dict[int, str]):
-    """The class of each code point, found when it is first met."""
+    """Class of each code point, computed on first use."""
 
     def __missing__(self, code: int) -> str:
-        self[code] = found = _class(chr(code))
-        return found
+        self[code] = letter = _class(chr(code))
+        return letter
 
 
 def _class(character: str) -> str:
-    known = _CONNECTED.get(character) or _BETWEEN.get(character)
-    if known:
-        return known
+    joiner = _CONNECTED.get(character) or _BETWEEN.get(character)
+    if joiner:
+        return joiner
     if character == "\u200b":
         return "-"
     category, name = unicodedata.category(character), unicodedata.name(character, "")

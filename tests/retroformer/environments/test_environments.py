@@ -1,16 +1,16 @@
-"""Environments of installed packages: what a package may get wrong is one sentence, and names the package."""
+"""Tests of environments from installed packages: a package's mistake gives one sentence that names it."""
 
 from pathlib import Path
 
 import pytest
 
-from retroformer.config_file import load
-from retroformer.environments import section_of, taskset
-from retroformer.environments.sections import Alfworld
+from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import ConfigError
+from retroformer.experiment.file import load
 
 MODULE = """
-from retroformer.environments.sections import EnvironmentSection
+from retroformer.environments.section import EnvironmentSection
 
 class Section(EnvironmentSection):
     name: str = "silent"
@@ -24,7 +24,7 @@ def taskset(section, seed):
 
 
 def install(site: Path, package: str, module: str, text: str, names: str) -> None:
-    """What pip leaves of a package: its module, and metadata with its entry points."""
+    """Install a package as pip does: write its module, and metadata with its entry points."""
     (site / f"{module}.py").write_text(text)
     metadata = site / f"{package}-1.0.dist-info"
     metadata.mkdir()
@@ -34,16 +34,16 @@ def install(site: Path, package: str, module: str, text: str, names: str) -> Non
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder where packages are installed."""
+    """Return a folder in which packages are installed."""
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
 def refusal(folder: Path, name: str) -> str:
-    """What a page is told that asks for this environment."""
-    (folder / "page.yaml").write_text(f"run: toy\nenvironment: {{name: {name}}}\n")
+    """Return the error for a config that names this environment."""
+    (folder / "config.yaml").write_text(f"run: toy\nenvironment: {{name: {name}}}\n")
     with pytest.raises(ConfigError) as refused:
-        load(folder / "page.yaml")
+        load(folder / "config.yaml")
     return str(refused.value).partition("\n")[2].strip()
 
 
@@ -57,12 +57,12 @@ def test_an_installed_environment_is_found_with_its_own_keys(site: Path) -> None
     assert section_of(section.model_dump(mode="json")) == section
 
 
-def test_a_misspelt_name_is_told_an_installed_one(site: Path) -> None:
+def test_the_error_for_a_misspelt_name_suggests_an_installed_one(site: Path) -> None:
     install(site, "silent-worlds", "silent_worlds_2", MODULE, "silent = silent_worlds_2")
     assert "No environment 'slient'. Did you mean `silent`?" in refusal(site, "slient")
 
 
-def test_our_own_names_come_first(site: Path) -> None:
+def test_built_in_names_take_precedence(site: Path) -> None:
     install(site, "usurper", "usurper", "raise RuntimeError", "alfworld = usurper")
     assert isinstance(section_of({"name": "alfworld"}), Alfworld)
 
@@ -80,7 +80,7 @@ def test_our_own_names_come_first(site: Path) -> None:
         ("idle", MODULE.partition("def taskset")[0], "has no `taskset(section, seed)`."),
     ],
 )
-def test_a_package_that_is_no_environment_is_named(site: Path, module: str, text: str, fault: str) -> None:
+def test_an_invalid_environment_package_is_named(site: Path, module: str, text: str, fault: str) -> None:
     install(site, f"{module}-worlds", module, text, f"silent = {module}")
     assert refusal(site, "silent") == f"environment: The environment 'silent' of the package {module}-worlds {fault}"
 
@@ -93,5 +93,5 @@ def test_an_entry_point_without_its_module_is_named(site: Path) -> None:
 def test_two_packages_with_one_name_are_both_named(site: Path) -> None:
     install(site, "one-world", "one_world", MODULE, "silent = one_world")
     install(site, "other-world", "other_world", MODULE, "silent = other_world")
-    told = "The packages one-world and other-world both have an environment 'silent': uninstall one of them."
-    assert refusal(site, "silent") == f"environment: {told}"
+    message = "The packages one-world and other-world both have an environment 'silent': uninstall one of them."
+    assert refusal(site, "silent") == f"environment: {message}"

@@ -1,7 +1,7 @@
-"""Environments in processes: many episodes at once, and one that dies or hangs costs its own episodes alone."""
+"""Tests of the process pool: many episodes at once; a process that dies or hangs costs only its own episodes."""
 
 import asyncio
-import json
+import contextlib
 import os
 import signal
 import time
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments import taskset
+from retroformer.environments.alfworld.section import Alfworld
 from retroformer.environments.pool import EnvironmentPool
-from retroformer.environments.sections import Alfworld, EnvironmentSection, Programming
+from retroformer.environments.registry import taskset
+from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure
 from retroformer.records import Task, Transition
 from tests.support import napping
@@ -34,7 +35,7 @@ def in_pool(
 
 
 def workers() -> list[int]:
-    """Process ids of the children of this process, youngest last."""
+    """Return the process ids of this process's children, youngest last."""
     threads = Path("/proc/self/task").iterdir()
     return [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
 
@@ -45,7 +46,7 @@ async def opening(pool: EnvironmentPool, task: Task) -> str:
 
 
 def seconds_of_an_opening(section: EnvironmentSection = HOMES, task: Task = TASKS[0]) -> float:
-    """What a new process takes by the clock until it has begun an episode, here and now."""
+    """Return the wall-clock seconds that a new process takes at the moment to begin an episode."""
     seconds = 0.0
 
     async def play(pool: EnvironmentPool) -> None:
@@ -65,7 +66,7 @@ def test_many_episodes_at_once_are_the_same_as_each_alone() -> None:
             for _ in range(5):
                 await asyncio.sleep(0)
                 seen.append(await episode.step(seen[-1].choices[0]))
-            return [one.observation for one in seen]
+            return [transition.observation for transition in seen]
 
     async def play(pool: EnvironmentPool) -> None:
         together = await asyncio.gather(*(walk(pool, task) for task in TASKS))
@@ -76,7 +77,7 @@ def test_many_episodes_at_once_are_the_same_as_each_alone() -> None:
     in_pool(play)
 
 
-def test_the_pool_starts_no_more_processes_than_it_was_told() -> None:
+def test_the_pool_starts_no_more_processes_than_configured() -> None:
     before = set(workers())
 
     async def play(pool: EnvironmentPool) -> None:
@@ -87,7 +88,7 @@ def test_the_pool_starts_no_more_processes_than_it_was_told() -> None:
     assert set(workers()) == before
 
 
-def test_an_episode_whose_process_is_killed_fails_and_the_next_one_works() -> None:
+def test_an_episode_fails_if_its_process_is_killed_and_the_next_one_works() -> None:
     async def play(pool: EnvironmentPool) -> None:
         async with pool.episode(TASKS[0]) as episode:
             await episode.reset()
@@ -112,8 +113,8 @@ def test_a_killed_process_takes_no_episode_of_another_with_it() -> None:
     in_pool(play)
 
 
-def test_an_environment_that_hangs_is_given_up_after_its_time_and_replaced() -> None:
-    # The time holds for the start of a process, too, which takes long on a busy machine.
+def test_a_hanging_environment_is_replaced_after_its_time_limit() -> None:
+    # The limit includes the start of a process, which takes long on a busy machine.
     timeout_seconds = max(3.0, 10 * seconds_of_an_opening())
 
     async def play(pool: EnvironmentPool) -> None:
@@ -139,7 +140,7 @@ def test_a_task_that_cannot_be_loaded_fails_alone() -> None:
     in_pool(play, processes=1)
 
 
-def test_a_call_that_was_given_up_does_no_harm_to_later_ones() -> None:
+def test_an_abandoned_call_does_not_affect_later_ones() -> None:
     async def play(pool: EnvironmentPool) -> None:
         for delay in (0.0, 0.0005, 0.001, 0.002, 0.005):
             async with pool.episode(TASKS[0]) as episode:
@@ -153,7 +154,7 @@ def test_a_call_that_was_given_up_does_no_harm_to_later_ones() -> None:
     in_pool(play, processes=1)
 
 
-def test_an_episode_may_be_left_before_it_began() -> None:
+def test_an_episode_may_be_left_before_it_begins() -> None:
     async def play(pool: EnvironmentPool) -> None:
         for task in TASKS[:3]:
             async with pool.episode(task):
@@ -163,7 +164,7 @@ def test_an_episode_may_be_left_before_it_began() -> None:
     in_pool(play, processes=1)
 
 
-def test_environments_are_used_again_by_later_episodes() -> None:
+def test_environments_are_reused_by_later_episodes() -> None:
     async def play(pool: EnvironmentPool) -> None:
         openings = [await opening(pool, task) for task in (*TASKS[:8], *TASKS[:8])]
         assert openings[:8] == openings[8:]
@@ -173,17 +174,17 @@ def test_environments_are_used_again_by_later_episodes() -> None:
 
 @pytest.fixture
 def beds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Task, ...]:
-    """Tasks whose steps take as long as they are told to."""
+    """Return tasks whose actions set the duration of each step."""
     monkeypatch.setenv("PYTHONPATH", napping.installed(tmp_path, os.environ))
     return napping.taskset(napping.Section()).tasks()
 
 
 def patience(beds: tuple[Task, ...]) -> float:
-    """A limit for one step within which a process surely starts, here and now."""
+    """Return a time limit for one step within which a process surely starts at the moment."""
     return max(3.0, 10 * seconds_of_an_opening(napping.Section(), beds[0]))
 
 
-def test_time_in_the_queue_of_a_process_is_not_time_of_the_step(beds: tuple[Task, ...]) -> None:
+def test_waiting_for_a_process_does_not_count_as_time_of_the_step(beds: tuple[Task, ...]) -> None:
     seconds = patience(beds)
 
     async def nap(pool: EnvironmentPool, task: Task) -> str:
@@ -223,7 +224,9 @@ def test_an_episode_that_costs_its_process_leaves_its_neighbours_unharmed(
         fallen = asyncio.Event()
         others = (neighbour(pool, task, fallen) for task in beds[:8])
         *seen, _ = await asyncio.gather(*others, fall(pool, beds[8], fallen))
-        assert [one.observation for one in seen if one] == [f"{bed.id}: look, turn, look again" for bed in beds[:8]]
+        assert [transition.observation for transition in seen if transition] == [
+            f"{bed.id}: look, turn, look again" for bed in beds[:8]
+        ]
 
     in_pool(play, 1, patience(beds), napping.Section())
 
@@ -245,21 +248,17 @@ def test_two_episodes_that_hang_cost_two_processes_and_no_third_episode(beds: tu
     in_pool(play, 1, patience(beds), napping.Section())
 
 
-def test_eight_endless_programs_in_one_process_are_eight_timeouts(tmp_path: Path) -> None:
-    problem = {"prompt": "def f(x):\n", "entry_point": "f", "tests": ["assert f(1) == 1"]}
-    lines = [json.dumps(problem | {"id": f"endless {number}"}) for number in range(8)]
-    (tmp_path / "own.jsonl").write_text("\n".join(lines))
-    section = Programming(data=tmp_path, split="own.jsonl", cpu_seconds=1)
-
-    async def write(pool: EnvironmentPool, task: Task) -> Transition:
-        async with pool.episode(task) as episode:
-            await episode.reset()
-            await episode.step("Tests:\nassert f(2) == 2")
-            return await episode.step("def f(x):\n    while True: pass\n")
+@pytest.mark.parametrize("end", ["look", "hang", "crash"])
+def test_no_temporary_file_outlives_the_process_that_wrote_it(beds: tuple[Task, ...], end: str) -> None:
+    notes = []
 
     async def play(pool: EnvironmentPool) -> None:
-        seen = await asyncio.gather(*(write(pool, task) for task in taskset(section).tasks()))
-        assert [(one.terminated, one.success, one.reward) for one in seen] == [(True, False, 0.0)] * 8
-        assert all("no answer within 1 s" in one.observation for one in seen)
+        async with pool.episode(beds[0]) as episode:
+            await episode.reset()
+            notes.append(Path((await episode.step("note")).observation))
+            assert notes[0].is_file()
+            with contextlib.suppress(EnvironmentFailure):
+                await episode.step(end)
 
-    in_pool(play, 1, timeout_seconds=5.0, section=section)
+    in_pool(play, 1, patience(beds), napping.Section())
+    assert not notes[0].parent.exists()

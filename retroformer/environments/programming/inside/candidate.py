@@ -1,4 +1,4 @@
-"""The process of the judged code: it answers calls with values, and is believed in nothing else."""
+"""Process of the judged code: it answers calls with values, and nothing else from it is trusted."""
 
 import builtins
 import random
@@ -17,7 +17,7 @@ _MUTABLE = (list, dict, set, bytearray)
 
 
 def serve(channel: socket.socket, source: str) -> None:
-    """Load the code, say how that went, and answer calls until the other side closes. Raises EOFError then."""
+    """Load the code, report how that went, and answer calls until the other side closes. Raises EOFError then."""
     kept: list[object] = []
 
     def refer(value: object) -> int:
@@ -25,7 +25,7 @@ def serve(channel: socket.socket, source: str) -> None:
         return len(kept) - 1
 
     module = types.ModuleType(NAME)
-    # Where classes look up their own module, as dataclasses do.
+    # Classes look up their own module here, as dataclasses do.
     sys.modules[NAME] = module
     random.seed(0)
     try:
@@ -37,7 +37,9 @@ def serve(channel: socket.socket, source: str) -> None:
     while True:
         target, name, arguments, keywords = wire.receive(channel, _REQUEST_BYTES, kept.__getitem__, _REQUEST_DEPTH)
         try:
-            arguments = [_found(module, value.name) if isinstance(value, wire.Named) else value for value in arguments]
+            arguments = [
+                _resolved(module, value.name) if isinstance(value, wire.Named) else value for value in arguments
+            ]
             value = _done(module if target is None else target, name, arguments, keywords)
             changed = [value if isinstance(value, _MUTABLE) else None for value in arguments]
             answer = wire.encode(("value", value, changed), refer)
@@ -46,12 +48,12 @@ def serve(channel: socket.socket, source: str) -> None:
         channel.sendall(len(answer).to_bytes(4, "big") + answer)
 
 
-def _found(module: types.ModuleType, name: str) -> object:
+def _resolved(module: types.ModuleType, name: str) -> object:
     return module.__dict__.get(name) or getattr(builtins, name)
 
 
 def _done(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> object:
-    """The value of a call of something's attribute, or of an operation on an attribute itself."""
+    """Return the value of a call of the target's attribute, or of an operation on the attribute itself."""
     if name == wire.GET:
         return getattr(target, *arguments)
     if name == wire.SET:
@@ -63,7 +65,7 @@ def _done(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]
 
 
 def _described(error: BaseException) -> tuple[str, str]:
-    """The exception's type and text, with the last line of the judged code that it passed."""
+    """Return the exception's type and text, with the last line of the judged code in its traceback."""
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
     while trace is not None:

@@ -1,7 +1,7 @@
-"""One control group for everything in a jail, so that all of it together has one bound on memory and processes.
+"""One control group for everything in a jail, which bounds the memory and processes of all of it together.
 
-It is made inside the group that the judging process is in: with cgroup v1 for root, with v2 where the controllers are
-delegated to that group or to the one above it. Where that is not so there is none, and the limits of each process hold.
+It is created inside the group of the judging process: with cgroup v1 as root, with v2 if the controllers are delegated
+to that group or to its parent. Otherwise there is none, and the limits of each process apply.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _REMOVALS, _PAUSE_SECONDS = 500, 0.01
 
 
 class Group:
-    """The groups of one jail: one with cgroup v2, one for each controller with v1, none where none can be made."""
+    """Groups of one jail: one with cgroup v2, one per controller with v1, none if none can be created."""
 
     def __init__(self, memory_bytes: int, processes: int) -> None:
         self._folders: list[Path] = []
@@ -37,7 +37,7 @@ class Group:
             first = second if second.exists() else folder / "memory.limit_in_bytes"
             first.write_text(str(memory_bytes))
             with contextlib.suppress(OSError):
-                # Where the kernel counts swap at all.
+                # Only if the kernel counts swap.
                 (folder / "memory.swap.max").write_text("0")
         self._entries.append(os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
 
@@ -48,16 +48,16 @@ class Group:
         self.remove()
 
     def enter(self) -> None:
-        """Move this process, and all that it will start, into the group. Raises OSError."""
+        """Move this process, and all its future children, into the group. Raises OSError."""
         for entry in self._entries:
             os.write(entry, b"0")
 
     def processes_killed(self) -> int:
-        """How many processes the kernel ended since all of them together used too much memory."""
+        """Return how many processes the kernel killed because the group used too much memory."""
         return sum(_kills(folder) for folder in self._folders)
 
     def remove(self) -> None:
-        """Take the group away; nothing may be running in it any more."""
+        """Remove the group; nothing may be running in it any more."""
         for entry in self._entries:
             os.close(entry)
         for folder in self._folders:
@@ -70,7 +70,7 @@ def _remove(folder: Path) -> None:
         try:
             folder.rmdir()
         except OSError as error:
-            # A process that was killed leaves its group a moment later.
+            # A killed process leaves its group a moment later.
             if error.errno != errno.EBUSY:
                 return
         else:
@@ -88,7 +88,7 @@ def _kills(folder: Path) -> int:
 
 
 def _parents() -> list[tuple[Path, tuple[str, ...]]]:
-    """Folders in which a group can be made, with what can be limited there; those of v2 first."""
+    """Return the folders in which a group can be created, with the resources limited there; v2 first."""
     try:
         table = [line.split(":", 2) for line in _TABLE.read_text().splitlines()]
         mounts = _mounts()
@@ -105,7 +105,7 @@ def _parents() -> list[tuple[Path, tuple[str, ...]]]:
 
 
 def _second_version(mount: tuple[str, Path] | None, path: str) -> Path | None:
-    """The group of this process, or the one above it where that one may have groups besides it."""
+    """Return the group of this process, or its parent if that may have further child groups."""
     own = _inside(mount, path)
     candidates = [own, own.parent] if own is not None and mount is not None and own != mount[1] else [own]
     for folder in candidates:
@@ -116,7 +116,7 @@ def _second_version(mount: tuple[str, Path] | None, path: str) -> Path | None:
 
 
 def _inside(mount: tuple[str, Path] | None, path: str) -> Path | None:
-    """Where the group of this path is in the file system; the mount may show a part of all groups only."""
+    """Return the folder of the group of this path; the mount may show only a part of all groups."""
     if mount is None or not Path(path).is_relative_to(mount[0]):
         return None
     folder = mount[1] / Path(path).relative_to(mount[0])
@@ -124,7 +124,7 @@ def _inside(mount: tuple[str, Path] | None, path: str) -> Path | None:
 
 
 def _mounts() -> dict[str, tuple[str, Path]]:
-    """For each controller of v1, and for v2 under "", the group that is shown and the folder where it is."""
+    """Return, for each controller of v1 and for v2 under "", the mounted group and its folder."""
     mounts: dict[str, tuple[str, Path]] = {}
     for line in _MOUNTS.read_text().splitlines():
         before, _, after = line.partition(" - ")

@@ -1,4 +1,4 @@
-"""Leaving the host behind, and giving up every right and most resources for good."""
+"""Isolation from the host: leave its namespaces and give up all rights and most resources for good."""
 
 import os
 import resource
@@ -11,8 +11,8 @@ _NOBODY, _INNER_NOBODY = 65534, 1
 _DESCRIPTORS, _GUARDS = 64, 4
 
 
-class Limits(TypedDict):
-    """What one piece of judged code may use; `retroformer.environments.programming.limits` explains each."""
+class JailLimits(TypedDict):
+    """Resource limits of one piece of judged code; `retroformer.environments.programming.limits` explains each."""
 
     cpu_seconds: int
     wall_seconds: float
@@ -24,19 +24,19 @@ class Limits(TypedDict):
 
 
 class Setting(TypedDict):
-    """What the host tells the porter: how a jail is built. Nothing in it is secret."""
+    """Jail settings that the host sends to the porter. None of them is secret."""
 
     visible: list[str]
     hidden: list[str]
     build_bytes: int
-    limits: Limits
-    compiling: Limits
+    limits: JailLimits
+    compiling: JailLimits
 
 
 def leave_host() -> None:
     """Enter new namespaces of every kind. Children, not this process, are in the process namespace. Raises OSError.
 
-    Root becomes two users of the new user namespace: 0, who builds it, and 1, nobody, who runs in it.
+    Root becomes two users of the new user namespace: 0, which builds it, and 1, nobody, which runs in it.
     """
     Path("/proc/self/oom_score_adj").write_text("1000")
     if os.geteuid() == 0 and _nobody_exists():
@@ -53,13 +53,13 @@ def leave_host() -> None:
 
 
 def _nobody_exists() -> bool:
-    """Not so for a root that is only called so, in a user namespace of a single user."""
+    """Return False if root is only root of a user namespace with a single user."""
     lines = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
     return any(int(start) <= _NOBODY < int(start) + int(count) for start, _, count in lines)
 
 
 def _map_root() -> None:
-    """A map of two users can only be written from outside the new namespace: by a child that stays there."""
+    """Map two users, which only a child that stays outside the new namespace can do."""
     parent = os.getpid()
     wait, go = os.pipe()
     mapper = os.fork()
@@ -82,10 +82,10 @@ def _map_root() -> None:
         raise OSError(code, f"mapping users: {os.strerror(code)}")
 
 
-def renounce(limits: Limits, processes: bool = False, programs: bool = False) -> None:
-    """Become nobody with no right at all, under these limits and the filter of system calls. Raises OSError.
+def renounce(limits: JailLimits, processes: bool = False, programs: bool = False) -> None:
+    """Become nobody without any rights, under these limits and the system call filter. Raises OSError.
 
-    processes, programs: whether it may start other processes, and execute other programs.
+    processes, programs: if true, it may start other processes, and execute other programs.
     """
     _limit(limits, processes)
     linux.forbid_new_privileges()
@@ -95,23 +95,23 @@ def renounce(limits: Limits, processes: bool = False, programs: bool = False) ->
         os.setgroups([])
         os.setresuid(_INNER_NOBODY, _INNER_NOBODY, _INNER_NOBODY)
     except OSError:
-        # Started by an ordinary user, the namespace has one user: that one, without a right.
+        # If started by an ordinary user, the namespace has only that user, without rights.
         if os.getresuid() != (0, 0, 0) or os.getresgid() != (0, 0, 0):
             raise
     linux.drop_capabilities()
     seccomp.install(processes, programs)
 
 
-def _limit(limits: Limits, processes: bool) -> None:
+def _limit(limits: JailLimits, processes: bool) -> None:
     cpu = limits["cpu_seconds"]
-    # The first stage ends the process with a signal of its own, the second surely. The kernel's clock for these limits
-    # is coarser than the one that is read afterwards: two seconds keep the second stage apart from the first.
+    # The soft limit ends the process with its own signal, the hard limit with SIGKILL. The kernel's clock for these
+    # limits is coarser than the one read afterwards: two seconds keep the hard limit apart from the soft one.
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 2))
     for kind, most in (
         (resource.RLIMIT_AS, limits["memory_bytes"]),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
         (resource.RLIMIT_NOFILE, _DESCRIPTORS * (8 if processes else 1)),
-        # Where all of the jail is one user, the processes that guard it and the tests' process are counted, too.
+        # If the whole jail is one user, the guarding processes and the tests' process are counted, too.
         (resource.RLIMIT_NPROC, limits["threads"] + _GUARDS),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
@@ -121,7 +121,7 @@ def _limit(limits: Limits, processes: bool) -> None:
 
 
 def keep_only(*kept: int) -> None:
-    """Close every other file; standard input, output and error lead nowhere unless they are kept."""
+    """Close all other files; standard input, output and error go to /dev/null unless they are kept."""
     nowhere = os.open("/dev/null", os.O_RDWR)
     for standard in {0, 1, 2} - set(kept):
         os.dup2(nowhere, standard)

@@ -1,7 +1,7 @@
-"""First process of the jail: it orders what is run, measures the time, and reports what each test came to.
+"""First process of the jail: it orders the runs, measures the time, and reports the result of each test.
 
-It runs no code of anybody else. A test and the solution that it is about have a process each, in process namespaces
-that cannot see each other, under a warden each; so a test has no authority either, whoever wrote it.
+It runs no foreign code. A test and the solution under test run in separate processes, in process namespaces that cannot
+see each other, each under a warden; so a test has no authority either, whoever wrote it.
 """
 
 import os
@@ -13,31 +13,31 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import linux, tester, warden, wire
-from .confinement import Limits, Setting, keep_only, renounce
+from .confinement import JailLimits, Setting, keep_only, renounce
 
 _JOB_BYTES = 1 << 28
 _REPORT_BYTES = 1 << 16
 _OWN_BYTES = 1 << 30
 _HIDDEN_PATIENCE = 2
-"""All hidden tests together may take this many times as long by the clock as one of them."""
+"""Wall-clock time for all hidden tests together, as a multiple of the time for one test."""
 
 Result = tuple[str, str]
-"""A verdict, and what goes with it."""
+"""Verdict, and its output."""
 PASSED: Result = ("passed", "")
 LATE: Result = ("late", "")
 
 
 def longest(wall_seconds: float, tests: int, hidden: bool) -> float:
-    """How long tests may take by the clock, of which each may take `wall_seconds`."""
+    """Return the wall-clock limit in seconds for tests of which each may take `wall_seconds`."""
     return _HIDDEN_PATIENCE * wall_seconds if hidden else tests * (wall_seconds + 1.0)
 
 
 class Unconfined(Exception):
-    """A warden could not confine what it was to start: the jail failed, and nothing was run in it."""
+    """Error: a warden could not confine a process; the jail failed, and nothing was run in it."""
 
 
 def run(job: int, results: socket.socket, setting: Setting) -> None:
-    """Read the job, do it, and report each result as ("result", index, verdict, output), at last ("done",)."""
+    """Run the job, and report each result as ("result", index, verdict, output), finally ("done",)."""
     candidates, testers = _warden(setting, job, results), _warden(setting, job, results)
     linux.forbid_inspection()
     with open(job, "rb", closefd=False) as file:
@@ -57,12 +57,12 @@ def run(job: int, results: socket.socket, setting: Setting) -> None:
 
 
 def _warden(setting: Setting, job: int, results: socket.socket) -> socket.socket:
-    """Start a warden, the first process of a process namespace of its own. It never learns the job."""
+    """Start a warden, the first process of its own process namespace. It never learns the job."""
     orders, theirs = socket.socketpair()
     if os.fork():
         theirs.close()
         return orders
-    # A process can make one such namespace only, so this one is between the examiner and the warden, and waits.
+    # A process can create only one such namespace, so this one sits between the examiner and the warden, and waits.
     try:
         os.close(job)
         results.close()
@@ -77,7 +77,7 @@ def _warden(setting: Setting, job: int, results: socket.socket) -> socket.socket
         os._exit(1)
 
 
-def _commands(work: dict[str, Any], orders: socket.socket, results: socket.socket, limits: Limits) -> None:
+def _commands(work: dict[str, Any], orders: socket.socket, results: socket.socket, limits: JailLimits) -> None:
     left = _HIDDEN_PATIENCE * limits["wall_seconds"]
     for index, step in enumerate(work["steps"]):
         start = time.monotonic()
@@ -92,7 +92,7 @@ def _commands(work: dict[str, Any], orders: socket.socket, results: socket.socke
 
 
 def _answer(orders: socket.socket) -> Any:
-    """What a warden answers to an order. Raises Unconfined."""
+    """Return a warden's answer to an order. Raises Unconfined."""
     report = wire.receive(orders, _JOB_BYTES)
     if report[0] == "unconfined":
         raise Unconfined(report[1])
@@ -100,7 +100,7 @@ def _answer(orders: socket.socket) -> Any:
 
 
 class Examiner:
-    """Groups of tests of one solution: each group against a process of its own, up to its first failure."""
+    """Runner of groups of tests of one solution: each group against its own process, up to its first failure."""
 
     def __init__(
         self,
@@ -108,13 +108,13 @@ class Examiner:
         candidates: socket.socket,
         testers: socket.socket,
         results: socket.socket,
-        limits: Limits,
+        limits: JailLimits,
     ) -> None:
         self._work, self._candidates, self._testers = work, candidates, testers
         self._results, self._limits = results, limits
 
     def run(self) -> None:
-        """All groups. Raises Unconfined."""
+        """Run all groups. Raises Unconfined."""
         for group in self._work["groups"]:
             for index, verdict, output in self._group(group):
                 wire.send(self._results, ("result", index, verdict, output[: tester.SHOWN]))
@@ -133,7 +133,7 @@ class Examiner:
             yield test["index"], *self._judged(report, solution, testing)
 
     def _start(self, tests: list[dict[str, Any]]) -> socket.socket:
-        """Start the solution and its tests, connected to each other; the socket of the reports."""
+        """Start the solution and its tests, connected to each other; return the socket of the reports."""
         wire.send(self._candidates, ("solution", self._work["source"]))
         work = {name: self._work[name] for name in ("preamble", "entry_point")}
         work |= {"tests": tests, "answer_bytes": self._limits["answer_bytes"]}
@@ -143,7 +143,7 @@ class Examiner:
         return _received(self._testers)
 
     def _report(self, reports: "_Reports", deadline: float) -> Result | None:
-        """What the tester says of its next test; LATE if that takes too long, None if it says nothing of use."""
+        """Return the tester's next report; LATE if it takes too long, None if it is unusable."""
         try:
             return reports.next(min(self._limits["wall_seconds"], deadline - time.monotonic()))
         except (EOFError, wire.Unreadable):
@@ -160,27 +160,27 @@ class Examiner:
             return report
         if testing.out_of_time(limit):
             return timeout
-        # A test of the agent's own may end or disturb its process; else that comes from what the program answered.
+        # The agent's own test may end or disturb its process; otherwise the program's answer caused this.
         if self._work["own"]:
             return "harness", f"the test's process {testing} before it reported"
         return "crash", f"the program's answer cannot be compared: the test's process {testing}"
 
 
 def _received(orders: socket.socket) -> socket.socket:
-    """The socket that a warden hands over with its answer. Raises Unconfined."""
+    """Return the socket that a warden passes with its answer. Raises Unconfined."""
     _answer(orders)
     _, (descriptor,), _, _ = socket.recv_fds(orders, 1, 1)
     return socket.socket(fileno=descriptor)
 
 
 class _Reports:
-    """What a tester says, message by message; it may be anything where the test is an agent's own."""
+    """Messages of a tester; with the agent's own tests they may be anything."""
 
     def __init__(self, source: socket.socket) -> None:
         self._source, self._received = source, bytearray()
 
     def next(self, seconds: float) -> Result:
-        """The next report, or ("late", ""). Raises EOFError, Unreadable."""
+        """Return the next report, or ("late", ""). Raises EOFError, Unreadable."""
         end = time.monotonic() + seconds
         while (report := self._complete()) is None:
             ready, _, _ = select.select([self._source], [], [], max(0.0, end - time.monotonic()))
@@ -210,16 +210,16 @@ class _Reports:
 
 
 class Ended:
-    """How a process ended: its exit code, negative for a signal, and the seconds that it computed."""
+    """End of a process: its exit code, negative for a signal, and its CPU seconds."""
 
     def __init__(self, code: int, seconds: float) -> None:
         self._code, self._seconds = code, seconds
 
     def out_of_time(self, limit: int) -> bool:
-        """Whether the limit on computing ended it.
+        """Return True if the CPU limit ended it.
 
-        SIGXCPU is the limit's first stage, whatever was measured. A program that lives on is killed at the second
-        stage; whoever else kills it then, it was past the first.
+        SIGXCPU comes from the soft limit, whatever was measured. A program that survives it is killed at the hard
+        limit; if anything else kills it then, it was past the soft limit.
         """
         return self._code == -signal.SIGXCPU or (self._code == -signal.SIGKILL and self._seconds >= limit)
 

@@ -1,4 +1,4 @@
-"""The file system of the jail: libraries to read, a few devices, and nothing else of the host."""
+"""File system of the jail: libraries to read, a few devices, and nothing else of the host."""
 
 import os
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ _LOCKED = linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID
 def build(visible: Iterable[str], hidden: Iterable[str], build_bytes: int) -> None:
     """Change the root of this process's mount namespace to a fresh, read-only one. Raises OSError.
 
-    visible: paths of the host, shown read-only at the same place; those that do not exist are left out.
+    visible: paths of the host, shown read-only at the same place; missing ones are skipped.
     hidden: folders inside them, shown empty.
-    build_bytes: the size of BUILD, which stays writable for who has the right; 0 for none.
+    build_bytes: the size of BUILD, which stays writable for processes with the right; 0 for none.
     """
     linux.mount("", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("tmpfs", _STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m,nr_inodes=4096")
@@ -45,20 +45,20 @@ def build(visible: Iterable[str], hidden: Iterable[str], build_bytes: int) -> No
 
 
 def fresh(folder: str, size: int, files: int) -> None:
-    """An empty file system on `folder`, in memory, of `size` bytes and `files` files. Raises OSError."""
+    """Mount an empty in-memory file system on `folder`, of `size` bytes and `files` files. Raises OSError."""
     options = f"mode=777,size={size},nr_inodes={files + 1}"
     linux.mount("tmpfs", folder, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
 
 
 def fresh_work(size: int, files: int) -> None:
-    """From here on this process alone sees its own empty WORK, and BUILD read-only. Raises OSError."""
+    """Give this process alone an empty WORK, and make BUILD read-only for it. Raises OSError."""
     linux.unshare("mount")
     fresh(WORK, size, files)
     os.chdir(WORK)
 
 
 def lock(folder: str) -> None:
-    """Nobody in this mount namespace writes there any more. Raises OSError."""
+    """Make a folder read-only for the whole mount namespace. Raises OSError."""
     linux.restrict_mount(folder, _LOCKED)
 
 

@@ -1,4 +1,4 @@
-"""The system calls that Python 3.11 has no function for."""
+"""System calls that Python 3.11 does not expose."""
 
 import ctypes
 import os
@@ -62,17 +62,17 @@ def detach(target: str) -> None:
 
 
 def forbid_inspection() -> None:
-    """Nobody of the same user may trace this process or read its memory."""
+    """Forbid other processes of the same user to trace this process or read its memory."""
     _check(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "forbidding inspection")
 
 
 def forbid_new_privileges() -> None:
-    """No program that this process starts can gain any right."""
+    """Forbid programs started by this process to gain rights."""
     _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "forbidding new privileges")
 
 
 def drop_bounding_set() -> None:
-    """No program that this process or its children start will ever hold a capability."""
+    """Forbid programs started by this process or its children to hold capabilities."""
     capability = 0
     while libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1
@@ -86,5 +86,5 @@ def drop_capabilities() -> None:
 
 
 def name_host(name: str) -> None:
-    """What the machine is called in this namespace."""
+    """Set the host name in this namespace."""
     _check(libc.sethostname(name.encode(), len(name)), "naming the host")

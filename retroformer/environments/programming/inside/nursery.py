@@ -1,4 +1,4 @@
-"""A process that forks jails: it has imported what solutions often import, and learns nothing about any job."""
+"""Process that forks jails: it has imported common modules, and learns nothing about any job."""
 
 # Imported once here and not in every jail: most solutions and tests begin with some of these.
 import bisect  # noqa: F401
@@ -25,7 +25,7 @@ from .confinement import Setting, leave_host
 
 _ORDER_BYTES = 1 << 16
 _OWN_BYTES, _OWN_PROCESSES = 256 << 20, 16
-"""What the processes need that guard a jail: memory that is not shared, and room for themselves."""
+"""Bytes and processes that the guards of a jail need: their private memory, and their own process count."""
 
 
 def main(control: socket.socket) -> None:
@@ -45,13 +45,13 @@ def main(control: socket.socket) -> None:
 
 
 def _keeper(setting: Setting, job: int, results: int, lifeline: int) -> NoReturn:
-    """One job: ("unavailable", sentence) or ("gone", processes killed for memory) on the lifeline.
+    """Run one job; send ("unavailable", sentence) or ("gone", processes killed for memory) on the lifeline.
 
-    It stays on the host, where it can remove the jail's control group, whatever becomes of the judging process.
+    It stays on the host, so it can remove the jail's control group even if the judging process dies.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # A signal to its process group must not reach the nursery, nor another jail.
+    # A signal to its process group must not reach the nursery or another jail.
     os.setsid()
     with socket.socket(fileno=lifeline) as line, Group(*_bounds(setting)) as group:
         porter = os.fork()
@@ -66,7 +66,7 @@ def _keeper(setting: Setting, job: int, results: int, lifeline: int) -> NoReturn
 
 
 def _bounds(setting: Setting) -> tuple[int, int]:
-    """The bytes of memory and the number of processes and threads for all of a jail."""
+    """Return the limits of bytes of memory and of processes and threads for the whole jail."""
     limits, compiling = setting["limits"], setting["compiling"]
     memory = limits["memory_bytes"] + limits["file_bytes"] + tester.MEMORY_BYTES
     threads = 2 * limits["threads"]
@@ -77,7 +77,7 @@ def _bounds(setting: Setting) -> tuple[int, int]:
 
 
 def _porter(setting: Setting, job: int, results: int, line: socket.socket, group: Group) -> NoReturn:
-    """Build the jail, wait until all of it is gone, and end it where the host hangs up."""
+    """Build the jail, wait until all of it has ended, and kill it if the host hangs up."""
     try:
         leave_host()
         filesystem.build(setting["visible"], setting["hidden"], setting["build_bytes"])
@@ -88,7 +88,7 @@ def _porter(setting: Setting, job: int, results: int, line: socket.socket, group
     child = os.fork()
     if child == 0:
         line.close()
-        # A group that cannot be entered after all is one that is not to be had: the other limits hold.
+        # A group that cannot be entered counts as unavailable: the other limits apply.
         with contextlib.suppress(OSError):
             group.enter()
         _examine(job, results, setting)
@@ -110,7 +110,7 @@ def _examine(job: int, results: int, setting: Setting) -> NoReturn:
 
 
 def _outlive(child: int, line: socket.socket) -> None:
-    """Wait for the jail's first process, and with it for everything in it; end it where the host hangs up."""
+    """Wait for the jail's first process, and so for everything in it; kill it if the host hangs up."""
     handle = os.pidfd_open(child)
     ready, _, _ = select.select([handle, line.fileno()], [], [])
     if handle not in ready:

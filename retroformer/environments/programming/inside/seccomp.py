@@ -1,8 +1,8 @@
-"""Which system calls judged code may not make (seccomp(2), a filter of classic BPF).
+"""Filter of the system calls that judged code must not make (seccomp(2), classic BPF).
 
-A deny-list on top of namespaces, an empty capability set and limits: it closes what those leave open, such as new
-processes (so that one memory limit holds for all of it), sockets, tracing, what all programs of the machine share, such
-as locks and watches on the libraries' files, and little used doors into the kernel.
+A deny-list on top of namespaces, an empty capability set and limits. It closes the remaining gaps: new processes (so
+that one memory limit covers everything), sockets, tracing, state shared by all programs of the machine, such as locks
+and watches on library files, and rarely used kernel interfaces.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import struct
 from .linux import libc
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# name: (x86_64, aarch64), None where the architecture does not have it
+# name: (x86_64, aarch64), None if the architecture lacks it
 _DENIED: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
@@ -99,9 +99,9 @@ _SHARED_BY_FILE = {
     1024: "F_SETLEASE",
     1026: "F_NOTIFY",
 }
-"""What fcntl does to a file for all who use it, on the libraries of the host as well."""
+"""Commands of fcntl that affect all users of a file, including libraries of the host."""
 _FIRST_UNKNOWN = 450
-"""System calls from this number on are newer than this list, so they are missing here, as on an older kernel."""
+"""First system call number newer than this list; from here on calls fail as on an older kernel."""
 _CLONE_THREAD, _CLONE_NEW_ANYTHING = 0x00010000, 0x7E020000
 _X32 = 0x40000000
 
@@ -112,12 +112,12 @@ _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 
 def supported() -> bool:
-    """Whether the filter knows this machine's system calls."""
+    """Return True if the filter knows this machine's system calls."""
     return os.uname().machine in _ARCHITECTURES
 
 
 def install(processes: bool, programs: bool) -> None:
-    """Filter this process and all it starts. `processes`: it may fork; `programs`: it may execute.
+    """Filter this process and all it starts. If `processes`, it may fork; if `programs`, it may execute.
 
     `no_new_privs` must be set. Raises OSError.
     """
@@ -153,10 +153,10 @@ def _filter(machine: str, processes: bool, programs: bool) -> list[bytes]:
     for number in sorted(number for number in denied if number is not None):
         lines += [_instruction(_EQUAL, number, 0, 1), refuse]
     if not processes:
-        # A compiler is trusted, and locks what it writes.
+        # A compiler is trusted, and locks its output files.
         lines += _fcntl(_FCNTL[column], refuse)
     lines += _clone(_CLONE[column], processes, refuse)
-    lines += [  # limits may be changed (that is, lowered) for the caller alone
+    lines += [  # Limits may be changed (that is, lowered) only for the caller.
         _instruction(_EQUAL, _PRLIMIT[column], 0, 3),
         _instruction(_LOAD, _FIRST_ARGUMENT),
         _instruction(_EQUAL, 0, 1, 0),
@@ -167,7 +167,7 @@ def _filter(machine: str, processes: bool, programs: bool) -> list[bytes]:
 
 
 def _clone(number: int, processes: bool, refuse: bytes) -> list[bytes]:
-    """Threads, and processes where they are allowed; never a new namespace."""
+    """Return rules that allow threads, and processes if permitted, but never a new namespace."""
     kind = [] if processes else [_instruction(_ANY_BIT, _CLONE_THREAD, 1, 0), refuse]
     body = [
         _instruction(_LOAD, _FIRST_ARGUMENT),
@@ -180,7 +180,7 @@ def _clone(number: int, processes: bool, refuse: bytes) -> list[bytes]:
 
 
 def _fcntl(number: int, refuse: bytes) -> list[bytes]:
-    """Anything but what others than the caller would notice."""
+    """Return rules that allow all commands except those that affect others than the caller."""
     body = [_instruction(_LOAD, _SECOND_ARGUMENT)]
     for command in _SHARED_BY_FILE:
         body += [_instruction(_EQUAL, command, 0, 1), refuse]

@@ -1,9 +1,9 @@
-"""Runs the tests of one group against a solution that lives in another process.
+"""Runner of one group of tests against a solution in another process.
 
-It is confined like the solution: it holds the channel to the solution and the socket for its reports, and nothing
-else. What a test calls is a stand-in that passes plain arguments on and brings plain values back, so an assertion
-compares exact built-in types here, where the judged code has no memory, no name, no file and no signal to reach.
-Computing is limited here too, since comparing a value that the solution chose may take arbitrarily long.
+It is confined like the solution, and holds only the channel to the solution and the socket for its reports. A test
+calls stand-ins that send plain arguments and receive plain values, so an assertion compares exact built-in types here,
+where the judged code can reach no memory, name, file or signal. CPU time is limited here too, since comparing a value
+chosen by the solution may take arbitrarily long.
 """
 
 import builtins
@@ -13,33 +13,33 @@ import socket
 from typing import Any, NoReturn
 
 from . import wire
-from .confinement import Limits
+from .confinement import JailLimits
 
 SHOWN = 500
-"""Characters of a value or an exception that a report keeps."""
+"""Maximum number of characters of a value or an exception in a report."""
 SEEN = "__seen__"
-"""The name under which a test keeps the value that it is about."""
+"""Name under which a test stores the value it checks."""
 DIED = "died"
-"""The report on a test during which the solution's process went away; the warden knows how it ended."""
+"""Report on a test during which the solution's process ended; the warden knows how it ended."""
 MEMORY_BYTES = 1 << 30
-"""Of address space: the largest answer, decoded, may be a hundred times as large as it was on the way."""
+"""Address space limit: the largest answer, decoded, may be a hundred times as large as it was encoded."""
 ARGUMENT_DEPTH = wire.MAXIMUM_DEPTH + 50
-"""Deeper than any answer may be, so that a test can wrap an answer and pass it on again."""
+"""Maximum nesting of arguments, above that of answers, so that a test can wrap an answer and pass it on again."""
 
 _NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)
-"""Exceptions that end a loop in silence: raised by a solution, they must not end the test's."""
+"""Exceptions that end a loop silently: raised by a solution, they must not end the test's loop."""
 
 
 class _Died(BaseException):
-    """The solution does not answer any more, or not in a way that can be read."""
+    """Error: the solution no longer answers, or not readably."""
 
 
 class _Raised(Exception):
-    """An exception of the solution that has no counterpart here."""
+    """Exception of the solution that has no counterpart here."""
 
 
-def limits_of(limits: Limits) -> Limits:
-    """What the tests may use, where the solution may use `limits`."""
+def limits_of(limits: JailLimits) -> JailLimits:
+    """Return the limits of the tests, given the solution's `limits`."""
     return {**limits, "memory_bytes": MEMORY_BYTES, "file_bytes": 0}
 
 
@@ -49,7 +49,7 @@ def run(work: dict[str, Any], channel: socket.socket, reports: socket.socket) ->
 
 
 class Tester:
-    """One group of tests, and what is known about the solution they run against."""
+    """One group of tests, and the state of the solution they run against."""
 
     def __init__(self, work: dict[str, Any], channel: socket.socket, reports: socket.socket) -> None:
         self._work, self._channel, self._reports = work, channel, reports
@@ -67,7 +67,7 @@ class Tester:
                 return
 
     def _caught(self, test: dict[str, Any], namespace: dict[str, Any]) -> BaseException | None:
-        """The exception that a test ended with, if any: its own or the solution's."""
+        """Return the exception that a test ended with, if any: its own or the solution's."""
         try:
             self._load()
             self._try(test, namespace)
@@ -96,7 +96,7 @@ class Tester:
         exec(compile(test["code"], "<test>", "exec"), namespace)
 
     def call(self, target: Any, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """The value that a function of the solution, or of one of its objects, returns, or its exception."""
+        """Return the value of a function of the solution, or of one of its objects; raise its exception."""
         if self._died:
             raise _Died
         plain = [wire.Named(_name(value)) if isinstance(value, StandIn | type) else value for value in arguments]
@@ -140,14 +140,14 @@ class Tester:
         try:
             error = kind(text) if plain and isinstance(kind, type) else _Raised(f"{name}: {text}")
         except TypeError:
-            # A few built-in exceptions want more than a text.
+            # A few built-in exceptions need more than a text.
             error = _Raised(f"{name}: {text}")
         self._raised = error
         self._raised_text = f"{name}: {text}"
         raise error
 
     def _judged(self, caught: BaseException | None, namespace: dict[str, Any]) -> tuple[str, str]:
-        """What the test comes to. Notes taken on the way count before anything the test made of them."""
+        """Return the test's verdict and output. Notes taken on the way take precedence over the test's own result."""
         if self._unsendable:
             return "harness", self._unsendable
         if self._died:
@@ -171,7 +171,7 @@ def _well_formed(answer: object) -> bool:
 
 
 class StandIn:
-    """A function of the solution, called across the wall."""
+    """Function of the solution, called across processes."""
 
     def __init__(self, name: str, tester: Tester) -> None:
         self.name, self._tester = name, tester
@@ -181,12 +181,12 @@ class StandIn:
 
 
 def _name(value: "StandIn | type") -> str:
-    """Under which the solution finds the function, or a built-in type that a test passes on, such as `int`."""
+    """Return the solution's name of the function, or of a built-in type that a test passes, such as `int`."""
     return value.name if isinstance(value, StandIn) else value.__name__
 
 
 class Remote(wire.Reference):
-    """An object of a class of the solution, which stays with it. No operator is passed on: it equals itself alone."""
+    """Object of a class of the solution, which stays there. No operator is forwarded: it equals only itself."""
 
     def __init__(self, index: int, tester: Tester) -> None:
         object.__setattr__(self, "index", index)
@@ -205,7 +205,7 @@ class Remote(wire.Reference):
 
 
 def _update(ours: Any, theirs: Any) -> None:
-    """A list, dict, set or bytearray that the solution changed is changed for the test too."""
+    """Copy the solution's changes to a list, dict, set or bytearray into the test's object."""
     if type(ours) is not type(theirs) or ours == theirs:
         return
     if isinstance(ours, list | bytearray):

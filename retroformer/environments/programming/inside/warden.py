@@ -1,8 +1,8 @@
-"""First process of an inner process namespace: starts one piece of foreign code at a time, and ends all of it.
+"""First process of an inner process namespace: starts one piece of foreign code at a time, and kills all of it.
 
-It is started before the examiner learns the job, so that nothing it hands on by forking knows the tests. Whatever the
-code leaves behind, however detached, is in the namespace and gone before the warden says how the code ended. Whether
-the code was confined is the warden's word alone: it is settled before any of the code runs.
+It is started before the examiner learns the job, so its forks inherit no knowledge of the tests. Everything the code
+leaves behind, however detached, is in the namespace and gone before the warden reports how the code ended. Only the
+warden reports whether the code was confined: it decides this before any of the code runs.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import candidate, filesystem, linux, tester, wire
-from .confinement import Limits, Setting, keep_only, renounce
+from .confinement import JailLimits, Setting, keep_only, renounce
 
 _ORDER_BYTES = 1 << 26
 _ERROR_BYTES = 1 << 14
@@ -25,13 +25,13 @@ ANSWER_DESCRIPTOR = 3
 
 
 def run(orders: socket.socket, setting: Setting) -> None:
-    """Do what the examiner orders, until it is gone.
+    """Execute the examiner's orders until it is gone.
 
     ("solution", source): start it, answer ("started",) and send its channel.
     ("tests", work), and the channel of a solution: start them, answer ("started",) and send the socket of the reports.
     ("stop",): end what was started, answer (exit code, CPU seconds).
     ("command", ...): run a program to its end, answer as `_command` does.
-    Where something could not be confined it did not run, and the answer is ("unconfined", why).
+    If something could not be confined, it did not run, and the answer is ("unconfined", why).
     """
     linux.forbid_inspection()
     os.setsid()
@@ -56,13 +56,13 @@ def run(orders: socket.socket, setting: Setting) -> None:
 
 
 class _Unconfined(Exception):
-    """A process could not be confined, so it ended before it ran any foreign code."""
+    """Error: a process could not be confined, so it ended before it ran any foreign code."""
 
 
 def _end_all(child: int) -> tuple[int, float]:
-    """Kill everything else in the namespace and wait until it is gone; how `child` ended.
+    """Kill everything else in the namespace, wait until it is gone, and return how `child` ended.
 
-    Its exit code, negative if killed, and the seconds that it computed, by its own clock.
+    The result is its exit code, negative if killed, and its CPU seconds.
     """
     ended = 0, 0.0
     _kill_all()
@@ -83,9 +83,9 @@ def _kill_all() -> None:
 
 
 def _fork(confine: Callable[[], None], kept: list[int], foreign: Callable[[], NoReturn]) -> int:
-    """The process id of a child that is confined and begins with the foreign code. Raises _Unconfined.
+    """Fork a confined child that starts with the foreign code; return its process id. Raises _Unconfined.
 
-    kept: files that it keeps, besides the one over which it says here that it is confined.
+    kept: files that it keeps, besides the pipe on which it confirms here that it is confined.
     """
     status, theirs = os.pipe()
     child = os.fork()
@@ -99,11 +99,11 @@ def _fork(confine: Callable[[], None], kept: list[int], foreign: Callable[[], No
         os.close(theirs)
         foreign()
     os.close(theirs)
-    said = os.read(status, _SENTENCE_BYTES)
+    confirmation = os.read(status, _SENTENCE_BYTES)
     os.close(status)
-    if said != _CONFINED:
+    if confirmation != _CONFINED:
         _end_all(child)
-        raise _Unconfined(said.decode(errors="replace") or "it ended at once")
+        raise _Unconfined(confirmation.decode(errors="replace") or "it ended at once")
     return child
 
 
@@ -113,7 +113,7 @@ def _confine(confine: Callable[[], None], kept: list[int]) -> None:
     confine()
 
 
-def _start_solution(orders: socket.socket, source: str, limits: Limits) -> int:
+def _start_solution(orders: socket.socket, source: str, limits: JailLimits) -> int:
     ours, theirs = socket.socketpair()
 
     def confine() -> None:
@@ -129,7 +129,7 @@ def _start_solution(orders: socket.socket, source: str, limits: Limits) -> int:
     return child
 
 
-def _start_tests(orders: socket.socket, work: dict[str, Any], limits: Limits) -> int:
+def _start_tests(orders: socket.socket, work: dict[str, Any], limits: JailLimits) -> int:
     _, (descriptor,), _, _ = socket.recv_fds(orders, 1, 1)
     ours, theirs = socket.socketpair()
     with socket.socket(fileno=descriptor) as channel, ours, theirs:
@@ -151,7 +151,7 @@ def _run_to_end(serve: Callable[[], None]) -> NoReturn:
     try:
         serve()
     except BaseException:
-        # Whatever it was, the other side sees a message that is missing.
+        # In any case, the other side notices that a message is missing.
         os._exit(1)
     os._exit(0)
 
@@ -164,9 +164,9 @@ def _command(
     compiling: bool,
     patience: float | None,
 ) -> tuple[int, float, bool, bool, bytes, bytes]:
-    """Run a program and report (exit code, CPU seconds, out of time, too much output, answer, errors).
+    """Run a program and return (exit code, CPU seconds, out of time, too much output, answer, errors).
 
-    patience: the seconds by the clock that are left for it, where that may be fewer than its limit.
+    patience: wall-clock seconds left for it, if that may be fewer than its limit.
     """
     for name, text in files.items():
         Path(filesystem.BUILD, name).write_text(text, encoding="utf-8", errors="surrogatepass")
@@ -204,7 +204,7 @@ def _wait_and_end(child: int) -> tuple[int, float]:
 
 
 def _collect(limits: dict[int, int], seconds: float) -> tuple[dict[int, bytes], bool, bool]:
-    """What arrives until all ends are closed; whether time ran out; whether one brought more than its limit."""
+    """Return the output until all ends are closed, whether time ran out, and whether a limit was exceeded."""
     collected = dict.fromkeys(limits, b"")
     end = time.monotonic() + seconds
     waiting = set(limits)
@@ -224,7 +224,7 @@ def _collect(limits: dict[int, int], seconds: float) -> tuple[dict[int, bytes], 
 
 def _become_program(arguments: list[str], variables: dict[str, str], answer: int, errors: int) -> NoReturn:
     try:
-        # The end that says that it is confined is closed by now, so nothing is in the way below the two.
+        # The pipe that confirms confinement is closed by now, so nothing is in the way below the two.
         high = os.dup2(answer, 60)
         os.dup2(errors, 2)
         os.dup2(high, ANSWER_DESCRIPTOR)

@@ -1,7 +1,7 @@
-"""Values between processes that do not trust each other: plain data by value, everything else by reference.
+"""Messages between processes that do not trust each other: plain data by value, everything else by reference.
 
-A reader gets exact built-in types whatever the writer sent, so no `__eq__` of the other side is ever called; and
-nothing that a writer sends makes the reader import, call or allocate more than a small multiple of the message.
+A reader gets exact built-in types whatever the writer sent, so no `__eq__` of the other side is ever called. No message
+can make the reader import or call anything, or allocate more than a small multiple of the message's size.
 """
 
 import struct
@@ -11,9 +11,9 @@ from socket import socket
 from typing import Any
 
 MAXIMUM_DEPTH = 150
-"""How deep a value may be nested that a solution answers with."""
+"""Maximum nesting of a value that a solution returns."""
 GET, SET, CALL = "<get>", "<set>", "<call>"
-"""In place of a function's name: what else may be done to an object of the solution."""
+"""Operations, besides function calls, on an object of the solution, sent in place of a function's name."""
 
 _LENGTH = struct.Struct(">I")
 _FLOAT = struct.Struct(">d")
@@ -28,15 +28,15 @@ _SEQUENCES: tuple[tuple[bytes, Any], ...] = (
 
 
 class Unreadable(Exception):
-    """The other side sent something that is no message."""
+    """Error: the other side sent an invalid message."""
 
 
 class Unsendable(Exception):
-    """A value that cannot cross."""
+    """Error: a value cannot be sent."""
 
 
 class Reference:
-    """An object that stays where it is; equal to itself alone."""
+    """Object that stays where it is; equal only to itself."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -46,7 +46,7 @@ class Reference:
 
 
 class Named:
-    """A function that is looked up by its name on the other side."""
+    """Function that the other side looks up by its name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,9 +61,9 @@ def _refuse(value: object) -> int:
 
 
 def encode(value: object, refer: Refer = _refuse, depth: int = MAXIMUM_DEPTH) -> bytes:
-    """The bytes of a value; what is not plain data is given a number by `refer`. Raises Unsendable, RecursionError.
+    """Return the bytes of a value; `refer` numbers objects that are not plain data. Raises Unsendable, RecursionError.
 
-    depth: how deep the value may be nested.
+    depth: maximum nesting of the value.
     """
     parts: list[bytes] = []
     try:
@@ -78,7 +78,7 @@ class _TooDeep(Exception):
 
 
 def _write(value: Any, put: Callable[[bytes], None], refer: Refer, depth: int) -> None:
-    """depth: how many more levels are allowed below this value."""
+    """Write one value; `depth` is the number of levels still allowed below it."""
     if depth < 0:
         raise _TooDeep
     if not _write_atom(value, put) and not _write_collection(value, put, refer, depth - 1):
@@ -139,10 +139,10 @@ def _write_items(tag: bytes, items: list[Any], put: Callable[[bytes], None], ref
 
 
 def decode(data: bytes, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH) -> Any:
-    """The value of `encode`'s bytes: exact built-in types, Nameds, and what `resolve` makes of a reference's number.
+    """Return the value of `encode`'s bytes: exact built-in types, Nameds, and results of `resolve` for references.
 
     Raises:
-        Unreadable: these are no such bytes.
+        Unreadable: the bytes are invalid.
     """
     reader = _Reader(data, resolve)
     try:
@@ -221,13 +221,13 @@ _FROM_ITEMS: dict[bytes, Callable[[list[Any]], Any]] = {
 
 
 def send(channel: socket, value: object, refer: Refer = _refuse, depth: int = MAXIMUM_DEPTH) -> None:
-    """One message. Raises OSError where nobody listens, Unsendable."""
+    """Send one message. Raises OSError if nobody listens, Unsendable."""
     data = encode(value, refer, depth)
     channel.sendall(_LENGTH.pack(len(data)) + data)
 
 
 def receive(channel: socket, limit: int, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH) -> Any:
-    """One message of at most `limit` bytes. Raises EOFError at the end, Unreadable."""
+    """Receive one message of at most `limit` bytes. Raises EOFError at the end, Unreadable."""
     length: int = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
     if length > limit:
         raise Unreadable(f"a value of {length} bytes is larger than the {limit} allowed")

@@ -1,0 +1,1 @@
+"""Rates, intervals and counts computed from the stored facts."""

@@ -1,0 +1,83 @@
+"""Tasks solved by each arm and trial, and paired differences between arms.
+
+Every rate is over either the tasks that every arm finished, or all tasks with unfinished ones counted as failures.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations
+
+from .results import ArmResult, SeedResult, with_unfinished
+from .statistics import Floats, Intervals, MeanInterval
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Results over the tasks that every arm finished, and over all tasks with unfinished ones counted as failures."""
+
+    finished: Sequence[ArmResult]
+    all_tasks: Sequence[ArmResult]
+    intervals: Intervals
+
+    @property
+    def finished_tasks(self) -> int:
+        return int(self.finished[0].solved_NT.shape[1])
+
+    @property
+    def tasks(self) -> int:
+        return int(self.all_tasks[0].solved_NT.shape[1])
+
+    @property
+    def unfinished(self) -> int:
+        """Number of tasks that some arm left unfinished."""
+        return self.tasks - self.finished_tasks
+
+    @property
+    def views(self) -> list[Sequence[ArmResult]]:
+        """Results over each choice of tasks; a single choice if both are the same."""
+        finished = [self.finished] if self.finished_tasks else []
+        return finished if not self.unfinished else [*finished, self.all_tasks]
+
+
+def rates_of(results: Sequence[ArmResult], seed: int) -> Rates:
+    """Return the rates, with all bootstrap intervals of the report computed."""
+    rates = Rates(results, with_unfinished(results), Intervals(seed))
+    rates.intervals.prepare(chain.from_iterable(_resampled(arms) for arms in rates.views))
+    return rates
+
+
+def failed_at_first(results: Sequence[ArmResult]) -> int:
+    """Return the number of tasks not solved at trial 0."""
+    return int((results[0].solved_NT[0] == 0).sum())
+
+
+def difference_after_last(first: ArmResult, second: ArmResult, intervals: Intervals) -> MeanInterval:
+    """Return the difference in the share of tasks solved by the last trial, paired by task."""
+    return intervals.of(paired_difference(first, second))
+
+
+def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats]:
+    """Yield all vectors for which these tables give an interval."""
+    failed_T = results[0].solved_NT[0] == 0
+    for result in with_seeds(results):
+        yield from result.solved_NT
+        yield from (solved_T[failed_T] for solved_T in result.solved_NT[1:])
+    for first, second in arm_pairs(results):
+        yield paired_difference(first, second)
+        yield paired_difference(first, second)[failed_T]
+
+
+def with_seeds(results: Sequence[ArmResult]) -> Iterable[ArmResult | SeedResult]:
+    for arm in results:
+        yield arm
+        yield from arm.seeds if arm.pooled else ()
+
+
+def arm_pairs(results: Sequence[ArmResult]) -> list[tuple[ArmResult, ArmResult]]:
+    """Return each pair of arms once, the later in the config first: a gain of trained over frozen is positive."""
+    return [(second, first) for first, second in combinations(results, 2)]
+
+
+def paired_difference(first: ArmResult, second: ArmResult) -> Floats:
+    difference_T: Floats = first.solved_NT[-1] - second.solved_NT[-1]
+    return difference_T

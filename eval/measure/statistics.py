@@ -1,0 +1,143 @@
+"""Intervals over tasks and over seeds, and paired tests: all arms play the same tasks, so differences are paired."""
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from math import comb, exp, fsum, lgamma, log, sqrt
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+DRAWS = 10_000
+_INDICES_AT_ONCE = 1 << 20
+"""Most drawn task indices in memory at once: 8 MiB. With more tasks than this, one draw at a time."""
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""97.5% quantiles of Student's t for 1, 2 ... degrees of freedom; the last, slightly too wide, also covers more."""
+
+_EXACT_TOSSES = 2_000
+"""Most discordant tasks for which the tail is computed exactly with integers."""
+
+
+class MeanInterval(NamedTuple):
+    """A mean and its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def bootstrap(values_T: Floats, seed: int) -> MeanInterval:
+    """Return the mean of `values_T` (one per task) and its percentile interval over `DRAWS` resamples of the tasks."""
+    return bootstrap_all([values_T], seed)[0]
+
+
+def bootstrap_all(vectors: Sequence[Floats], seed: int) -> list[MeanInterval]:
+    """Return the interval of each of several vectors of one length, which share one set of draws.
+
+    Each interval equals that of its vector alone: it does not depend on what else is resampled.
+    """
+    tasks = len(vectors[0])
+    countable = [index for index, values_T in enumerate(vectors) if _sums_exactly(values_T)]
+    others = [index for index in range(len(vectors)) if index not in countable]
+    codes_T, values_KP = _patterns([vectors[index] for index in countable], tasks)
+    means_KD = np.empty((len(vectors), DRAWS))
+    generator = np.random.default_rng(seed)
+    # Generator.integers gives the same numbers at once or in chunks.
+    draws_at_once = max(1, _INDICES_AT_ONCE // tasks)
+    for start in range(0, DRAWS, draws_at_once):
+        draws = slice(start, min(start + draws_at_once, DRAWS))
+        chosen_DT = generator.integers(tasks, size=(draws.stop - draws.start, tasks))
+        for index in others:
+            means_KD[index, draws] = vectors[index][chosen_DT].mean(axis=1)
+        if countable:
+            means_KD[countable, draws] = values_KP @ _pattern_counts(codes_T[chosen_DT], values_KP.shape[1]).T / tasks
+    bounds = np.percentile(means_KD, (2.5, 97.5), axis=1)
+    return [
+        MeanInterval(float(values_T.mean()), float(low), float(high))
+        for values_T, low, high in zip(vectors, *bounds, strict=True)
+    ]
+
+
+class Intervals:
+    """Cache of bootstrap intervals with one seed: each vector of values is resampled once."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._intervals: dict[bytes, MeanInterval] = {}
+
+    def prepare(self, vectors: Iterable[Floats]) -> None:
+        """Resample many vectors together: much faster than separately, with the same intervals."""
+        missing: dict[int, dict[bytes, Floats]] = {}
+        for values_T in vectors:
+            key = _digest(values_T)
+            if len(values_T) and key not in self._intervals:
+                missing.setdefault(len(values_T), {})[key] = values_T
+        for same_length in missing.values():
+            intervals = bootstrap_all(list(same_length.values()), self.seed)
+            self._intervals.update(zip(same_length, intervals, strict=True))
+
+    def of(self, values_T: Floats) -> MeanInterval:
+        """Return what `bootstrap` returns for one value per task."""
+        self.prepare([values_T])
+        return self._intervals[_digest(values_T)]
+
+
+def _sums_exactly(values_T: Floats) -> bool:
+    """True if sums of these values are exact in any order: multiples of 1/64 up to 64, such as 0, 1 and 1/2."""
+    scaled_T = values_T * 64
+    return bool(np.all(scaled_T == np.rint(scaled_T)) and np.all(np.abs(values_T) <= 64))
+
+
+def _patterns(vectors: Sequence[Floats], tasks: int) -> tuple[NDArray[np.intp], Floats]:
+    """Return the index of each task's combination of values, shape (T), and the combinations, shape (K, P)."""
+    codes_T = np.zeros(tasks, dtype=np.intp)
+    for values_T in vectors:
+        _, value_codes_T = np.unique(values_T, return_inverse=True)
+        _, codes_T = np.unique(codes_T * (value_codes_T.max() + 1) + value_codes_T, return_inverse=True)
+    _, firsts_P = np.unique(codes_T, return_index=True)
+    return codes_T, np.array([values_T[firsts_P] for values_T in vectors]).reshape(len(vectors), len(firsts_P))
+
+
+def _pattern_counts(codes_DT: NDArray[np.intp], patterns: int) -> Floats:
+    """Return how often each draw contains each combination, shape (D, P)."""
+    draws = len(codes_DT)
+    codes_DT += np.arange(draws)[:, None] * patterns
+    counts = np.bincount(codes_DT.ravel(), minlength=draws * patterns).reshape(draws, patterns)
+    return counts.astype(np.float64)
+
+
+def _digest(values_T: Floats) -> bytes:
+    return blake2b(np.ascontiguousarray(values_T).tobytes()).digest()
+
+
+def over_seeds(values_S: Sequence[float]) -> MeanInterval:
+    """Return the mean of one number per training seed (at least two), and its Student interval."""
+    mean = fmean(values_S)
+    margin = _STUDENT[min(len(values_S) - 2, len(_STUDENT) - 1)] * stdev(values_S) / sqrt(len(values_S))
+    return MeanInterval(mean, mean - margin, mean + margin)
+
+
+def mcnemar(first_T: Floats, second_T: Floats) -> float:
+    """Return the two-sided exact p-value of McNemar's test, from the tasks that only one of two arms solved."""
+    only_first = int(((first_T == 1) & (second_T == 0)).sum())
+    only_second = int(((first_T == 0) & (second_T == 1)).sum())
+    return min(1.0, 2 * _binomial_tail(only_first + only_second, min(only_first, only_second)))
+
+
+def _binomial_tail(tosses: int, most: int) -> float:
+    """Return the probability of at most `most` heads in `tosses` tosses of a fair coin."""
+    if tosses <= _EXACT_TOSSES:
+        return float(sum(comb(tosses, count) for count in range(most + 1)) / 2**tosses)
+    # Exact integers would have as many bits as tosses and take hours to sum; this is correct to nine digits.
+    logs = (lgamma(tosses + 1) - lgamma(count + 1) - lgamma(tosses - count + 1) for count in range(most + 1))
+    return fsum(exp(term - tosses * log(2)) for term in logs)

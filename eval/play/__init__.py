@@ -1,0 +1,1 @@
+"""Runs the arms on held-out tasks."""

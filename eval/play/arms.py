@@ -1,0 +1,191 @@
+"""The arms of a config: their reflectors, their actors, and the names under which their facts are stored."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from retroformer.agents.baseline import NoReflector, PhraseReflector, PlaceboReflector
+from retroformer.arm_names import FIRST_TRIAL, evaluation
+from retroformer.environments.extras import AdviceParts
+from retroformer.environments.registry import extras
+from retroformer.errors import ConfigError
+from retroformer.experiment.actors import actor_kind
+from retroformer.experiment.best_of import best_of
+from retroformer.experiment.conditions import conditions
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import Parts, make_actor
+from retroformer.experiment.sections.eval import Arm
+from retroformer.experiment.views import reflection_renderer
+from retroformer.files.canonical import sha256_of
+from retroformer.protocols import Actor, Reflector
+from retroformer.store import Store
+
+_KINDS = ("none", "phrase", "model", "placebo", "retrieved")
+"""Kinds of arms that every environment can play."""
+
+
+def single_model_arms(name: str, arm: Arm) -> dict[str, Arm]:
+    """Split an arm into arms with one model of each role, keyed by their names in the store."""
+    if isinstance(arm.actor_model, tuple):
+        return {evaluation(name, model): arm.model_copy(update={"actor_model": model}) for model in arm.actor_model}
+    if isinstance(arm.model, str):
+        return {evaluation(name): arm}
+    return {evaluation(name, model): arm.model_copy(update={"model": model}) for model in arm.model}
+
+
+def reflector_models(arms: Mapping[str, Arm]) -> list[str]:
+    """Return every model that writes advice."""
+    writers = [
+        single.model
+        for name, arm in arms.items()
+        for single in single_model_arms(name, arm).values()
+        if arm.kind == "model"
+    ]
+    return sorted({model for model in writers if isinstance(model, str)})
+
+
+def actor_models(experiment: Experiment) -> list[str]:
+    """Return the models that act in the retries of an arm in place of the config's actor."""
+    named = (arm.actor_model for arm in experiment.eval.arms.values())
+    return sorted({model for names in named for model in ((names,) if isinstance(names, str) else names or ())})
+
+
+def check_arms(experiment: Experiment) -> None:
+    """Refuse arms that cannot be played, before any arm starts.
+
+    Raises:
+        ConfigError: an arm is invalid; the message names the config entry to change.
+    """
+    arms = experiment.eval.arms
+    for name, arm in arms.items():
+        here = f"eval.arms.{name}"
+        if arm.kind == "placebo" and (arm.of not in arms or arms[arm.of].kind == "placebo"):
+            raise ConfigError(f"{here}.of: {arm.of!r} is not an arm that writes advice; name one of {', '.join(arms)}.")
+        _check_models(experiment, arm, here)
+        if arm.kind not in (kinds := (*_KINDS, *extras(experiment.environment).advice)):
+            raise ConfigError(
+                f"{here}.kind: there is no {arm.kind} advice for {experiment.environment.name}; "
+                f"take {', '.join(kinds[:-1])} or {kinds[-1]}."
+            )
+        actor = actor_kind(experiment)
+        if arm.actor_temperature is not None and not actor.asks_model:
+            raise ConfigError(
+                f"{here}.actor_temperature: the {experiment.actor.kind} actor is a program that samples nothing; "
+                "leave it out, or set actor.kind."
+            )
+        if arm.actor_model is not None and not actor.asks_model:
+            raise ConfigError(
+                f"{here}.actor_model: the {experiment.actor.kind} actor is a program without a model; leave it out, or "
+                "set actor.kind."
+            )
+        if arm.last_attempt and not actor.reads_last_attempt:
+            raise ConfigError(
+                f"{here}.last_attempt: the {experiment.actor.kind} actor reads only advice; leave it out, or set "
+                "actor.kind."
+            )
+    for name in experiment.eval.examples or ():
+        if name not in arms:
+            raise ConfigError(f"eval.examples: {name!r} is not an arm; name two of {', '.join(arms)}.")
+    names = Counter([FIRST_TRIAL, *(stored for name, arm in arms.items() for stored in _stored_names(name, arm))])
+    if duplicates := [name for name, count in names.items() if count > 1]:
+        raise ConfigError(f"eval.arms: two arms would be stored as {duplicates[0]!r}; give one of them another name.")
+
+
+def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: Arm) -> Reflector:
+    """Return the reflector of an arm with one model. A placebo reuses what its source has written so far."""
+    match arm.kind:
+        case "none":
+            return NoReflector()
+        case "phrase":
+            return PhraseReflector()
+        case "model":
+            assert isinstance(arm.model, str), "single_model_arms gives each arm one model"
+            return components.reflector(arm.model, _temperature(experiment, arm))
+        case "retrieved":
+            from retroformer.agents.retrieval import RetrievingReflector, experienced
+
+            return RetrievingReflector(experienced(store, experiment.eval.retrieval_days))
+        case "placebo":
+            sources = single_model_arms(arm.of, experiment.eval.arms[arm.of])
+            return PlaceboReflector(arm.of, [piece for source in sources for piece in store.reflections(source)])
+        case kind:
+            render = reflection_renderer(experiment)
+            parts = AdviceParts(experiment.environment, experiment.seed, render, arm.wording)
+            return extras(experiment.environment).advice[kind].build(parts)
+
+
+def actor_of(experiment: Experiment, components: Parts, arm: Arm) -> Actor:
+    """Return the actor of an arm's retries: the configured actor, with the arm's own settings if it has any."""
+    if arm.actor_temperature is None and arm.last_attempt is None and arm.actor_model is None:
+        return components.actor
+    return make_actor(with_arm_settings(experiment, arm), components.connections)
+
+
+def conditions_of(experiment: Experiment, components: Parts, store: Store, arm: Arm) -> dict[str, Any]:
+    """Return the conditions on which the facts of an arm with one model depend."""
+    model = arm.model if arm.kind == "model" and isinstance(arm.model, str) else None
+    splits = held_out_splits(experiment)
+    stored_conditions = conditions(
+        with_arm_settings(experiment, arm), components.provenance, splits=splits, reflector=model
+    )
+    stored_conditions["reflector"]["temperature"] = _temperature(experiment, arm)
+    if model is None:
+        stored_conditions["reflector"]["endpoint"] = {}
+    stored_conditions["arm"] = arm.model_dump()
+    if arm.kind == "retrieved":
+        from retroformer.agents.retrieval import EXPLORATION, experienced
+
+        days = experiment.eval.retrieval_days
+        stored_conditions["retrieval"] = {"exploration": EXPLORATION, "days": days}
+        if days is None:  # A memory limited to some days changes every day by design.
+            pieces = [piece.model_dump(mode="json") for piece in experienced(store, None)]
+            stored_conditions["retrieval"]["experience_sha256"] = sha256_of({"pieces": pieces})
+    if arm.kind == "placebo" and len(sources := list(single_model_arms(arm.of, experiment.eval.arms[arm.of]))) > 1:
+        stored_conditions["sources"] = sources  # One more training seed would change the advice that is dealt out.
+    return stored_conditions
+
+
+def held_out_splits(experiment: Experiment) -> tuple[str, ...]:
+    """Return the splits that the report covers."""
+    split = experiment.eval.split or experiment.environment.split
+    return (split,) if isinstance(split, str) else split
+
+
+def with_arm_settings(experiment: Experiment, arm: Arm) -> Experiment:
+    """Return the config with the settings of the arm's retries."""
+    actor, loop = experiment.actor, experiment.loop
+    if arm.actor_temperature is not None:
+        actor = actor.model_copy(update={"temperature": arm.actor_temperature})
+    if isinstance(arm.actor_model, str):
+        endpoint = actor.endpoint.model_copy(update={"model": arm.actor_model})
+        actor = actor.model_copy(update={"endpoint": endpoint})
+    if arm.last_attempt is not None:
+        loop = loop.model_copy(update={"last_attempt": arm.last_attempt})
+    return experiment.model_copy(update={"actor": actor, "loop": loop})
+
+
+def _temperature(experiment: Experiment, arm: Arm) -> float:
+    """Return the temperature of an arm's reflector. Best-of-n samples as collection does."""
+    drawn = arm.kind == "model" and isinstance(arm.model, str) and best_of(arm.model)
+    return experiment.reflector.temperature if drawn else experiment.eval.temperature
+
+
+def _check_models(experiment: Experiment, arm: Arm, here: str) -> None:
+    if not arm.model:
+        raise ConfigError(f"{here}.model: name at least one model.")
+    if arm.actor_model is not None and not arm.actor_model:
+        raise ConfigError(f"{here}.actor_model: name at least one model, or leave it out.")
+    if isinstance(arm.actor_model, tuple) and isinstance(arm.model, tuple):
+        raise ConfigError(f"{here}: model and actor_model both name training seeds; give one of them a single name.")
+    names = (arm.model,) if isinstance(arm.model, str) else arm.model
+    if arm.kind == "model" and any(map(best_of, names)) and not experiment.reflector.temperature:
+        raise ConfigError(
+            f"{here}.model: the best of several answers is sampled at reflector.temperature, and at 0 all answers are "
+            "the same; set it above 0."
+        )
+
+
+def _stored_names(name: str, arm: Arm) -> list[str]:
+    """Return the names of an arm in the store, with repetitions, unlike `single_model_arms`."""
+    seeds = arm.actor_model if isinstance(arm.actor_model, tuple) else arm.model
+    return [evaluation(name)] if isinstance(seeds, str) else [evaluation(name, model) for model in seeds]

@@ -1,0 +1,277 @@
+"""Comparison of the arms on the same tasks and seeds: all share trial 0 and differ in how they retry."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from retroformer.agents.baseline import NoReflector
+from retroformer.arm_names import first_trial, is_for_training
+from retroformer.errors import InfrastructureFailure, MissingInput
+from retroformer.experience import Budget, Experience
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import LoadedConfig, Parts, check_prompts, chosen_tasks, parts
+from retroformer.experiment.sections.eval import Arm
+from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.storage import open_store
+from retroformer.ledger import Ledger
+from retroformer.progress import tally
+from retroformer.protocols import Agent
+from retroformer.records import Task, Usage
+from retroformer.schedule import Work, work_through
+from retroformer.store import Store
+
+from ..measure.results import ArmResult, arm_results
+from ..report.actors_table import write_actors_table
+from ..report.input import ReportInput
+from ..report.repeats_table import write_repeats_table
+from ..report.report import write_report
+from .arms import (
+    actor_models,
+    actor_of,
+    check_arms,
+    conditions_of,
+    held_out_splits,
+    reflector_models,
+    reflector_of,
+    single_model_arms,
+    with_arm_settings,
+)
+from .overlap import refuse_adapters_trained_on, refuse_trained_tasks
+from .variants import check_variants, repeat_name, with_actor, with_repeat
+from .verify import VerifiedModel, verify_actor, verify_models
+
+_SEEDS_OF_A_REPEAT = 1_000_003
+"""Distance of the seeds of two repeats, so that the seeds of two runs with neighbouring seeds stay apart."""
+
+
+async def compare_arms(config: LoadedConfig) -> str:
+    """Play what the store lacks and write the report; return a line with its path.
+
+    With several actors or repeats, write a report for each and a table of all.
+
+    Raises:
+        RetroformerError: a server serves another model than the trained one, tasks overlap with training, or some
+            tasks are unfinished (the report is still written if at least one was played).
+    """
+    config = _held_out(config)
+    experiment = config.experiment
+    check_variants(experiment)
+    configs = {actor: replace(config, experiment=with_actor(experiment, actor)) for actor in experiment.eval.actors}
+    played = await _with_actors(configs or {"": config})
+    results = {name: report.results for name, report in played.items()}
+    if experiment.eval.actors:
+        path = write_actors_table(experiment, results)
+    elif experiment.eval.repeats > 1:
+        path = write_repeats_table(experiment, results)
+    else:
+        path = played[""].path
+    if unfinished := [report.unfinished for report in played.values() if report.unfinished]:
+        raise InfrastructureFailure("\n".join((f"report: {path}", *unfinished)))
+    return f"report: {path}"
+
+
+async def _with_actors(configs: Mapping[str, LoadedConfig]) -> dict[str, "_WrittenReport"]:
+    """Play all arms with one actor, or one repeat, after another; return their reports.
+
+    Everything that can be refused is refused before the first actor plays.
+    """
+    experiment = next(iter(configs.values())).experiment
+    tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
+    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+        refuse_trained_tasks(store, tasks)
+        for config in configs.values():
+            check_prompts(config.experiment)
+            check_arms(config.experiment)
+            refuse_adapters_trained_on(config.experiment, tasks)
+        for actor, config in configs.items() if len(configs) > 1 else ():
+            async with _open_evaluations(config, ledger, tasks, actor) as evaluations:
+                # Opening them has checked their conditions.
+                _verify_actors(evaluations[0])
+        played = {}
+        for actor, config in configs.items():
+            async with _open_evaluations(config, ledger, tasks, actor) as evaluations:
+                experiment, components = evaluations[0].experiment, evaluations[0].components
+                _verify_actors(evaluations[0])
+                verified = await verify_models(experiment, components, store, reflector_models(experiment.eval.arms))
+                for evaluation in evaluations:
+                    await _play(evaluation)
+                    played[evaluation.name] = _write_report(evaluation, verified)
+        return played
+
+
+def _verify_actors(evaluation: "_Evaluation") -> None:
+    """Check the adapters that act. Raises ProvenanceError, MissingInput."""
+    verify_actor(evaluation.experiment, evaluation.components, actor_models(evaluation.experiment))
+
+
+@asynccontextmanager
+async def _open_evaluations(
+    config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], actor: str
+) -> AsyncIterator[list["_Evaluation"]]:
+    """Start the components of an evaluation, and return one for each repeat.
+
+    Raises:
+        ConfigError: an arm holds facts of other conditions.
+    """
+    experiment, store = config.experiment, ledger.store
+    async with parts(config, asks_reflector=bool(reflector_models(experiment.eval.arms))) as components:
+        slots = asyncio.Semaphore(experiment.loop.concurrency)
+        budget = Budget(experiment.eval, lambda: _spent(store), "eval")
+        whole = _Evaluation(experiment, components, ledger, tasks, slots, budget, actor)
+        repeats = range(1, experiment.eval.repeats + 1)
+        evaluations = [whole.repeated(number) for number in repeats] if len(repeats) > 1 else [whole]
+        for evaluation in evaluations:
+            _declare(evaluation)
+        yield evaluations
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """Components, tasks and budget that all arms of one actor, or of one repeat, share."""
+
+    experiment: Experiment
+    components: Parts
+    ledger: Ledger
+    tasks: tuple[Task, ...]
+    slots: asyncio.Semaphore
+    """Limit on the units in flight over all arms."""
+    budget: Budget
+    """Budget of everything ever played for this report."""
+    name: str = ""
+    """Name of the actor or repeat if the config has several: prefix of its arms, and folder of its report."""
+    repeat: int = 0
+    """Number of the repeat, from 1; 0 if all arms are played once."""
+
+    def repeated(self, number: int) -> "_Evaluation":
+        """Return the evaluation for one of its repeats."""
+        return replace(self, experiment=with_repeat(self.experiment, number), name=repeat_name(number), repeat=number)
+
+    @property
+    def store(self) -> Store:
+        return self.ledger.store
+
+    def experience(self, arm: str, agent: Agent, loop: Loop) -> Experience:
+        """Return the experience of the arm with this name in the store."""
+        return Experience(
+            self.ledger,
+            arm,
+            self.components.pool,
+            agent,
+            loop,
+            self.experiment.seed + _SEEDS_OF_A_REPEAT * self.repeat,
+            self.budget,
+            slots=self.slots,
+            first_trial_arm=first_trial(self.name),
+        )
+
+    async def play(self, title: str, experiences: Sequence[Experience]) -> None:
+        """Play all tasks with each of these experiences."""
+        with tally(title, len(experiences) * len(self.tasks)) as counts:
+            for experience in experiences:
+                experience.on_event = counts.count
+            works = [Work(experience, self.tasks, 1) for experience in experiences]
+            await work_through(self.ledger, works, self.experiment.loop.concurrency, counts.done)
+
+
+def _declare(evaluation: _Evaluation) -> None:
+    """Raise ConfigError if any arm holds facts of other conditions, before an arm plays."""
+    experiment, components, store = evaluation.experiment, evaluation.components, evaluation.store
+    repeat = {"repeat": evaluation.repeat} if evaluation.repeat else {}
+    first = conditions_of(experiment, components, store, Arm(kind="none"))
+    store.declare(first_trial(evaluation.name), first | repeat)
+    for name, arm in experiment.eval.arms.items():
+        for stored, single in single_model_arms(name, arm).items():
+            store.declare(stored, conditions_of(experiment, components, store, single) | repeat)
+
+
+async def _play(evaluation: _Evaluation) -> None:
+    """Play trial 0 once, then the arms side by side, then the placebos, which reuse what another arm wrote."""
+    arms = evaluation.experiment.eval.arms
+    placebos = {name: arm for name, arm in arms.items() if arm.kind == "placebo"}
+    loop = evaluation.experiment.loop.model_copy(update={"trials": 1})
+    first = evaluation.experience(first_trial(evaluation.name), evaluation.components.agent(NoReflector()), loop)
+    await evaluation.play("trial 0", [first])
+    played = await _retry(evaluation, {name: arm for name, arm in arms.items() if name not in placebos})
+    for arm in placebos.values():
+        for source in single_model_arms(arm.of, arms[arm.of]):
+            _refuse_unfinished_source(evaluation, source, played[source])
+    await _retry(evaluation, placebos)
+
+
+async def _retry(evaluation: _Evaluation, arms: Mapping[str, Arm]) -> dict[str, Experience]:
+    """Play the later trials of these arms side by side; return their experiences by name in the store."""
+    singles = {stored: single for name, arm in arms.items() for stored, single in single_model_arms(name, arm).items()}
+    played = {stored: _arm_experience(evaluation, stored, arm) for stored, arm in singles.items()}
+    if played:
+        await evaluation.play(", ".join(arms), list(played.values()))
+    return played
+
+
+def _arm_experience(evaluation: _Evaluation, stored: str, arm: Arm) -> Experience:
+    experiment, components = evaluation.experiment, evaluation.components
+    agent = components.agent(
+        reflector_of(experiment, components, evaluation.store, arm), actor_of(experiment, components, arm)
+    )
+    return evaluation.experience(stored, agent, with_arm_settings(experiment, arm).loop)
+
+
+def _spent(store: Store) -> Usage:
+    """Return the usage of all arms that are played for a report."""
+    return sum((usage for arm, usage in store.accounts().items() if not is_for_training(arm)), Usage())
+
+
+def _held_out(config: LoadedConfig) -> LoadedConfig:
+    """Return the config with the first held-out split in place of the training split.
+
+    Tasks of the other held-out splits can be played with it, too.
+    """
+    experiment = config.experiment
+    environment = experiment.environment.model_copy(update={"split": held_out_splits(experiment)[0]})
+    return LoadedConfig(config.path, config.overrides, experiment.model_copy(update={"environment": environment}))
+
+
+def _refuse_unfinished_source(evaluation: _Evaluation, source: str, experience: Experience) -> None:
+    """Raise InfrastructureFailure if a source is unfinished: a placebo draws from everything that its source wrote."""
+    if left := experience.unfinished & evaluation.store.played_tasks(first_trial(evaluation.name)):
+        # All arms share trial 0, whose causes are stored apart from theirs.
+        cause = evaluation.store.last_cause(source) or evaluation.store.last_cause(first_trial(evaluation.name))
+        raise InfrastructureFailure(
+            f"Arm {source.removeprefix('eval/')!r} left {len(left)} tasks unfinished, so its advice cannot be dealt "
+            f"out yet: run the same command again to go on. The last cause: {cause}"
+        )
+
+
+class _WrittenReport(NamedTuple):
+    """Report about one actor or repeat."""
+
+    path: Path
+    results: Sequence[ArmResult]
+    unfinished: str
+    """Sentence about the unfinished tasks; empty if there are none."""
+
+
+def _write_report(evaluation: _Evaluation, verified: Sequence[VerifiedModel]) -> _WrittenReport:
+    """Write the report.
+
+    Raises:
+        MissingInput: no task could be played.
+    """
+    experiment, store, tasks = evaluation.experiment, evaluation.store, evaluation.tasks
+    arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
+    shared = first_trial(evaluation.name)
+    if store.played_tasks(shared).isdisjoint(task.id for task in tasks):
+        cause = store.last_cause(shared) or "no arm is named"
+        raise MissingInput(f"No task could be played, so nothing can be compared: {cause}")
+    results = arm_results(store, tasks, arms, experiment.loop.trials, shared)
+    path = write_report(
+        ReportInput(experiment, tasks, results, verified, store, evaluation.components.actor_sha256, evaluation.name)
+    )
+    left = max(arm.incomplete for arm in results)
+    unfinished = (
+        f"{left} of {len(tasks)} tasks are left unfinished in an arm; the report shows rates without them, and with "
+        "them counted as failures: run the same command again to go on."
+    )
+    return _WrittenReport(path, results, unfinished if left else "")

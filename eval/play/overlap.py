@@ -1,0 +1,80 @@
+"""Refuses tasks that were used for training: in this run, or of any adapter that the evaluation serves.
+
+The training stages record their tasks in metrics.json beside each adapter, with those of the adapters they start from.
+An adapter of another run is so checked without that run's store. Adapters of earlier versions have no such record, and
+a reflector or actor behind an address of its own has no folder; both pass.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from retroformer.arm_names import is_for_training
+from retroformer.errors import ConfigError
+from retroformer.experiment.actors import actor_kind
+from retroformer.experiment.adapters import model_folder, reward_folder
+from retroformer.experiment.best_of import best_of
+from retroformer.experiment.config import Experiment
+from retroformer.records import Task
+from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
+from retroformer.store import Store
+
+from .arms import actor_models, reflector_models
+
+
+def refuse_trained_tasks(store: Store, tasks: Sequence[Task]) -> None:
+    """Raise ConfigError if this run collected training facts on one of these tasks."""
+    chosen = {task.id for task in tasks}
+    trained_on = (store.reflected_tasks(arm) for arm in store.arms() if is_for_training(arm))
+    if shared := sorted(chosen.intersection(chain.from_iterable(trained_on))):
+        raise ConfigError(
+            f"{len(shared)} of {len(tasks)} evaluation tasks were used for training, such as {shared[0]!r}: "
+            "name another split with eval.split=NAME."
+        )
+
+
+def refuse_adapters_trained_on(experiment: Experiment, tasks: Sequence[Task]) -> None:
+    """Refuse tasks that an adapter served for this evaluation was trained on, in whatever run that was.
+
+    Raises:
+        ConfigError: an adapter was trained on one of these tasks.
+        DamagedFile: the metrics beside an adapter are damaged.
+    """
+    chosen = {task.id for task in tasks}
+    for name, folder in _served_folders(experiment):
+        if not (folder / METRICS).is_file():
+            continue
+        metrics = read_metrics(folder)
+        if _same_tasks(experiment, metrics) and (shared := sorted(chosen & _trained_on(metrics))):
+            raise ConfigError(
+                f"{len(shared)} of {len(tasks)} evaluation tasks were used to train {name!r} ({folder}), such as "
+                f"{shared[0]!r}: name another split with eval.split=NAME, or serve another adapter."
+            )
+
+
+def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:
+    """Yield name and folder of each adapter that the experiment's own server serves for this evaluation."""
+    models = reflector_models(experiment.eval.arms) if experiment.reflector.endpoint.base_url is None else []
+    for model in models:
+        chosen = best_of(model)
+        name = model.partition("@")[0] if chosen is None else chosen.model
+        yield model, model_folder(experiment, name)
+        if chosen is not None:
+            yield model, reward_folder(experiment, name)
+    if actor_kind(experiment).asks_model and experiment.actor.endpoint.base_url is None:
+        for model in (experiment.actor.endpoint.model, *actor_models(experiment)):
+            yield model, model_folder(experiment, model.partition("@")[0])
+
+
+def _trained_on(metrics: StageMetrics) -> frozenset[str]:
+    """Return the tasks that an adapter was trained on, with those that SAC played."""
+    return (metrics.recorded_tasks or frozenset()) | frozenset(metrics.measure("tasks") or ())
+
+
+def _same_tasks(experiment: Experiment, metrics: StageMetrics) -> bool:
+    """Return True if an id stands for the same task in this evaluation and in that training."""
+    section = experiment.environment
+    if metrics.training_environment != section.name:
+        return False
+    seeds = {metrics.training_seed, experiment.seed if section.seeded_tasks else None}
+    return len(seeds) == 1

@@ -1,0 +1,64 @@
+"""Variants of a config that play every arm, each with its own facts and report: its actors, or its repeats.
+
+An actor also writes the advice of its arms if the config says so (`eval.actors_reflect`).
+"""
+
+from retroformer.errors import ConfigError
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.eval import Arm
+
+
+def check_variants(experiment: Experiment) -> None:
+    """Refuse what would leave open who writes the advice, or what the report compares.
+
+    Raises:
+        ConfigError: `eval.actors_reflect` without actors or with an arm that names a model, or actors with repeats.
+    """
+    section = experiment.eval
+    if section.actors and section.repeats > 1:
+        raise ConfigError("eval.repeats: eval.actors are compared in one run of each; take one of the two keys out.")
+    if not section.actors_reflect:
+        return
+    if not section.actors:
+        raise ConfigError("eval.actors_reflect: there are no eval.actors to write advice; name them or leave it out.")
+    for name, arm in section.arms.items():
+        if arm.kind == "model" and "model" in arm.model_fields_set:
+            raise ConfigError(
+                f"eval.arms.{name}.model: each of eval.actors writes its own advice (eval.actors_reflect); leave the "
+                "model out."
+            )
+
+
+def with_actor(experiment: Experiment, name: str) -> Experiment:
+    """Return the config for one of its actors, with arms named ACTOR/ARM so that their facts stay apart."""
+    section, endpoint = experiment.eval, experiment.eval.actors[name]
+    roles: dict[str, object] = {"actor": experiment.actor.model_copy(update={"endpoint": endpoint})}
+    if section.actors_reflect:
+        roles["reflector"] = experiment.reflector.model_copy(update={"endpoint": endpoint})
+    return _with_prefix(experiment.model_copy(update=roles), name, endpoint.model if section.actors_reflect else None)
+
+
+def with_repeat(experiment: Experiment, number: int) -> Experiment:
+    """Return the config for one of its repeats, with arms named `repeat NUMBER/ARM` so that their facts stay apart."""
+    return _with_prefix(experiment, repeat_name(number))
+
+
+def repeat_name(number: int) -> str:
+    """Return the name of a repeat in the store and in the folder of reports."""
+    return f"repeat {number}"
+
+
+def _with_prefix(experiment: Experiment, prefix: str, model: str | None = None) -> Experiment:
+    """Return the config with arms named PREFIX/ARM; if `model` is given, it writes the advice of all model arms."""
+    section = experiment.eval
+    arms = {f"{prefix}/{name}": _arm(arm, prefix, model) for name, arm in section.arms.items()}
+    examples = (f"{prefix}/{section.examples[0]}", f"{prefix}/{section.examples[1]}") if section.examples else None
+    named = {"arms": arms, "reference": f"{prefix}/{section.reference}", "examples": examples}
+    return experiment.model_copy(update={"eval": section.model_copy(update=named)})
+
+
+def _arm(arm: Arm, prefix: str, model: str | None) -> Arm:
+    changes = {"of": f"{prefix}/{arm.of}"} if arm.of else {}
+    if model is not None and arm.kind == "model":
+        changes["model"] = model
+    return arm.model_copy(update=changes)

@@ -1,0 +1,114 @@
+"""Checks before the first trial that served adapters are the trained ones; probes if they change the base's answer."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from retroformer.arm_names import COLLECT, PROBES, WRITTEN
+from retroformer.errors import EndpointFailure, ProvenanceError, usage_of
+from retroformer.experiment.actors import actor_kind
+from retroformer.experiment.adapters import model_folder, reward_folder
+from retroformer.experiment.best_of import best_of
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import Parts
+from retroformer.provenance import folder_sha256, trained_sha256
+from retroformer.records import Message
+from retroformer.store import Store
+
+_PROBE_TOKENS = 24
+
+
+class VerifiedModel(NamedTuple):
+    """Identity and probe answer of a model that writes advice."""
+
+    model: str
+    adapter_sha256: str | None
+    """Hash of the adapter; for best-of-n, combined with that of the reward model."""
+    verified: bool
+    """False for an endpoint that cannot prove what it serves."""
+    probe: str
+    """Greedy answer to the probe prompt."""
+    differs_from_base: bool | None
+
+
+async def verify_models(
+    experiment: Experiment, components: Parts, store: Store, models: list[str]
+) -> list[VerifiedModel]:
+    """Compare the hashes that the server reports with the folders of this run; send each model the same probe prompt.
+
+    Raises:
+        ProvenanceError: the served adapter is not the trained one.
+        MissingInput: an arm uses an adapter that has not been trained.
+        EndpointFailure: a model does not respond.
+    """
+    prompt = _probe_prompt(store)
+
+    async def probed(model: str) -> str:
+        language_model = components.connections.model(experiment.reflector.endpoint, model)
+        try:
+            answer = await language_model.complete(prompt, temperature=0.0, max_new_tokens=_PROBE_TOKENS)
+        except EndpointFailure as failure:
+            store.charge(PROBES, usage_of(failure))
+            raise
+        store.charge(PROBES, answer.usage)
+        return answer.text
+
+    own_server = experiment.reflector.endpoint.base_url is None
+    base = await probed("base") if own_server and models else None
+    verified = []
+    for model in models:
+        answer = await probed(model)
+        if own_server:
+            served = _check(experiment, components, model)
+            pinned = await probed(f"{model}@{served[:12]}") if served else answer
+            if pinned != answer:
+                raise ProvenanceError(
+                    f"{model!r} and its pinned name answer the probe differently: restart the server."
+                )
+            # With greedy decoding, best-of-n over the base gives the base's own answer.
+            trained = served is not None and not model.startswith("base+")
+            verified.append(VerifiedModel(model, served, True, answer, answer != base if trained else None))
+        else:
+            verified.append(VerifiedModel(model, None, False, answer, None))
+    return verified
+
+
+def verify_actor(experiment: Experiment, components: Parts, others: Sequence[str] = ()) -> None:
+    """Compare the adapters of the actor, and of `others` that act in retries, with their folders.
+
+    This is possible only if the experiment's own server serves the actor.
+
+    Raises:
+        ProvenanceError: a served adapter is not the one in the folder.
+        MissingInput: an arm uses an adapter that has not been trained.
+    """
+    endpoint = experiment.actor.endpoint
+    if actor_kind(experiment).asks_model and endpoint.base_url is None:
+        for model in (endpoint.model, *others):
+            components.connections.require_served(model)
+            _check(experiment, components, model)
+
+
+def _check(experiment: Experiment, components: Parts, model: str) -> str | None:
+    """Return the hash served under a name, or None for the plain base. Raises ProvenanceError if the folders differ."""
+    served, chosen = components.adapter_sha256[model], best_of(model)
+    name = model.partition("@")[0] if chosen is None else chosen.model
+    if served is None or name == "reflector":
+        return served
+    folder, judge = model_folder(experiment, name), reward_folder(experiment, name) if chosen else None
+    adapter = None if name == "base" else folder_sha256(folder)
+    trained = trained_sha256(adapter, folder_sha256(judge) if judge else None)
+    if served != trained:
+        where = f"{folder} holds" + (f", or another reward model than {judge}" if judge else "")
+        raise ProvenanceError(
+            f"The server answers with another adapter than {where} (sha256 {served[:12]}, not {str(trained)[:12]}): "
+            "restart it with `retroformer serve`."
+        )
+    return served
+
+
+def _probe_prompt(store: Store) -> tuple[Message, ...]:
+    """Return a prompt that the reflector was trained on, or a fixed one if the store has none."""
+    for arm in (COLLECT, WRITTEN):
+        if stored := next(store.stream_reflections(arm), None):
+            return stored.reflection.prompt
+    return (Message(role="user", content="The last attempt failed. What should the next attempt do first?"),)

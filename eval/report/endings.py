@@ -1,0 +1,88 @@
+"""How attempts ended, how many failures are in each failure class, and the agent's judgements of its attempts."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from retroformer.environments.extras import TaskFacts
+from retroformer.markdown import share, table
+from retroformer.records import Outcome, Trajectory
+
+from ..measure.results import ArmResult
+from .failure_classes import hallucinated, planned_inefficiently
+
+
+@dataclass
+class AttemptCounts:
+    """Counts over a group of attempts: how they ended, why they failed, and how the agent judged them."""
+
+    endings: Counter[str] = field(default_factory=Counter)
+    failed: int = 0
+    hallucinated: int = 0
+    inefficient: int = 0
+    judged: Counter[tuple[bool, bool]] = field(default_factory=Counter)
+    """Number of attempts that the agent judged itself, by (agent judged success, task solved)."""
+
+    def add(self, attempt: Trajectory) -> None:
+        """Count one more attempt."""
+        self.endings[attempt.ending.value] += 1
+        if attempt.outcome is Outcome.FAILURE:
+            self.failed += 1
+            self.hallucinated += hallucinated(attempt)
+            self.inefficient += planned_inefficiently(attempt)
+        if attempt.judged is not None:
+            self.judged[attempt.judged, attempt.outcome is Outcome.SUCCESS] += 1
+
+
+class AttemptGroups:
+    """Counts over the attempts of trial 0, which all arms share, and over the retries of each arm."""
+
+    def __init__(self, results: Sequence[ArmResult]) -> None:
+        self._names = {seed.stored: f"{arm.name}, retries" for arm in results for seed in arm.seeds}
+        self.counts = {"trial 0, shared": AttemptCounts()} | {name: AttemptCounts() for name in self._names.values()}
+
+    def add(self, facts: TaskFacts) -> None:
+        """Count the attempts at one task."""
+        if facts.first is not None:
+            self.counts["trial 0, shared"].add(facts.first)
+        for stored, seed in facts.seeds.items():
+            for trial, attempt in seed.attempts.items():
+                if trial:
+                    self.counts[self._names[stored]].add(attempt)
+
+
+def endings(groups: Mapping[str, AttemptCounts]) -> str:
+    """Render how often attempts ended in each way."""
+    names = sorted(set[str]().union(*(counts.endings for counts in groups.values())))
+    rows = [[group, *(str(counts.endings[name]) for name in names)] for group, counts in groups.items()]
+    return table(["", *names], rows)
+
+
+def failure_classes(groups: Mapping[str, AttemptCounts]) -> str:
+    """Render in how many failed attempts of each group the agent hallucinated or planned inefficiently, or both."""
+    rows = [
+        [
+            name,
+            str(counts.failed),
+            share(counts.hallucinated, counts.failed),
+            share(counts.inefficient, counts.failed),
+        ]
+        for name, counts in groups.items()
+    ]
+    return table(["", "failed attempts", "hallucination", "inefficient planning"], rows)
+
+
+def judgements(groups: Mapping[str, AttemptCounts]) -> str:
+    """Render the agent's own judgements against the true outcomes; empty if it was given the true outcomes."""
+    kinds = ((True, True), (False, True), (True, False), (False, False))
+    rows = [
+        [name, *(str(counts.judged[kind]) for kind in kinds), share(_right(counts.judged), counts.judged.total())]
+        for name, counts in groups.items()
+        if counts.judged
+    ]
+    header = ["", "TP: content, solved", "FN: not content, solved", "FP: content, failed", "TN: not content, failed"]
+    return table([*header, "right"], rows) if rows else ""
+
+
+def _right(counts: Counter[tuple[bool, bool]]) -> int:
+    return counts[True, True] + counts[False, False]

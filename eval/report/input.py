@@ -1,0 +1,37 @@
+"""Input of a report."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from retroformer.experiment.config import Experiment
+from retroformer.records import Task
+from retroformer.store import Store
+
+from ..measure.results import ArmResult
+from ..play.arms import actor_models
+from ..play.verify import VerifiedModel
+
+
+class ReportInput(NamedTuple):
+    """Config, tasks, results and verified models of an evaluation."""
+
+    experiment: Experiment
+    tasks: Sequence[Task]
+    results: Sequence[ArmResult]
+    verified: Sequence[VerifiedModel]
+    store: Store
+    actor_sha256: str | None = None
+    """Hash of the actor's adapter, if the experiment's own server serves one."""
+    name: str = ""
+    """Name of the actor or repeat if the config has several."""
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models that wrote advice, and of those that acted in the retries of an arm."""
+        return [*(model.model for model in self.verified), *actor_models(self.experiment)]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the report."""
+        return self.experiment.folder / "eval" / self.name

@@ -1,0 +1,86 @@
+"""Counts, by arm, of advice that gives away a part of the solution that the agent could not know."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from retroformer.environments.extras import LeakCheck, SeedFacts, TaskFacts
+from retroformer.environments.registry import extras
+from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.experiment.config import Experiment
+from retroformer.markdown import quoted, share, table
+
+from ..measure.results import ArmResult
+
+_EXAMPLES = 3
+"""Most examples that are shown of each arm."""
+_ADVICE_SHOWN = 200
+"""Most characters shown of one piece of advice; the store has all."""
+_NOTE = "A reflector that knows the solution from its own training, or guesses right, is counted as well."
+
+
+class _Example(NamedTuple):
+    task_id: str
+    given_away: str
+    advice: str
+
+
+class LeakCounter:
+    """Counter of the pieces of advice that give something away."""
+
+    def __init__(self, experiment: Experiment, results: Sequence[ArmResult]) -> None:
+        offered, environment = extras(experiment.environment), experiment.environment
+        self._check: LeakCheck | None = (
+            offered.leak_check(environment, experiment.seed) if offered.leak_check is not None else None
+        )
+        self._yardsticks = {name for name, kind in offered.advice.items() if kind.reads_solution}
+        self._kinds = {name: arm.kind for name, arm in experiment.eval.arms.items()}
+        self._results = results
+        self._counts = {arm.name: Counter[str]() for arm in results}
+        self._examples: dict[str, list[_Example]] = {arm.name: [] for arm in results}
+
+    def add(self, facts: TaskFacts) -> None:
+        """Check the advice about one task."""
+        if self._check is None:
+            return
+        for arm in self._results:
+            for stored in arm.stored_names:
+                self._add(self._check, arm.name, facts.task_id, facts.seeds[stored])
+
+    def _add(self, check: LeakCheck, name: str, task_id: str, seed: SeedFacts) -> None:
+        for trial, reflection in seed.reflections.items():
+            attempts = [attempt for number, attempt in sorted(seed.attempts.items()) if number < trial]
+            if not attempts or not reflection.text.strip():
+                continue
+            self._counts[name]["pieces"] += 1
+            try:
+                given_away = check.given_away(reflection.text, attempts)
+            except (UnknownTask, MissingInput, EnvironmentFailure):
+                self._counts[name]["unchecked"] += 1
+                continue
+            if given_away:
+                self._counts[name]["leaks"] += 1
+                if len(self._examples[name]) < _EXAMPLES:
+                    self._examples[name].append(_Example(task_id, given_away, reflection.text))
+
+    def render(self) -> str:
+        """Render the counts and examples; empty if the environment has no check or no arm wrote anything."""
+        rows = [[self._title(name), *_cells(counts)] for name, counts in self._counts.items() if counts["pieces"]]
+        if self._check is None or not rows:
+            return ""
+        counted = table(["arm", "pieces of advice", "could not be checked", "give something away"], rows)
+        examples = [
+            [name, example.task_id, quoted(example.given_away, _ADVICE_SHOWN), quoted(example.advice, _ADVICE_SHOWN)]
+            for name, of_arm in self._examples.items()
+            for example in of_arm
+        ]
+        shown = f"\n\n{table(['arm', 'task', 'given away', 'advice'], examples)}" if examples else ""
+        return f"{self._check.rule} {_NOTE}\n\n{counted}{shown}"
+
+    def _title(self, name: str) -> str:
+        return f"{name} (reads the solution)" if self._kinds.get(name) in self._yardsticks else name
+
+
+def _cells(counts: Counter[str]) -> list[str]:
+    checked = counts["pieces"] - counts["unchecked"]
+    return [str(counts["pieces"]), str(counts["unchecked"]), share(counts["leaks"], checked)]

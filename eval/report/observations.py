@@ -1,0 +1,47 @@
+"""Counts over whole records, made in one pass over the store with few tasks in memory at a time."""
+
+from retroformer.arm_names import first_trial
+from retroformer.environments.registry import extras
+
+from ..measure.records import facts_by_task
+from .actions import ActionsByTrial
+from .endings import AttemptGroups
+from .equal_budget import EqualBudget
+from .failure_classes import ClassesByTrial
+from .input import ReportInput
+from .leaks import LeakCounter
+from .provenance import WrittenExamples
+from .telemetry import AdviceTelemetry
+
+
+class Observations:
+    """Counts over attempts and reflections that the report shows."""
+
+    def __init__(self, report_input: ReportInput) -> None:
+        experiment, results = report_input.experiment, report_input.results
+        self.groups = AttemptGroups(results)
+        self.classes = ClassesByTrial(results)
+        self.actions = ActionsByTrial(results)
+        self.telemetry = AdviceTelemetry(results)
+        self.leaks = LeakCounter(experiment, results)
+        self.written = WrittenExamples(results)
+        self.budget = EqualBudget(results)
+        chapter = extras(experiment.environment).chapter
+        self.chapter = chapter(results, experiment.eval.examples) if chapter else None
+
+
+def observe(report_input: ReportInput) -> Observations:
+    """Count the facts of all arms in one pass."""
+    observations = Observations(report_input)
+    stored = [seed.stored for arm in report_input.results for seed in arm.seeds]
+    for facts in facts_by_task(report_input.store, first_trial(report_input.name), stored):
+        observations.groups.add(facts)
+        observations.classes.add(facts)
+        observations.actions.add(facts)
+        observations.telemetry.add(facts)
+        observations.leaks.add(facts)
+        observations.written.add(facts)
+        observations.budget.add(facts)
+        if observations.chapter is not None:
+            observations.chapter.add(facts)
+    return observations

@@ -1,0 +1,85 @@
+"""Over-optimisation check: gains in the reward model's score compared with gains in tasks solved.
+
+It covers PPO, and GRPO trained with a reward model. Both gains are over the SFT policy that training started from. The
+alarm is a score that rises while success does not; training cannot see this by itself, since it plays no tasks.
+"""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from retroformer.experiment.best_of import best_of
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.eval import Arm
+from retroformer.markdown import table
+
+from ..measure.rates import difference_after_last
+from ..measure.results import ArmResult
+from ..measure.statistics import Intervals, MeanInterval
+from .training import TrainedAdapter, trained_adapters
+
+_LAST = 0.2
+"""Share of the updates that count as the end of training; a single batch has few prompts."""
+
+
+class Gain(NamedTuple):
+    """Gain of an arm trained with PPO or GRPO over the arm of the policies it started from."""
+
+    arm: str
+    start: str
+    scored: float
+    """Gain in the reward model's score on training prompts, in standard deviations of the score; mean over seeds."""
+    realised: MeanInterval
+    """Gain in the share of held-out tasks solved by the last trial, paired by task."""
+
+    @property
+    def alarming(self) -> bool:
+        """True if the reward model's score rose and the interval of the gain in tasks solved is not above 0."""
+        return self.scored > 0 and self.realised.low <= 0
+
+
+def gains(experiment: Experiment, results: Sequence[ArmResult], intervals: Intervals | None = None) -> list[Gain]:
+    """Return a gain for each arm trained with a reward model and started, by hash, from the policies of another arm."""
+    intervals = intervals or Intervals(experiment.seed)
+    played = {arm.name: arm for arm in results}
+    adapters_of = {name: _trained(experiment, arm) for name, arm in experiment.eval.arms.items() if name in played}
+    starts = {
+        frozenset(adapter.metrics.adapter_sha256 for adapter in adapters): name
+        for name, adapters in adapters_of.items()
+    }
+    gained = []
+    for name, adapters in adapters_of.items():
+        if adapters and all(adapter.paid_by_reward_model for adapter in adapters):
+            start = starts.get(frozenset(adapter.metrics.inputs["adapters"]["sft"] for adapter in adapters))
+            if start is not None:
+                realised = difference_after_last(played[name], played[start], intervals)
+                gained.append(Gain(name, start, fmean(map(_score_gain, adapters)), realised))
+    return gained
+
+
+def render_gains(gained: Sequence[Gain]) -> str:
+    """Render a Markdown table and a sentence for each alarm; empty if there are no gains."""
+    rows = [[gain.arm, gain.start, f"{gain.scored:+.2f}", f"{gain.realised}"] for gain in gained]
+    header = ["arm", "over", "reward model's score, in its deviations", "solved by the last trial"]
+    alarms = [
+        f"**Alarm**: the reward model rates *{gain.arm}* {gain.scored:.2f} deviations above *{gain.start}*, but "
+        f"*{gain.arm}* does not solve significantly more tasks: {gain.realised}."
+        for gain in gained
+        if gain.alarming
+    ]
+    return "\n\n".join([table(header, rows), *alarms]) if gained else ""
+
+
+def _trained(experiment: Experiment, arm: Arm) -> list[TrainedAdapter]:
+    """Return the adapters of an arm's models without their reward models; empty for other arms and for best-of-n."""
+    models = (arm.model,) if isinstance(arm.model, str) else arm.model
+    if arm.kind != "model" or any(map(best_of, models)):
+        return []
+    adapters = trained_adapters(experiment, models)
+    return [adapter for adapter in adapters if adapter.stage != "reward"]
+
+
+def _score_gain(policy: TrainedAdapter) -> float:
+    """Return the gain from the first update, sampled from the SFT policy, to the mean of the last ones."""
+    scores: list[float] = [update["score"] for update in policy.metrics.history]
+    return fmean(scores[-max(1, round(_LAST * len(scores))) :]) - scores[0]

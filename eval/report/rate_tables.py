@@ -1,0 +1,105 @@
+"""Tables of tasks solved by each arm and trial, and of paired differences between arms."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from retroformer.markdown import table
+
+from ..measure.rates import Rates, arm_pairs, difference_after_last, failed_at_first, paired_difference, with_seeds
+from ..measure.results import ArmResult, SeedResult
+from ..measure.statistics import Floats, Intervals, MeanInterval, mcnemar
+
+_SMALLEST_P = 0.0001
+"""Smallest p-value that is printed as a number."""
+
+
+def render_views(rates: Rates, render: Callable[[Sequence[ArmResult]], str]) -> str:
+    """Render one table if every arm finished every task, else one for each choice of tasks with a heading."""
+    if not rates.unfinished:
+        return render(rates.finished)
+    finished = (
+        f"Over the {rates.finished_tasks} tasks that every arm finished:\n\n{render(rates.finished)}"
+        if rates.finished_tasks
+        else "No task was finished by every arm."
+    )
+    return (
+        f"{finished}\n\nOver all {rates.tasks} tasks, unfinished ones counted as failures:\n\n{render(rates.all_tasks)}"
+    )
+
+
+def solved_by_trial(results: Sequence[ArmResult], intervals: Intervals) -> str:
+    """Render the share solved by trial of every arm, followed by its training seeds if it pools several."""
+    trials = [f"by trial {index}" for index in range(len(results[0].solved_NT))]
+    header = ["arm", *trials, "last return", "unfinished", "invalid attempts", "tokens in", "tokens out", "dollars"]
+    return table(header, _rows(results, intervals))
+
+
+def paired_differences(results: Sequence[ArmResult], intervals: Intervals) -> str:
+    """Render differences after the last trial over all tasks, with the exact test unless an arm pools seeds."""
+    header = ["first arm", "second arm", "first - second", "only first solved", "only second solved", "McNemar p"]
+    rows = [
+        [first.name, second.name, _shown(difference_after_last(first, second, intervals)), *_tested(first, second)]
+        for first, second in arm_pairs(results)
+    ]
+    return table(header, rows)
+
+
+def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> str:
+    """Render how many of the tasks that failed at trial 0 each arm solved later, and the differences between arms."""
+    if not failed_at_first(results):
+        return "No task failed at trial 0."
+    failed_T = results[0].solved_NT[0] == 0
+    trials = len(results[0].solved_NT)
+    rows = [
+        [result.name, *(_count(solved_T[failed_T], intervals) for solved_T in result.solved_NT[1:])]
+        for result in with_seeds(results)
+    ]
+    differences = [
+        [first.name, second.name, _shown(intervals.of(paired_difference(first, second)[failed_T]))]
+        for first, second in arm_pairs(results)
+    ]
+    solved = table(["arm", *(f"by trial {index}" for index in range(1, trials))], rows)
+    return f"{solved}\n\n{table(['first arm', 'second arm', 'first - second'], differences)}" if differences else solved
+
+
+def _rows(results: Sequence[ArmResult], intervals: Intervals) -> Iterable[list[str]]:
+    for arm in results:
+        yield _row(arm, intervals, unfinished=str(arm.incomplete))
+        for seed in arm.seeds if arm.pooled else ():
+            yield _row(seed, intervals, unfinished="")
+
+
+def _row(result: ArmResult | SeedResult, intervals: Intervals, unfinished: str) -> list[str]:
+    return [
+        result.name,
+        *(str(intervals.of(solved_T)) for solved_T in result.solved_NT),
+        f"{result.return_NT[-1].mean():.3f}",
+        unfinished,
+        str(result.invalid),
+        f"{result.usage.prompt_tokens:,}",
+        f"{result.usage.completion_tokens:,}",
+        f"{result.usage.dollars:.2f}",
+    ]
+
+
+def _shown(interval: MeanInterval) -> str:
+    return f"{interval}" + ("" if interval.excludes_zero else " (covers 0)")
+
+
+def _tested(first: ArmResult, second: ArmResult) -> list[str]:
+    """Return how many tasks only one of the two arms solved, and the p-value; dashes for means over seeds."""
+    if first.pooled or second.pooled:
+        return ["-", "-", "-"]
+    first_T, second_T = first.solved_NT[-1], second.solved_NT[-1]
+    p_value = mcnemar(first_T, second_T)
+    return [
+        str(int(((first_T == 1) & (second_T == 0)).sum())),
+        str(int(((first_T == 0) & (second_T == 1)).sum())),
+        f"{p_value:.4f}" if p_value >= _SMALLEST_P else f"< {_SMALLEST_P}",
+    ]
+
+
+def _count(solved_T: Floats, intervals: Intervals) -> str:
+    """Render `37: 0.617 [0.500, 0.733]`; with pooled seeds the count is a mean as well."""
+    count = float(solved_T.sum())
+    shown = f"{count:.0f}" if count == round(count) else f"{count:.1f}"
+    return f"{shown}: {intervals.of(solved_T)}"

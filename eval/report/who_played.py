@@ -1,0 +1,144 @@
+"""Report sections on the actor, the arms and the served models."""
+
+from collections.abc import Sequence
+
+from retroformer.environments.registry import extras
+from retroformer.experiment.actors import actor_kind
+from retroformer.experiment.adapters import model_folder
+from retroformer.experiment.best_of import best_of
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.eval import Arm
+from retroformer.markdown import quoted, table
+from retroformer.stage_metrics import METRICS, read_metrics
+
+from ..play.verify import VerifiedModel
+from .input import ReportInput
+
+_HASH_SHOWN = 12
+_PROBE_SHOWN = 200
+"""Most characters shown of an answer to the probe."""
+
+_EVALUATORS = {
+    "oracle": "The agent is told the true outcome of its attempts (evaluator `oracle`: {success}), as in the papers.",
+    "heuristic": "The agent judges an attempt as failed if it repeats itself or is too long (evaluator `heuristic`).",
+    "tests": "The agent judges its programs by tests that it wrote itself (evaluator `tests`).",
+    "model": "A language model judges the attempts (evaluator `model`).",
+}
+
+
+def actor_sentence(report_input: ReportInput) -> str:
+    """Describe the actor of all arms, its limits and its evaluator."""
+    experiment = report_input.experiment
+    limits = (
+        f"An attempt has at most {experiment.loop.actions} actions (`loop.actions`; the environment itself ends it "
+        f"after {experiment.environment.max_steps})."
+    )
+    evaluator = _EVALUATORS[experiment.evaluator.kind].format(success=experiment.environment.success)
+    return f"{_actor(experiment, report_input.actor_sha256)} {limits} {evaluator}"
+
+
+def arms_table(experiment: Experiment) -> str:
+    """Render the source of each arm's advice, and the actor of its retries."""
+    rows = [[name, _advice(experiment, arm), _retries(arm)] for name, arm in experiment.eval.arms.items()]
+    return table(["arm", "advice", "actor in the retries"], rows)
+
+
+def is_yardstick(experiment: Experiment, name: str) -> bool:
+    """True if the advice of this arm uses the solution, which no reflector sees."""
+    arm = experiment.eval.arms.get(name)
+    advice = extras(experiment.environment).advice
+    return arm is not None and arm.kind in advice and advice[arm.kind].reads_solution
+
+
+def served_table(experiment: Experiment, verified: Sequence[VerifiedModel]) -> str:
+    """Render the models that wrote advice, whether their endpoint proves their identity, and their training tasks."""
+    if not verified:
+        return "No model wrote advice."
+    changed = {True: "yes", False: "no: same answer as the base", None: "-"}
+    rows = [
+        [
+            model.model,
+            (model.adapter_sha256 or "none")[:_HASH_SHOWN],
+            "yes: hash and pinned name match the folder of this run"
+            if model.verified
+            else "not verified: the endpoint cannot prove it",
+            quoted(model.probe, _PROBE_SHOWN),
+            changed[model.differs_from_base],
+            _trained_on(experiment, model),
+        ]
+        for model in verified
+    ]
+    return table(
+        [
+            "model",
+            "adapter sha256",
+            "is it the trained one",
+            "greedy answer to the probe",
+            "differs from base",
+            "trained on",
+        ],
+        rows,
+    )
+
+
+def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
+    """Render the number of training tasks that the adapter's metrics record; evaluation refuses to play any of them."""
+    if model.adapter_sha256 is None:
+        return "-"
+    chosen = best_of(model.model)
+    folder = model_folder(experiment, model.model.partition("@")[0] if chosen is None else chosen.model)
+    recorded = read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
+    return "not recorded" if recorded is None else f"{len(recorded):,} tasks, none of these"
+
+
+def _actor(experiment: Experiment, adapter_sha256: str | None) -> str:
+    settings = experiment.actor
+    if not actor_kind(experiment).asks_model:
+        return f"The actor is a program (kind `{settings.kind}`): it samples nothing and reads advice as text."
+    model = settings.endpoint.model
+    if adapter_sha256 is not None:
+        served = f"the adapter `{model}`, sha256 `{adapter_sha256[:_HASH_SHOWN]}`, served by this run"
+    elif settings.endpoint.base_url is None:
+        served = f"`{model}`, served by this run without an adapter"
+    else:
+        served = f"`{model}` at {settings.endpoint.base_url}, which cannot prove what it serves"
+    choice = {
+        "free": "it may write any text as an action (choice `free`)",
+        "admissible": "it chooses among the currently possible actions (choice `admissible`)",
+    }[settings.choice]
+    return (
+        f"The actor is a language model (kind `{settings.kind}`): {served}; {choice}, at temperature "
+        f"{settings.temperature:g}."
+    )
+
+
+def _advice(experiment: Experiment, arm: Arm) -> str:
+    words = ", in words that no demonstration used" if arm.wording == "unseen" else ""
+    match arm.kind:
+        case "none":
+            return "none: retry without advice"
+        case "phrase":
+            return "a fixed sentence without information"
+        case "placebo":
+            return f"advice that *{arm.of}* wrote about other tasks"
+        case "retrieved":
+            return "reflections collected on other tasks, retrieved by similarity and rating"
+        case "model":
+            if isinstance(arm.model, str):
+                return f"written by the model `{arm.model}`"
+            models = ", ".join(f"`{model}`" for model in arm.model)
+            return f"written by the models {models}; mean over these training seeds"
+        case kind:
+            return f"{extras(experiment.environment).advice[kind].description}{words}"
+
+
+def _retries(arm: Arm) -> str:
+    changes = [] if arm.actor_temperature is None else [f"at temperature {arm.actor_temperature:g}"]
+    if isinstance(arm.actor_model, str):
+        changes.insert(0, f"the model `{arm.actor_model}`")
+    elif arm.actor_model is not None:
+        models = ", ".join(f"`{model}`" for model in arm.actor_model)
+        changes.insert(0, f"the models {models}; mean over these training seeds")
+    if arm.last_attempt is not None:
+        changes.append("sees its last attempt" if arm.last_attempt else "does not see its last attempt")
+    return ", ".join(changes) or "as at trial 0"

@@ -1,0 +1,1 @@
+"""Actors, reflectors and evaluators that work in every environment."""

@@ -1,0 +1,50 @@
+"""Baseline reflectors: no advice, phrases without content, and advice written for another task."""
+
+import random
+from collections.abc import Sequence
+
+from retroformer.agents.phrases import PHRASES, seeded
+from retroformer.errors import MissingInput
+from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
+from retroformer.store import StoredReflection
+
+
+class NoReflector:
+    """Reflector that gives no advice, so the actor only retries."""
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Return a blank reflection, which memory does not keep."""
+        return Reflection(text="", prompt=(), author=Author(endpoint="none", model="none"))
+
+
+class PhraseReflector:
+    """Reflector that gives phrases without content, to test whether any text at all helps."""
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Return one of PHRASES, drawn by seed and task."""
+        text = seeded(trajectory.task, seed).choice(PHRASES)
+        author = Author(endpoint="rule", model="phrase")
+        return Reflection(text=text, prompt=(), author=author, sampling=Sampling(seed=seed))
+
+
+class PlaceboReflector:
+    """Reflector that gives advice of another arm on other tasks, to test whether any change of course helps as much."""
+
+    def __init__(self, source_arm: str, reflections: Sequence[StoredReflection]) -> None:
+        self._source_arm = source_arm
+        self._reflections = [stored for stored in reflections if stored.reflection.text]
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Return advice about another task, drawn by the seed.
+
+        Raises:
+            MissingInput: the source arm wrote nothing about any other task.
+        """
+        others = [stored.reflection for stored in self._reflections if stored.key.task_id != trajectory.task.id]
+        if not others:
+            raise MissingInput(
+                f"The placebo needs advice that arm {self._source_arm!r} wrote about other tasks, and there is none: "
+                "evaluate more tasks (eval.tasks=N), or name another arm with eval.arms.NAME.of."
+            )
+        chosen = random.Random(seed).choice(others)
+        return chosen.model_copy(update={"usage": Reflection.model_fields["usage"].default})

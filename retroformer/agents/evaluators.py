@@ -1,0 +1,39 @@
+"""Evaluators that judge attempts without the true outcome (Reflexion, sections 3 and 4.1)."""
+
+from retroformer.endpoint.model import LanguageModel
+from retroformer.prompts import PromptPack, judge_prompt
+from retroformer.protocols import Judgement
+from retroformer.records import Ending, Trajectory, Transition
+
+_GAVE_UP = frozenset({Ending.REPETITION, Ending.TOO_MANY_ACTIONS, Ending.STEP_LIMIT})
+_ANSWER_TOKENS = 8
+
+
+class HeuristicEvaluator:
+    """Evaluator that counts an attempt as failed if it repeated itself or took too long, else as solved."""
+
+    async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
+        """Judge the attempt by its ending."""
+        return Judgement(solved=attempt.ending not in _GAVE_UP)
+
+
+class TestsEvaluator:
+    """Evaluator for which a program is correct if it passed the agent's own tests; without tests none is."""
+
+    async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
+        """Judge the attempt by the tests of the last transition."""
+        return Judgement(solved=bool(last.tests_passed))
+
+
+class ModelEvaluator:
+    """Evaluator that asks a language model whether the attempt solved the task."""
+
+    def __init__(self, model: LanguageModel, pack: PromptPack, characters: int) -> None:
+        self._model, self._pack, self._characters = model, pack, characters
+
+    async def judge(self, attempt: Trajectory, last: Transition) -> Judgement:
+        """Count the attempt as solved if the answer begins with yes. Raises EndpointFailure."""
+        prompt = judge_prompt(self._pack, self._characters, attempt)
+        answer = await self._model.complete(prompt, temperature=0.0, max_new_tokens=_ANSWER_TOKENS)
+        words = answer.text.strip().strip("*\"'`").lower()
+        return Judgement(solved=words.startswith("yes"), usage=answer.usage)

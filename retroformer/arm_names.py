@@ -1,0 +1,45 @@
+"""Names of an experiment's arms in the store."""
+
+COLLECT = "collect"
+"""Arm of sampled reflections, each tried and rated; the second round is `collect 2`."""
+
+WRITTEN = "written"
+"""Arm of advice written by rule for the warm start; it is not rated."""
+
+LIVE = "grpo"
+"""Arm of the policy's reflections while it is trained on live returns, with their ratings; they are not imitated."""
+
+RECORDED = "recorded"
+"""Arm of imported logs; a second log that contradicts the first is `recorded 2`."""
+
+PROBES = "eval/probes"
+"""Account, without facts, of the calls that identify served models."""
+
+FIRST_TRIAL = "eval/trial 0"
+"""Arm of trial 0 of the evaluation, which the other arms share; with several actors, each has its own."""
+
+
+def evaluation(arm: str, model: str = "") -> str:
+    """Return the name in the store of a report's arm, or of one of the models that it pools."""
+    return f"eval/{arm}/{model}" if model else f"eval/{arm}"
+
+
+def first_trial(actor: str = "") -> str:
+    """Return the name in the store of the trial 0 that all arms of an actor share."""
+    return evaluation(actor, "trial 0") if actor else FIRST_TRIAL
+
+
+def collecting(number: int) -> str:
+    """Return the name in the store of a collecting round; the first round is 1."""
+    return COLLECT if number == 1 else f"{COLLECT} {number}"
+
+
+def is_rated(arm: str, rounds: int | None = None) -> bool:
+    """Return True if the rated reflections of this arm are training data (of the first `rounds` rounds)."""
+    kind, _, number = arm.partition(" ")
+    return kind == RECORDED or (kind == COLLECT and (rounds is None or int(number or 1) <= rounds))
+
+
+def is_for_training(arm: str) -> bool:
+    """Return True if the tasks of this arm must not be used for evaluation."""
+    return is_rated(arm) or arm in (WRITTEN, LIVE)

@@ -1,0 +1,207 @@
+"""Client of a language model over the OpenAI protocol, chat or completions, with an account of its cost.
+
+A call that fails after its retries raises EndpointFailure; the caller decides what that means for the rollout. The cost
+of a call is in its completion, in the failure (`failure.usage`), or in the exception of a cancelled call
+(`retroformer.errors.usage_of`).
+"""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from retroformer.endpoint.own_server import choices_field, seed_field
+from retroformer.endpoint.retries import Call
+from retroformer.errors import ConfigError, EndpointFailure
+from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.records import Message, Record, Usage
+from retroformer.secrets.redaction import keep_secret, redacted
+from retroformer.secrets.url import SecretUrl
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+Prompt = str | tuple[Message, ...]
+
+_MOST_TOKENS = 10_000_000
+"""Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
+
+
+class Completion(Record):
+    """Text that a model wrote, and its usage."""
+
+    text: str
+    usage: Usage
+
+
+class LanguageModel:
+    """A model behind an OpenAI-compatible endpoint."""
+
+    def __init__(self, endpoint: Endpoint, base_url: str, model: str | None = None) -> None:
+        self.endpoint = endpoint
+        self.base_url = SecretUrl(base_url)
+        self.model = model or endpoint.model
+        self._client: AsyncOpenAI | None = None
+
+    async def complete(
+        self,
+        prompt: Prompt,
+        *,
+        temperature: float,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+        choices: Sequence[str] | None = None,
+    ) -> Completion:
+        """Continue a plain prompt or answer a chat. With `choices`, the text is one of them, cut at a stop string.
+
+        Raises:
+            ConfigError: `choices` are given but this is not the experiment's own server; or base_url is not an address.
+            EndpointFailure: after all retries the call was refused, timed out, or did not return a completion.
+        """
+        fields = self._fields(seed, choices)
+        path, body = self._request(prompt, temperature, max_new_tokens, [*stop, *fields], seed)
+        call = self._call(path, body)
+        return self._read(await call.answer(), body, call.lost)
+
+    async def post(self, path: str, body: dict[str, Any]) -> object:
+        """Post `body` and return the endpoint's response, JSON or text, after the client's retries.
+
+        Raises:
+            EndpointFailure: after all retries the call was refused, timed out, or returned an unreadable response.
+        """
+        return await self._call(path, body).answer()
+
+    def _fields(self, seed: int | None, choices: Sequence[str] | None) -> list[str]:
+        """Return the extra request fields that only the experiment's own server understands."""
+        if self.endpoint.base_url is not None:
+            if choices is not None:
+                raise ConfigError(
+                    f"The model {self.model!r} at {self.base_url} cannot be held to choices: only the experiment's own "
+                    "server can, so leave base_url out."
+                )
+            return []
+        seeds = [] if seed is None else [seed_field(seed)]
+        return seeds if choices is None else [*seeds, choices_field(choices)]
+
+    def _request(
+        self, prompt: Prompt, temperature: float, tokens: int, stop: list[str], seed: int | None
+    ) -> tuple[str, dict[str, Any]]:
+        common: dict[str, Any] = {"model": self.model, "temperature": temperature, "max_tokens": tokens}
+        if stop:
+            common["stop"] = stop
+        if seed is not None:
+            common["seed"] = seed
+        if self.endpoint.api == "chat":
+            turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+            return "/chat/completions", common | {"messages": [turn.model_dump() for turn in turns]}
+        text = prompt if isinstance(prompt, str) else "\n".join(turn.content for turn in prompt)
+        return "/completions", common | {"prompt": text}
+
+    def _call(self, path: str, body: dict[str, Any]) -> Call:
+        lost_answer = self._priced(_prompt_tokens(body), 0)
+        return Call(self._connected(), path, body, self.endpoint.timeout_seconds, lost_answer, self._sentence)
+
+    def _connected(self) -> "AsyncOpenAI":
+        if self._client is None:
+            from openai import AsyncOpenAI
+
+            from retroformer.endpoint.http_client import BoundedClient
+
+            key = os.environ.get(self.endpoint.api_key_env) or "none"
+            keep_secret(key)
+            address, _, query = self._address().partition("?")
+            self._client = AsyncOpenAI(
+                base_url=address,
+                # The library would append paths after the query of its base_url.
+                default_query=dict(parse_qsl(query, keep_blank_values=True)) or None,
+                api_key=key,
+                # Call does the retries and applies the time limit.
+                max_retries=0,
+                timeout=None,
+                http_client=BoundedClient(timeout=None),
+            )
+        return self._client
+
+    def _address(self) -> str:
+        """Return the address with its credentials. Raises ConfigError if it is not an address."""
+        address = self.base_url.secret_url()
+        with contextlib.suppress(ValueError):
+            if address.isprintable() and (urlsplit(address).port or True):
+                return address
+        # The message does not show the fault, which may be part of a password.
+        raise ConfigError(
+            f"{str(self.base_url)!r} is not the address of a model (base_url): write it as in "
+            "http://127.0.0.1:8000/v1, and special characters of a password as %40, %2F and so on."
+        )
+
+    def _read(self, answer: object, body: dict[str, Any], lost: Usage) -> Completion:
+        """Read a completion from a response, which may be any JSON or text; `lost` is the cost of earlier attempts."""
+        response = answer if isinstance(answer, dict) else {}
+        choices = response.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        message = choice.get("message") if self.endpoint.api == "chat" else choice
+        text = message.get("content" if self.endpoint.api == "chat" else "text") if isinstance(message, dict) else None
+        usage = response.get("usage")
+        reported = usage if isinstance(usage, dict) else {}
+        if not isinstance(text, str):
+            # A response without token counts is hardly a model's answer: it counts as a call without tokens.
+            paid = self._usage(reported, body, "") if reported else Usage(calls=1)
+            what = f"answered with something that is not a completion: {beginning(answer)!r}"
+            raise EndpointFailure(self._sentence(what), usage=lost + paid)
+        text = _encodable(text)
+        return Completion(text=text, usage=lost + self._usage(reported, body, text))
+
+    def _usage(self, reported: dict[str, object], body: dict[str, Any], text: str) -> Usage:
+        prompt_tokens, completion_tokens = (
+            _plausible(reported.get(name)) for name in ("prompt_tokens", "completion_tokens")
+        )
+        if prompt_tokens is None or completion_tokens is None:
+            # Estimate the tokens: a server that reports none must not bypass the budget.
+            prompt_tokens, completion_tokens = _prompt_tokens(body), _about_tokens(len(text))
+        return self._priced(prompt_tokens, completion_tokens)
+
+    def _priced(self, prompt_tokens: int, completion_tokens: int) -> Usage:
+        """Return the usage of one call with its price."""
+        dollars = self.endpoint.dollars(prompt_tokens, completion_tokens)
+        return Usage(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, dollars=dollars)
+
+    def _sentence(self, what: str) -> str:
+        return f"The model {self.model!r} at {self.base_url} {_encodable(what).removesuffix('.')}."
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.close()
+
+
+def _plausible(count: object) -> int | None:
+    """Return `count` if it is a plausible number of tokens, else None."""
+    return count if type(count) is int and 0 <= count <= _MOST_TOKENS else None
+
+
+def _prompt_tokens(body: dict[str, Any]) -> int:
+    """Estimate the number of prompt tokens of a request."""
+    prompt = body.get("prompt", "")
+    if isinstance(prompt, list):
+        return len(prompt)  # The prompt is a list of token ids.
+    return _about_tokens(len(prompt) + sum(len(turn["content"]) for turn in body.get("messages", ())))
+
+
+def _about_tokens(characters: int) -> int:
+    """Estimate the number of tokens of a text at four characters per token."""
+    return characters // 4 + 1
+
+
+def beginning(answer: object) -> str:
+    """Return the beginning of a response for a message. Secrets are hidden before it is cut."""
+    try:
+        return redacted(str(answer))[:200]
+    except RecursionError:
+        return "JSON that is nested too deeply"
+
+
+def _encodable(text: str) -> str:
+    """Replace unpaired surrogates, which JSON may hold but no file, database or request accepts."""
+    return text.encode("utf-8", "replace").decode()

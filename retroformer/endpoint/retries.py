@@ -1,0 +1,180 @@
+"""One call of a model endpoint over HTTP, with retries, a time limit and an account of its cost.
+
+Status codes 408, 409, 429 and 5xx and lost connections are retried after the pause that the server requests
+(Retry-After), or else with exponential backoff. The call fails at once if the requested pause exceeds its time left.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal
+from retroformer.records import Usage
+from retroformer.secrets.redaction import redacted
+
+if TYPE_CHECKING:
+    from openai import APIStatusError, AsyncOpenAI
+
+    from retroformer.endpoint.http_client import Sending
+
+TRIES = 3
+_FIRST_PAUSE_SECONDS = 0.5
+"""Pause before the first retry, doubled for each further one. Up to a quarter of it is randomly subtracted, so that
+many clients do not retry at the same moment."""
+_LONGEST_PAUSE_SECONDS = 7 * 86_400.0
+"""Longest pause; a requested pause that is longer, or infinite, is cut to this."""
+_REFUSED = {401, 402, 403, 404}
+"""Status codes for a wrong key, account, permission, or model and address, which would fail every call."""
+_TEMPORARY = {408, 409, 429}
+_SHOWN = 300
+"""Number of characters of a server's message that an error message shows."""
+
+
+class Call:
+    """One request with its retries. `lost` is the cost of attempts whose responses did not arrive."""
+
+    def __init__(
+        self,
+        client: "AsyncOpenAI",
+        path: str,
+        body: dict[str, Any],
+        seconds: float,
+        price_of_a_lost_answer: Usage,
+        sentence: Callable[[str], str],
+    ) -> None:
+        """Prepare the call. `sentence` turns a description of what the endpoint did into an error message."""
+        self._client, self._path, self._body, self._seconds = client, path, body, seconds
+        self._price, self._sentence = price_of_a_lost_answer, sentence
+        self._sending: Sending | None = None
+        self._last_fault = ""
+        self.lost = Usage()
+
+    async def answer(self) -> object:
+        """Send the request and return the response, JSON or text.
+
+        Raises:
+            EndpointRefusal: the key, the account or the model is refused.
+            EndpointBusy: the server requests a pause that is longer than the time left, or one after the last attempt.
+            EndpointFailure: the response did not arrive in time, is too long, or cannot be parsed.
+        """
+        try:
+            # The HTTP client's own timeout restarts at every byte, so a response that trickles in would never time out.
+            async with asyncio.timeout(self._seconds) as limit:
+                return await self._tries(limit)
+        except TimeoutError:
+            self._count_lost_answer()
+            before = f" (before that it {self._last_fault})" if self._last_fault else ""
+            raise self._failure(f"gave no answer within {self._seconds:g} s{before}") from None
+        except asyncio.CancelledError as stopped:
+            self._count_lost_answer()
+            stopped.usage = self.lost  # type: ignore[attr-defined]  # For errors.usage_of.
+            raise
+
+    async def _tries(self, limit: asyncio.Timeout) -> object:
+        for attempt in range(1, 1 + TRIES):
+            try:
+                return await self._once()
+            except _Temporary as fault:
+                self._last_fault = fault.what
+                pause = _pause_after(attempt) if fault.asked_pause is None else fault.asked_pause
+                if pause < (limit.when() or math.inf) - asyncio.get_running_loop().time() and attempt < TRIES:
+                    await asyncio.sleep(pause)
+                    continue
+                if fault.asked_pause is None:
+                    raise self._failure(fault.what) from None
+                what = fault.what if attempt == TRIES else f"{fault.what}, and asks for a pause of {pause:g} s"
+                raise EndpointBusy(self._sentence(what), retry_after_seconds=pause, usage=self.lost) from None
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _once(self) -> object:
+        """Send the request once. Raises _Temporary, EndpointFailure."""
+        import openai
+
+        from retroformer.endpoint.http_client import SENDING, AnswerTooLong, Sending
+
+        self._sending = Sending()
+        SENDING.set(self._sending)
+        try:
+            # The client's typed methods validate every field of requests and responses: half of a rollout's time.
+            answer: object = await self._client.post(self._path, body=self._body, cast_to=object)
+        except openai.APIStatusError as error:
+            raise self._status_fault(error) from None
+        except (openai.OpenAIError, ValueError, RecursionError) as error:
+            self._count_lost_answer()
+            if isinstance(error, AnswerTooLong) or isinstance(error.__cause__, AnswerTooLong):
+                raise self._failure(str(error if isinstance(error, AnswerTooLong) else error.__cause__)) from None
+            what = f"{type(error).__name__}: {_shortened(str(error))}"
+            raise _Temporary(what) if isinstance(error, openai.APIConnectionError) else self._failure(what) from None
+        self._sending = None
+        return answer
+
+    def _status_fault(self, error: "APIStatusError") -> Exception:
+        what = f"answered {error.status_code}: {_reason(error)}"
+        if error.status_code in _REFUSED or "insufficient_quota" in (error.code, error.type):
+            return EndpointRefusal(self._sentence(what), usage=self.lost)
+        headers = error.response.headers
+        temporary = error.status_code in _TEMPORARY or error.status_code >= 500
+        if {"true": True, "false": False}.get(headers.get("x-should-retry", ""), temporary):
+            return _Temporary(what, asked_pause(headers))
+        return self._failure(what)
+
+    def _failure(self, what: str) -> EndpointFailure:
+        return EndpointFailure(self._sentence(what), usage=self.lost)
+
+    def _count_lost_answer(self) -> None:
+        """Add the price of a lost response, at most once per attempt."""
+        if self._sending is not None and self._sending.may_be_charged:
+            self.lost += self._price
+        self._sending = None
+
+
+class _Temporary(Exception):
+    """Failure of an attempt that a retry may fix. `asked_pause` is the pause that the server requests, in seconds."""
+
+    def __init__(self, what: str, asked_pause: float | None = None) -> None:
+        super().__init__(what)
+        self.what, self.asked_pause = what, asked_pause
+
+
+def asked_pause(headers: Mapping[str, str]) -> float | None:
+    """Return the pause that a server requests, in seconds, or None if it requests none."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = headers.get(name)
+        seconds = None if value is None else _seconds(value, unit)
+        if seconds is not None and seconds > 0:
+            return min(seconds, _LONGEST_PAUSE_SECONDS)
+    return None
+
+
+def _seconds(value: str, unit: float) -> float | None:
+    """Convert a number or a date to seconds from now. The caller's comparison discards NaN."""
+    try:
+        return float(value) / unit
+    except ValueError:
+        pass
+    try:
+        moment = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+
+
+def _pause_after(attempt: int) -> float:
+    return _FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * random.uniform(0.75, 1.0)
+
+
+def _reason(error: "APIStatusError") -> str:
+    """Return the server's own message, from whichever field holds it."""
+    reason = error.body
+    if isinstance(reason, dict):
+        reason = reason.get("message") or reason.get("detail") or reason
+    return _shortened(str(reason or error.response.reason_phrase))
+
+
+def _shortened(words: str) -> str:
+    # Secrets are hidden before the text is cut: half of a key would not be recognised.
+    return redacted(" ".join(words.split()))[:_SHOWN]

@@ -1,0 +1,135 @@
+"""The experiment's own server, which runs during a stage, and the provenance that an endpoint reports."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from retroformer.errors import EndpointFailure, ProvenanceError, ServiceError
+from retroformer.experiment.config import Experiment
+from retroformer.provenance import Provenance
+from retroformer.stages import stage_package
+
+START_SECONDS = 900.0
+"""Time limit of the start: loading a large base from a cold disk, or converting the embedded one, takes minutes."""
+STOP_SECONDS = 20.0
+TAIL_LINES = 5
+READY = re.compile(r"Serving .* at (http://\S+/v1)$")
+
+
+@contextlib.asynccontextmanager
+async def served(experiment_path: Path, overrides: Sequence[str], experiment: Experiment) -> AsyncIterator[str]:
+    """Run `retroformer serve` on a free local port and yield its base_url, `http://127.0.0.1:PORT/v1`.
+
+    The server stops at the end of the context, and also when this process is killed.
+
+    Raises:
+        ServiceError: the server could not start; the message ends with its last lines of output.
+    """
+    process = await _start(experiment_path)
+    assert process.stdin is not None
+    # An override may hold a password, and every user of the machine can read a command line.
+    process.stdin.write(json.dumps(list(overrides)).encode() + b"\n")
+    assert process.stderr is not None
+    last_lines: deque[str] = deque(maxlen=TAIL_LINES)
+    listener = asyncio.create_task(_listen(process.stderr, last_lines))
+    try:
+        line = await _first_line(process)
+        if line is None:
+            logs = experiment.folder / "logs"
+            last_lines.append(f"not ready after {START_SECONDS:.0f} seconds; its logs are in {logs}")
+        elif not line:
+            await listener
+        ready = READY.match(line or "")
+        if ready is None:
+            reason = " ".join(last_lines) or "no reason given"
+            raise ServiceError(f"The server of {experiment_path} could not start: {reason}")
+        yield ready[1]
+    finally:
+        await _stop(process)
+        listener.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await listener
+
+
+async def provenance(base_url: str, api_key: str | None = None) -> Provenance:
+    """Ask the endpoint at `base_url` (one of this project's, `http://HOST:PORT/v1`) for the models that it serves.
+
+    Raises:
+        EndpointFailure: the endpoint does not answer, or answers 5xx.
+        ProvenanceError: the endpoint answers without provenance, so it is not one of this project's.
+    """
+    import httpx
+
+    url = f"{base_url.rstrip('/').removesuffix('/v1')}/provenance"
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        # A request to this machine must not go through a proxy.
+        async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
+            answer = await client.get(url, headers=headers)
+    except httpx.HTTPError as error:
+        raise EndpointFailure(f"{url} cannot be asked for its provenance: {type(error).__name__} {error}") from None
+    if answer.status_code >= 500:
+        raise EndpointFailure(f"{url} answered {answer.status_code}: {answer.text[:200]}")
+    if answer.status_code != 200:
+        raise ProvenanceError(
+            f"{url} answered {answer.status_code}: it does not report what it serves; use `retroformer serve`, "
+            "whose models can be checked."
+        )
+    try:
+        return Provenance.model_validate_json(answer.content)
+    except ValidationError:
+        raise ProvenanceError(f"{url} does not answer with the provenance of models: {answer.text[:200]!r}") from None
+
+
+async def _start(experiment_path: Path) -> asyncio.subprocess.Process:
+    # Only this stage can reach the server, so it needs no API key.
+    own = ("serve.port=0", "serve.host=127.0.0.1", "serve.api_key_env=")
+    command = [stage_package("serve"), str(experiment_path), *own, "--more-from-input"]
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        *command,
+        "--until-input-closes",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+async def _first_line(process: asyncio.subprocess.Process) -> str | None:
+    """Return the server's first line of output: empty if the server ended, None if it timed out."""
+    assert process.stdout is not None
+    try:
+        return (await asyncio.wait_for(process.stdout.readline(), START_SECONDS)).decode().strip()
+    except TimeoutError:
+        return None
+
+
+async def _listen(stream: asyncio.StreamReader, last_lines: deque[str]) -> None:
+    """Pass warnings on to the terminal, and keep the last lines."""
+    async for raw in stream:
+        line = raw.decode(errors="replace").rstrip()
+        last_lines.append(line)
+        if line.startswith("WARNING"):
+            os.write(2, f"{line}\n".encode())
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

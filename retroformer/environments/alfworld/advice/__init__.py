@@ -1,0 +1,1 @@
+"""Readers and rule-based writers of advice for ALFWorld."""

@@ -1,0 +1,100 @@
+"""Advice written by rule from the text of the failure alone: a baseline for reflectors, and their warm-start data.
+
+Both writers know only what the actor saw. `RuleReflector` writes the best advice it can. `MixedReflector` writes
+warm-start data: short sentences in the right form, mostly of little use, so that a model learns the form of advice here
+and must learn from ratings which advice helps.
+"""
+
+from collections.abc import Mapping
+from random import Random
+from types import MappingProxyType
+from typing import Literal
+
+from retroformer.agents.phrases import PHRASES
+from retroformer.environments.alfworld.advice.failure import view_of
+from retroformer.environments.alfworld.advice.reader import read_advice
+from retroformer.environments.alfworld.advice.wording import PLAIN, Manner, Voice, voice
+from retroformer.prompts import Render
+from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
+
+Kind = Literal["unvisited", "visited", "seen", "empty"]
+
+MIXTURE: Mapping[Kind, float] = MappingProxyType({"unvisited": 0.35, "visited": 0.25, "seen": 0.25, "empty": 0.15})
+"""Shares of the kinds of warm-start advice.
+
+unvisited: look in one to three places, drawn from those not looked into.
+visited: look in one to three places, drawn from those already looked into, so useless.
+seen: where a thing of the task was seen; if none was seen, one to three places drawn from the whole room.
+empty: a phrase with no content.
+"""
+
+MOST_PLACES = 3
+"""Maximum number of places that one piece of mixed advice names."""
+
+EMPTY_PHRASES = PHRASES[:5]
+"""Phrases that the mixture draws from."""
+
+NEXT_PLACES = 6
+"""Maximum number of places that one piece of rule advice names."""
+
+
+class RuleReflector:
+    """Reflector that says where the task's things were seen, and where to search for those not seen."""
+
+    def __init__(self, render: Render, manner: Manner = "demonstrated") -> None:
+        self._render = render
+        self._manner: Manner = manner
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Return advice, empty if every place was searched in vain. The seed only draws unseen sentences."""
+        text = advice_by_rule(trajectory, memory, voice(self._manner, trajectory.task, seed))
+        return signed("next-places", text, self._render, trajectory, memory, seed)
+
+
+class MixedReflector:
+    """Reflector that draws advice of mixed usefulness."""
+
+    def __init__(self, render: Render, mixture: Mapping[Kind, float] = MIXTURE) -> None:
+        self._render = render
+        self.mixture = mixture
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Return advice drawn by seed and task; the same inputs give the same advice."""
+        random = Random(f"{seed}/{trajectory.task.split}/{trajectory.task.id}/{len(memory.reflections)}")
+        kind = random.choices(tuple(self.mixture), tuple(self.mixture.values()))[0]
+        text = mixed_advice(trajectory, kind, random)
+        return signed("mixed", text, self._render, trajectory, memory, seed)
+
+
+def advice_by_rule(failure: Trajectory, memory: Memory, speaker: Voice = PLAIN) -> str:
+    """Return `The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
+    view = view_of(failure)
+    sentences = [speaker.seen(thing, place) for thing, place in view.needed]
+    advised = {place for text in memory.reflections for place in read_advice([text], view.order, view.goal).first}
+    if not view.sees_all and (places := view.next_places(advised)[:NEXT_PLACES]):
+        sentences.append(speaker.search(places, view.goal.thing))
+    return " ".join(sentences)
+
+
+def mixed_advice(failure: Trajectory, kind: Kind, random: Random) -> str:
+    """Return one or two short sentences of this kind, or of the nearest kind that the failure allows."""
+    view = view_of(failure)
+    if kind == "seen" and view.needed:
+        return " ".join(PLAIN.seen(thing, place) for thing, place in view.needed)
+    places = {"unvisited": view.unsearched, "visited": view.searched}
+    choice = places.get(kind) or view.order
+    if kind == "empty" or not choice:
+        return random.choice(EMPTY_PHRASES)
+    drawn = random.sample(choice, min(len(choice), random.randint(1, MOST_PLACES)))
+    named = tuple(place for place in view.order if place in drawn)
+    return PLAIN.search(named, view.goal.thing)
+
+
+def signed(rule: str, text: str, render: Render, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+    """Return a reflection that records the author, the rule, and the prompt that a model would have read."""
+    return Reflection(
+        text=text,
+        prompt=render(trajectory, memory),
+        author=Author(endpoint="rule", model=rule),
+        sampling=Sampling(seed=seed),
+    )

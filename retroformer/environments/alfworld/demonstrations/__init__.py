@@ -1,0 +1,1 @@
+"""Scripted play with advice: training data for the household actor."""

@@ -1,0 +1,1 @@
+"""ALFWorld's games: released and generated ones, their engine and their solutions."""

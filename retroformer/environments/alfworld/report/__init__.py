@@ -1,0 +1,1 @@
+"""Report chapter about advice in ALFWorld."""

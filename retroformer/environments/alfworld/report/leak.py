@@ -1,0 +1,68 @@
+"""Check whether advice says where a wanted thing lies although no attempt had seen it there.
+
+Only a statement about a single place counts: `take the mug from shelf 2`, not `look in shelf 2` or `the mug may be in
+shelf 2`, which any reflector may guess. A statement that is right by chance counts as well. The reader of advice
+(`retroformer.environments.alfworld.advice.reader`) decides what a statement is, so other words go unnoticed.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from retroformer.environments.alfworld.advice.clauses import clauses_of
+from retroformer.environments.alfworld.advice.reader import read_advice
+from retroformer.environments.alfworld.game.solution import read_solution
+from retroformer.environments.alfworld.report.reflection import Attempted, read_attempt
+from retroformer.environments.alfworld.text.compact import type_of
+from retroformer.records import Task, Trajectory
+
+_GUESS = re.compile(
+    r"\b(?:may|might|maybe|perhaps|could|can|possibly|probably|likely|usually|often|typically|should|would|if|whether|"
+    r"unless|until|hopefully|suspect|guess|expect|assume|think|believe|look|looking|search|check|try)\b"
+)
+"""Words of a clause that guesses or searches."""
+
+
+class PlaceLeak:
+    """Check against the walkthrough of each game."""
+
+    rule = (
+        "Advice gives the place away if it says that a wanted thing is at one place, the walkthrough takes it there, "
+        "and no attempt before it had seen it there. Guesses, such as `look in shelf 2`, are not counted."
+    )
+
+    def __init__(self, walkthrough: Callable[[Task], Sequence[str]]) -> None:
+        self._walkthrough = walkthrough
+        """Returns winning actions. Raises UnknownTask, MissingInput, EnvironmentFailure."""
+
+    def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
+        """Return where a thing lies, such as `mug 1 in shelf 2`, if only the advice says it; else "".
+
+        Raises:
+            UnknownTask: there is no such game.
+            MissingInput: the games are missing.
+            EnvironmentFailure: the game cannot be opened.
+        """
+        shown = [read_attempt(attempt) for attempt in attempts]
+        stated = {
+            (kind, place)
+            for kind, place in _statements(advice, shown[-1])
+            if not any(_saw(attempted, kind, place) for attempted in shown)
+        }
+        if not stated:
+            return ""
+        things = read_solution(self._walkthrough(attempts[-1].task)).things
+        return ", ".join(f"{thing} in {place}" for thing, place in things if (type_of(thing), place) in stated)
+
+
+def _statements(advice: str, attempted: Attempted) -> Iterator[tuple[str, str]]:
+    """Yield (type of thing, place) for each clause that says where a thing is, at a single place of the room."""
+    for clause in clauses_of(advice):
+        if _GUESS.search(clause):
+            continue
+        for kind, places in read_advice([clause], attempted.room, attempted.goal).sightings.items():
+            if len(places) == 1:
+                yield kind, places[0]
+
+
+def _saw(attempted: Attempted, kind: str, place: str) -> bool:
+    return any(type_of(thing) == kind and seen == place for thing, seen in attempted.seen.first_seen.items())

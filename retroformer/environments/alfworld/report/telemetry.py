@@ -1,0 +1,280 @@
+"""Counts, per arm, of what reflectors wrote about failures in ALFWorld and what the actor did with it.
+
+It uses the rule actor's shallow reader (`retroformer.environments.alfworld.advice.reader`), so advice in words that the
+reader does not understand counts as advice that names no place to search.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+
+from retroformer.environments.alfworld.report.reflection import (
+    FIRST_MOVES,
+    Attempted,
+    Reading,
+    ReflectionCase,
+    first_walks,
+)
+from retroformer.environments.alfworld.text import compact
+from retroformer.markdown import share, table
+from retroformer.records import Trajectory
+
+_OBJECTS = 6
+"""Number of goal objects shown, those with the most failures first."""
+_PLACE_TYPES = 3
+"""Number of types of place shown for each object."""
+
+
+class Telemetry(NamedTuple):
+    """Counts over the reflections of one arm."""
+
+    arm: str
+    reflections: int
+    distinct: int
+    """Number of different texts, whitespace normalised."""
+    words: int
+    """Words in all reflections."""
+    naming: int
+    """Reflections that name a place of the room; the others say nothing usable."""
+    searching_on: int
+    """Reflections that send the actor to a place that the failed attempt had not looked into."""
+    restating: int
+    """Reflections that name only places searched in vain, or repeat a text that the failed attempt had read."""
+    unsearched: int
+    """Places to search, over all reflections, that the failed attempt had not looked into."""
+    seen: int
+    """Places to search where it had seen a thing that the task needs."""
+    in_vain: int
+    """Places to search where it had looked and seen no such thing."""
+    invented: int
+    """Places to search that the room lacks."""
+    sighted: int
+    """Failures that saw a thing that the task needs."""
+    locating: int
+    """Reflections on those failures that say where it was."""
+    sent_back: int
+    """Reflections on those failures that send the actor there, in any words."""
+    retries: int
+    directed: int
+    """Retries whose advice sends the actor to a place of the room."""
+    followed: int
+    """Retries among those that walked to such a place in their first moves."""
+    solved: int
+    """Retries that solved the task."""
+
+    @property
+    def places(self) -> int:
+        """Number of places to search."""
+        return self.unsearched + self.seen + self.in_vain + self.invented
+
+
+class Habit(NamedTuple):
+    """Object, with the places where the arms search for it and where it is."""
+
+    thing: str
+    failures: int
+    """Failed attempts at tasks that ask for it, each counted once for all arms."""
+    finds: Counter[str]
+    """Type of place -> rooms where a successful attempt picked the thing up there."""
+    guesses: Mapping[str, Counter[str]]
+    """Arm -> type of place -> reflections that send the actor to an unsearched place of the type."""
+
+
+class TelemetryCounter:
+    """Counter over the reflections of one arm."""
+
+    def __init__(self, arm: str) -> None:
+        self._arm = arm
+        self._counts: Counter[str] = Counter()
+        self._texts = array("q")
+        """Hashes of the texts: the texts themselves would not fit into memory."""
+
+    def add(self, case: ReflectionCase, reading: Reading) -> None:
+        """Count one reflection."""
+        words = case.text.split()
+        self._texts.frombytes(blake2b(" ".join(words).encode(errors="surrogatepass"), digest_size=8).digest())
+        directed = case.tried and bool(reading.sent)
+        self._counts.update(
+            reflections=1,
+            words=len(words),
+            naming=bool(reading.named),
+            searching_on=bool(reading.unsearched),
+            restating=reading.restates,
+            unsearched=len(reading.unsearched),
+            seen=len(reading.sent_back),
+            in_vain=len(reading.in_vain),
+            invented=len(reading.invented),
+            sighted=bool(reading.seen_at),
+            locating=bool(reading.seen_at and reading.located),
+            sent_back=bool(reading.seen_at and reading.sent_back),
+            retries=case.tried,
+            directed=directed,
+            followed=directed and _followed(case, reading),
+            solved=case.solved,
+        )
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Counts so far."""
+        counted = {name: self._counts[name] for name in Telemetry._fields if name not in ("arm", "distinct")}
+        return Telemetry(arm=self._arm, distinct=len(np.unique(np.array(self._texts))), **counted)
+
+
+class HabitCounter:
+    """Counter, for each goal object, of where each arm guesses it to be and where successful attempts took it.
+
+    A guess is a place that the failed attempt had not looked into. A type of place counts once per reflection as a
+    guess and once per task as a find, so many drawers do not outweigh one desk, nor many attempts one room.
+    """
+
+    def __init__(self, arms: Sequence[str]) -> None:
+        self._arms = arms
+        self._failures: Counter[str] = Counter()
+        self._guesses: dict[str, dict[str, Counter[str]]] = {}
+        self._finds: dict[str, Counter[str]] = {}
+
+    def add(
+        self,
+        cases: Mapping[str, Sequence[tuple[ReflectionCase, Reading]]],
+        successes: Iterable[tuple[Trajectory, Attempted]],
+    ) -> None:
+        """Count what the arms wrote about one task, and its successful attempts."""
+        failures: dict[str, set[Trajectory]] = {}
+        for arm, read in cases.items():
+            for case, reading in read:
+                thing = reading.goal.thing
+                failures.setdefault(thing, set()).add(case.failure)
+                guesses = self._guesses.setdefault(thing, {name: Counter() for name in self._arms})
+                guesses[arm].update({compact.type_of(place) for place in reading.unsearched})
+        for thing, failed in failures.items():
+            self._failures[thing] += len(failed)
+        finds = {find for attempt, attempted in successes for find in _finds(attempt, attempted)}
+        for thing, kind in finds:
+            self._finds.setdefault(thing, Counter())[kind] += 1
+
+    @property
+    def habits(self) -> list[Habit]:
+        """Counts so far, by number of failures, then by name."""
+        rows = [
+            Habit(thing, failures, self._finds.get(thing, Counter()), self._guesses[thing])
+            for thing, failures in self._failures.items()
+            if thing
+        ]
+        return sorted(rows, key=lambda habit: (-habit.failures, habit.thing))
+
+
+def render_telemetry(arms: Sequence[Telemetry]) -> str:
+    """Return Markdown tables of the texts, where they send the actor, and what it did; silent arms are omitted."""
+    writing = [arm for arm in arms if arm.words]
+    if not writing:
+        return "No arm wrote anything."
+    return "\n\n".join((_texts(writing), _places(writing), _retries(writing)))
+
+
+def render_habits(rows: Sequence[Habit]) -> str:
+    """Return a Markdown table of the objects with the most failures, or ""; arms without a guess are omitted."""
+    arms = [arm for arm in (rows[0].guesses if rows else ()) if any(row.guesses[arm].total() for row in rows)]
+    header = ["object", "failures", "found in (tasks)", *arms]
+    lines = [
+        [row.thing, str(row.failures), _most_common(row.finds), *(_most_common(row.guesses[arm]) for arm in arms)]
+        for row in rows[:_OBJECTS]
+    ]
+    return (
+        "Types of place where successful attempts picked the object up, next to those where each arm sends to look for "
+        "it and nobody had looked, with the number of its reflections that do.\n\n" + table(header, lines)
+        if lines
+        else ""
+    )
+
+
+def _followed(case: ReflectionCase, reading: Reading) -> bool:
+    return case.retry is not None and not set(first_walks(case.retry)).isdisjoint(reading.sent)
+
+
+def _finds(attempt: Trajectory, attempted: Attempted) -> Iterator[tuple[str, str]]:
+    """Yield (thing, type of place) for each goal thing that an attempt took from its initial place."""
+    goal, first_seen = attempted.goal, attempted.seen.first_seen
+    for step in attempt.steps:
+        thing = step.action.removeprefix("take ").partition(" from ")[0]
+        if step.action.startswith("take ") and compact.type_of(thing) == goal.thing and thing in first_seen:
+            yield goal.thing, compact.type_of(first_seen[thing])
+
+
+def _texts(arms: Sequence[Telemetry]) -> str:
+    header = [
+        "arm",
+        "reflections",
+        "distinct",
+        "mean words",
+        "send to a place not yet searched",
+        "restate the failed plan",
+        "say nothing usable (no place of the room)",
+    ]
+    rows = [
+        [
+            arm.arm,
+            str(arm.reflections),
+            str(arm.distinct),
+            f"{arm.words / arm.reflections:.1f}",
+            *(
+                share(count, arm.reflections)
+                for count in (arm.searching_on, arm.restating, arm.reflections - arm.naming)
+            ),
+        ]
+        for arm in arms
+    ]
+    return table(header, rows)
+
+
+def _places(arms: Sequence[Telemetry]) -> str:
+    header = [
+        "arm",
+        "places to look into",
+        "not yet searched",
+        "the thing was seen there",
+        "searched in vain",
+        "not in this room",
+        "where the failure saw the thing: say where",
+        "send there",
+    ]
+    rows = [
+        [
+            arm.arm,
+            str(arm.places),
+            *(share(count, arm.places) for count in (arm.unsearched, arm.seen, arm.in_vain, arm.invented)),
+            *(share(count, arm.sighted) for count in (arm.locating, arm.sent_back)),
+        ]
+        for arm in arms
+    ]
+    return table(header, rows)
+
+
+def _retries(arms: Sequence[Telemetry]) -> str:
+    header = [
+        "arm",
+        "retries",
+        "sent to a place of the room",
+        f"went to one in the first {FIRST_MOVES} moves",
+        "solved",
+    ]
+    rows = [
+        [
+            arm.arm,
+            str(arm.retries),
+            share(arm.directed, arm.retries),
+            share(arm.followed, arm.directed),
+            share(arm.solved, arm.retries),
+        ]
+        for arm in arms
+    ]
+    return table(header, rows)
+
+
+def _most_common(kinds: Counter[str]) -> str:
+    """Return `desk 4, shelf 2, bed 1`; equal counts by name."""
+    ranked = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    return ", ".join(f"{name} {count}" for name, count in ranked[:_PLACE_TYPES]) or "-"

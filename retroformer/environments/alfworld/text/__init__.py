@@ -1,0 +1,1 @@
+"""Short forms of ALFWorld's text."""

@@ -1,0 +1,136 @@
+"""Compact form of ALFWorld's text, in which small models play and reflect.
+
+    Task: cool some bread and put it in diningtable
+    Room: countertop 1-2, fridge 1, diningtable 1, cabinet 1-13
+    Advice: Look in fridge 1 and cabinet 1-4.
+    > go to fridge 1
+    closed
+    >
+
+The household actor was trained on exactly this text, so changing one character costs it games. The text is the same in
+both grammars: `put X in/on Y` is written as `move X to Y`.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from retroformer.records import Task
+
+Grammar = Literal["put", "move"]
+
+LONGEST_OBSERVATION = 160
+"""Maximum number of characters of an observation that has no shorter form."""
+
+_ARTICLE = re.compile(r"^(?:and )?an? ")
+_OPENING = re.compile(r"you see (?P<things>[^\n]*?)\.?\s*\n\s*Your task is to: (?P<task>[^\n]*)")
+_CONTENTS = re.compile(r"(?:On the .+?, you see|The .+? is open\. In it, you see) (.*)\.$")
+_CLOSED = re.compile(r"The .+ is closed\.$")
+_DEED = re.compile(r"You (pick up|move|put|clean|heat|cool|turn on|turn off) the (\S+ \d+)")
+_PUT = re.compile(r"put (\S+ \d+) in/on (\S+ \d+)$")
+_MOVE = re.compile(r"move (\S+ \d+) to (\S+ \d+)$")
+
+
+class Opening(NamedTuple):
+    """Content of the first observation of a game."""
+
+    task: str
+    """Task sentence without its full stop."""
+    places: tuple[str, ...]
+    """Names of the receptacles, such as `cabinet 4`, in the order of the observation."""
+
+
+def read_opening(observation: str) -> Opening:
+    """Return the places and the task of an opening; empty if the text is no opening of ALFWorld's."""
+    match = _OPENING.search(observation)
+    if not match:
+        return Opening(task="", places=())
+    return Opening(task=match["task"].strip().rstrip("."), places=_things(match["things"]))
+
+
+def room_order(task: Task, places: Sequence[str]) -> tuple[str, ...]:
+    """Return the places with types shuffled by the split and id of the task, numbers ascending within a type."""
+    types = sorted({type_of(place) for place in places})
+    random.Random(f"{task.split}/{task.id}").shuffle(types)
+    return tuple(sorted(places, key=lambda place: (types.index(type_of(place)), number_of(place))))
+
+
+def ranges(places: Sequence[str]) -> tuple[str, ...]:
+    """Return the numbers as ranges: `cabinet 1, cabinet 2, cabinet 4` as `cabinet 1-2`, `cabinet 4`.
+
+    Types are in order of first appearance.
+    """
+    numbers: dict[str, list[int]] = {}
+    for place in places:
+        numbers.setdefault(type_of(place), []).append(number_of(place))
+    return tuple(f"{name} {run}" for name, values in numbers.items() for run in _runs(sorted(set(values))))
+
+
+def header(task: Task, opening: str, reflections: Sequence[str] = ()) -> str:
+    """Return the lines before the first action: task, room, and a line for each reflection, oldest first."""
+    sentence, places = read_opening(opening)
+    advice = filter(None, (" ".join(text.split()) for text in reflections))
+    lines = (f"Task: {sentence}", f"Room: {', '.join(ranges(room_order(task, places)))}")
+    return "".join(f"{line}\n" for line in (*lines, *(f"Advice: {text}" for text in advice)))
+
+
+def command(action: str) -> str:
+    """Return the action in the compact text, from either grammar."""
+    return _PUT.sub(r"move \1 to \2", action.strip())
+
+
+def spoken(action: str, grammar: Grammar) -> str:
+    """Return the compact action in the environment's grammar."""
+    return _MOVE.sub(r"put \1 in/on \2", action) if grammar == "put" else action
+
+
+def heard_grammar(choices: Sequence[str], otherwise: Grammar) -> Grammar:
+    """Return the grammar of the possible actions, or `otherwise` if none of them shows it."""
+    for choice in choices:
+        if _PUT.match(choice):
+            return "put"
+        if _MOVE.match(choice):
+            return "move"
+    return otherwise
+
+
+def observation(action: str, text: str) -> str:
+    """Return `closed`, `nothing`, a comma list of things, a short deed, or the observation's first characters."""
+    text = text.strip()
+    if action.startswith("go to ") and text.startswith("You arrive at ") and ". " in text:
+        text = text.split(". ", 1)[1]
+    if action.startswith("open ") and text.startswith("You open the ") and ". " in text:
+        text = text.split(". ", 1)[1]
+    if contents := _CONTENTS.match(text):
+        return "nothing" if contents[1] == "nothing" else ", ".join(_things(contents[1]))
+    if _CLOSED.match(text):
+        return "closed"
+    if deed := _DEED.match(text):
+        return f"You {'move' if deed[1] == 'put' else deed[1]} the {deed[2]}."
+    return text[:LONGEST_OBSERVATION]
+
+
+def type_of(name: str) -> str:
+    """Return the type: `cabinet` for `cabinet 4`."""
+    return name.rpartition(" ")[0]
+
+
+def number_of(name: str) -> int:
+    """Return the number: 4 for `cabinet 4`."""
+    return int(name.rpartition(" ")[2])
+
+
+def _things(text: str) -> tuple[str, ...]:
+    names = (_ARTICLE.sub("", part.strip()) for part in text.split(","))
+    return tuple(name for name in names if name)
+
+
+def _runs(numbers: Sequence[int]) -> list[str]:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]

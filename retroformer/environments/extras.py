@@ -1,0 +1,186 @@
+"""Optional parts of an environment: actors, written advice, prompt views, checks and a report chapter.
+
+An environment is a module with a config section, `Section`, and a function `taskset(section, seed)`. If the module also
+has `extras`, an `Extras`, those parts become available; nothing outside the module needs its name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from retroformer.endpoint.model import LanguageModel
+from retroformer.experiment.sections.agents import ActorSection
+from retroformer.prompts import PromptPack, Render
+from retroformer.protocols import Actor, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
+from retroformer.recorded import RecordedLogs
+from retroformer.records import Reflection, Trajectory
+
+
+class ActorParts(NamedTuple):
+    """Inputs for building an actor."""
+
+    settings: ActorSection
+    section: Any
+    """Config section of the environment."""
+    model: Callable[[], LanguageModel]
+    """Function that connects to the endpoint of the settings."""
+    pack: Callable[[], PromptPack]
+    """Function that reads the prompt pack of the settings. Raises MissingInput, ConfigError."""
+
+
+@dataclass(frozen=True)
+class ActorKind:
+    """Value of `actor.kind`."""
+
+    build: Callable[[ActorParts], Actor]
+    """Function that builds the actor. Raises ConfigError if the settings do not fit."""
+    asks_model: bool = True
+    """False for an actor that is a program."""
+    reads_pack: bool = True
+    """True if its prompts come from the prompt pack."""
+    reads_last_attempt: bool = True
+    """True if it can carry its last attempt (`loop.last_attempt`), not only advice."""
+    offers: Callable[[Any, Scene], OfferedActions] | None = None
+    """Function that lists the possible actions of a scene as texts of the actor's model, given the config section, so
+    that `train sac` can train this actor; None: it cannot."""
+
+
+class AdviceParts(NamedTuple):
+    """Inputs for building a writer of advice."""
+
+    section: Any
+    seed: int
+    render: Render
+    wording: Literal["demonstrated", "unseen"]
+    """Value of `arm.wording`."""
+
+
+@dataclass(frozen=True)
+class AdviceKind:
+    """Kind of arm (`eval.arms.NAME.kind`) whose advice is written by rule."""
+
+    build: Callable[[AdviceParts], Reflector]
+    description: str
+    """Description of the advice in the report."""
+    reads_solution: bool = False
+    """True if it uses the solution, which no reflector can know: a yardstick."""
+
+
+class Demonstration(NamedTuple):
+    """Scripted attempt as text, which an actor learns to imitate."""
+
+    task_id: str
+    kind: str
+    """Kind of the advice in it, such as `none`."""
+    solved: bool
+    pieces: tuple[tuple[str, bool], ...]
+    """Pieces of the text; True marks what the actor writes and learns."""
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for piece, _ in self.pieces)
+
+
+class SeedFacts(NamedTuple):
+    """Results of one training seed of an arm at one task."""
+
+    attempts: dict[int, Trajectory]
+    """Attempts by trial, including the shared trial 0."""
+    reflections: dict[int, Reflection]
+    """Reflections by the trial that read them."""
+
+
+class TaskFacts(NamedTuple):
+    """Results of all arms at one task."""
+
+    task_id: str
+    first: Trajectory | None
+    """Shared trial 0; None if it was not played."""
+    seeds: dict[str, SeedFacts]
+    """Results by the seed's name in the store."""
+
+
+class Chapter(Protocol):
+    """Part of the report that an environment writes about its own results."""
+
+    def add(self, facts: TaskFacts) -> None:
+        """Count the results of one task; tasks arrive one at a time, because not all fit into memory."""
+        ...
+
+    def sections(self) -> Iterable[tuple[str, str]]:
+        """Return the title and the Markdown of each section."""
+        ...
+
+
+class ReportedArm(Protocol):
+    """Arm of the report: its name, and the names of its training seeds in the store."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stored_names(self) -> Sequence[str]: ...
+
+
+class LeakCheck(Protocol):
+    """Check whether advice gives away a part of the solution that the agent could not know."""
+
+    @property
+    def rule(self) -> str:
+        """Sentences for the report that say which advice counts."""
+        ...
+
+    def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
+        """Return what advice holds of the solution that its task and these attempts do not show; empty if nothing.
+
+        attempts: all attempts before the advice, the failure that it is about last.
+
+        Raises:
+            UnknownTask, MissingInput, EnvironmentFailure: the solution of this task is not available.
+        """
+        ...
+
+
+def _accept(section: Any) -> None:
+    """Refuse nothing."""
+
+
+def _no_versions(section: Any) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Optional parts of an environment. Names are those used in a config."""
+
+    actors: Mapping[str, ActorKind] = field(default_factory=dict)
+    plays_text: bool = True
+    """True if the ReAct actor can play it."""
+    advice: Mapping[str, AdviceKind] = field(default_factory=dict)
+    lessons: Mapping[str, Callable[[Render], Reflector]] = field(default_factory=dict)
+    """Values of `collect.lesson`: writers of the warm-start advice."""
+    views: Mapping[str, Render] = field(default_factory=dict)
+    """Values of `reflector.view`: how the reflector sees a failure."""
+    evaluators: Mapping[str, Callable[[], Evaluator]] = field(default_factory=dict)
+    """Values of `evaluator.kind`."""
+    demonstrations: Callable[[Any, int, int, int], Iterator[Demonstration]] | None = None
+    """Scripted play for `train actor`: (section, number of attempts, maximum actions per attempt, seed)."""
+    check_examples: Callable[[Any, int, Sequence[str]], None] | None = None
+    """Check of the prompt pack's example actions: (section, seed, actions). Raises ConfigError if one is invalid."""
+    chapter: Callable[[Sequence[ReportedArm], tuple[str, str] | None], Chapter] | None = None
+    """Report chapter about these arms; the two names are `eval.examples`."""
+    leak_check: Callable[[Any, int], LeakCheck] | None = None
+    """Check for advice that gives the solution away: (section, seed)."""
+    returns: Mapping[str, Callable[[Any, int], ReturnOf]] = field(default_factory=dict)
+    """Values of `train.rated_by`: other returns of stored attempts, each from (section, seed)."""
+    read_logs: Callable[[Path, Any], RecordedLogs] | None = None
+    """Reader of other programs' recorded runs, for `collect import`: (path, section). Raises MissingInput."""
+    require_machine: Callable[[Any], None] = _accept
+    """Check of the machine. Raises ServiceError if it cannot play these tasks."""
+    refuse_training: Callable[[Any], None] = _accept
+    """Check of the licence. Raises ConfigError if it forbids training on these tasks."""
+    tool_versions: Callable[[Any], Mapping[str, str]] = _no_versions
+    """Versions of programs, other than Python packages, that affect how the environment answers."""
+    data_licence: str = ""
+    """Licence sentence for model cards."""

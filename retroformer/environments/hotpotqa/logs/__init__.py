@@ -1,0 +1,1 @@
+"""Recorded Reflexion runs on HotPotQA."""

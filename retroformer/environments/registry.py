@@ -1,0 +1,125 @@
+"""Registry of environments by name: folders beside this module, and modules that installed packages name.
+
+The module of an environment has `Section`, a config section, and `taskset(section, seed)`; `extras` is optional.
+"""
+
+import difflib
+import importlib
+import pkgutil
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from retroformer import environments
+from retroformer.environments.extras import Extras
+from retroformer.environments.section import EnvironmentSection
+from retroformer.errors import ConfigError
+from retroformer.protocols import Fingerprinted, Taskset
+from retroformer.provenance import files_sha256, package_versions
+
+ENTRY_POINTS = "retroformer.environments"
+"""Entry point group of installed packages' environments: NAME = "module". Our own names take precedence."""
+
+
+def taskset(section: EnvironmentSection, seed: int = 0) -> Taskset:
+    """Return the tasks that a section describes. Raises ConfigError, MissingInput."""
+    tasks: Taskset = _module(section.name).taskset(section, seed)
+    return tasks
+
+
+def extras(section: EnvironmentSection) -> Extras:
+    """Return the optional parts of this section's environment. Raises ConfigError."""
+    offered: Extras = getattr(_module(section.name), "extras", Extras())
+    return offered
+
+
+def fingerprint(section: EnvironmentSection, seed: int = 0) -> str:
+    """Return the sha256 of the data behind the tasks of this split; empty if there are no data.
+
+    A taskset may define `fingerprint()`; otherwise all files in `environment.data` count.
+
+    Raises:
+        MissingInput: the data are missing.
+    """
+    source = taskset(section, seed)
+    if isinstance(source, Fingerprinted):
+        return source.fingerprint()
+    if section.data is None:
+        return ""
+    if section.data.is_file():
+        return files_sha256({section.data.name: section.data})
+    files = (path for path in section.data.rglob("*") if path.is_file())
+    return files_sha256({str(path.relative_to(section.data)): path for path in files})
+
+
+def environment_versions(section: EnvironmentSection) -> dict[str, str]:
+    """Return the versions of the packages and programs that affect how an environment answers."""
+    return (
+        _distribution(section.name) | package_versions(section.packages) | dict(extras(section).tool_versions(section))
+    )
+
+
+def section_of(value: Any) -> Any:
+    """Return the section that a config's `environment:` describes, by its name.
+
+    Raises:
+        PydanticCustomError: there is no such environment.
+        ValidationError: its keys are invalid.
+    """
+    if not isinstance(value, dict):
+        return value
+    if "name" not in value:
+        raise PydanticCustomError(
+            "environment", "Give it a name: choose one of {names}", {"names": ", ".join(_names())}
+        )
+    return section_class(str(value["name"])).model_validate(value)
+
+
+def section_class(name: str) -> type[EnvironmentSection]:
+    """Return the section of the environment called `name`. Raises PydanticCustomError."""
+    if name not in _names():
+        close = difflib.get_close_matches(name, _names(), n=1)
+        hint = f"Did you mean `{close[0]}`?" if close else f"Choose one of {', '.join(_names())}."
+        raise PydanticCustomError("environment", "No environment {name}. {hint}", {"name": repr(name), "hint": hint})
+    try:
+        section: type[EnvironmentSection] = _module(name).Section
+    except ConfigError as error:
+        raise PydanticCustomError("environment", "{fault}", {"fault": str(error)}) from error
+    return section
+
+
+@cache
+def _own_names() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(environments.__path__) if module.ispkg)
+
+
+def _names() -> list[str]:
+    return sorted({*_own_names(), *(point.name for point in entry_points(group=ENTRY_POINTS))})
+
+
+def _distribution(name: str) -> dict[str, str]:
+    """Return name and version of the installed package of an environment; empty for our own."""
+    points = () if name in _own_names() else entry_points(group=ENTRY_POINTS, name=name)
+    return {point.dist.name: point.dist.version for point in points if point.dist is not None}
+
+
+def _module(name: str) -> Any:
+    """Return the module of an environment, ours or a package's. Raises ConfigError if the package is at fault."""
+    if name in _own_names():
+        return importlib.import_module(f"{environments.__name__}.{name}")
+    points = list(entry_points(group=ENTRY_POINTS, name=name))
+    packages = " and ".join(sorted(point.dist.name if point.dist else point.value for point in points))
+    if len(points) > 1:
+        raise ConfigError(f"The packages {packages} both have an environment {name!r}: uninstall one of them.")
+    try:
+        module = points[0].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"The environment {name!r} of the package {packages} cannot be imported: {error}.") from error
+    section = getattr(module, "Section", None)
+    if not (isinstance(section, type) and issubclass(section, EnvironmentSection)):
+        raise ConfigError(f"The environment {name!r} of the package {packages} has no `Section(EnvironmentSection)`.")
+    if not callable(getattr(module, "taskset", None)):
+        raise ConfigError(f"The environment {name!r} of the package {packages} has no `taskset(section, seed)`.")
+    return module

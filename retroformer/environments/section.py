@@ -1,0 +1,44 @@
+"""Config section common to all environments. Each environment extends it with its own keys."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from retroformer.experiment.sections.base import Positive, Section
+
+
+class EnvironmentSection(Section):
+    """Keys of every environment; an environment from another package adds its own keys in a subclass."""
+
+    success: ClassVar[str] = "as the environment says"
+    """Condition under which an attempt solves a task, as an oracle evaluator judges it, for reports."""
+    returns: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    """Lowest and highest possible return of an attempt."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Packages whose version can change the environment's answers."""
+    constants: ClassVar[Mapping[str, Any]] = {}
+    """Settings that no config can change, under the names by which stored conditions hold them: an earlier version had
+    them as keys, so its facts stay comparable, or had another rule, so its facts are not mixed with new ones."""
+    name: str
+    """Name of the environment, from this project or an installed package's entry points."""
+    data: Path | None = None
+    """Folder of the environment's data."""
+    split: str
+    """Name of the split."""
+    max_steps: Positive
+    """Number of actions after which an episode is truncated."""
+
+    def accepts_logs_rated_by(self, name: str) -> bool:
+        """Return True if the return of this name, which rates imported logs, is the return of these settings."""
+        return True
+
+    @property
+    def seeded_tasks(self) -> bool:
+        """True if a task id stands for another task under another seed of the experiment."""
+        return False
+
+    @property
+    def longest_step_seconds(self) -> float:
+        """Maximum seconds of one action, if the environment enforces a limit; else 0."""
+        return 0.0

@@ -1,0 +1,84 @@
+"""Process that plays episodes for `pool.py`: one JSON request per line on standard input, one JSON answer per line out.
+
+{"call": 7, "episode": 3, "task": {...}}     start or restart episode 3 with this task
+{"call": 8, "episode": 3, "action": "look"}  execute one action
+{"call": 9, "episode": 3}                    end the episode, its environment may be reused
+-> {"call": 8, "transition": {...}} or {"call": 8, "error": "what went wrong"}
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from retroformer.environments.registry import section_of, taskset
+from retroformer.protocols import Environment, Taskset
+from retroformer.records import Task
+
+
+class Playing:
+    """Environments in use by episode number, and idle ones for reuse (an engine is costly to create)."""
+
+    def __init__(self, source: Taskset) -> None:
+        self.source = source
+        self.busy: dict[int, Environment] = {}
+        self.idle: list[Environment] = []
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        episode = request["episode"]
+        if "task" in request:
+            if episode not in self.busy:
+                self.busy[episode] = self.idle.pop() if self.idle else self.source.environment()
+            return {"transition": self.busy[episode].reset(Task.model_validate(request["task"])).model_dump()}
+        if "action" in request:
+            return {"transition": self.busy[episode].step(request["action"]).model_dump()}
+        self.idle.append(self.busy.pop(episode))
+        return {}
+
+
+def serve(requests: IO[str], answers: IO[str]) -> None:
+    """Answer requests until the other side closes. The first line is {"section": ..., "seed": ...}."""
+    first = json.loads(requests.readline())
+    playing = Playing(taskset(section_of(first["section"]), first["seed"]))
+    for line in requests:
+        request = json.loads(line)
+        try:
+            answer = playing.answer(request)
+        except Exception as error:  # Process boundary: any error belongs to this episode alone.
+            playing.busy.pop(request["episode"], None)
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer | {"call": request["call"]}), file=answers, flush=True)
+
+
+@contextlib.contextmanager
+def temporary_files_in(folder: Path) -> Iterator[None]:
+    """Create the folder for the temporary files of the environments, and remove it at the end."""
+    folder.mkdir(mode=0o700)
+    tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Serve with the temporary folder that the command line names.
+
+    The planner's library prints to standard output, which is for answers: what it prints goes to standard error.
+    """
+    with (
+        temporary_files_in(Path(sys.argv[1])),
+        os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers,
+        contextlib.suppress(BrokenPipeError),
+    ):
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The experiment config and the parts built from it."""

@@ -1,0 +1,63 @@
+"""Folders of a run's adapters: `runs/RUN/STAGE` and, in later rounds, `runs/RUN/STAGE-ROUND`."""
+
+from pathlib import Path
+
+from retroformer.experiment.best_of import best_of
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.packaged import adapter_folder
+from retroformer.provenance import ADAPTER_WEIGHTS
+
+ADVISERS = ("warm", "sft", "dpo", "grpo", "ppo")
+"""Stages whose adapters write advice, from the least to the most trained."""
+REWARD = "reward"
+"""Stage of the reward model. It is not served itself; it chooses among the candidates for names like `sft+best8`."""
+ACTORS = ("actor", "sac")
+"""Stages whose adapters play: the household actor, and an actor trained by SAC. They are never the reflector."""
+
+
+def has_adapter(folder: Path) -> bool:
+    """Return True if this folder has the weights of an adapter."""
+    return (folder / ADAPTER_WEIGHTS).is_file()
+
+
+def finished_advisers(experiment: Experiment) -> list[str]:
+    """Return the finished stages that write advice, in order of training: warm, sft, ppo, sft-2, ppo-2 and so on."""
+    finished = [path.parent.name for path in experiment.folder.glob(f"*/{ADAPTER_WEIGHTS}")]
+    split = [(name, *name.partition("-")[::2]) for name in finished]
+    rounds = [
+        (int(number or 1), ADVISERS.index(stage), name)
+        for name, stage, number in split
+        if stage in ADVISERS and (not number or number.isdecimal())
+    ]
+    return [name for _, _, name in sorted(rounds)]
+
+
+def asked_for(experiment: Experiment) -> list[str]:
+    """Return the best-of-n names that the config asks its own server for."""
+    names = list(experiment.serve.best_of)
+    if experiment.reflector.endpoint.base_url is None:
+        names.append(experiment.reflector.endpoint.model)
+        for arm in experiment.eval.arms.values():
+            names += [arm.model] if isinstance(arm.model, str) else arm.model
+    return list(dict.fromkeys(name.partition("@")[0] for name in names if best_of(name)))
+
+
+def model_folder(experiment: Experiment, model: str) -> Path:
+    """Return the folder of the adapter served under this name."""
+    return adapter_folder(experiment.serve.adapters.get(model, experiment.folder / model))
+
+
+def reward_folder(experiment: Experiment, model: str) -> Path:
+    """Return the folder of the reward model that scores the answers of `model`.
+
+    This is the reward model of the same round beside the adapter if there is one, else the run's. So each training
+    seed listed in serve.adapters is scored by the reward model that it was trained against.
+    """
+    beside = reward_beside(model_folder(experiment, model))
+    return beside if beside.is_dir() else experiment.stage_folder(REWARD)
+
+
+def reward_beside(adapter: Path) -> Path:
+    """Return the folder, which may not exist, for the reward model of the same run and round as this adapter."""
+    _, *of_round = adapter.name.split("-")
+    return adapter.with_name("-".join((REWARD, *of_round)))

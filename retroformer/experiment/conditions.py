@@ -1,0 +1,230 @@
+"""Conditions of a fact: everything it depends on. The same command can make two facts with equal conditions.
+
+Texts, models and data are identified by the sha256 of their content, so an edited prompt pack at the same path, or
+another base model under the same name, changes the conditions. Facts with different conditions are never mixed: the
+first fact of an arm binds the arm to its conditions in the store, and collect, train, import, export and eval check
+them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from retroformer.environments.registry import environment_versions, fingerprint
+from retroformer.errors import ConfigError, MissingInput, UnknownTask
+from retroformer.experiment.actors import actor_kinds
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.returns import STORED
+from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.views import reads_pack
+from retroformer.files.canonical import differences, sha256_of
+from retroformer.prompts import load_pack
+from retroformer.provenance import Provenance, package_versions
+from retroformer.store import Store
+
+_SERVING_PACKAGES = ("torch", "transformers", "peft")
+"""Packages whose version can change the answers of a served model."""
+
+_NOT_OF_ENDPOINT = ("base_url", "api_key_env", "timeout_seconds", "dollars_per_million")
+"""Endpoint settings left out: the address, time limit and price of a model do not change its answers."""
+_NOT_OF_ENVIRONMENT = ("data", "split", "task_types", "contact", "requests_per_second")
+"""Environment settings left out: `data` is identified by content; the others choose tasks or limit requests to a
+public site."""
+_SHOWN_TO_REFLECTOR = ("view", "prompt_characters", "prompts_sha256", "stop")
+"""Reflector settings that decide how it sees a failure and where its text ends."""
+_OF_TRAINING = ("environment", "actor", "evaluator", "reflector", "loop")
+"""Conditions in which training facts must agree with the config."""
+_OF_LOOP = ("memory", "last_attempt", "repetitions", "actions")
+
+
+def conditions(
+    experiment: Experiment,
+    provenance: Provenance | None = None,
+    *,
+    splits: Sequence[str] = (),
+    reflector: str | None = None,
+) -> dict[str, Any]:
+    """Return the conditions under which this experiment makes facts now.
+
+    Args:
+        experiment: the config.
+        provenance: models served by the experiment's own server, if it runs one.
+        splits: splits whose data are used; by default the environment's split.
+        reflector: name of the reflector model, if it differs from the config's.
+
+    Raises:
+        MissingInput: a prompt pack or the data are missing.
+    """
+    record = _settings(experiment, provenance, reflector)
+    record["environment"]["data_sha256"] = _data_sha256(experiment, splits or (experiment.environment.split,))
+    return record
+
+
+def _settings(
+    experiment: Experiment, provenance: Provenance | None = None, reflector: str | None = None
+) -> dict[str, Any]:
+    """Return the conditions without the data hashes, as the data may not be on this machine."""
+    config = experiment.model_dump(mode="json")
+    advising = experiment.reflector.endpoint
+    if reflector is not None:
+        advising = advising.model_copy(update={"model": reflector})
+    reflector_config = config["reflector"] | {"endpoint": _endpoint(advising, provenance)}
+    if reads_pack(experiment):
+        reflector_config["prompts_sha256"] = prompts_sha256(experiment)
+    return {
+        "seed": experiment.seed,
+        "environment": _environment(experiment),
+        "actor": _actor(experiment, config["actor"], provenance),
+        "evaluator": _evaluator(experiment, config["evaluator"], provenance),
+        "reflector": reflector_config,
+        "loop": {name: config["loop"][name] for name in _OF_LOOP},
+        "versions": package_versions(("retroformer",)) | environment_versions(experiment.environment),
+    }
+
+
+def prompts_sha256(experiment: Experiment) -> str:
+    """Return the sha256 of the prompt pack's texts, regardless of its name, path and comments. Raises MissingInput."""
+    pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+    return sha256_of(pack.texts())
+
+
+def check_training_facts(
+    store: Store, experiment: Experiment, arms: Sequence[str], parts: Sequence[str] = _OF_TRAINING
+) -> None:
+    """Refuse to train on facts whose conditions differ from the config's.
+
+    Seeds may differ, as several can be trained on one store, and so may the model that wrote the reflections. Data that
+    are not on this machine are not compared. Imported logs have no conditions but their return. `parts` are the
+    conditions to compare.
+
+    Raises:
+        ConfigError: environment, data, prompts, actor, evaluator, the reflector's view or the return differ.
+    """
+    for arm in arms:
+        bound = store.conditions(arm)
+        if bound is None or "environment" not in bound:
+            _check_return_of_logs(bound or {}, experiment, arm)
+            continue
+        environment, wanted_environment = _comparable(bound["environment"], experiment)
+        wanted = _of_training(_settings(experiment)) | {"environment": wanted_environment}
+        stored = _of_training(bound) | {"environment": environment}
+        compared = [{part: record[part] for part in parts} for record in (stored, wanted)]
+        if changed := ", ".join(differences(compared[0], compared[1])):
+            raise ConfigError(
+                f"The {arm!r} facts of the run {store.experiment!r} were made with {changed}: train with the config "
+                "they were collected with, or collect anew under another run=NAME."
+            )
+
+
+def _check_return_of_logs(bound: Mapping[str, Any], experiment: Experiment, arm: str) -> None:
+    """Refuse logs that are rated by another return than the config's, unless `train.rated_by` rates them anew."""
+    name = bound.get("recorded", {}).get("return")
+    if name is None or experiment.train.rated_by != STORED or experiment.environment.accepts_logs_rated_by(name):
+        return
+    raise ConfigError(
+        f"The {arm!r} facts are rated by {name!r}, which is not the return of this config: name the return in "
+        "train.rated_by, which rates them anew without playing again."
+    )
+
+
+def check_imported(record: Mapping[str, Any], experiment: Experiment, arm: str) -> None:
+    """Refuse facts whose environment, environment settings or data differ from the config's.
+
+    Data that are not on this machine are not compared. The rest is checked when a stage adds to the imported arm.
+
+    Raises:
+        ConfigError: the environments differ.
+    """
+    if "environment" not in record:
+        return
+    if changed := ", ".join(differences(*_comparable(record["environment"], experiment), "environment")):
+        raise ConfigError(
+            f"The {arm!r} facts were made with {changed}: import them into a run with the config they were made with."
+        )
+
+
+def is_record_of_conditions(record: object) -> bool:
+    """Return True if a value has the shape of conditions: all sections, or none as for logs and earlier versions."""
+    if not isinstance(record, dict):
+        return False
+    if "environment" not in record:
+        return True
+    sections = [record.get(name) for name in ("environment", "actor", "reflector", "loop")]
+    return (
+        all(isinstance(section, dict) for section in sections)
+        and isinstance(record["environment"].get("data_sha256"), dict)
+        and isinstance(record.get("evaluator"), str | dict)
+    )
+
+
+def _comparable(environment: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the stored and the configured environment, without data hashes if the data are not on this machine."""
+    stored, wanted = dict(environment), _environment(experiment)
+    data = stored.pop("data_sha256", {})
+    try:
+        wanted["data_sha256"] = _data_sha256(experiment, tuple(data))
+    except (MissingInput, UnknownTask):
+        return stored, wanted
+    return stored | {"data_sha256": data}, wanted
+
+
+def _environment(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings that affect the environment's answers."""
+    section = experiment.environment
+    settings = section.model_dump(mode="json") | dict(section.constants)
+    return {name: value for name, value in settings.items() if name not in _NOT_OF_ENVIRONMENT}
+
+
+def _data_sha256(experiment: Experiment, splits: Sequence[str]) -> dict[str, str]:
+    """Return the sha256 of the data of each split. Raises MissingInput, UnknownTask."""
+    section = experiment.environment
+    return {split: fingerprint(section.model_copy(update={"split": split}), experiment.seed) for split in splits}
+
+
+def _of_training(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the conditions that do not depend on seeds, on how models were served, or on the stage's sampling."""
+    actor, judge = record["actor"], record["evaluator"]
+    return {
+        "actor": actor | {"endpoint": _by_name(actor["endpoint"])} if "endpoint" in actor else actor,
+        "evaluator": judge if isinstance(judge, str) else judge | {"endpoint": _by_name(judge["endpoint"])},
+        "reflector": {name: record["reflector"].get(name) for name in _SHOWN_TO_REFLECTOR},
+        "loop": record["loop"],
+    }
+
+
+def _by_name(endpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model behind an endpoint without the fields that only a running server can report."""
+    return {"model": endpoint["model"], "api": endpoint["api"]}
+
+
+def _endpoint(endpoint: Endpoint, provenance: Provenance | None) -> dict[str, Any]:
+    """Return the identity of an endpoint's model: by content on our own server, by name where that is all we know."""
+    named = {name: value for name, value in endpoint.model_dump(mode="json").items() if name not in _NOT_OF_ENDPOINT}
+    served = provenance.models.get(endpoint.model) if provenance and endpoint.base_url is None else None
+    if provenance is None or served is None:
+        return named
+    versions = {name: provenance.versions[name] for name in _SERVING_PACKAGES if name in provenance.versions}
+    return named | {
+        "base_sha256": served.base_sha256,
+        "adapter_sha256": served.trained_sha256,
+        "chat_template_sha256": served.chat_template_sha256,
+        "dtype": provenance.dtype,
+        "quantization": provenance.quantization,
+        "versions": versions,
+    }
+
+
+def _actor(experiment: Experiment, config: dict[str, Any], provenance: Provenance | None) -> dict[str, Any]:
+    kind = actor_kinds(experiment).get(experiment.actor.kind)
+    if kind is None or not kind.asks_model:
+        return {"kind": experiment.actor.kind}
+    named = {name: value for name, value in config.items() if name != "prompts"}
+    if kind.reads_pack:
+        named["prompts_sha256"] = prompts_sha256(experiment)
+    return named | {"endpoint": _endpoint(experiment.actor.endpoint, provenance)}
+
+
+def _evaluator(experiment: Experiment, config: dict[str, Any], provenance: Provenance | None) -> str | dict[str, Any]:
+    if experiment.evaluator.kind != "model":
+        return experiment.evaluator.kind
+    judge = _endpoint(experiment.evaluator.endpoint, provenance)
+    return config | {"endpoint": judge, "prompts_sha256": prompts_sha256(experiment)}

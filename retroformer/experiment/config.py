@@ -1,0 +1,59 @@
+"""The experiment config: the sections together, and where a run's files lie. One YAML file is one experiment.
+
+All stages validate the whole config, so a misspelt key stops the first command instead of the last. Names that a
+stage looks up, such as an arm's kind or an adapter, are checked by that stage before it spends anything.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from retroformer.environments.registry import section_of
+from retroformer.environments.section import EnvironmentSection
+from retroformer.experiment.sections.agents import ActorSection, EvaluatorSection, ReflectorSection
+from retroformer.experiment.sections.base import Positive, Section
+from retroformer.experiment.sections.collect import Collect
+from retroformer.experiment.sections.eval import Eval
+from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.serve import Serve
+from retroformer.experiment.sections.train import Train
+from retroformer.secrets.url import SecretUrl
+
+
+class Experiment(Section):
+    """One experiment, from its tasks to its report."""
+
+    run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """Name of the run; all its files are written to runs/RUN."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of sampling, training and bootstrap."""
+    round: Positive = 1
+    """Number of the collecting and training round. A later round collects on the next tasks, with a reflector trained
+    in an earlier round, and trains from scratch on the reflections of all rounds so far."""
+    store: SecretUrl | None = None
+    """SQLAlchemy URL of the store, for several machines that share it; None: runs/RUN/experience.db. Its password is
+    never written to a file, log or report."""
+    environment: Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
+    """Environment that provides the tasks; its `name` decides which other keys it has."""
+    loop: Loop = Loop()
+    actor: ActorSection = ActorSection()
+    evaluator: EvaluatorSection = EvaluatorSection()
+    reflector: ReflectorSection = ReflectorSection()
+    collect: Collect = Collect()
+    train: Train = Train()
+    serve: Serve = Serve()
+    eval: Eval = Eval()
+
+    @property
+    def folder(self) -> Path:
+        return Path("runs") / self.run
+
+    def stage_folder(self, stage: str) -> Path:
+        """Return the folder of a training stage's adapter: runs/RUN/STAGE, in later rounds runs/RUN/STAGE-ROUND."""
+        once = self.round == 1 or stage in ("warm", "actor", "sac")
+        return self.folder / (stage if once else f"{stage}-{self.round}")
+
+    @property
+    def store_url(self) -> SecretUrl:
+        return self.store or SecretUrl(f"sqlite:///{self.folder / 'experience.db'}")

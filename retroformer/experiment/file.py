@@ -1,0 +1,190 @@
+"""Reads an experiment config: a YAML file and `key=value` overrides with dotted keys, as in `run=try2 eval.tasks=10`.
+
+A file or an override with more values or levels than `bounded_yaml` allows is refused before it is validated.
+"""
+
+import contextlib
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from retroformer.environments.registry import section_class
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.packaged import packaged_configs
+from retroformer.experiment.renamed import drop_removed_keys, rename_keys
+from retroformer.files.bounded_json import MOST_LEVELS
+from retroformer.files.bounded_yaml import BoundedLoader, YamlLimitError, parse_yaml, read_yaml
+from retroformer.files.characters import has_surrogate
+from retroformer.prompts import is_pack_file
+from retroformer.secrets.redaction import keep_secret
+
+_SHOWN_CHARACTERS = 200
+"""Largest number of characters of a wrong value that a message shows."""
+
+
+class _UniqueKeys(BoundedLoader):
+    """YAML loader that refuses duplicate keys; the standard loader silently drops the first of them."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a mapping. Raises yaml.YAMLError if a key comes twice."""
+        seen = set[str]()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} comes twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Load the experiment that a YAML file and `key=value` overrides describe. Log a warning for each old key.
+
+    Raises:
+        MissingInput: no such file.
+        ConfigError: the file is not YAML or does not describe an experiment; one message lists all faults. Or it gives
+            a removed key another value than its constant.
+    """
+    try:
+        config = read_yaml(path, _UniqueKeys)
+    except MissingInput as error:
+        raise ConfigError(f"{path} is not a YAML file: {error}") from None
+    except FileNotFoundError:
+        raise MissingInput(
+            f"No experiment config at {str(path)!r}: name a YAML file such as {_available_configs()}."
+        ) from None
+    except YamlLimitError as error:
+        raise ConfigError(f"{path} is refused:{_place(error)} it has {error.problem}: simplify it.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(
+            f"{path} does not describe an experiment: expected keys and values, found {type(config).__name__}."
+        )
+    rename_keys(config)
+    for override in overrides:
+        _override(config, override)
+        rename_keys(config, replace=True)
+    drop_removed_keys(config)
+    _find_prompts_beside(path, config)
+    try:
+        experiment = Experiment.model_validate(config)
+    except ValidationError as error:
+        faults = "\n".join(f"  {_fault(fault, config)}" for fault in error.errors())
+        raise ConfigError(f"{path} does not describe an experiment:\n{faults}") from None
+    _keep_keys_secret(experiment)
+    return experiment
+
+
+def _available_configs() -> str:
+    """Name configs for an error message: one in ./configs, or those of the package if there is no such folder."""
+    packaged = packaged_configs()
+    if not packaged or Path("configs").is_dir():
+        return "configs/demo.yaml"
+    folder = packaged[0].parent
+    names = ", ".join(str(path.relative_to(folder)) for path in packaged)
+    return f"those that come with the package in {folder}: {names}"
+
+
+def _keep_keys_secret(section: object) -> None:
+    """Register the API keys in all environment variables that an experiment names, so that this process hides them."""
+    if isinstance(section, BaseModel):
+        for name, value in section:
+            if name == "api_key_env" and value:
+                for key in os.environ.get(value, "").split(","):
+                    keep_secret(key.strip())
+            else:
+                _keep_keys_secret(value)
+    elif isinstance(section, dict):
+        for value in section.values():
+            _keep_keys_secret(value)
+
+
+def _override(config: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(
+            f"{override!r} is not an override: write key=value, such as run=try2 or environment.split=train."
+        )
+    if has_surrogate(override):
+        raise ConfigError(f"{override!r} is not UTF-8: write the override in that encoding.")
+    *path, last = key.split(".")
+    if len(path) > MOST_LEVELS:
+        raise ConfigError(
+            f"The override {_shortened(key)!r} has more than {MOST_LEVELS} levels: no config has so many."
+        )
+    section = config
+    for name in path:
+        if section.get(name) is None:
+            section[name] = {}
+        section = section[name]
+        if not isinstance(section, dict):
+            raise ConfigError(f"{override!r} cannot be applied: {name!r} is a value, not a section.")
+    try:
+        section[last] = parse_yaml(value)
+    except YamlLimitError as error:
+        raise ConfigError(f"The override {_shortened(override)!r} has {error.problem}: simplify it.") from None
+    except yaml.YAMLError:
+        section[last] = value
+
+
+def _find_prompts_beside(path: Path, config: dict[str, Any]) -> None:
+    """Resolve `actor.prompts` beside the config unless the file exists relative to the current directory."""
+    actor = config.get("actor")
+    if not isinstance(actor, dict):
+        return
+    prompts = actor.get("prompts")
+    if not isinstance(prompts, str) or not is_pack_file(prompts):
+        return
+    here, beside = Path.cwd(), path.parent.resolve() / prompts
+    # An impossible file name, such as one of 5,000 characters, is refused later, when the pack is read.
+    with contextlib.suppress(OSError, ValueError):
+        if not Path(prompts).exists() and beside.exists():
+            # Relative to the current directory: facts must not depend on how the config's path was written.
+            resolved = beside.relative_to(here) if beside.is_relative_to(here) else beside
+            config["actor"] = actor | {"prompts": str(resolved)}
+
+
+def _fault(fault: Any, config: dict[str, Any]) -> str:
+    location = [str(part) for part in fault["loc"]]
+    message = fault["msg"].removesuffix(".") + "."
+    if fault["type"] == "extra_forbidden":
+        allowed_keys = _allowed_keys(location[:-1], config)
+        close = difflib.get_close_matches(location[-1], allowed_keys, n=1, cutoff=0.5)
+        message += f" Did you mean `{close[0]}`?" if close else f" Allowed keys: {', '.join(allowed_keys)}."
+    elif fault["type"] not in ("missing", "environment"):
+        message += f" Found {_shortened(repr(fault['input']))}."
+    return f"{'.'.join(location)}: {message}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _place(error: yaml.MarkedYAMLError) -> str:
+    return f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+
+
+def _allowed_keys(location: Sequence[str], config: dict[str, Any]) -> list[str]:
+    """Return the field names of the section at `location`."""
+    if location == ["environment"]:
+        return sorted(section_class(config["environment"]["name"]).model_fields)
+    sections: list[type[BaseModel]] = [Experiment]
+    for name in location:
+        children: list[type[BaseModel]] = []
+        for section in sections:
+            field = section.model_fields.get(name)
+            children += _models_in(field.annotation) if field else []
+        sections = children or sections
+    return sorted({name for section in sections for name in section.model_fields})
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]

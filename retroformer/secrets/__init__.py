@@ -1,0 +1,1 @@
+"""Protection of credentials: they are hidden in everything that is written."""

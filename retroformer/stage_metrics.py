@@ -1,0 +1,101 @@
+"""Metrics of a finished training stage, in metrics.json beside its adapter, for train and for eval."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from retroformer.errors import DamagedFile, MissingInput
+
+METRICS = "metrics.json"
+
+
+class StageMetrics(BaseModel):
+    """Inputs of a stage, its cost, and its measures. Stages may add measures of their own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    stage: str = ""
+    fingerprint: str = ""
+    """Sha256 of everything that determines the weights."""
+    inputs: dict[str, Any] = {}
+    """What the fingerprint is computed from: hashes of base, data and adapters, and settings."""
+    adapter_sha256: str | None = None
+    samples: int | None = None
+    """Training texts of imitation."""
+    pairs: int | None = None
+    """Training pairs of the reward model and of DPO."""
+    prompts: int | None = None
+    """Training prompts of PPO and GRPO."""
+    training_tasks: tuple[str, ...] = ()
+    """Ids of all tasks whose attempts the stage or the adapters it starts from were trained on, sorted."""
+    training_environment: str = ""
+    """Name of the environment of these tasks."""
+    training_seed: int | None = None
+    """Seed of the experiment if it decides what these tasks are, as for generated games."""
+    steps: int | None = None
+    """Optimiser steps of a stage on recorded data."""
+    updates: int | None = None
+    """Updates of the policy by PPO, GRPO and SAC."""
+    episodes: int | None = None
+    """Episodes that SAC played."""
+    env_steps: int | None = None
+    """Steps of the environment in these episodes."""
+    tokens: int = 0
+    """Tokens trained on."""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    losses: tuple[float, ...] = ()
+    """Loss of each step."""
+    history: tuple[dict[str, Any], ...] = ()
+    """Measures of each update by name, such as `score` and `kl`."""
+    held_out_pairs: int = 0
+    held_out_accuracy: float = 0.0
+    """Share of held-out pairs in which the better reflection scores higher."""
+    train_score_mean: float | None = None
+    train_score_deviation: float | None = None
+    """Mean and standard deviation of a reward model's scores on its training texts."""
+
+    @property
+    def recorded_tasks(self) -> frozenset[str] | None:
+        """Tasks of the training; None if the stage was trained by a version that did not record them."""
+        return frozenset(self.training_tasks) if "training_tasks" in self.model_fields_set else None
+
+    def measure(self, name: str) -> Any:
+        """Return a measure by its name in the file, or None if the stage did not write it."""
+        return getattr(self, name) if name in self.model_fields_set else None
+
+
+def read_metrics(folder: Path) -> StageMetrics:
+    """Read the metrics of the stage whose adapter is in `folder`.
+
+    Raises:
+        MissingInput: there are none.
+        DamagedFile: the file is not what a stage writes.
+    """
+    path = folder / METRICS
+    try:
+        return StageMetrics.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise MissingInput(f"No {path}: {how_to_replace(folder)}") from None
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"])) or "the whole file"
+        raise DamagedFile(f"{path} is damaged ({where}: {fault['msg']}): {how_to_replace(folder)}") from None
+    except ValueError as error:
+        raise DamagedFile(f"{path} is damaged ({first_line(error)}): {how_to_replace(folder)}") from None
+
+
+def how_to_replace(folder: Path) -> str:
+    """Return the end of an error message: how to get the files of a stage's folder again."""
+    return (
+        f"put the folder back from a copy, or delete {folder} and run "
+        f"`retroformer train {folder.name.partition('-')[0]} EXPERIMENT.yaml` to train it again."
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type."""
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")

@@ -1,0 +1,1 @@
+"""Continuous batching of one base model with many adapters."""

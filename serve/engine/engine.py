@@ -1,0 +1,229 @@
+"""Continuous batching: one thread admits, computes and finishes requests.
+
+Each iteration of its loop gives rows to waiting requests and makes one forward pass for all rows, which computes the
+next chunk of a prompt or the next token. So a request joins between two tokens of the others, and leaves on its own.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain
+from typing import TypeAlias
+
+import torch
+
+from .generation import TextGeneration
+from .geometry import token_budget
+from .model import Model
+from .prefixes import BLOCK_TOKENS, PrefixStore
+from .scoring import Scoring
+from .slots import KeyValueSlots
+
+CHUNK_TOKENS = 256
+"""Prompt tokens per pass while running rows wait for it."""
+LONE_CHUNK_TOKENS = 2048
+"""Prompt tokens per pass while no row is running."""
+
+Request: TypeAlias = TextGeneration | Scoring
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Runs requests. `submit` takes them from any thread; each request's `deliver` receives its outputs."""
+
+    def __init__(self, model: Model, max_batch: int) -> None:
+        budget = token_budget(model.geometry)
+        self._model = model
+        self._max_batch = max_batch
+        self._budget_tokens = max(budget.running, model.context_tokens)
+        self._rows: list[Request] = []
+        self._slots = KeyValueSlots(model.geometry, self._budget_tokens)
+        self._twins: dict[Request, list[Request]] = {}
+        """Requests with the same prompt and adapter, by the request whose prompt is being computed."""
+        self._prefixes = PrefixStore(budget.prefixes)
+        self._waiting: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._pass_began: float | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def load(self) -> int:
+        """Number of requests in the engine, running or waiting."""
+        with self._changed:
+            return len(self._waiting) + len(self._members)
+
+    @property
+    def alive(self) -> bool:
+        """True while the engine's thread lives."""
+        return self._thread.is_alive()
+
+    @property
+    def pass_seconds(self) -> float:
+        """Seconds that the current pass has taken so far; 0 between passes."""
+        began = self._pass_began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def works_on(self, adapter: str) -> bool:
+        """Return True if requests for `adapter` are running or waiting."""
+        with self._changed:
+            return any(request.adapter == adapter for request in (*self._waiting, *self._members))
+
+    def submit(self, generation: Request) -> None:
+        with self._changed:
+            self._waiting.append(generation)
+            self._changed.notify()
+
+    @property
+    def _members(self) -> list[Request]:
+        """Requests that have a row or, as twins, will get one without waiting."""
+        return [*self._rows, *chain.from_iterable(self._twins.values())]
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._gather()
+                self._pass_began = time.monotonic()
+                self._advance()
+            except Exception as error:  # Any error may fail only the requests that it concerns.
+                self._fail(error)
+            self._pass_began = None
+
+    def _fail(self, error: Exception) -> None:
+        """Fail rows that were reading prompts or cannot go on, else all rows; a failed pass leaves rows unchanged."""
+        every = range(len(self._rows))
+        rows = [row for row in every if self._remaining(row) > 0 or not self._pending(row)] or every
+        failed = [self._rows[row] for row in rows]
+        failed += [twin for generation in failed for twin in self._twins.pop(generation, ())]
+        logger.exception("%d requests failed", len(failed), exc_info=error)
+        for row in reversed(rows):
+            self._drop(row)
+        for generation in failed:
+            generation.fail(f"{type(error).__name__}: {error}")
+
+    def _gather(self) -> None:
+        """Free the rows of cancelled requests and give rows to waiting requests; sleep while there are no requests."""
+        for row in reversed(range(len(self._rows))):
+            generation = self._rows[row]
+            if generation.cancelled and all(twin.cancelled for twin in self._twins.get(generation, ())):
+                self._twins.pop(generation, None)
+                self._leave(row)
+        before = len(self._rows)
+        with self._changed:
+            while not (self._waiting or self._rows):
+                self._changed.wait()
+            skipped: deque[Request] = deque()
+            full = False
+            while self._waiting and not full:
+                generation = self._waiting.popleft()
+                if generation.cancelled:
+                    continue
+                full = not self._fits(generation)
+                if full or not self._join(generation):
+                    skipped.append(generation)
+            self._waiting.extendleft(reversed(skipped))
+        for row in range(before, len(self._rows)):
+            self._begin(row)
+
+    def _fits(self, generation: Request) -> bool:
+        """Return True if there is a row for it, and memory for all tokens that the rows may still write."""
+        together = [*self._members, generation]
+        longest = max(member.reserved for member in together)
+        return len(together) == 1 or (
+            len(together) <= self._max_batch and len(together) * longest <= self._budget_tokens
+        )
+
+    def _join(self, generation: Request) -> bool:
+        """Give it a row unless another row is computing most of its prompt; return False if it waits for that row."""
+        cached = self._prefixes.count(generation.adapter, generation.prompt[:-1])
+        for row, leader in enumerate(self._rows):
+            if leader.adapter != generation.adapter or self._remaining(row) <= 0:
+                continue
+            if leader.prompt == generation.prompt:
+                self._twins.setdefault(leader, []).append(generation)
+                return True
+            if _common_length(leader.prompt, generation.prompt[:-1]) >= cached + 2 * BLOCK_TOKENS:
+                return False
+        self._slots.write(len(self._rows), None)
+        self._rows.append(generation)
+        return True
+
+    def _begin(self, row: int) -> None:
+        """Fill a new row with the cached prefix of its prompt."""
+        generation = self._rows[row]
+        self._slots.reserve(len(self._rows), len(generation.prompt) + 1)
+        # The last prompt token is always computed: its logits choose the first new token.
+        self._slots.write(row, self._prefixes.longest(generation.adapter, generation.prompt[:-1]))
+        generation.cached_tokens = self._slots.lengths[row]
+
+    def _advance(self) -> None:
+        """Make one pass: for each row the next part of its prompt, within the chunk, or its next token."""
+        columns = self._columns()
+        if not columns:
+            return
+        held = zip(self._slots.lengths, columns, strict=True)
+        self._slots.reserve(len(columns), max(length + len(tokens) for length, tokens in held))
+        arriving = [self._remaining(row) > 0 for row in range(len(columns))]
+        outputs = self._model.forward(columns, self._slots, [generation.adapter for generation in self._rows])
+        for row in reversed(range(len(columns))):
+            if self._remaining(row) > 0:
+                continue
+            if arriving[row]:
+                self._start_twins(row, outputs[row])
+            if not self._rows[row].accept(outputs[row]):
+                self._leave(row)
+
+    def _columns(self) -> list[list[int]]:
+        """Return the tokens that each row adds to the next pass."""
+        remaining = [self._remaining(row) for row in range(len(self._rows))]
+        budget = CHUNK_TOKENS if min(remaining, default=0) <= 0 else LONE_CHUNK_TOKENS
+        columns = []
+        for row, rest in enumerate(remaining):
+            tokens = self._pending(row)
+            if rest > 0:
+                tokens = tokens[: max(1, budget)]
+                budget -= len(tokens)
+            columns.append(tokens)
+        return columns
+
+    def _pending(self, row: int) -> list[int]:
+        """Return the row's tokens that must be computed before its next token can be chosen."""
+        return self._rows[row].sequence[self._slots.lengths[row] :]
+
+    def _remaining(self, row: int) -> int:
+        """Return the number of prompt tokens still to be computed; 0 or negative once the prompt is done."""
+        return len(self._rows[row].prompt) - self._slots.lengths[row]
+
+    def _start_twins(self, row: int, output: torch.Tensor) -> None:
+        """Keep the row's prompt, now computed, for later requests, and start the requests with the same prompt."""
+        self._remember(row)
+        for twin in self._twins.pop(self._rows[row], ()):
+            twin.cached_tokens = len(twin.prompt)
+            if not twin.cancelled and twin.accept(output):
+                self._slots.reserve(len(self._rows) + 1, len(twin.prompt) + 1)
+                self._slots.copy_row(row, len(self._rows))
+                self._rows.append(twin)
+
+    def _leave(self, row: int) -> None:
+        """Free the row but keep its keys and values: the next turn of a conversation begins with the same tokens."""
+        self._remember(row)
+        self._drop(row)
+
+    def _drop(self, row: int) -> None:
+        self._slots.drop(row)
+        self._rows[row] = self._rows[-1]
+        self._rows.pop()
+
+    def _remember(self, row: int) -> None:
+        generation, length = self._rows[row], self._slots.lengths[row]
+        self._prefixes.remember(
+            generation.adapter, generation.sequence[:length], lambda start, stop: self._slots.read(row, start, stop)
+        )
+
+
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    pairs = zip(first, second, strict=False)
+    return next((index for index, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(first), len(second)))

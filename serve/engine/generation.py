@@ -1,0 +1,164 @@
+"""A generation request in the engine: its tokens, its text so far, and the conditions that finish it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from .choices import Choices
+from .sampling import SamplingParameters, choose
+
+UNFINISHED_CHARACTER = "\ufffd"
+
+
+@dataclass(frozen=True)
+class Output:
+    """Result of a request so far, or the reason for its failure."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    """`stop` or `length` on the last output, None before."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Number of prompt tokens whose keys and values were already cached."""
+    failure: str = ""
+    """Error message of the engine; empty on success."""
+    tokens: tuple[int, ...] = ()
+    """All tokens written, including the one that ended the request; only on the last output, and only if requested."""
+    log_probs: tuple[float, ...] = ()
+    """Log-probability of each of these tokens under the model itself: temperature 1, no top-k or top-p."""
+
+
+class DecodedText:
+    """Text of the tokens so far, decoded piecewise, so that the cost per token does not grow with the text."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str]) -> None:
+        self._decode = decode
+        self._stops = tuple(stops)
+        self._tokens: list[int] = []
+        self._context = self._decoded = 0
+        self._text = ""
+        self.stopped = False
+
+    def append(self, token: int) -> None:
+        """Add a token. If a stop string has appeared, cut the text before it and set `stopped`."""
+        self._tokens.append(token)
+        # A token decoded without those before it would lose its leading space or part of a character.
+        before = self._decode(self._tokens[self._context : self._decoded])
+        after = self._decode(self._tokens[self._context :])
+        if after.endswith(UNFINISHED_CHARACTER) or len(after) <= len(before):
+            return
+        old_length = len(self._text)
+        self._text += after[len(before) :]
+        self._context, self._decoded = self._decoded, len(self._tokens)
+        self._cut_at_stop(old_length)
+
+    def finish(self) -> None:
+        """Decode the remaining tokens, even an unfinished character: no token will follow."""
+        if not self.stopped and self._decoded < len(self._tokens):
+            old_length = len(self._text)
+            before = self._decode(self._tokens[self._context : self._decoded])
+            self._text += self._decode(self._tokens[self._context :])[len(before) :]
+            self._decoded = len(self._tokens)
+            self._cut_at_stop(old_length)
+
+    def text(self, final: bool) -> str:
+        """Return the text; unless `final`, without an ending that may yet become a stop string."""
+        if final:
+            return self._text
+        held = max((_overlap(self._text, stop) for stop in self._stops), default=0)
+        return self._text[: len(self._text) - held]
+
+    def _cut_at_stop(self, old_length: int) -> None:
+        indices = [self._text.find(stop, max(0, old_length - len(stop) + 1)) for stop in self._stops]
+        matches = [index for index in indices if index >= 0]
+        if matches:
+            self._text, self.stopped = self._text[: min(matches)], True
+
+
+@dataclass(eq=False)
+class TextGeneration:
+    """A request for text. Other threads may only set `cancelled`."""
+
+    prompt: list[int]
+    adapter: str
+    limit: int
+    """Maximum number of new tokens."""
+    sampling: SamplingParameters
+    stop_tokens: frozenset[int]
+    transcript: DecodedText
+    deliver: Callable[[Output], None]
+    """Callback on the engine's thread: gets every output if `streaming`, otherwise only the last."""
+    generator: torch.Generator
+    choices: Choices | None = None
+    """Texts that the completion must be one of; None allows any text."""
+    streaming: bool = False
+    in_tokens: bool = False
+    """If true, the last output has the tokens and their log-probabilities; not supported with `choices`."""
+    echo: str = ""
+    cached_tokens: int = 0
+    cancelled: bool = False
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+    @property
+    def reserved(self) -> int:
+        """Number of tokens in its row if it writes as many as it may."""
+        return len(self.prompt) + self.limit
+
+    @property
+    def sequence(self) -> list[int]:
+        """Tokens of its prompt and of the completion so far."""
+        return self.prompt + self.tokens
+
+    def accept(self, logits_V: torch.Tensor) -> bool:
+        """Choose the next token, add the tokens that `choices` then forces, and deliver the output.
+
+        Returns True while the request goes on.
+        """
+        allowed = None if self.choices is None else self.choices.allowed
+        token = choose(logits_V, self.sampling, self.tokens, self.generator, allowed)
+        if self.in_tokens:
+            self.log_probs.append(float(logits_V.log_softmax(0)[token]))
+        reason = self._write(token)
+        while reason is None and self.choices is not None and len(self.choices.allowed) == 1:
+            reason = self._write(self.choices.allowed[0])
+        if reason is not None:
+            self.transcript.finish()
+        if reason is not None or self.streaming:
+            self.deliver(self._output("stop" if self.transcript.stopped else reason))
+        return reason is None and not self.cancelled
+
+    def fail(self, failure: str) -> None:
+        """Deliver the failure; the engine frees the row, if there is one, in its next iteration."""
+        self.cancelled = True
+        self.deliver(Output(finish_reason="stop", failure=failure))
+
+    def _write(self, token: int) -> str | None:
+        """Add a token; return the finish reason if it is the last token, otherwise None."""
+        self.tokens.append(token)
+        if self.choices is not None:
+            self.choices.write(token)
+        if token in self.stop_tokens:
+            return "stop"
+        self.transcript.append(token)
+        if self.transcript.stopped:
+            return "stop"
+        return "length" if len(self.tokens) >= self.limit else None
+
+    def _output(self, reason: str | None) -> Output:
+        return Output(
+            text=self.echo + self.transcript.text(final=reason is not None),
+            finish_reason=reason,
+            prompt_tokens=len(self.prompt),
+            completion_tokens=len(self.tokens),
+            cached_tokens=self.cached_tokens,
+            tokens=tuple(self.tokens) if self.in_tokens and reason else (),
+            log_probs=tuple(self.log_probs) if reason else (),
+        )
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest proper prefix of `stop` that `text` ends with."""
+    return next((size for size in range(len(stop) - 1, 0, -1) if text.endswith(stop[:size])), 0)

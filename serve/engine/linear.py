@@ -1,0 +1,143 @@
+"""Linear layers of the base model, with a LoRA adapter per token.
+
+Shapes: T tokens of all rows packed in one line, K inputs, N outputs, R rank.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+PACKED_FOR_TOKENS = 16
+"""Tokens per pass that the weight layout is optimized for; 64 run as well as 16, and more only a little worse."""
+
+
+class Spans:
+    """Adapters of the tokens in the current pass, shared by all layers of a model.
+
+    Tokens of one adapter are contiguous, so that a layer need not copy them.
+    """
+
+    def __init__(self) -> None:
+        self.current: tuple[tuple[str, slice], ...] = ()
+
+
+class AdaptedLinear(torch.nn.Module):
+    """y = W x + b + B A x, with A and B of each token's adapter; A is already scaled.
+
+    Adapters may be added to and removed from `adapters` between passes.
+    """
+
+    def __init__(
+        self, base: torch.nn.Module, adapters: Mapping[str, tuple[torch.Tensor, torch.Tensor]], spans: Spans
+    ) -> None:
+        """Wrap `base`; `adapters` are pairs of A (K, R) and B (R, N) by name."""
+        super().__init__()
+        self.base = base
+        self.adapters = dict(adapters)
+        self._spans = spans
+
+    def forward(self, inputs_1TK: torch.Tensor) -> torch.Tensor:
+        outputs_1TN: torch.Tensor = self.base(inputs_1TK)
+        for name, span in self._spans.current:
+            if name in self.adapters:
+                down_KR, up_RN = self.adapters[name]
+                outputs_1TN[0, span].addmm_(inputs_1TK[0, span] @ down_KR, up_RN)
+        return outputs_1TN
+
+
+def require_plain_lora(peft_model: Any) -> None:
+    """Check the layers that peft has changed in a model.
+
+    Raises:
+        ValueError: an adapter is not plain LoRA of linear layers before the last.
+    """
+    from peft.tuners.lora import Linear
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    head = peft_model.get_output_embeddings()
+    for name, layer in peft_model.named_modules():
+        if isinstance(layer, (BaseTunerLayer, AuxiliaryTrainingWrapper)) and (
+            not isinstance(layer, Linear) or layer.lora_variant or any(layer.lora_bias.values()) or layer is head
+        ):
+            raise ValueError(f"{name} is changed, and only plain LoRA of linear layers before the last can be served")
+
+
+def adopt_adapters(peft_model: Any, spans: Spans) -> Any:
+    """Return the base model inside `peft_model`, with peft's layers replaced by ours."""
+    from peft.tuners.lora import Linear
+
+    model = peft_model.get_base_model()
+    for path, layer in list(model.named_modules()):
+        if isinstance(layer, Linear):
+            model.set_submodule(path, AdaptedLinear(layer.get_base_layer(), _factors(layer), spans))
+    return model
+
+
+def add_adapter(model: Any, name: str, factors: Mapping[str, tuple[torch.Tensor, torch.Tensor]], spans: Spans) -> None:
+    """Add an adapter, given as A (K, R) and B (R, N) by layer path, to `model`. Not during a pass.
+
+    Raises:
+        ValueError: the model has no such linear layers before the last; it was not changed.
+    """
+    layers = dict(model.named_modules())
+    for path, (down_KR, up_RN) in factors.items():
+        layer = layers.get(path)
+        linear: Any = layer.base if isinstance(layer, AdaptedLinear) else layer
+        if not isinstance(linear, torch.nn.Linear | PackedLinear) or layer is model.get_output_embeddings():
+            raise ValueError(f"the model has no layer {path} that an adapter could change")
+        if (linear.in_features, linear.out_features) != (len(down_KR), up_RN.shape[1]):
+            raise ValueError(f"{path} has other numbers of inputs and outputs")
+    for path, pair in factors.items():
+        if not isinstance(layers[path], AdaptedLinear):
+            layers[path] = AdaptedLinear(layers[path], {}, spans)
+            model.set_submodule(path, layers[path])
+        layers[path].adapters[name] = pair
+
+
+def remove_adapter(model: torch.nn.Module, name: str) -> None:
+    """Remove the adapter `name` from all layers. Not during a pass."""
+    for layer in model.modules():
+        if isinstance(layer, AdaptedLinear):
+            layer.adapters.pop(name, None)
+
+
+def _factors(layer: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return the scaled A and B of each adapter of a peft layer, in the dtype of the base weights."""
+    like = layer.get_base_layer().weight
+    downs = {name: layer.lora_A[name].weight.detach().T * scaling for name, scaling in layer.scaling.items()}
+    ups = {name: layer.lora_B[name].weight.detach().T for name in downs}
+    return {name: (downs[name].to(like).contiguous(), ups[name].to(like).contiguous()) for name in downs}
+
+
+class PackedLinear(torch.nn.Module):
+    """y = W x + b in float32 on a CPU by oneDNN, with W packed once in the layout of its kernels.
+
+    torch's own linear layer calls MKL, which uses only half of an AVX-512 processor that is not Intel's.
+    """
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._bias = None if linear.bias is None else linear.bias.detach()
+        # torch's compiler replaces the linear layers of frozen models by the same operators.
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), PACKED_FOR_TOKENS)
+
+    def forward(self, inputs_1TK: torch.Tensor) -> torch.Tensor:
+        outputs_1TN: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            inputs_1TK, self._weight, self._bias, "none", [], ""
+        )
+        return outputs_1TN
+
+
+def pack(model: torch.nn.Module) -> None:
+    """Replace linear layers of `model` by `PackedLinear` with the same weights where it applies: float32 on a CPU."""
+    for path, layer in list(model.named_modules()):
+        if (
+            type(layer) is torch.nn.Linear
+            and layer.weight.device.type == "cpu"
+            and layer.weight.dtype == torch.float32
+            and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        ):
+            model.set_submodule(path, PackedLinear(layer))

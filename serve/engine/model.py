@@ -1,0 +1,222 @@
+"""The base model with its LoRA adapters, and one forward pass for rows of different adapters.
+
+Shapes: B rows, T new tokens of all rows packed in one line, V vocabulary.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retroformer.errors import MissingInput
+from retroformer.experiment.adapters import ADVISERS, REWARD
+from retroformer.models.chat_template import chat_template
+from retroformer.models.embedded import model_config
+
+from . import attention
+from .geometry import Geometry
+from .linear import Spans, add_adapter, adopt_adapters, pack, remove_adapter, require_plain_lora
+from .lora_file import read_lora, require_finite, require_finite_weights
+from .scoring import ScoreHeads, add_reward_model
+from .slots import KeyValueSlots
+
+BASE = "__base__"
+"""Adapter name of a row without an adapter."""
+REASON_CHARACTERS = 200
+"""Length limit of peft's error message in ours: it lists every layer that does not fit."""
+
+
+class Model:
+    """A model in memory. Its text functions may be called from any thread, `forward` from one thread at a time.
+
+    Raises:
+        MissingInput: an adapter cannot be loaded.
+    """
+
+    def __init__(
+        self, folder: Path, adapters: Mapping[str, Path], dtype: str, rewards: Mapping[str, Path] | None = None
+    ) -> None:
+        """Load the base model, the `adapters` that write and the `rewards` that score; their names must differ."""
+        from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+
+        AttentionInterface.register(attention.NAME, attention.attend)
+        logging.disable_progress_bar()
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self._tokenizer.chat_template = chat_template(folder)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, config=model_config(folder), dtype=dtype, attn_implementation=attention.NAME
+        )
+        model.to(device)
+        config = model.config
+        self.geometry = Geometry(
+            layers=config.num_hidden_layers,
+            heads=config.num_key_value_heads,
+            head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            dtype=model.dtype,
+            device=device,
+        )
+        self.quantization = _quantization(config)
+        """Quantization of the base weights, such as `nf4`; `none` without one."""
+        self.context_tokens = int(config.max_position_embeddings)
+        ends = model.generation_config.eos_token_id
+        self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
+        self.vocabulary = int(config.vocab_size)
+        # Encoding a text of a few megabytes takes seconds, so a text that cannot fit is not encoded.
+        self.longest_text = self.context_tokens * max(map(len, self._tokenizer.get_vocab()))
+        """Length in characters above which a text certainly has more tokens than the context."""
+        self._spans = Spans()
+        self._passing = threading.Lock()
+        self._adapters = frozenset((*adapters, *(rewards or ())))
+        model, heads_H = _with_adapters(model, adapters, rewards or {}, self._spans)
+        self._model = model.eval()
+        pack(self._model)
+        self._score_heads = ScoreHeads(self._model.get_output_embeddings(), heads_H)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of `text` itself, without a BOS token."""
+        # The backend tokenizer is used directly: transformers' wrapper changes its settings and is not thread-safe. It
+        # releases the GIL only in `encode_batch`, hence the batch of one.
+        (encoding,) = self._tokenizer.backend_tokenizer.encode_batch([text], add_special_tokens=False)
+        tokens: list[int] = encoding.ids
+        return tokens
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self._tokenizer.backend_tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def turn(self, text: str) -> list[int]:
+        """Return the tokens of `text` as a whole answer, as in training: with the end-of-turn token."""
+        return [*self.encode(text), self._tokenizer.eos_token_id]
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Return the prompt that the model's chat template makes of `messages`, ready for the answer."""
+        text: str = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        return text
+
+    def forward(
+        self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]
+    ) -> list[torch.Tensor]:
+        """Add columns[i] to row i of `slots`; return each row's logits after its last token, (V) float32 on the CPU.
+
+        A row whose adapter is a reward model gets the score of all its tokens instead, (). Rows may add different
+        numbers of tokens, each at least 1.
+
+        Raises:
+            KeyError: no adapter of that name is loaded.
+        """
+        with self._passing:
+            return self._pass(columns, slots, adapters)
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Load the adapter in `folder`, for use from the next pass on. Callable from any thread.
+
+        Raises:
+            MissingInput: it cannot be loaded.
+        """
+        from safetensors import SafetensorError
+
+        dtype, device = self.geometry.dtype, self.geometry.device
+        try:
+            saved = read_lora(folder)
+            factors = {path: (down.to(device, dtype), up.to(device, dtype)) for path, (down, up) in saved.items()}
+            for path, pair in factors.items():
+                require_finite(path, *pair)  # Scaling, or a narrower dtype, may have overflowed.
+            with self._passing:
+                add_adapter(self._model, name, factors, self._spans)
+                self._adapters |= {name}
+        except (SafetensorError, OSError, ValueError) as error:
+            raise MissingInput(f"The adapter in {str(folder)!r} cannot be loaded: {_reason(error)}.") from error
+
+    def unload_adapter(self, name: str) -> None:
+        """Unload an adapter; rows that still use it fail in the next pass. Callable from any thread."""
+        with self._passing:
+            self._adapters -= {name}
+            remove_adapter(self._model, name)
+
+    def _pass(
+        self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]
+    ) -> list[torch.Tensor]:
+        order = sorted(range(len(columns)), key=adapters.__getitem__)
+        line = slots.expect([len(tokens) for tokens in columns], order)
+        self._spans.current = self._spans_of([(adapters[row], len(columns[row])) for row in order])
+        tokens = torch.tensor([token for row in order for token in columns[row]], device=self.geometry.device)
+        with torch.inference_mode():
+            logits_1BV = self._model(
+                input_ids=tokens[None],
+                position_ids=line.positions[None],
+                past_key_values=slots,
+                use_cache=True,
+                logits_to_keep=line.last,
+                line=line,
+            ).logits
+            slots.advance()
+            return self._score_heads.in_place_of(logits_1BV[0].float().cpu(), adapters)
+
+    def _spans_of(self, rows: Sequence[tuple[str, int]]) -> tuple[tuple[str, slice], ...]:
+        """Return the span of each adapter in the line, from each row's adapter and token count, sorted by adapter."""
+        spans, start = [], 0
+        for name, group in groupby(rows, key=itemgetter(0)):
+            if name != BASE and name not in self._adapters:
+                raise KeyError(name)
+            stop = start + sum(count for _, count in group)
+            spans.append((name, slice(start, stop)))
+            start = stop
+        return tuple(spans)
+
+
+def _quantization(config: Any) -> str:
+    packed = getattr(config, "quantization_config", None)
+    if packed is None:
+        return "none"
+    settings = packed if isinstance(packed, dict) else packed.to_dict()
+    return str(settings.get("bnb_4bit_quant_type") or settings.get("quant_method"))
+
+
+def _with_adapters(
+    model: Any, adapters: Mapping[str, Path], rewards: Mapping[str, Path], spans: Spans
+) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Return `model` with each adapter loaded under its name, and the heads of the reward models, (H,).
+
+    Raises:
+        MissingInput: a folder holds no readable adapter of this model.
+    """
+    from peft import PeftModel
+    from safetensors import SafetensorError
+
+    peft_model: Any = None
+    heads_H = dict[str, torch.Tensor]()
+    for name, folder in (*adapters.items(), *rewards.items()):
+        try:
+            require_finite_weights(folder)
+            if name in rewards:
+                peft_model, heads_H[name] = add_reward_model(peft_model, model, folder, name)
+            elif peft_model is None:
+                peft_model = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
+            else:
+                peft_model.load_adapter(str(folder), adapter_name=name)
+            require_plain_lora(peft_model)
+        except torch.OutOfMemoryError:
+            raise
+        # Damaged weights; a config that is damaged, absent or of another kind; shapes of another base.
+        except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+            raise MissingInput(_unreadable(folder, error)) from error
+    return (model if peft_model is None else adopt_adapters(peft_model, spans)), heads_H
+
+
+def _unreadable(folder: Path, error: Exception) -> str:
+    stage = folder.name if folder.name in (*ADVISERS, REWARD) else "STAGE"
+    # Training skips a folder whose metrics say that the stage is finished, hence the advice to move it away.
+    return (
+        f"Adapter {folder.name!r} in {str(folder)!r} cannot be loaded ({_reason(error)}): move the folder away and "
+        f"retrain with `retroformer train {stage} EXPERIMENT.yaml`, or name another folder in serve.adapters."
+    )
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]

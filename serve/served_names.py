@@ -1,0 +1,73 @@
+"""Names of the adapters that a run serves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.adapters import ACTORS, ADVISERS, asked_for, finished_advisers, has_adapter, reward_folder
+from retroformer.experiment.best_of import best_of
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.packaged import adapter_folder
+from retroformer.provenance import ADAPTER_WEIGHTS
+
+REFLECTOR = "reflector"
+UNUSABLE = frozenset("@+= ")
+"""Characters with a meaning in model names."""
+
+
+@dataclass(frozen=True)
+class ServedNames:
+    """Adapter folders by name, and aliases of these names."""
+
+    adapters: dict[str, Path]
+    aliases: dict[str, str]
+    best_of: dict[str, Path]
+    """Folders of reward models by names such as `sft+best8`."""
+
+
+def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
+    """Return the names served beside `base`: finished stages, actors, `serve.adapters`, `reflector`, best-of names.
+
+    `config_path` is the file of the experiment, for the error message. `reflector` is the last finished stage. Names
+    such as `sft+best8` in the config are served if their adapter and reward model exist.
+
+    Raises:
+        MissingInput: a folder of `serve.adapters` has no adapter.
+        ConfigError: a name of `serve.adapters` is reserved or has a character of `UNUSABLE`.
+    """
+    advisers = finished_advisers(experiment)
+    actors = [name for name in ACTORS if has_adapter(experiment.folder / name)]
+    adapters = {name: experiment.folder / name for name in (*actors, *advisers)}
+    aliases = {REFLECTOR: advisers[-1]} if advisers else {}
+    for name, location in experiment.serve.adapters.items():
+        folder = adapter_folder(location)
+        if name == "base" or not name or set(name) & UNUSABLE:
+            raise ConfigError(f"serve.adapters.{name}: {name!r} cannot name an adapter; take another word.")
+        if not has_adapter(folder):
+            raise MissingInput(_absent(name, folder, experiment, config_path))
+        adapters[name] = folder
+        aliases.pop(name, None)
+    return ServedNames(adapters, aliases, _best_of(experiment, adapters, aliases))
+
+
+def _best_of(experiment: Experiment, adapters: Mapping[str, Path], aliases: Mapping[str, str]) -> dict[str, Path]:
+    reward_folders = {}
+    for name in asked_for(experiment):
+        parsed = best_of(name)
+        assert parsed is not None, "asked_for returns no other names"
+        model = aliases.get(parsed.model, parsed.model)
+        folder = reward_folder(experiment, model)
+        if (model == "base" or model in adapters) and has_adapter(folder):
+            reward_folders[name] = folder
+    return reward_folders
+
+
+def _absent(name: str, folder: Path, experiment: Experiment, config_path: Path) -> str:
+    message = f"No adapter {name!r} in {str(folder)!r}"
+    for stage in (*ACTORS, *ADVISERS):
+        if folder.resolve() == (experiment.folder / stage).resolve():
+            return f"{message}: train it with `retroformer train {stage} {config_path} run={experiment.run}`."
+    return (
+        f"{message}: expected a folder with {ADAPTER_WEIGHTS} and adapter_config.json, as `retroformer train` writes."
+    )

@@ -1,0 +1,132 @@
+"""Tasks solved by each arm and trial, from a store whose facts are all written here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.measure.results import ArmResult, arm_results
+from retroformer.arm_names import FIRST_TRIAL
+from retroformer.records import Key, Outcome
+from retroformer.store import Store
+from tests.support.characters import PRICE, attempt_at, task
+
+TASKS = [task(name) for name in "abcd"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")
+    yield opened
+    opened.close()
+
+
+def tell(store: Store, arm: str, name: str, trial: int, episode_return: float) -> None:
+    outcome = Outcome.SUCCESS if episode_return == 1 else Outcome.FAILURE
+    key = Key(arm=arm, task_id=name, trial=trial)
+    store.add_trajectory(key, attempt_at(task(name), rewards=(episode_return,), outcome=outcome))
+
+
+def tell_all(store: Store) -> None:
+    """Store trial 0, which solves a; x solves b, then c, never d; y solves nothing more and misses its retry of c."""
+    for name, episode_return in zip("abcd", (1.0, 0.0, 0.25, 0.5), strict=True):
+        tell(store, FIRST_TRIAL, name, 0, episode_return)
+    tell(store, "eval/x", "b", 1, 1.0)
+    tell(store, "eval/x", "c", 1, 0.5)
+    tell(store, "eval/x", "c", 2, 1.0)
+    tell(store, "eval/x", "d", 1, 0.5)
+    tell(store, "eval/x", "d", 2, 0.75)
+    for name in "bd":
+        tell(store, "eval/y", name, 1, 0.0)
+        tell(store, "eval/y", name, 2, 0.0)
+    tell(store, "eval/y", "c", 1, 0.0)
+    store.add_invalid(Key(arm="eval/y", task_id="c", trial=2), "The school is closed.", PRICE)
+
+
+def stored(*arms: str) -> dict[str, list[str]]:
+    return {arm: [f"eval/{arm}"] for arm in arms}
+
+
+def outcomes(store: Store, *arms: str) -> dict[str, ArmResult]:
+    return {arm.name: arm for arm in arm_results(store, TASKS, stored(*arms), trials=3)}
+
+
+def test_a_self_judging_agent_is_scored_by_its_last_attempt(store: Store) -> None:
+    """The agent distrusts a solved attempt and then fails: its last attempt counts."""
+    tell_all(store)
+    for name in "ab":
+        for trial, (episode_return, judged) in enumerate(((1.0, False), (0.0, True))):
+            outcome = Outcome.SUCCESS if episode_return else Outcome.FAILURE
+            made = attempt_at(task(name), rewards=(episode_return,), outcome=outcome)
+            arm = FIRST_TRIAL if trial == 0 else "eval/harsh"
+            key = Key(arm=arm, task_id=f"{name}-judged", trial=trial)
+            store.add_trajectory(key, made.model_copy(update={"judged": judged}))
+    tasks = [task("a-judged"), task("b-judged")]
+    (made,) = arm_results(store, tasks, stored("harsh"), trials=3)
+    assert made.solved_NT.tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert made.incomplete == 0
+
+
+def test_a_task_counts_as_solved_from_its_first_success_on(store: Store) -> None:
+    tell_all(store)
+    made = outcomes(store, "x")["x"]
+    assert made.solved_NT.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]]
+    assert made.incomplete == 0
+
+
+def test_the_return_is_that_of_the_last_attempt_made_so_far(store: Store) -> None:
+    tell_all(store)
+    expected = [[1, 0, 0.25, 0.5], [1, 1, 0.5, 0.5], [1, 1, 1, 0.75]]
+    assert outcomes(store, "x")["x"].return_NT.tolist() == expected
+
+
+def test_arms_are_compared_on_the_tasks_that_all_of_them_finished(store: Store) -> None:
+    tell_all(store)
+    made = outcomes(store, "x", "y")
+    assert made["x"].solved_NT.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
+    assert made["y"].solved_NT.tolist() == [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
+    assert (made["x"].incomplete, made["y"].incomplete) == (0, 1)
+
+
+def test_an_invalid_attempt_is_counted_and_is_no_return_of_0(store: Store) -> None:
+    tell_all(store)
+    made = outcomes(store, "x", "y")
+    assert (made["x"].invalid, made["y"].invalid) == (0, 1)
+    assert made["y"].return_NT.shape == (3, 3)
+    assert made["y"].usage == store.usage("eval/y")
+
+
+def test_a_task_without_its_first_trial_is_unfinished_in_every_arm(store: Store) -> None:
+    tell_all(store)
+    made = arm_results(store, [*TASKS, task("never played")], stored("x"), trials=3)[0]
+    assert made.solved_NT.shape == (3, 4)
+    assert made.incomplete == 1
+
+
+def test_with_a_single_trial_the_arms_equal_the_shared_trial(store: Store) -> None:
+    tell_all(store)
+    x, y = arm_results(store, TASKS, stored("x", "y"), trials=1)
+    assert np.array_equal(x.solved_NT, y.solved_NT)
+    assert x.solved_NT.tolist() == [[1, 0, 0, 0]]
+
+
+def test_an_arm_of_several_training_seeds_is_their_mean_per_task(store: Store) -> None:
+    tell_all(store)
+    for name in "bcd":
+        tell(store, "eval/x/second", name, 1, 1.0)
+    pooled, y = arm_results(store, TASKS, {"x": ["eval/x", "eval/x/second"], "y": ["eval/y"]}, trials=3)
+    assert (pooled.pooled, y.pooled) == (True, False)
+    assert [seed.name for seed in pooled.seeds] == ["x", "x/second"]
+    # On a, b and d, which y also finished: x solves b at trial 1 and never d, the second seed both at trial 1.
+    assert pooled.solved_NT.tolist() == [[1, 0, 0], [1, 1, 0.5], [1, 1, 0.5]]
+    assert pooled.return_NT.tolist() == [[1, 0, 0.5], [1, 1, 0.75], [1, 1, 0.875]]
+    assert pooled.usage == store.usage("eval/x") + store.usage("eval/x/second")
+
+
+def test_a_task_that_one_training_seed_left_unfinished_counts_as_unfinished(store: Store) -> None:
+    tell_all(store)
+    (pooled,) = arm_results(store, TASKS, {"both": ["eval/x", "eval/y"]}, trials=3)
+    assert pooled.incomplete == 1
+    assert pooled.invalid == 1
+    assert pooled.solved_NT.shape == (3, 3)

@@ -1,0 +1,156 @@
+"""Intervals and paired tests, with numbers worked by hand."""
+
+from math import comb
+
+import numpy as np
+import pytest
+
+from eval.measure.statistics import Floats, Intervals, MeanInterval, bootstrap, bootstrap_all, mcnemar
+
+
+def outcomes(text: str) -> Floats:
+    """Convert `1101` to three solved tasks and one failed."""
+    return np.array([float(digit) for digit in text])
+
+
+def test_the_bootstrap_interval_of_a_constant_has_zero_width() -> None:
+    assert bootstrap(outcomes("1111"), seed=0) == MeanInterval(1.0, 1.0, 1.0)
+    assert bootstrap(np.full(50, -0.25), seed=3) == MeanInterval(-0.25, -0.25, -0.25)
+
+
+def test_the_interval_of_a_share_is_close_to_the_binomial_one() -> None:
+    # 60 of 100: standard error 0.049, so about 0.6 +- 0.096.
+    interval = bootstrap(np.repeat([1.0, 0.0], (60, 40)), seed=0)
+    assert interval.mean == 0.6
+    assert interval.low == pytest.approx(0.504, abs=0.015)
+    assert interval.high == pytest.approx(0.696, abs=0.015)
+
+
+def test_four_times_the_tasks_halve_the_interval() -> None:
+    few, many = (bootstrap(np.tile([1.0, 0.0], tasks // 2), seed=0) for tasks in (100, 400))
+    assert (few.high - few.low) / (many.high - many.low) == pytest.approx(2, rel=0.1)
+
+
+def test_the_same_seed_draws_the_same_interval_and_another_does_not_move_the_mean() -> None:
+    values = np.random.default_rng(7).normal(size=37)
+    assert bootstrap(values, seed=1) == bootstrap(values, seed=1)
+    assert bootstrap(values, seed=1) != bootstrap(values, seed=2)
+    assert bootstrap(values, seed=1).mean == bootstrap(values, seed=2).mean == values.mean()
+
+
+def test_an_interval_of_a_single_task_is_that_task() -> None:
+    assert bootstrap(outcomes("1"), seed=0) == MeanInterval(1.0, 1.0, 1.0)
+
+
+def curve_values(tasks: int) -> dict[str, Floats]:
+    """Return one value per task, for each kind of values that a report resamples."""
+    drawn = np.random.default_rng(11)
+    return {
+        "solved": drawn.integers(0, 2, tasks).astype(float),
+        "difference": drawn.integers(-1, 2, tasks).astype(float),
+        "of three seeds": drawn.integers(0, 4, tasks) / 3,
+        "any": drawn.normal(size=tasks),
+    }
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected"),
+    [
+        (1, {"solved": (0.0, 0.0, 0.0), "difference": (-1.0, -1.0, -1.0)}),
+        (
+            7,
+            {
+                "solved": (0.5714285714285714, 0.14285714285714285, 0.8571428571428571),
+                "difference": (-0.2857142857142857, -0.7142857142857143, 0.2857142857142857),
+                "of three seeds": (0.7619047619047619, 0.47619047619047616, 0.9523809523809524),
+                "any": (0.1647678867858704, -0.15271834925279487, 0.5004145480234464),
+            },
+        ),
+        (
+            2049,
+            {
+                "solved": (0.4968277208394339, 0.4753538311371401, 0.5187896534895071),
+                "difference": (0.022938018545632016, -0.013177159590043924, 0.05758906783796974),
+                "of three seeds": (0.5111436473076297, 0.4950382300309094, 0.5275744265495363),
+                "any": (-0.009733504704463478, -0.052413537388999634, 0.031772637460924597),
+            },
+        ),
+    ],
+)
+def test_intervals_are_those_of_earlier_versions(tasks: int, expected: dict[str, tuple[float, float, float]]) -> None:
+    """Published reports depend on these numbers: from 100 draws at a time, and a separate mean of each vector."""
+    values = curve_values(tasks)
+    for kind, interval in expected.items():
+        assert bootstrap(values[kind], seed=5) == pytest.approx(interval, rel=1e-12, abs=1e-15)
+    for kind in ("solved", "difference"):  # Their sums are exact.
+        assert bootstrap(values[kind], seed=5) == expected[kind]
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 9, 130, 1500])
+def test_an_interval_does_not_depend_on_what_is_resampled_with_it(tasks: int) -> None:
+    vectors = list(curve_values(tasks).values())
+    assert bootstrap_all(vectors, seed=3) == [bootstrap(values_T, seed=3) for values_T in vectors]
+    intervals = Intervals(seed=3)
+    intervals.prepare([*vectors, *curve_values(tasks + 1).values(), np.array([])])
+    assert [intervals.of(values_T) for values_T in vectors] == bootstrap_all(vectors, seed=3)
+
+
+def test_vectors_that_differ_in_one_task_have_different_means() -> None:
+    intervals = Intervals(seed=0)
+    intervals.prepare([outcomes("1101"), outcomes("1100")])
+    assert (intervals.of(outcomes("1101")).mean, intervals.of(outcomes("1100")).mean) == (0.75, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("interval", "excludes"),
+    [
+        (MeanInterval(0.2, 0.1, 0.3), True),
+        (MeanInterval(-0.2, -0.3, -0.1), True),
+        (MeanInterval(0.2, -0.1, 0.5), False),
+        (MeanInterval(0.2, 0.0, 0.4), False),
+        (MeanInterval(0.0, 0.0, 0.0), False),
+    ],
+)
+def test_an_interval_that_touches_zero_does_not_exclude_it(interval: MeanInterval, excludes: bool) -> None:
+    assert interval.excludes_zero is excludes
+
+
+def test_an_interval_is_written_as_mean_and_brackets() -> None:
+    assert str(MeanInterval(0.25, 0.1, 0.4)) == "0.250 [0.100, 0.400]"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "p"),
+    [
+        ("1100", "1100", 1.0),  # No task distinguishes them.
+        ("1000", "0000", 1.0),  # 1 to 0: 2 * (1 / 2), at most 1.
+        ("1100", "0011", 1.0),  # 2 to 2.
+        ("111110", "000000", 0.0625),  # 5 to 0: 2 * (1 / 32).
+        ("1111110", "0000001", 0.125),  # 6 to 1: 2 * (1 + 7) / 128.
+        ("1111111100", "0000000011", 0.109375),  # 8 to 2: 2 * (1 + 10 + 45) / 1024.
+    ],
+)
+def test_mcnemars_exact_p_is_a_doubled_binomial_tail(first: str, second: str, p: float) -> None:
+    assert mcnemar(outcomes(first), outcomes(second)) == p
+
+
+def test_mcnemars_p_ignores_the_order_and_the_tasks_that_both_solved() -> None:
+    first, second = outcomes("1111110"), outcomes("0000001")
+    both = np.ones(100)
+    assert mcnemar(first, second) == mcnemar(second, first)
+    assert mcnemar(np.append(first, both), np.append(second, both)) == mcnemar(first, second)
+
+
+def test_mcnemars_p_of_very_many_tasks_is_still_a_number() -> None:
+    assert mcnemar(np.ones(3000), np.zeros(3000)) == pytest.approx(0.0, abs=1e-300)
+
+
+def test_mcnemars_p_is_continuous_where_exact_integers_end() -> None:
+    def p_value(only_first: int, only_second: int) -> float:
+        first = np.repeat([1.0, 0.0], (only_first, only_second))
+        return mcnemar(first, 1 - first)
+
+    # At most 4,000 of 8,001 coin tosses are heads with probability 1/2.
+    assert p_value(4000, 4001) == pytest.approx(1.0, rel=1e-9)
+    tail = sum(comb(2500, count) for count in range(1201))
+    assert p_value(1300, 1200) == pytest.approx(float(2 * tail / 2**2500), rel=1e-9)

@@ -1,0 +1,258 @@
+"""Rates with unfinished tasks: over finished tasks only, and with unfinished ones counted as failures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from eval.measure.results import ArmResult, arm_results, with_unfinished
+from eval.play.arms import single_model_arms
+from eval.report.actors_table import write_actors_table
+from eval.report.input import ReportInput
+from eval.report.report import write_report
+from retroformer.arm_names import FIRST_TRIAL, first_trial
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
+from retroformer.records import Key, Outcome, Task
+from retroformer.store import Store
+from tests.support.characters import advice, attempt_at, task
+
+ALONE, TRAINED = "eval/no reflection", "eval/trained"
+OVER_ALL = "Over all {} tasks, unfinished ones counted as failures:"
+CONFIG = """
+run: riddles
+environment: {name: alfworld}
+loop: {trials: 2}
+eval:
+  reference: no reflection
+  arms:
+    no reflection: {kind: none}
+    trained: {kind: model, model: ppo}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def tasks_of(attempts: Mapping[str, Sequence[str]]) -> list[Task]:
+    return [task(f"capital-{number:02d}") for number in range(max(map(len, attempts.values())))]
+
+
+def experiment_of(config: str) -> Experiment:
+    Path("riddles.yaml").write_text(config)
+    return load(Path("riddles.yaml"))
+
+
+def filled(experiment: Experiment, attempts: Mapping[str, Sequence[str]]) -> Store:
+    """Create a store of riddles: a letter per trial for each arm and task, `+` solved, `.` failed, `?` missing.
+
+    The first letter of a retrying arm is trial 1. A self-judged attempt is `y` (failed, judged as solved) or
+    `n` (solved, judged as failed).
+    """
+    store = Store(experiment.store_url, experiment.run)
+    for arm, made in attempts.items():
+        for riddle, letters in zip(tasks_of(attempts), made, strict=False):
+            for trial, letter in enumerate(letters, start=0 if arm.endswith("trial 0") else 1):
+                if letter == "?":
+                    continue
+                outcome = Outcome.SUCCESS if letter in "+n" else Outcome.FAILURE
+                key = Key(arm=arm, task_id=riddle.id, trial=trial)
+                played = attempt_at(riddle, (float(outcome is Outcome.SUCCESS),), outcome)
+                judged = {"y": True, "n": False}.get(letter)
+                store.add_trajectory(key, played.model_copy(update={"judged": judged}))
+                if arm == TRAINED:
+                    store.add_reflection(key, 0, advice("Say Paris."))
+    return store
+
+
+def report_of(attempts: Mapping[str, Sequence[str]], config: str = CONFIG) -> str:
+    """Return the report in Markdown."""
+    experiment = experiment_of(config)
+    store = filled(experiment, attempts)
+    arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
+    tasks = tasks_of(attempts)
+    outcomes = arm_results(store, tasks, arms, experiment.loop.trials)
+    write_report(ReportInput(experiment, tasks, outcomes, [], store))
+    store.close()
+    return Path("runs/riddles/eval/report.md").read_text()
+
+
+def section(text: str, title: str) -> str:
+    return text.partition(f"## {title}")[2].partition("\n## ")[0]
+
+
+def outcomes_of(arms: Sequence[str], trials: int, attempts: Mapping[str, Sequence[str]]) -> list[ArmResult]:
+    experiment = experiment_of(CONFIG)
+    store = filled(experiment, attempts)
+    made = arm_results(store, tasks_of(attempts), {arm: [f"eval/{arm}"] for arm in arms}, trials)
+    store.close()
+    return made
+
+
+def test_four_solved_of_eight_problems_with_four_unfinished_are_a_half() -> None:
+    config = CONFIG.partition("    trained:")[0].replace("trials: 2", "trials: 1")
+    text = report_of({FIRST_TRIAL: [*"++++", *"????"]}, config)
+    solved = section(text, "Solved by trial")
+    finished, counted = solved.split(OVER_ALL.format(8))
+    assert "Over the 4 tasks that every arm finished:" in finished
+    assert "| no reflection | 1.000 [1.000, 1.000] | 1.000 | 4 |" in finished
+    assert "| no reflection | 0.500 [0.125, 0.875] | 0.500 | 4 |" in counted
+    assert "The infrastructure left 4 tasks unfinished in some arm, so every rate is given twice" in text
+
+
+def test_a_task_counts_as_unsolved_from_its_first_missing_trial_on() -> None:
+    # Solved at once; retry missing; solved by a retry; second retry missing; solved, judged as failed, retry missing.
+    attempts = {FIRST_TRIAL: ["+", ".", ".", ".", "n"], "eval/x": ["", "?", "+", ".?", "?"]}
+    (x,) = outcomes_of(["x"], 3, attempts)
+    (whole,) = with_unfinished([x])
+    assert x.solved_NT.tolist() == [[1, 0], [1, 1], [1, 1]]
+    assert whole.solved_NT.tolist() == [[1, 0, 0, 0, 1], [1, 0, 1, 0, 0], [1, 0, 1, 0, 0]]
+    assert whole.return_NT.tolist() == whole.solved_NT.tolist()
+    assert (x.incomplete, whole.incomplete) == (3, 3)
+
+
+def test_a_later_attempt_does_not_replace_a_missing_one() -> None:
+    (x,) = outcomes_of(["x"], 3, {FIRST_TRIAL: [".", "."], "eval/x": ["?+", ".+"]})
+    assert x.seeds[0].all_solved_NT.tolist() == [[0, 0], [0, 0], [0, 1]]
+
+
+def test_a_task_finished_by_one_arm_counts_for_it_if_another_did_not_finish_it() -> None:
+    attempts = {FIRST_TRIAL: [*"....+"], "eval/x": ["+", "+", "+", "?", ""], "eval/y": [".", "?", "+", "+", ""]}
+    x, y = outcomes_of(["x", "y"], 2, attempts)
+    assert x.solved_NT.tolist() == [[0, 0, 1], [1, 1, 1]]
+    assert x.seeds[0].all_solved_NT.tolist() == [[0, 0, 0, 0, 1], [1, 1, 1, 0, 1]]
+    assert y.seeds[0].all_solved_NT.tolist() == [[0, 0, 0, 0, 1], [0, 0, 1, 1, 1]]
+
+
+def test_a_stored_invalid_attempt_counts_as_missing() -> None:
+    experiment = experiment_of(CONFIG)
+    store = filled(experiment, {FIRST_TRIAL: [".", "."], "eval/x": ["+", "?"]})
+    spoiled = attempt_at(task("capital-01"), (0.0,)).model_copy(update={"outcome": Outcome.INVALID})
+    store.add_trajectory(Key(arm="eval/x", task_id="capital-01", trial=1), spoiled)
+    (x,) = arm_results(store, [task("capital-00"), task("capital-01")], {"x": ["eval/x"]}, 2)
+    store.close()
+    assert (x.solved_NT.tolist(), x.incomplete) == ([[0], [1]], 1)
+
+
+def test_training_seeds_count_their_own_unfinished_tasks() -> None:
+    config = CONFIG.replace("model: ppo", "model: [ppo-1, ppo-2]")
+    attempts = {
+        FIRST_TRIAL: [*"...."],
+        ALONE: [*"...."],
+        f"{TRAINED}/ppo-1": [*"++++"],
+        f"{TRAINED}/ppo-2": [*"++??"],
+    }
+    finished, counted = section(report_of(attempts, config), "Solved by trial").split(OVER_ALL.format(4))
+    for name, over_finished, over_all in (
+        ("", "1.000", "0.750"),
+        ("/ppo-1", "1.000", "1.000"),
+        ("/ppo-2", "1.000", "0.500"),
+    ):
+        assert f"| trained{name} | 0.000 [0.000, 0.000] | {over_finished} [" in finished
+        assert f"| trained{name} | 0.000 [0.000, 0.000] | {over_all} [" in counted
+
+
+DISPUTED = {
+    FIRST_TRIAL: [*"............"],
+    ALONE: [*"....", *"++++", *"...."],
+    TRAINED: [*"++++", *"????", *"????"],
+}
+
+
+def test_the_headline_names_verdicts_that_unfinished_tasks_change() -> None:
+    headline = report_of(DISPUTED).partition("![")[0]
+    assert (
+        "8 of 12 tasks are unfinished in some arm, and the verdict on **trained** depends on whether they are counted"
+        in headline
+    )
+    assert (
+        "- **trained** solves more tasks than *no reflection*: 1.000 [1.000, 1.000]. With unfinished tasks counted as "
+        "failures, it shows no significant difference from *no reflection*: 0.000 [-0.500, 0.500]; the interval covers "
+        "0."
+    ) in headline
+
+
+def test_differences_and_solved_failures_are_given_twice() -> None:
+    text = report_of(DISPUTED)
+    finished, counted = section(text, "Differences after the last trial").split(OVER_ALL.format(12))
+    assert "| trained | no reflection | 1.000 [1.000, 1.000] | 4 | 0 | 0.1250 |" in finished
+    assert "| trained | no reflection | 0.000 [-0.500, 0.500] (covers 0) | 4 | 4 | 1.0000 |" in counted
+    finished, counted = section(text, "Solved of the tasks that failed at trial 0").split(OVER_ALL.format(12))
+    assert "Not solved at trial 0: 4." in finished
+    assert "| trained | 4: 1.000 [1.000, 1.000] |" in finished
+    assert "Not solved at trial 0: 12." in counted
+    assert "| trained | 4: 0.333 [0.083, 0.583] |" in counted
+    assert "| trained | no reflection | 0.000 [-0.500, 0.500] (covers 0) |" in counted
+
+
+def test_the_headline_says_that_unfinished_tasks_change_no_verdict() -> None:
+    headline = report_of({FIRST_TRIAL: [*"........"], ALONE: [*"........"], TRAINED: [*"++++++??"]}).partition("![")[0]
+    assert (
+        "2 of 8 tasks are unfinished in some arm; counting them as failures does not change the verdicts." in headline
+    )
+    assert "*no reflection*: 1.000 [1.000, 1.000]. With unfinished tasks counted as failures, 0.750 [0.375" in headline
+
+
+def test_one_sentence_says_that_nothing_is_unfinished() -> None:
+    text = report_of({FIRST_TRIAL: [*"........"], ALONE: [*"........"], TRAINED: [*"++++++.."]})
+    assert "8 of 8 held-out tasks" in text
+    assert "No task was left unfinished." in text
+    assert "counted as failures" not in text
+    assert text.count("| arm | by trial 0 |") == 1
+    assert "## Solved of the 8 tasks that failed at trial 0" in text
+    assert text.startswith("# riddles: does the advice help?\n\n- **trained** solves more tasks")
+
+
+def test_arms_that_finished_no_common_task_still_have_a_report() -> None:
+    attempts = {FIRST_TRIAL: [*"........"], ALONE: [*"....", *"????"], TRAINED: [*"????", *"++++"]}
+    text = report_of(attempts)
+    assert "8 of 8 tasks are unfinished in some arm, so arms cannot be compared over finished tasks alone." in text
+    assert (
+        "- **trained** solves more tasks than *no reflection*: 0.500 [0.125, 0.875], unfinished tasks counted as "
+        "failures."
+    ) in text
+    solved = section(text, "Solved by trial")
+    assert "No task was finished by every arm." in solved
+    assert "| trained | 0.000 [0.000, 0.000] | 0.500 [0.125, 0.875] | 0.500 | 4 |" in solved
+    assert "nan" not in text
+
+
+def test_a_missing_retry_is_not_a_failed_one() -> None:
+    text = report_of(DISPUTED | {TRAINED: ["+", "?", *"++++++++++"]})
+    assert "| capital-00 | trained | Say Paris. | solved |" in text
+    experiment = load(Path("riddles.yaml"))
+    store = Store(experiment.store_url, experiment.run)
+    store.add_reflection(Key(arm=TRAINED, task_id="capital-01", trial=1), 0, advice("Say Paris."))
+    arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
+    tasks = tasks_of(DISPUTED)
+    write_report(ReportInput(experiment, tasks, arm_results(store, tasks, arms, 2), [], store))
+    store.close()
+    assert "| capital-01 | trained | Say Paris. | not tried |" in Path("runs/riddles/eval/report.md").read_text()
+
+
+def test_the_table_of_several_actors_gives_its_rates_twice() -> None:
+    experiment = experiment_of(CONFIG)
+    attempts = {
+        first_trial("bold"): [*"++.."],
+        first_trial("shy"): [*"+..?"],
+        "eval/bold/none": ["", "", "+", "?"],
+        "eval/shy/none": ["", ".", ".", "?"],
+    }
+    store = filled(experiment, attempts)
+    played = {
+        actor: arm_results(store, tasks_of(attempts), {f"{actor}/none": [f"eval/{actor}/none"]}, 2, first_trial(actor))
+        for actor in ("bold", "shy")
+    }
+    store.close()
+    write_actors_table(experiment, played)
+    finished, counted = Path("runs/riddles/eval/report.md").read_text().split("unfinished tasks counted as failures.")
+    assert "Unfinished in an arm: 1 of 4 with bold, 1 of 4 with shy." in counted
+    assert "| bold | none | 0.667 [0.000, 1.000] | 1.000 [1.000, 1.000] |" in finished
+    assert "| bold | none | 0.500 [0.000, 1.000] | 0.750 [0.250, 1.000] |" in counted
+    assert "| shy | none | 0.333 [0.000, 1.000] | 0.333 [0.000, 1.000] |" in finished
+    assert "| shy | none | 0.250 [0.000, 0.750] | 0.250 [0.000, 0.750] |" in counted
+    played = {actor: with_unfinished(arms) for actor, arms in played.items()}
+    write_actors_table(experiment, played)
+    assert "counted as failures" not in Path("runs/riddles/eval/report.md").read_text()

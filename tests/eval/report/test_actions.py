@@ -1,0 +1,45 @@
+"""Numbers of actions by trial on four tasks that are counted by hand."""
+
+from pathlib import Path
+
+from eval.measure.records import facts_by_task
+from eval.measure.results import arm_results
+from eval.report.actions import ActionsByTrial
+from retroformer.arm_names import FIRST_TRIAL
+from retroformer.records import Key, Outcome, Trajectory
+from retroformer.store import Store
+from tests.support.characters import attempt_at, task
+
+
+def took(actions: int, name: str, solved: bool) -> Trajectory:
+    return attempt_at(task(name), (0.0,) * actions, Outcome.SUCCESS if solved else Outcome.FAILURE)
+
+
+def test_actions_are_averaged_over_solved_and_over_all_tasks(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")
+    first = {"a": (4, True), "b": (10, False), "c": (20, False)}
+    retries = {"x": {"b": [(6, True)], "c": [(12, False), (8, False)]}, "y": {"b": [(10, False), (2, True)]}}
+    for name, (actions, solved) in first.items():
+        store.add_trajectory(Key(arm=FIRST_TRIAL, task_id=name), took(actions, name, solved))
+    for arm, by_task in retries.items():
+        for name, attempts in by_task.items():
+            for trial, (actions, solved) in enumerate(attempts, start=1):
+                key = Key(arm=f"eval/{arm}", task_id=name, trial=trial)
+                store.add_trajectory(key, took(actions, name, solved))
+    arms = {arm: [f"eval/{arm}"] for arm in ("x", "y", "silent")}
+    counted = ActionsByTrial(arm_results(store, [task(name) for name in first], arms, trials=3))
+    for facts in facts_by_task(store, FIRST_TRIAL, [f"eval/{arm}" for arm in arms]):
+        counted.add(facts)
+    store.close()
+    assert counted.render().splitlines()[2:] == [
+        "| arm | tasks | trial 0 | trial 1 | trial 2 | all trials |",
+        "| --- | --- | --- | --- | --- | --- |",
+        # x: a took 4; b 10 + 6, solved; c 20 + 12 + 8, unsolved.
+        "| x | solved | 4.0 (1) | 6.0 (1) | - | 10.0 (2) |",
+        "| x | all | 11.3 (3) | 9.0 (2) | 8.0 (1) | 20.0 (3) |",
+        # y: a took 4; b 10 + 10 + 2, solved; c 20.
+        "| y | solved | 4.0 (1) | - | 2.0 (1) | 13.0 (2) |",
+        "| y | all | 11.3 (3) | 10.0 (1) | 2.0 (1) | 15.3 (3) |",
+        "| silent | solved | 4.0 (1) | - | - | 4.0 (1) |",
+        "| silent | all | 11.3 (3) | - | - | 11.3 (3) |",
+    ]

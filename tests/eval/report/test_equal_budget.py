@@ -1,0 +1,62 @@
+"""Tests of the comparison at equal budgets, worked by hand."""
+
+from eval.report.equal_budget import EqualBudget
+from retroformer.environments.extras import SeedFacts, TaskFacts
+from retroformer.records import Outcome, Trajectory, Usage
+from tests.support.characters import advice, attempt_at
+
+
+class Arm:
+    """Arm with one seed of its own name."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.stored_names = name, (name,)
+
+
+def attempt(tokens: int, *, solved: bool) -> Trajectory:
+    outcome = Outcome.SUCCESS if solved else Outcome.FAILURE
+    usage = Usage(calls=2, prompt_tokens=tokens - 1, completion_tokens=1)
+    return attempt_at(outcome=outcome).model_copy(update={"usage": usage})
+
+
+def test_each_arm_counts_what_it_solved_within_the_budget_with_the_advice_that_it_paid() -> None:
+    cheap, dear = Arm("cheap"), Arm("dear")
+    paid = advice("Look.").model_copy(update={"usage": Usage(calls=1, prompt_tokens=60, completion_tokens=40)})
+    first = attempt(50, solved=False)
+    counted = EqualBudget([cheap, dear])
+    counted.add(
+        TaskFacts(
+            "a",
+            first,
+            {
+                "cheap": SeedFacts({0: first, 1: attempt(50, solved=True)}, {}),
+                "dear": SeedFacts({0: first, 1: attempt(50, solved=True)}, {1: paid}),
+            },
+        )
+    )
+    counted.add(
+        TaskFacts(
+            "b",
+            first,
+            {
+                "cheap": SeedFacts({0: first, 1: attempt(50, solved=False)}, {}),
+                "dear": SeedFacts({0: attempt(50, solved=True)}, {}),
+            },
+        )
+    )
+    text = counted.render()
+    # cheap: task a for 100 tokens, b never. dear: a for 50 + 100 + 50 tokens, b for 50.
+    assert "| arm | 50 tokens per task | 100 tokens per task | 150 tokens per task | 200 tokens per task |" in text
+    assert "| cheap | 0.000 | 0.500 | 0.500 | 0.500 |" in text
+    assert "| dear | 0.500 | 0.500 | 0.500 | 1.000 |" in text
+    # In calls: cheap solves a with 4, dear a with 5 and b with 2.
+    assert "| cheap | 0.000 | 0.000 | 0.500 | 0.500 |" in text
+    assert "| dear | 0.500 | 0.500 | 0.500 | 1.000 |" in text
+
+
+def test_an_invalid_attempt_is_not_charged_and_arms_without_calls_have_no_table() -> None:
+    free = attempt_at(outcome=Outcome.SUCCESS).model_copy(update={"usage": Usage()})
+    spoiled = attempt(1000, solved=False).model_copy(update={"outcome": Outcome.INVALID})
+    counted = EqualBudget([Arm("x")])
+    counted.add(TaskFacts("a", free, {"x": SeedFacts({0: free, 1: spoiled}, {})}))
+    assert counted.render() == ""

@@ -1,0 +1,64 @@
+"""Tests of the baselines: no advice, phrases, and advice written for another task."""
+
+import asyncio
+
+import pytest
+
+from retroformer.agents.baseline import NoReflector, PhraseReflector, PlaceboReflector
+from retroformer.agents.phrases import PHRASES
+from retroformer.errors import MissingInput
+from retroformer.records import Key, Memory, Usage
+from retroformer.store import StoredReflection
+from tests.support.characters import advice, attempt_at, task
+
+
+def written(task_id: str, text: str) -> StoredReflection:
+    return StoredReflection(Key(arm="eval/trained", task_id=task_id, trial=1), 0, advice(text))
+
+
+DEALT = [written(name, f"advice about {name}") for name in "abcdef"]
+
+
+def deal(reflections: list[StoredReflection], about: str, seed: int) -> str:
+    reflector = PlaceboReflector("eval/trained", reflections)
+    return asyncio.run(reflector.reflect(attempt_at(task(about)), Memory(), seed)).text
+
+
+def test_no_reflector_writes_nothing_and_costs_nothing() -> None:
+    reflection = asyncio.run(NoReflector().reflect(attempt_at(), Memory(), 0))
+    assert (reflection.text, reflection.usage) == ("", Usage())
+    assert Memory().remember(reflection.text, 3) == Memory()
+
+
+def test_a_phrase_is_drawn_by_task_and_seed_for_any_environment() -> None:
+    def phrases(name: str) -> list[str]:
+        return [asyncio.run(PhraseReflector().reflect(attempt_at(task(name)), Memory(), n)).text for n in range(200)]
+
+    assert set(phrases("a")) == set(PHRASES)
+    assert phrases("a") == phrases("a")
+    assert phrases("a") != phrases("b")
+
+
+@pytest.mark.parametrize("about", "abcdef")
+def test_the_placebo_never_gives_advice_about_the_same_task(about: str) -> None:
+    dealt = {deal(DEALT, about, seed) for seed in range(200)}
+    assert dealt == {f"advice about {name}" for name in "abcdef" if name != about}
+
+
+def test_the_placebo_gives_the_same_advice_for_the_same_seed() -> None:
+    assert [deal(DEALT, "a", seed) for seed in range(20)] == [deal(DEALT, "a", seed) for seed in range(20)]
+
+
+def test_the_placebo_gives_no_blank_advice() -> None:
+    assert {deal([*DEALT[:2], written("z", "")], "a", seed) for seed in range(50)} == {"advice about b"}
+
+
+def test_the_placebo_costs_nothing_and_records_the_author() -> None:
+    reflection = asyncio.run(PlaceboReflector("eval/trained", DEALT).reflect(attempt_at(task("a")), Memory(), 1))
+    assert reflection.usage == Usage()
+    assert reflection.author.model == "teacher"
+
+
+def test_without_advice_on_other_tasks_the_placebo_is_refused_with_instructions() -> None:
+    with pytest.raises(MissingInput, match=r"arm 'eval/trained' wrote about other tasks.*eval.tasks=N"):
+        deal([written("a", "advice about a")], "a", 0)

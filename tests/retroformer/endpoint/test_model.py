@@ -1,0 +1,246 @@
+"""Tests of the client of language models, against a real server that behaves and misbehaves."""
+
+import asyncio
+import base64
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from retroformer.endpoint.model import Completion, LanguageModel, Prompt
+from retroformer.endpoint.own_server import choices_in
+from retroformer.errors import ConfigError, EndpointFailure
+from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.records import Message, Usage
+from tests.support.endpoint import MISBEHAVIOURS, Behaviour, Endpoint
+from tests.support.raw_server import RawServer, Request, Write, http
+
+HELLO = (Message(role="system", content="Be brief."), Message(role="user", content="Hello?"))
+
+
+@pytest.fixture
+def server() -> Iterator[Endpoint]:
+    with Endpoint(reply=lambda body: " Good day. ") as opened:
+        yield opened
+
+
+def ask(
+    section: EndpointSection,
+    prompt: Prompt = HELLO,
+    *,
+    url: str = "",
+    seed: int | None = None,
+    stop: tuple[str, ...] = (),
+    choices: tuple[str, ...] | None = None,
+) -> Completion:
+    async def once() -> Completion:
+        model = LanguageModel(section, section.base_url or url)
+        try:
+            return await model.complete(
+                prompt, temperature=0.5, max_new_tokens=20, seed=seed, stop=stop, choices=choices
+            )
+        finally:
+            await model.close()
+
+    return asyncio.run(once())
+
+
+def test_a_chat_is_sent_as_it_is_and_the_answer_comes_back_untouched(server: Endpoint) -> None:
+    section = EndpointSection(base_url=server.url, model="big")
+    assert ask(section).text == " Good day. "
+    assert server.requests == [
+        {
+            "model": "big",
+            "temperature": 0.5,
+            "max_tokens": 20,
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}],
+        }
+    ]
+
+
+def test_a_plain_prompt_goes_to_completions(server: Endpoint) -> None:
+    section = EndpointSection(base_url=server.url, api="completions")
+    assert ask(section, "Once upon", stop=("\n",)).text == " Good day. "
+    assert (server.requests[0]["prompt"], server.requests[0]["stop"]) == ("Once upon", ["\n"])
+
+
+def test_a_chat_to_a_completions_endpoint_is_its_turns_in_lines(server: Endpoint) -> None:
+    ask(EndpointSection(base_url=server.url, api="completions"))
+    assert server.requests[0]["prompt"] == "Be brief.\nHello?"
+
+
+def test_a_plain_prompt_to_a_chat_endpoint_is_one_turn_of_the_user(server: Endpoint) -> None:
+    ask(EndpointSection(base_url=server.url), "Hello?")
+    assert server.requests[0]["messages"] == [{"role": "user", "content": "Hello?"}]
+
+
+def test_the_usage_that_the_server_reports_is_charged(server: Endpoint) -> None:
+    server.usage = {"prompt_tokens": 2000, "completion_tokens": 500, "total_tokens": 2500}
+    usage = ask(EndpointSection(base_url=server.url, dollars_per_million=(3.0, 15.0))).usage
+    # 2000 * 3 / 1e6 + 500 * 15 / 1e6
+    assert usage == Usage(calls=1, prompt_tokens=2000, completion_tokens=500, dollars=0.0135)
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        None,
+        {},
+        [],
+        {"prompt_tokens": "many", "completion_tokens": None},
+        {"prompt_tokens": -1, "completion_tokens": -1},
+    ],
+)
+def test_a_server_that_reports_no_usage_is_charged_a_token_for_four_characters(
+    server: Endpoint, reported: dict[str, object] | None
+) -> None:
+    server.usage = reported
+    # "Be brief.Hello?" has 15 characters, " Good day. " has 11.
+    assert ask(EndpointSection(base_url=server.url)).usage == Usage(calls=1, prompt_tokens=4, completion_tokens=3)
+
+
+def test_a_seed_is_sent_as_such_to_a_remote_endpoint(server: Endpoint) -> None:
+    ask(EndpointSection(base_url=server.url), seed=17)
+    assert server.requests[0]["seed"] == 17
+    assert "stop" not in server.requests[0]
+
+
+def test_the_experiments_own_server_also_gets_the_seed_as_a_stop_string(server: Endpoint) -> None:
+    ask(EndpointSection(), url=server.url, seed=17, stop=("\n",))
+    assert server.requests[0]["stop"] == ["\n", "<|seed:17|>"]
+
+
+def test_choices_travel_to_the_experiments_own_server_as_a_stop_string(server: Endpoint) -> None:
+    ask(EndpointSection(), url=server.url, stop=("\n",), choices=(" yes\n", " no\n"))
+    sent = server.requests[0]["stop"]
+    assert sent[0] == "\n"
+    assert choices_in(sent) == [" yes\n", " no\n"]
+
+
+def test_an_empty_list_of_choices_is_not_an_unconstrained_request(server: Endpoint) -> None:
+    ask(EndpointSection(), url=server.url, choices=())
+    with pytest.raises(ValueError, match="the list is empty"):
+        choices_in(server.requests[0]["stop"])
+
+
+def test_choices_are_refused_where_another_server_would_ignore_them(server: Endpoint) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be held to choices: only the experiment's own server can"):
+        ask(EndpointSection(base_url=server.url), choices=("yes", "no"))
+    assert server.requests == []
+
+
+def test_one_bad_answer_is_forgiven_within_the_call(server: Endpoint) -> None:
+    server.script.append(Behaviour.ERROR)
+    assert ask(EndpointSection(base_url=server.url)).text == " Good day. "
+    assert len(server.requests) == 2
+
+
+SAID = {
+    Behaviour.ERROR: "answered 500: out of memory.",
+    Behaviour.BUSY: "answered 429: slow down.",
+    Behaviour.REFUSED: "answered 400: the name is not free.",
+    Behaviour.GARBAGE: "answered with something that is not a completion: '<html>Welcome",
+    Behaviour.SILENT: "gave no answer within 0.2 s.",
+    Behaviour.CUT: "Connection error",
+}
+
+
+@pytest.mark.parametrize("behaviour", MISBEHAVIOURS)
+def test_an_endpoint_that_misbehaves_is_one_sentence_with_its_address(server: Endpoint, behaviour: Behaviour) -> None:
+    server.behaviour = behaviour
+    patience = 0.2 if behaviour is Behaviour.SILENT else 20.0
+    with pytest.raises(EndpointFailure) as failure:
+        ask(EndpointSection(base_url=server.url, model="big", timeout_seconds=patience))
+    sentence = str(failure.value)
+    assert sentence.startswith(f"The model 'big' at {server.url} ")
+    assert SAID.get(behaviour, "") in sentence
+    assert "\n" not in sentence
+    assert len(sentence) < 500
+
+
+def test_an_unpaired_surrogate_is_replaced_when_sent_and_stored() -> None:
+    with Endpoint(reply=lambda body: "half \ud83d of it") as server:
+        assert ask(EndpointSection(base_url=server.url)).text == "half ? of it"
+
+
+def test_an_address_without_a_server_is_one_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # Bound but not listening: a connection is refused.
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(EndpointFailure, match="Connection error"):
+            ask(EndpointSection(base_url=address))
+
+
+def test_an_invalid_address_is_one_sentence() -> None:
+    with pytest.raises(EndpointFailure, match="nowhere"):
+        ask(EndpointSection(base_url="nowhere"))
+
+
+@pytest.mark.parametrize("address", ["http://host:port/v1", "http://[x/v1", "http://h\x00/v1", "http://h:99999/v1"])
+def test_an_impossible_address_is_a_config_error(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not the address of a model \(base_url\)"):
+        ask(EndpointSection(base_url=address))
+
+
+def test_a_password_that_breaks_its_address_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as error:
+        ask(EndpointSection(base_url="http://me:mark/ed@host/v1"))
+    assert "'http://me:***@host/v1' is not the address of a model" in str(error.value)
+    assert "mark" not in str(error.value)
+
+
+def test_the_key_is_read_from_the_named_variable(server: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "secret")
+    assert ask(EndpointSection(base_url=server.url, api_key_env="SOME_KEY")).text
+    monkeypatch.delenv("SOME_KEY")
+    assert ask(EndpointSection(base_url=server.url, api_key_env="SOME_KEY")).text
+
+
+def refuses(request: Request, write: Write) -> None:
+    """Answer, as some servers do, with the received key or the whole header that held it."""
+    said = f"Incorrect API key provided: {request.headers['authorization'].split()[1]}"
+    write(http("401 Unauthorized", f'{{"error": {{"message": "{said}"}}}}'.encode()))
+
+
+def refusal(section: EndpointSection) -> str:
+    with pytest.raises(EndpointFailure) as failure:
+        ask(section)
+    return str(failure.value)
+
+
+def test_a_user_and_password_in_the_address_are_sent_and_not_shown() -> None:
+    with RawServer(refuses) as server:
+        sentence = refusal(EndpointSection(base_url=f"http://me:pass%40word-X1@{server.host}/v1"))
+        sent = base64.b64decode(server.requests[0].headers["authorization"].removeprefix("Basic ")).decode()
+    assert (server.requests[0].path, sent) == ("/v1/chat/completions", "me:pass@word-X1")
+    assert (
+        f"The model 'base' at http://me:***@{server.host}/v1 answered 401: Incorrect API key provided: ***." == sentence
+    )
+
+
+def test_a_key_in_the_query_of_the_address_is_sent_and_not_shown() -> None:
+    with RawServer(refuses) as server:
+        sentence = refusal(EndpointSection(base_url=f"http://{server.host}/v1?api_key=QUERY-KEY-77&version=2"))
+    assert server.requests[0].path == "/v1/chat/completions?api_key=QUERY-KEY-77&version=2"
+    assert f"http://{server.host}/v1?api_key=***&version=2 answered 401" in sentence
+
+
+@pytest.mark.parametrize("length", [20, 280, 1000])
+def test_a_key_that_an_endpoint_repeats_is_hidden_completely(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ("sk-marked" * 120)[:length]
+    monkeypatch.setenv("SOME_KEY", key)
+    with RawServer(refuses) as server:
+        sentence = refusal(EndpointSection(base_url=server.url, api_key_env="SOME_KEY"))
+        assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+    assert sentence.endswith("answered 401: Incorrect API key provided: ***.")
+
+
+def test_a_key_in_an_invalid_answer_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-marked-in-an-answer")
+
+    def answer(request: Request, write: Write) -> None:
+        write(http("200 OK", f'["{request.headers["authorization"]}"]'.encode()))
+
+    with RawServer(answer) as server:
+        sentence = refusal(EndpointSection(base_url=server.url, api_key_env="SOME_KEY"))
+    assert "answered with something that is not a completion: \"['Bearer ***']\"." in sentence

@@ -1,0 +1,197 @@
+"""Tests of problem sets: their content, how an answer becomes a program, and which sets may be used for training."""
+
+import ast
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from retroformer.environments.programming.loading import load
+from retroformer.environments.programming.problems import Problem
+from retroformer.environments.programming.python_tests import assertions, keeping_value, prepared
+from retroformer.environments.programming.rust_source import completed, parse_test, result_type, split_tests
+from retroformer.environments.programming.syntax import parsed
+from retroformer.errors import ConfigError, MissingInput
+from tests.support.data import DATA, needs_data
+
+PROBLEMS = DATA / "programming"
+
+SIZES = {
+    "humaneval": 164,
+    "humaneval-hardest50": 50,
+    "mbpp": 974,
+    "mbpp-sanitized": 427,
+    "multipl-e-humaneval-python": 161,
+    "multipl-e-mbpp-python": 397,
+    "multipl-e-humaneval-rust": 156,
+    "multipl-e-humaneval-rust-hardest50": 50,
+    "multipl-e-mbpp-rust": 354,
+}
+needs_problems = needs_data("programming")
+
+
+@needs_problems
+@pytest.mark.parametrize("name", SIZES)
+def test_a_set_has_all_its_problems_each_with_tests_and_an_id_of_its_own(name: str) -> None:
+    problems = load(name, PROBLEMS).problems
+
+    assert len(problems) == SIZES[name]
+    assert len({problem.id for problem in problems}) == SIZES[name]
+    assert all(problem.tests and problem.entry_point in problem.prompt for problem in problems)
+
+
+@needs_problems
+@pytest.mark.parametrize("name", ["humaneval", "mbpp", "mbpp-sanitized"])
+def test_a_python_prompt_is_the_beginning_of_a_program_and_names_no_hidden_test(name: str) -> None:
+    for problem in load(name, PROBLEMS).problems:
+        assert parsed(problem.prompt) is not None
+        assert not any(test in problem.prompt for test in problem.tests)
+
+
+@needs_problems
+@pytest.mark.parametrize("name", SIZES)
+def test_sets_made_with_multipl_e_are_refused_for_training(name: str) -> None:
+    problem_set = load(name, PROBLEMS)
+
+    if name.startswith("multipl-e"):
+        with pytest.raises(ConfigError, match=f"{name} is for evaluation only .MultiPL-E's licence"):
+            problem_set.for_training()
+    else:
+        assert problem_set.for_training() == problem_set.problems
+
+
+@needs_problems
+def test_a_file_of_multipl_e_is_recognised_under_another_name(tmp_path: Path) -> None:
+    row = {"id": "a", "prompt": "def a():", "entry_point": "a", "tests": ["assert a()"], "stop_tokens": []}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row))
+
+    with pytest.raises(ConfigError, match="mine is for evaluation only"):
+        load("mine.jsonl", tmp_path).for_training()
+
+
+@needs_problems
+def test_mbpp_rust_completions_stop_before_the_last_bracket_and_are_completed() -> None:
+    problem = load("multipl-e-mbpp-rust", PROBLEMS).problems[3]
+
+    program = problem.program("    n % 11 == 0")
+
+    assert program.endswith("n % 11 == 0\n}")
+    assert len(problem.tests) == 3
+
+
+def test_a_set_may_be_compressed_or_not(tmp_path: Path) -> None:
+    row = {
+        "task_id": 1,
+        "text": 'Say "hi" \\ """',
+        "code": "def hi(name,\r\n        n=2):\r\n    return name * n",
+        "test_list": ["assert hi('a') == 'aa'"],
+        "test_setup_code": "",
+    }
+    (tmp_path / "mbpp.jsonl.xz").write_bytes(lzma.compress(json.dumps(row).encode()))
+
+    (problem,) = load("mbpp", tmp_path).problems
+
+    assert problem.prompt == 'def hi(name, n=2):\n    """Say "hi" \\\\ \'\'\'\n    """\n'
+    assert (problem.id, problem.entry_point, problem.tests) == ("MBPP/1", "hi", ("assert hi('a') == 'aa'",))
+
+
+def test_the_error_for_an_unknown_set_lists_the_sets(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match="No problem set 'humanevil': choose one of humaneval, "):
+        load("humanevil", tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match=r"has no HumanEval\.jsonl, nor one that ends in \.xz or \.gz: put it there"):
+        load("humaneval", tmp_path)
+    with pytest.raises(MissingInput, match=r"There is no file .*hard\.jsonl"):
+        load("hard.jsonl", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"id": "a"}', '{"id": "a", "prompt": "", "entry_point": "a", "tests": []}', "1"]
+)
+def test_a_damaged_file_of_problems_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.jsonl").write_text(text)
+
+    with pytest.raises(MissingInput, match=r"mine\.jsonl"):
+        load("mine.jsonl", tmp_path)
+
+
+@pytest.mark.parametrize("said", ['    """Half of x."""\n', ""])
+def test_an_answer_is_the_function_or_a_continuation_of_the_prompt(said: str) -> None:
+    problem = Problem(
+        id="half", language="python", prompt=f"import math\n\ndef half(x):\n{said}", entry_point="half", tests=()
+    )
+
+    continued = problem.program("    return math.floor(x / 2)")
+    whole = problem.program("def half(x):\n    return math.floor(x / 2)")
+
+    for program in (continued, whole):
+        namespace: dict[str, object] = {}
+        exec(program, namespace)
+        assert eval("half(5)", namespace) == 2
+
+
+def test_tests_are_extracted_from_a_models_text_each_once() -> None:
+    text = """Sure! Here are some tests:
+1. assert add(1, 2) == 3
+   assert add(
+       2, 2) == 4, "four"
+assert add(1, 2) == 3
+assert True
+assert add(1, 2) ==
+print(add(5, 5))
+Hope that helps; we assert add is right."""
+
+    assert assertions(text, "add") == ("assert add(1, 2) == 3", "assert add(2, 2) == 4, 'four'")
+    assert assertions("def test():\n    assert add(0, 0) == 0\n", "add") == ("assert add(0, 0) == 0",)
+    assert assertions("\0 assert", "add") == ()
+
+
+@pytest.mark.parametrize(
+    ("test", "code"),
+    [
+        ("assert f(1) == 2, 'no'", "__seen__ = f(1)\nassert __seen__ == 2, 'no'"),
+        ("assert f(1)", "__seen__ = f(1)\nassert __seen__"),
+        ("assert not f(1)", "__seen__ = f(1)\nassert not __seen__"),
+        ("assert 1 < f(1) < 3", "assert 1 < f(1) < 3"),
+        ("x = 1\nassert f(x)", "x = 1\nassert f(x)"),
+    ],
+)
+def test_an_assertion_stores_the_value_that_it_compares(test: str, code: str) -> None:
+    assert keeping_value(test) == code
+
+
+def test_a_prepared_test_lists_the_names_that_the_solution_must_define() -> None:
+    test = "def check(c):\n    import os as o\n    y = [x for x in c(sum)]\n    assert sys.maxsize > o.x\ncheck(sum)"
+
+    assert prepared(4, test, "sum") == {"index": 4, "code": test, "names": ["sum", "sys"], "modules": ["sys"]}
+    assert ast.parse(test)
+
+
+def test_rust_assertions_are_found_through_brackets_in_strings_and_comments() -> None:
+    text = 'fn main() {\n  assert_eq!(f(")", \'(\', r#"]"#), vec![1, 2]); // assert_eq!(\n  assert!(g(1) == (2, 3));\n}'
+
+    first, second = split_tests(text)
+
+    assert parse_test(first) == ('f(")", \'(\', r#"]"#)', "vec![1, 2]")
+    assert parse_test(second) == ("g(1)", "(2, 3)")
+    with pytest.raises(ValueError, match="is no `assert_eq"):
+        parse_test("assert_ne!(f(1), 2);")
+
+
+def test_adversarial_text_is_scanned_once() -> None:
+    """Each text takes very long if every quote or assertion is followed to the end of the text."""
+    endless = '"' + '\\"' * 400_000
+
+    assert completed(f"fn f() {{ {endless}") == f"fn f() {{ {endless}\n}}"
+    assert split_tests("assert!(" * 5_000) == ()
+    assert split_tests("assert!(" * 5_000 + "1" + ")" * 5_000) == ("assert!(" * 5_000 + "1" + ")" * 5_000 + ";",)
+
+
+def test_rust_brackets_are_closed_and_types_are_read() -> None:
+    assert completed('fn f() { let a = "{"; [') == 'fn f() { let a = "{"; [\n]}'
+    assert completed("fn f() {}") == "fn f() {}"
+    assert result_type("fn f(a: (isize, bool)) -> Option<(isize, f64)> {", "f") == "Option<(isize, f64)>"
+    assert result_type("fn f<'a>(a: &'a str) {", "f") == "()"

@@ -1,0 +1,72 @@
+"""Adapters as peft saves them, read without a model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from serve.engine.lora_file import read_lora
+
+
+def test_an_adapter_is_read_with_its_scale_and_must_be_plain_lora(tmp_path: Path) -> None:
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    def saved(names: tuple[str, ...], **settings: Any) -> Path:
+        LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj"], **settings).save_pretrained(str(tmp_path))
+        save_file({name: torch.ones(4, 4) for name in names}, tmp_path / "adapter_model.safetensors")
+        return tmp_path
+
+    down, up = "base_model.model.a.q_proj.lora_A.weight", "base_model.model.a.q_proj.lora_B.weight"
+    (path, (down_KR, up_RN)), *others = read_lora(saved((down, up))).items()
+    assert (path, set(down_KR.flatten().tolist()), set(up_RN.flatten().tolist()), others) == (
+        "a.q_proj",
+        {2.0},
+        {1.0},
+        [],
+    )
+    assert read_lora(saved((down, up), use_rslora=True))["a.q_proj"][0].mean() == 4
+    for names, settings, reason in (
+        ((down,), {}, "lacks its factor"),
+        ((down, up, "base_model.model.score.weight"), {}, "not a factor of a plain LoRA"),
+        ((down, up), {"use_dora": True}, "only plain LoRA"),
+        ((down, up), {"rank_pattern": {"q_proj": 2}}, "only plain LoRA"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            read_lora(saved(names, **settings))
+
+
+@pytest.mark.parametrize(
+    ("down", "up", "reason"),
+    [
+        ((3, 4), (4, 4), "lora_A.weight does not have the rank 4"),
+        ((4, 4), (4, 3), "lora_B.weight does not have the rank 4"),
+        ((2, 4), (4, 2), "does not have the rank 4"),
+        ((4,), (4, 4), "lora_A.weight is not a factor"),
+    ],
+)
+def test_both_factors_must_have_the_rank_of_the_configuration(
+    tmp_path: Path, down: tuple[int, ...], up: tuple[int, ...], reason: str
+) -> None:
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    LoraConfig(r=4, target_modules=["q_proj"]).save_pretrained(str(tmp_path))
+    path = "base_model.model.a.q_proj.lora_"
+    weights = {f"{path}A.weight": torch.ones(down), f"{path}B.weight": torch.ones(up)}
+    save_file(weights, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=reason):
+        read_lora(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"peft_type": "NONE SUCH"}, {"r": "four"}, {"r": 0}, {"lora_alpha": None}])
+def test_a_damaged_configuration_is_refused_like_damaged_weights(tmp_path: Path, changes: dict[str, Any]) -> None:
+    from peft import LoraConfig
+
+    LoraConfig(r=4, target_modules=["q_proj"]).save_pretrained(str(tmp_path))
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ValueError, match="its configuration cannot be read"):
+        read_lora(tmp_path)

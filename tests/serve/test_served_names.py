@@ -1,0 +1,168 @@
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from retroformer.errors import ConfigError, MissingInput, ServiceError
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
+from serve.endpoint import require_key_for_strangers, warn_unless_loopback
+from serve.served_names import served_names
+from serve.supervisor import Service, supervise
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Empty folder of the run `try`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("run: try\nenvironment: {name: alfworld}\n")
+    return Path("runs/try")
+
+
+def experiment(*overrides: str) -> Experiment:
+    return load(Path("config.yaml"), overrides)
+
+
+def finish(folder: Path) -> None:
+    """Write the files of a finished training stage to `folder`."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+
+
+def test_a_run_without_adapters_serves_its_base_alone(run: Path) -> None:
+    served = served_names(experiment(), Path("config.yaml"))
+    assert (served.adapters, served.aliases, served.best_of) == ({}, {}, {})
+
+
+def test_the_reflector_is_the_last_finished_stage_and_the_reward_model_is_not_served(run: Path) -> None:
+    for stage in ("warm", "sft", "reward"):
+        finish(run / stage)
+    (run / "ppo").mkdir()  # Started, not finished.
+    served = served_names(experiment(), Path("config.yaml"))
+    assert served.adapters == {"warm": run / "warm", "sft": run / "sft"}
+    assert served.aliases == {"reflector": "sft"}
+
+
+def test_adapters_of_later_rounds_are_served_beside_the_first_and_the_last_one_is_the_reflector(run: Path) -> None:
+    for stage in ("warm", "sft", "ppo", "sft-2", "ppo-2", "sft-10", "reward-10", "ppo-old"):
+        finish(run / stage)
+    served = served_names(experiment(), Path("config.yaml"))
+    assert list(served.adapters) == ["warm", "sft", "ppo", "sft-2", "ppo-2", "sft-10"]
+    assert served.aliases == {"reflector": "sft-10"}
+
+
+def test_an_adapter_named_reflector_is_the_reflector(run: Path, tmp_path: Path) -> None:
+    finish(run / "sft")
+    finish(tmp_path / "mine")
+    served = served_names(experiment(f"serve.adapters={{reflector: {tmp_path / 'mine'}}}"), Path("config.yaml"))
+    assert served.adapters["reflector"] == tmp_path / "mine"
+    assert served.aliases == {}
+
+
+def test_the_error_for_a_missing_adapter_of_the_run_names_its_training_command(run: Path) -> None:
+    with pytest.raises(MissingInput) as caught:
+        served_names(experiment("serve.adapters={better: runs/try/ppo}"), Path("config.yaml"))
+    assert str(caught.value) == (
+        "No adapter 'better' in 'runs/try/ppo': train it with `retroformer train ppo config.yaml run=try`."
+    )
+
+
+def test_the_error_for_a_missing_folder_names_it(run: Path) -> None:
+    with pytest.raises(MissingInput, match=r"No adapter 'actor' in 'nowhere': expected a folder with adapter_model"):
+        served_names(experiment("serve.adapters={actor: nowhere}"), Path("config.yaml"))
+
+
+def test_best_of_n_is_served_once_the_adapter_and_its_reward_model_exist(run: Path) -> None:
+    arms = "eval.arms={a: {kind: model, model: [ppo+best4, sft+best8@0123456789ab]}, b: {kind: none}}"
+    overrides = arms, "reflector.endpoint.model=reflector+best2", "serve.best_of=[base+best64, sft+best8]"
+    finish(run / "sft")
+    assert served_names(experiment(*overrides), Path("config.yaml")).best_of == {}
+    finish(run / "reward")
+    served = served_names(experiment(*overrides), Path("config.yaml")).best_of
+    assert served == dict.fromkeys(("base+best64", "sft+best8", "reflector+best2"), run / "reward")
+
+
+def test_the_reward_model_is_the_one_beside_its_adapter(run: Path, tmp_path: Path) -> None:
+    for folder in (run / "sft", run / "sft-2", run / "reward", run / "reward-2", tmp_path / "other", run / "ppo-3"):
+        finish(folder)
+    for stage in ("ppo", "reward"):
+        finish(tmp_path / "seed" / stage)
+    named = f"serve.adapters={{mine: {tmp_path}/seed/ppo, theirs: {tmp_path}/other}}"
+    overrides = "serve.best_of=[sft-2+best2, ppo-3+best2, mine+best2, theirs+best2]"
+    served = served_names(experiment(named, overrides), Path("config.yaml")).best_of
+    assert [str(folder.relative_to(folder.parents[1])) for folder in served.values()] == [
+        "try/reward-2",
+        "try/reward",
+        "seed/reward",
+        "try/reward",
+    ]
+
+
+@pytest.mark.parametrize("name", ["sft", "sft+best1", "sft+best65", "+best8", "sft+best8+best8"])
+def test_other_names_are_not_best_of_n_names(run: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"serve.best_of.0"):
+        experiment(f"serve.best_of=['{name}']")
+
+
+@pytest.mark.parametrize("name", ["base", "sft@0123", "sft+best8"])
+def test_reserved_names_are_refused(run: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="take another word"):
+        served_names(experiment(f"serve.adapters={{{name}: nowhere}}"), Path("config.yaml"))
+
+
+def test_only_a_host_that_others_can_reach_causes_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for host in ("127.0.0.1", "::1", "localhost"):
+            warn_unless_loopback(host)
+        assert caplog.text == ""
+        warn_unless_loopback("0.0.0.0")
+    assert "OPENS THIS SERVER TO THE NETWORK" in caplog.text
+
+
+def test_remote_clients_may_load_adapters_only_with_a_key(run: Path) -> None:
+    taking = "serve.hand_over=true"
+    for allowed in ((taking,), (taking, "serve.host=::1"), (taking, "serve.host=0.0.0.0", "serve.api_key_env=KEYS")):
+        require_key_for_strangers(experiment(*allowed).serve)
+    with pytest.raises(ConfigError, match=r"serve.host=0.0.0.0 .* set serve.api_key_env"):
+        require_key_for_strangers(experiment(taking, "serve.host=0.0.0.0").serve)
+
+
+def test_a_service_that_keeps_dying_is_given_up_with_its_last_words(tmp_path: Path) -> None:
+    service = Service("clock", ["no_such_module_anywhere"], tmp_path / "clock.log", dict(os.environ))
+    service.start()
+    with pytest.raises(ServiceError, match=r"The clock died 5 times in a row: .*no_such_module_anywhere.*clock\.log"):
+        revive_for(service, seconds=90)
+
+
+@pytest.mark.parametrize(
+    ("deed", "ending"),
+    [("sys.exit(3)", "exit code 3"), ("os.kill(os.getpid(), 9)", "killed by SIGKILL")],
+)
+def test_the_death_of_a_service_is_logged_with_its_exit_code_or_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, deed: str, ending: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}")
+    (tmp_path / "mortal.py").write_text(f"import os, sys\nprint('Farewell.', flush=True)\n{deed}\n")
+    service = Service("clock", ["mortal"], tmp_path / "clock.log", dict(os.environ))
+    with pytest.raises(ServiceError) as caught:
+        supervise([service], lambda: False, lambda: None, threading.Event())
+    log = tmp_path / "clock.log"
+    assert str(caught.value) == f"The clock stopped while starting: Farewell. ({ending}; log: {log})"
+    service.start()
+    while service.alive:
+        time.sleep(0.01)
+    with caplog.at_level(logging.WARNING):
+        service.revive()
+    service.stop(time.monotonic() + 10)
+    assert f"The clock died and is started again: Farewell. ({ending}; log: {log})" in caplog.text
+
+
+def revive_for(service: Service, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        service.revive()
+        time.sleep(0.05)

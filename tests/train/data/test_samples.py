@@ -1,0 +1,79 @@
+import pytest
+
+from retroformer.errors import ConfigError
+from retroformer.experiment.sections.train import Train
+from retroformer.records import Message, PreferencePair
+from tests.train.world import BAD, GOOD, prompt
+from train.base import load_tokenizer
+from train.data.samples import (
+    order_of_training,
+    prompt_ids,
+    require_length,
+    response_ids,
+    sample_pairs,
+    samples,
+)
+
+QUESTION = (
+    Message(role="system", content="You give advice to a household robot that failed."),
+    Message(role="user", content="> go to shelf 12\nshelf 12: mug 1, mug 2\nFailed. Advice:"),
+)
+
+
+def test_training_and_server_tokenise_equally() -> None:
+    tokenizer = load_tokenizer(Train())
+    turns = [{"role": message.role, "content": message.content} for message in QUESTION]
+    served_text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    served_ids = tokenizer(served_text, add_special_tokens=False).input_ids
+    [sample] = samples(tokenizer, [(QUESTION, "Take mug 2.")])
+    assert sample.prompt_ids == served_ids
+    assert tokenizer.decode(sample.ids) == served_text + "Take mug 2.<|im_end|>"
+
+
+def test_tokens_of_a_conversation_are_those_of_its_parts() -> None:
+    """No token spans the border between prompt and response, so sampling can produce what training teaches."""
+    tokenizer = load_tokenizer(Train())
+    turns = [{"role": message.role, "content": message.content} for message in QUESTION]
+    answer = {"role": "assistant", "content": "Take mug 2."}
+    whole = tokenizer(
+        tokenizer.apply_chat_template([*turns, answer], tokenize=False).removesuffix("\n"), add_special_tokens=False
+    ).input_ids
+    assert prompt_ids(tokenizer, QUESTION) + response_ids(tokenizer, "Take mug 2.") == whole
+
+
+def test_only_the_response_and_its_end_token_have_labels() -> None:
+    tokenizer = load_tokenizer(Train())
+    [sample] = samples(tokenizer, [(QUESTION, "Take mug 2.")])
+    assert set(sample.labels[: len(sample.prompt_ids)]) == {-100}
+    assert sample.labels[len(sample.prompt_ids) :] == sample.response_ids
+    assert sample.response_ids[-1] == tokenizer.eos_token_id
+
+
+def test_the_same_advice_on_the_same_trajectory_is_one_sample() -> None:
+    tokenizer = load_tokenizer(Train())
+    texts = [(prompt("a"), GOOD), (prompt("b"), GOOD), (prompt("a"), GOOD), (prompt("a"), BAD)]
+    assert len(list(samples(tokenizer, texts))) == 3
+    pair = PreferencePair(task_id="a", prompt=prompt("a"), chosen=GOOD, rejected=BAD, margin=1.0)
+    assert len(list(sample_pairs(tokenizer, [pair, pair]))) == 1
+
+
+def test_samples_that_are_too_long_are_refused_with_their_count_and_the_longest() -> None:
+    require_length([3, 8], 8, "samples")
+    with pytest.raises(ConfigError, match=r"2 of 3 samples are longer than train.max_length=8 .*longest has 90"):
+        require_length([9, 8, 90], 8, "samples")
+
+
+def test_every_epoch_trains_on_every_sample_once() -> None:
+    order = order_of_training([7] * 10, batch_size=4, epochs=3, seed=0)
+    assert sorted(order) == sorted(list(range(10)) * 3)
+    assert order == order_of_training([7] * 10, batch_size=4, epochs=3, seed=0)
+    assert order != order_of_training([7] * 10, batch_size=4, epochs=3, seed=1)
+
+
+def test_a_batch_has_samples_of_similar_lengths() -> None:
+    lengths = [100, 10] * 20
+    order = order_of_training(lengths, batch_size=4, epochs=1, seed=0)
+    batches = [order[first : first + 4] for first in range(0, len(order), 4)]
+    mixed = sum(len({lengths[index] for index in batch}) > 1 for batch in batches)
+    # Forty samples make a stretch of eight batches and one of two, each with one border between the lengths at most.
+    assert mixed <= 2

@@ -1,0 +1,293 @@
+"""Adapters and base models with damaged files, NaN or another shape are refused in one sentence, before training."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from retroformer.errors import ConfigError, DamagedFile, NotFinite, ProvenanceError, RetroformerError
+from retroformer.experiment.file import load
+from retroformer.experiment.storage import open_store
+from retroformer.records import Key, Message, Reflection
+from tests.support.killing import refused
+from tests.train.world import AUTHOR, TEMPLATE, collect, config_file, save_tiny_model, trained
+from train.__main__ import main
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+
+QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4}
+UPDATES = {**QUICK, "updates": 2, "epochs": 2}
+SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("warm", "sft", "reward", "dpo"), QUICK),
+    "ppo": UPDATES,
+    "grpo": {**UPDATES, "group": 4},
+    "weak_reward_model": "allow",
+    "lora": {"dropout": 0.1},
+}
+USES = (
+    ("sft", "warm"),
+    ("dpo", "sft"),
+    ("ppo", "sft"),
+    ("ppo", "reward"),
+    ("grpo", "sft"),
+    ("merge sft", "sft"),
+    ("gguf sft", "sft"),
+)
+"""Commands, each with an adapter that it loads."""
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+class Run:
+    """A run with the adapters warm, sft and reward."""
+
+    def __init__(self, folder: Path, base: Path) -> None:
+        self.folder, self.base = folder, base
+        self.config = config_file(folder, base, **SETTINGS)
+        with contextlib.chdir(folder):
+            collect(self.config, tasks=8)
+            for stage in ("warm", "sft", "reward"):
+                main([stage, str(self.config)])
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Run(tmp_path_factory.mktemp("sound"), tiny_base)
+
+
+@pytest.fixture
+def run(whole: Run, workplace: Path) -> Run:
+    """Copy the run into the current folder."""
+    shutil.copytree(whole.folder / "runs", workplace / "runs")
+    return whole
+
+
+def command(run: Run, words: str, *overrides: str) -> list[str]:
+    stage, *rest = words.split()
+    return [stage, str(run.config), *rest, *overrides]
+
+
+def sentence(words: list[str], kind: type[RetroformerError] | tuple[type[RetroformerError], ...]) -> str:
+    """Return the error message of a command."""
+    with pytest.raises(kind) as refusal:
+        main(words)
+    said = str(refusal.value)
+    assert "\n" not in said
+    assert said.endswith(".")
+    return said
+
+
+def halve(name: str) -> Callable[[Path], None]:
+    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
+
+
+def fill(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def put_number(value: float, path: Path) -> str:
+    """Write a number into a tensor of a file, and return the tensor's name."""
+    weights = load_file(path)
+    name = sorted(weights)[len(weights) // 2]
+    weights[name].view(-1)[3] = value
+    save_file(weights, path, metadata={"format": "pt"})
+    return name
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (WEIGHTS, halve(WEIGHTS)),
+        (WEIGHTS, fill(WEIGHTS, b"garbage")),
+        (WEIGHTS, fill(WEIGHTS, b"")),
+        (CONFIG, remove(CONFIG)),
+        (CONFIG, fill(CONFIG, b"\xff\x00")),
+        (CONFIG, fill(CONFIG, b"{}")),
+        ("metrics.json", halve("metrics.json")),
+    ],
+)
+@pytest.mark.parametrize(("words", "adapter"), USES)
+def test_a_damaged_adapter_is_refused_by_every_command_that_loads_it(
+    words: str, adapter: str, name: str, damage: Callable[[Path], None], run: Run
+) -> None:
+    damage(Path("runs/tiny", adapter))
+    said = sentence(command(run, words), DamagedFile)
+    assert f"runs/tiny/{adapter}/{name}" in said
+    assert f"delete runs/tiny/{adapter} and run `retroformer train {adapter} EXPERIMENT.yaml`" in said
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("words", "adapter"), USES)
+def test_an_adapter_with_nan_is_refused_with_tensor_and_file(words: str, adapter: str, value: float, run: Run) -> None:
+    tensor = put_number(value, Path("runs/tiny", adapter, WEIGHTS))
+    said = sentence(command(run, words), NotFinite)
+    assert tensor in said
+    assert f"runs/tiny/{adapter}/{WEIGHTS}" in said
+
+
+@pytest.mark.parametrize(("words", "adapter"), USES)
+def test_a_changed_adapter_is_detected_by_its_hash(words: str, adapter: str, run: Run) -> None:
+    put_number(0.25, Path("runs/tiny", adapter, WEIGHTS))
+    said = sentence(command(run, words), ProvenanceError)
+    assert f"The adapter of runs/tiny/{adapter} has sha256" in said
+    assert f"delete runs/tiny/{adapter} and run" in said
+
+
+def test_a_finished_stage_with_a_damaged_adapter_is_not_done(run: Run) -> None:
+    halve(WEIGHTS)(Path("runs/tiny/reward"))
+    assert "delete runs/tiny/reward" in sentence(command(run, "reward"), DamagedFile)
+    shutil.rmtree("runs/tiny/reward")
+    main(command(run, "reward"))
+    assert (Path("runs/tiny/reward", WEIGHTS)).read_bytes() == (run.folder / "runs/tiny/reward" / WEIGHTS).read_bytes()
+
+
+def test_damaged_merged_weights_are_written_again(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    main(command(run, "merge sft"))
+    merged = Path("runs/tiny/sft-merged/model.safetensors")
+    content = merged.read_bytes()
+    halve(merged.name)(merged.parent)
+    main(command(run, "gguf sft"))
+    assert merged.read_bytes() == content
+    assert "merged weights in runs/tiny/sft-merged are damaged" in caplog.text
+
+
+@pytest.mark.parametrize(("words", "adapter"), USES[:5])
+def test_a_base_of_another_shape_is_refused_in_one_sentence(words: str, adapter: str, run: Run, tmp_path: Path) -> None:
+    other = save_tiny_model(tmp_path / "other", hidden=64)
+    if adapter == "reward":  # With an SFT adapter that fits.
+        shutil.rmtree("runs/tiny/warm")
+        main(command(run, "sft", f"train.base_model={other}"))
+    said = sentence(command(run, words, f"train.base_model={other}"), ConfigError)
+    assert f"runs/tiny/{adapter} does not fit the base model" in said
+    assert "Set train.base_model" in said
+
+
+def test_a_base_with_more_layers_than_the_adapter_was_made_for_is_refused(run: Run, tmp_path: Path) -> None:
+    """Without the check, the last layers would silently stay without an adapter."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    deeper = save_tiny_model(tmp_path / "deeper")
+    LlamaForCausalLM(LlamaConfig.from_pretrained(deeper, num_hidden_layers=3)).save_pretrained(deeper)
+    said = sentence(command(run, "dpo", f"train.base_model={deeper}"), ConfigError)
+    assert "runs/tiny/sft does not fit the base model" in said
+    assert "layers.2" in said
+
+
+def test_a_template_without_system_turns_is_refused_in_one_sentence(tmp_path: Path, workplace: Path) -> None:
+    base = save_tiny_model(tmp_path / "base")
+    strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    (base / "chat_template.jinja").write_text(strict + TEMPLATE)
+    config = config_file(workplace, base, **SETTINGS)
+    collect(config, tasks=2)
+    store = open_store(load(config))
+    asked = (Message(role="system", content="You advise."), Message(role="user", content="It failed."))
+    key = Key(arm="written", task_id="collect task-0", trial=1, candidate=2)
+    store.add_reflection(key, 0, Reflection(text="Look.", prompt=asked, author=AUTHOR))
+    store.close()
+    said = sentence(["warm", str(config)], ConfigError)
+    assert "System role not supported" in said
+    assert str(base) in said
+    assert "system, user" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", halve("model.safetensors")),
+        ("model.safetensors", fill("model.safetensors", b"garbage")),
+        ("config.json", halve("config.json")),
+        ("tokenizer.json", halve("tokenizer.json")),
+        ("tokenizer.json", fill("tokenizer.json", b"{}")),
+        ("tokenizer.json", fill("tokenizer.json", b'{"added_tokens": [], "model": {"type": "nonsense"}}')),
+        ("tokenizer_config.json", fill("tokenizer_config.json", b"\xff")),
+    ],
+)
+@pytest.mark.parametrize("stage", ["warm", "reward", "dpo", "ppo"])
+def test_a_damaged_base_is_refused_in_one_sentence(
+    stage: str, name: str, damage: Callable[[Path], None], run: Run, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(run.base, base)
+    damage(base)
+    said = sentence(command(run, stage, f"train.base_model={base}"), DamagedFile)
+    assert str(base) in said
+    assert name in said or name == "tokenizer.json"
+    assert "Put the model's files there again" in said
+
+
+def test_a_base_that_lacks_weights_is_refused(run: Run, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(run.base, base)
+    weights = load_file(base / "model.safetensors")
+    lost = next(name for name in sorted(weights) if "q_proj" in name)
+    del weights[lost]
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    assert lost in sentence(command(run, "warm", f"train.base_model={base}"), DamagedFile)
+
+
+def test_a_base_with_nan_is_refused_with_the_tensor(run: Run, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(run.base, base)
+    tensor = put_number(float("nan"), base / "model.safetensors")
+    said = sentence(command(run, "warm", f"train.base_model={base}"), NotFinite)
+    assert tensor in said
+    assert str(base) in said
+
+
+def test_a_loss_of_nan_stops_the_stage_before_a_weight_changes(tiny_base: Path, workplace: Path) -> None:
+    """The adapter's weights are finite, but overflow in the first layer."""
+    config = trained(workplace, tiny_base, "warm", size=1e38, **SETTINGS)
+    said = sentence(["sft", str(config)], NotFinite)
+    assert said.startswith("The gradient of base_model.model.model.layers.")
+    assert "in step 1" in said
+    assert not list(workplace.glob("runs/tiny/checkpoints/*/checkpoint-*"))
+    assert not (workplace / "runs/tiny/sft").exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "size", "what"),
+    [
+        ("ppo", 3e38, "The reward model's score"),
+        ("grpo", 3e38, "The reward model's score"),
+        ("ppo", 1e25, "The norm of the gradients"),
+    ],
+)
+def test_an_infinite_score_stops_the_update(stage: str, size: float, what: str, run: Run) -> None:
+    """The reward model's head is finite, but its scores, or their squares in the value loss, are not."""
+    reward = Path("runs/tiny/reward")
+    weights = load_file(reward / WEIGHTS)
+    head = next(name for name in weights if name.endswith("score.weight"))
+    weights[head] = torch.full_like(weights[head], size)
+    save_file(weights, reward / WEIGHTS, metadata={"format": "pt"})
+    metrics = json.loads((reward / "metrics.json").read_text())
+    del metrics["adapter_sha256"]
+    (reward / "metrics.json").write_text(json.dumps(metrics))
+    said = sentence(command(run, stage), NotFinite)
+    assert said.startswith(f"Update 1 of {stage} cannot be taken. {what}")
+    assert not list(Path("runs/tiny/checkpoints").glob("*/update-*"))
+
+
+def test_a_policy_with_nan_probabilities_is_reported_in_one_sentence(
+    tiny_base: Path, workplace: Path, run: Run
+) -> None:
+    shutil.rmtree("runs/tiny/sft")
+    trained(workplace, tiny_base, "sft", size=1e38, **SETTINGS)
+    said = sentence(["ppo", str(workplace / "config.yaml")], NotFinite)
+    assert "probabilities are infinite or not numbers" in said
+
+
+def test_a_command_prints_the_error_in_one_line_and_exits_with_status_1(run: Run, workplace: Path) -> None:
+    halve(WEIGHTS)(Path("runs/tiny/sft"))
+    said = [line for line in refused(workplace, "train", ["ppo", str(run.config)]).splitlines() if line.strip()]
+    assert said[-1].startswith(f"runs/tiny/sft/{WEIGHTS} is damaged")
+    assert not any("Traceback" in line for line in said)

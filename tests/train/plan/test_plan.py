@@ -1,0 +1,313 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.experiment.file import load
+from retroformer.experiment.sections.train import Lora, Train
+from tests.train import world
+from train.__main__ import main
+from train.base import leave_casting_to_autocast, lora_config
+from train.plan.estimate import NF4, Case, cases, estimate, largest
+from train.plan.live_bytes import LiveBytes, tensors_of
+from train.plan.report import GIB, USABLE_SHARE, describe_plan, fit, table
+from train.plan.shape import LONGCHAT, Shape, read_config, shape_of, skeleton
+from train.stage_kinds import STAGES, Device, stages_of
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+RANK_4 = Lora(rank=4, alpha=8, targets="attention")
+PAPER = Train(base_model=LONGCHAT, lora=RANK_4, dtype="bfloat16")
+BATCH = {"batch_size": 4, "micro_batch_size": 2}
+OF_THE_METHOD = ["warm", "sft", "reward", "ppo", "dpo", "grpo"]
+
+
+@pytest.fixture(scope="module")
+def longchat() -> Shape:
+    return shape_of(read_config(LONGCHAT))
+
+
+def case(
+    shape: Shape, name: str, micro_batch: int, tokens: int, drawn: int | None = 0, device: Device = "cuda"
+) -> Case:
+    """Return a stage on LongChat as in the paper, with responses of 128 tokens."""
+    return Case(STAGES[name], shape, PAPER, device, micro_batch, tokens, 128, drawn)
+
+
+def test_the_built_in_shape_of_longchat_has_the_parameters_of_llama_7b(longchat: Shape) -> None:
+    assert longchat.parameters == 6_738_415_616
+    assert longchat.head_parameters == 32000 * 4096
+    assert len(longchat.matrices) == 7 * 32
+
+
+def test_adapters_on_queries_and_values_have_about_the_paper_s_sizes(longchat: Shape) -> None:
+    assert longchat.adapter_parameters(Lora(rank=1, targets="attention")) == 524_288  # 0.53 million in the paper
+    assert longchat.adapter_parameters(RANK_4) == 2_097_152  # 2.25 million in the paper
+
+
+def test_a_model_without_a_folder_or_hub_is_refused_in_one_sentence(workplace: Path) -> None:
+    for name in ("nobody/unknown-7b", str(workplace)):
+        with pytest.raises(MissingInput, match="into a folder"):
+            read_config(name)
+
+
+@pytest.mark.parametrize("where", ["attention", "all-linear"])
+def test_adapter_parameters_are_counted_as_peft_creates_them(tiny_base: Path, where: Any) -> None:
+    from peft import get_peft_model
+
+    config = read_config(str(tiny_base))
+    lora = Lora(rank=3, targets=where)
+    adapted = get_peft_model(skeleton(config), lora_config(lora))
+    assert adapted.get_nb_trainable_parameters()[0] == shape_of(config).adapter_parameters(lora)
+
+
+def test_a_4_bit_matrix_takes_the_bytes_of_bitsandbytes() -> None:
+    from bitsandbytes.nn.modules import Linear4bit
+
+    layer: Any = Linear4bit(512, 1024, bias=False, compress_statistics=True, quant_type="nf4").to("cpu")
+    assert layer.weight.quant_state.nested
+    taken = sum(tensor.untyped_storage().nbytes() for tensor in tensors_of(layer))
+    assert taken == pytest.approx(512 * 1024 * NF4, rel=0.01)
+
+
+def test_longchat_in_4_bits_takes_3_6_gib_and_its_cache_half_a_mebibyte_per_token(longchat: Shape) -> None:
+    memory = estimate(case(longchat, "ppo", 1, 2048, None))
+    assert memory.weights / GIB == pytest.approx(3.60, abs=0.01)
+    assert memory.kv_cache == 2048 * 2**19
+    # Adapter, value head of 4096; policy, SFT policy and reward model; gradient and two moments for the policy's.
+    assert memory.adapters_and_optimizer == (2_097_152 + 4096) * 4 * (3 + 1 + 2)
+
+
+def test_dpo_holds_two_policies_and_reads_both_texts_of_a_pair(longchat: Shape) -> None:
+    memory = estimate(case(longchat, "dpo", 3, 2048))
+    # Policy and reference; gradient and two moments for the policy's.
+    assert memory.adapters_and_optimizer == 2_097_152 * 4 * (2 + 1 + 2)
+    # Three tensors of 6 x 128 tokens by 32,000 words, and the head's weights, in fp32.
+    assert memory.logits == 4 * (3 * 6 * 128 * 32_000 + 32_000 * 4096)
+    assert memory.drawing_peak == 0
+
+
+def test_grpo_is_ppo_without_a_value_head_and_with_live_returns_without_a_reward_model(
+    workplace: Path, tiny_base: Path, longchat: Shape
+) -> None:
+    ppo, scored = (estimate(case(longchat, name, 8, 2048, None)) for name in ("ppo", "grpo"))
+    assert ppo.peak - scored.peak == 4096 * 4 * (3 + 1 + 2)
+    config = world.tiny_experiment(workplace, tiny_base, grpo={"learning_rate": 1e-5, "reward": "live"} | BATCH)
+    (live,) = (kind for kind in stages_of(config) if kind.name == "grpo")
+    alone = estimate(case(longchat, "grpo", 8, 2048, None)._replace(kind=live))
+    assert scored.adapters_and_optimizer - alone.adapters_and_optimizer == 2_097_152 * 4
+
+
+def test_a_server_that_generates_saves_the_kv_cache_but_not_the_padding(
+    workplace: Path, tiny_base: Path, longchat: Shape
+) -> None:
+    drawn = {"learning_rate": 1e-5, "generation": {"base_url": "http://127.0.0.1:1/v1"}} | BATCH
+    served = cases(world.tiny_experiment(workplace, tiny_base, ppo=drawn, grpo=drawn), longchat, "cuda", 2048)
+    here = cases(world.tiny_experiment(workplace, tiny_base, ppo=BATCH, grpo=BATCH), longchat, "cuda", 2048)
+    for mine, elsewhere in zip(map(estimate, here), map(estimate, served), strict=True):
+        assert (elsewhere.kv_cache, elsewhere.drawing_peak) == (0, 0)
+        assert elsewhere.training_peak == mine.training_peak
+    assert {stage.kind.name for stage in here if estimate(stage).kv_cache} == {"ppo", "grpo"}
+
+
+def test_draw_batch_size_changes_the_memory_of_sampling_only(longchat: Shape) -> None:
+    like_training, more, fewer = (case(longchat, "ppo", 2, 2048, drawn) for drawn in (None, 8, 1))
+    assert [estimate(stage).kv_cache for stage in (like_training, more, fewer)] == [r * 2048 * 2**19 for r in (2, 8, 1)]
+    assert estimate(more).drawing_peak == estimate(like_training._replace(micro_batch=8)).drawing_peak
+    assert len({estimate(stage).training_peak for stage in (like_training, more, fewer)}) == 1
+    # Keys and values of LongChat are large: sampling one response at a time leaves room for a larger micro-batch.
+    room = 22 * GIB
+    assert fit(like_training, room)[0] < fit(fewer, room)[0]
+
+
+def test_at_most_one_batch_is_sampled_at_once(workplace: Path, tiny_base: Path, longchat: Shape) -> None:
+    config = world.tiny_experiment(
+        workplace, tiny_base, ppo={"learning_rate": 1e-5, "draw_batch_size": 2_000_000} | BATCH
+    )
+    drawn = {stage.kind.name: stage.drawn for stage in cases(config, longchat, "cuda", 4096)}
+    assert drawn == {"sft": 0, "reward": 0, "ppo": 4, "dpo": 0, "grpo": None}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_stages_that_compare_policies_have_no_dropout(longchat: Shape, device: Device) -> None:
+    noisy = PAPER.model_copy(update={"lora": RANK_4.model_copy(update={"dropout": 0.1})})
+    kept = {name: case(longchat, name, 1, 2048, device=device) for name in OF_THE_METHOD}
+    more = {
+        name
+        for name, stage in kept.items()
+        if estimate(stage._replace(train=noisy)).activations > estimate(stage).activations
+    }
+    assert more == {"warm", "sft", "reward"}
+
+
+def test_a_warm_start_is_planned_if_advice_is_written_by_rule(workplace: Path, tiny_base: Path) -> None:
+    config = world.tiny_experiment(workplace, tiny_base)
+    assert [kind.name for kind in stages_of(config)] == ["sft", "reward", "ppo", "dpo", "grpo"]
+    written = config.model_copy(update={"collect": config.collect.model_copy(update={"written": 5})})
+    assert [kind.name for kind in stages_of(written)] == OF_THE_METHOD
+
+
+def test_a_gpu_keeps_the_inputs_of_layers_and_one_layer_of_4_3_mebibytes_per_token(longchat: Shape) -> None:
+    # In a layer: norms 2 x 16 KiB, the adapters' input 8, queries, keys, values and output 4 x 8, silu 3 x 21.5.
+    kept = 32 * 8 + 136.5
+    assert estimate(case(longchat, "sft", 1, 8192)).activations / 8192 / 1024 == pytest.approx(kept, rel=0.01)
+
+
+def test_a_cpu_keeps_every_layer_and_the_probabilities_of_all_pairs_of_tokens(longchat: Shape) -> None:
+    # As above without attention's output, and an input of 8 KiB in fp32 for each of two adapters; 32 heads, 6 bytes.
+    kept = 32 * (136.5 - 8 - 8 + 32 + 32 * 2048 * 6 / 1024)
+    assert estimate(case(longchat, "sft", 1, 2048, device="cpu")).activations / 2048 / 1024 == pytest.approx(kept)
+
+
+def test_the_largest_micro_batch_fits_and_the_next_does_not(longchat: Shape) -> None:
+    room = USABLE_SHARE["cuda"] * 40 * GIB
+    reward = case(longchat, "reward", 32, 4096)
+    size, settings = fit(reward, room)
+    assert estimate(reward._replace(micro_batch=size)).peak <= room
+    assert estimate(reward._replace(micro_batch=size + 1)).peak > room
+    assert (size, settings) == (8, ["train.reward.micro_batch_size=8"])
+    assert fit(reward, 2.5 * GIB) == (0, [])
+
+
+def test_draw_batch_size_is_lowered_before_samples_are_shortened(longchat: Shape) -> None:
+    drawing_64 = case(longchat, "ppo", 8, 4096, 64)
+    room = USABLE_SHARE["cuda"] * 24 * GIB
+    assert fit(drawing_64, room) == (0, ["train.ppo.draw_batch_size=1", "train.ppo.micro_batch_size=8"])
+
+
+def test_samples_are_shortened_to_the_longest_single_sample_that_fits(longchat: Shape) -> None:
+    room = 6 * GIB
+    _, (micro_batch, length) = fit(case(longchat, "dpo", 4, 16384), room)
+    assert micro_batch == "train.dpo.micro_batch_size=1"
+    longest = int(length.removeprefix("train.max_length="))
+    stage = case(longchat, "dpo", 1, longest)
+    assert estimate(stage).peak <= room < estimate(stage._replace(tokens=longest + 1)).peak
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 37, 64])
+def test_the_largest_number_that_fits_is_found(limit: int) -> None:
+    assert largest(lambda number: number <= limit) == limit
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", ["ppo", "dpo"])
+def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(fused: bool, name: str) -> None:
+    """Fused attention and gradient checkpointing, which the estimate assumes on a GPU, run on a CPU here."""
+    from peft import get_peft_model
+
+    config = LlamaConfig(
+        vocab_size=500,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+    )
+    lora = Lora(rank=2, targets="all-linear")
+    model: Any = LlamaForCausalLM(config).bfloat16()
+    model.set_attn_implementation("sdpa" if fused else "eager")
+    if fused:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+    adapted: Any = get_peft_model(model, lora_config(lora)).train()
+    if name == "ppo":
+        leave_casting_to_autocast(adapted)
+    ids_BL = torch.randint(3, 500, (2, 256))
+    attention_BL = torch.ones_like(ids_BL)
+    attention_BL[1, -1] = 0
+    with LiveBytes(tensors_of(adapted)) as live:
+        before = live.now
+        # As in the stages: PPO under autocast, DPO without.
+        with torch.autocast("cpu", torch.bfloat16, enabled=name == "ppo"):
+            trunk = adapted.get_base_model().model
+            hidden_BLH = trunk(input_ids=ids_BL, attention_mask=attention_BL, use_cache=False).last_hidden_state
+        total = hidden_BLH.float().sum()
+        del hidden_BLH
+        total.backward()
+    kind, train = STAGES[name], Train(quantization="none", lora=lora, dtype="bfloat16")
+    micro_batch = 2 // kind.texts_per_sample
+    memory = estimate(Case(kind, shape_of(config), train, "cuda" if fused else "cpu", micro_batch, 256, 32))
+    assert memory.activations + memory.backward_workspace == pytest.approx(live.peak - before, rel=0.1)
+
+
+@pytest.mark.parametrize("rewards", ["model", "live"])
+def test_real_steps_of_every_stage_take_the_estimated_memory(workplace: Path, tiny_base: Path, rewards: str) -> None:
+    rate: dict[str, Any] = {"learning_rate": 1e-5} | BATCH
+    groups = rate | {"reward": rewards}
+    drawing = rate | {"draw_batch_size": 3 * BATCH["micro_batch_size"]} if rewards == "model" else rate
+    if rewards == "live":
+        groups["generation"] = {"base_url": "http://127.0.0.1:1/v1"}  # No request is sent.
+    config = world.config_file(workplace, tiny_base, dpo=rate, grpo=groups, ppo=drawing)
+    tiny_experiment = load(config, ["collect.written=1", "reflector.max_new_tokens=16"])
+    text = "\n".join(describe_plan(tiny_experiment, lengths=[192], measure=True))
+    off = dict(re.findall(r"^(\w+): .* GiB, the estimate is .* GiB \((.*)%\)\.$", text, re.MULTILINE))
+    assert list(off) == OF_THE_METHOD
+    assert all(abs(float(percent)) < 20 for percent in off.values()), off
+
+
+def test_live_bytes_count_each_storage_once_until_it_is_freed() -> None:
+    existing = torch.zeros(10)
+    with LiveBytes([existing]) as live:
+        assert live.now == 40
+        tensor = torch.zeros(100)
+        view = tensor[:50]
+        assert live.now == 440
+        del tensor
+        assert live.now == 440
+        del view
+    assert (live.now, live.peak) == (40, 440)
+
+
+def test_a_plan_of_longchat_says_by_card_and_length_what_fits(
+    workplace: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = str(world.config_file(workplace, tiny_base, quantization="nf4", dtype="bfloat16"))
+    main(["plan", config, f"train.base_model={LONGCHAT}", "--card", "12", "--card", "80", "--tokens", "2048,65536"])
+    text = capsys.readouterr().out
+    assert "6.738 billion parameters" in text
+    lines = [line for line in text.splitlines() if line.startswith(("| 12 GiB", "| 80 GiB"))]
+    assert [line.split()[1:5:3] for line in lines] == [["12", "2048"], ["12", "65536"], ["80", "2048"], ["80", "65536"]]
+    assert "does not fit" not in lines[0]
+    assert len(re.findall(r"does not fit: set train\.\w+\.micro_batch_size=1 train\.max_length=\d+ ", lines[1])) == 5
+    assert "| card   | tokens | sft " in text
+
+
+def test_a_length_that_is_no_number_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "config.yaml", "--tokens", "2048,many"])
+    assert ended.value.code == 2
+    assert "Invalid value for '--tokens': '2048,many' is not a list of numbers." in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="stages would train on the GPU of this machine")
+def test_a_plan_begins_with_the_device_that_the_stages_would_use(workplace: Path, tiny_base: Path) -> None:
+    paragraphs = list(describe_plan(world.tiny_experiment(workplace, tiny_base), lengths=[64, 100_000]))
+    tables = [paragraph.partition("\n")[0] for paragraph in paragraphs if paragraph.startswith("GiB on ")]
+    assert [title.split(" (")[0] for title in tables[:2]] == ["GiB on this machine's CPU"] * 2
+    assert all(title.startswith("GiB on a GPU for samples of ") for title in tables[2:])
+    assert len(tables) == 4
+    assert paragraphs[2].startswith("sft fits.\nreward fits.\n")
+    assert paragraphs[4].startswith("sft does not fit: set train.sft.micro_batch_size=1 train.max_length=")
+
+
+def test_a_stage_that_does_not_fit_here_is_not_measured(workplace: Path, tiny_base: Path) -> None:
+    paragraphs = list(describe_plan(world.tiny_experiment(workplace, tiny_base), lengths=[1_000_000], measure=True))
+    assert [line.split(", its")[0] for line in paragraphs[-5:]] == [
+        f"{name}: not tried" for name in ("sft", "reward", "ppo", "dpo", "grpo")
+    ]
+
+
+def test_a_length_without_room_for_a_prompt_is_refused(workplace: Path, tiny_base: Path) -> None:
+    with pytest.raises(ConfigError, match="no room for a prompt"):
+        list(describe_plan(world.tiny_experiment(workplace, tiny_base), lengths=[8]))
+
+
+def test_a_table_is_aligned() -> None:
+    assert table(["a", "long"], [["word", "1"]]) == "| a    | long |\n| ---- | ---- |\n| word | 1    |"

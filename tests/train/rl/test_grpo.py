@@ -1,0 +1,236 @@
+"""GRPO on a tiny model: numbers worked by hand, the gradient of the formula, and both kinds of rewards."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from retroformer.experiment.sections.train import Grpo
+from tests.train.rl.test_ppo import END, FIRST_BAD_TOKEN, PAD, PROMPTS, adapters
+from train.base import load_base
+from train.rl.group_relative import centred, group_loss, shares, standardised
+from train.rl.grpo import GrpoBatch, accumulate_gradients, asked_in_update, compare, grpo
+from train.rl.optimizer import make_optimizer
+from train.rl.reward_scores import ModelScores
+from train.rl.sampling import Draw, Responses, padded_responses, respond
+from train.rl.shared_base import SharedBase
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+DRAW = Draw(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
+NONE = math.nan
+REWARDS_NG = torch.tensor(
+    [[1.0, 0.0, 0.0, 1.0], [0.3, 0.3, 0.3, 0.3], [3.0, NONE, 0.0, NONE], [NONE, NONE, 2.0, NONE], [NONE] * 4]
+)
+
+
+def quick_settings(**changes: Any) -> Grpo:
+    quick = Grpo(learning_rate=3e-2, batch_size=32, micro_batch_size=32, updates=15, epochs=2, group=8, kl=0.0)
+    return quick.model_copy(update=changes)
+
+
+def fresh_model(folder: Path, base: Path, **train: Any) -> SharedBase:
+    """Return a model whose policy equals the SFT policy, without a reward model."""
+    base_train, sft, _ = adapters(folder, base)
+    return SharedBase(load_base(base_train.model_copy(update=train)), sft, None)
+
+
+def shifted(model: SharedBase) -> SharedBase:
+    """Change the policy so that it differs from the SFT policy."""
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if ".policy." in name and "lora_B" in name:
+            parameter.data += 0.05 * torch.randn_like(parameter)
+    return model
+
+
+def low_tokens_pay(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+    """Reward the share of tokens below a border that splits the initial policy's tokens in half."""
+    return torch.tensor([sum(token < FIRST_BAD_TOKEN for token in said) / len(said) for said in responses.tokens])
+
+
+def answers(model: SharedBase, group: int, at_once: int) -> Responses:
+    torch.manual_seed(1)
+    return respond(model, [ids for ids in PROMPTS[:3] for _ in range(group)], DRAW._replace(at_once=at_once))
+
+
+def test_an_advantage_is_the_difference_from_the_mean_of_the_group() -> None:
+    expected = [[0.5, -0.5, -0.5, 0.5], [0.0] * 4, [1.5, 0.0, -1.5, 0.0], [0.0] * 4, [0.0] * 4]
+    assert centred(REWARDS_NG).tolist() == expected
+
+
+def test_grpo_divides_advantages_by_the_deviation_of_the_group() -> None:
+    first = 0.5 / (0.5 + 1e-4)
+    third = 1.5 / (1.5 + 1e-4)
+    expected = [[first, -first, -first, first], [0.0] * 4, [third, 0.0, -third, 0.0], [0.0] * 4, [0.0] * 4]
+    torch.testing.assert_close(standardised(REWARDS_NG), torch.tensor(expected))
+
+
+def test_differences_from_rounding_are_not_scaled_up() -> None:
+    assert standardised(torch.tensor([[0.1, 0.1 + 1e-8]])).abs().max() < 1e-3
+
+
+def test_responses_and_groups_without_rewards_have_no_share() -> None:
+    twelfth, quarter, eighth = 1 / 4 / 4, 1 / 4, 1 / 4 / 2
+    expected = [[twelfth] * 4, [twelfth] * 4, [eighth, 0.0, eighth, 0.0], [0.0, 0.0, quarter, 0.0], [0.0] * 4]
+    assert shares(REWARDS_NG).tolist() == expected
+    assert shares(REWARDS_NG).sum() == 1.0
+    assert shares(REWARDS_NG[4:]).sum() == 0.0
+
+
+def test_the_gradient_of_a_token_is_its_coefficient_in_the_paper() -> None:
+    """Compare with DeepSeekMath eq. 21, with the ratio of eq. 3: ratio * advantage + beta * (pi_ref / pi - 1)."""
+    new_BT = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], requires_grad=True)
+    old_BT = torch.tensor([[-1.0, -2.5], [-0.6, -2.0]])
+    reference_BT = torch.tensor([[-1.0, -1.5], [-0.8, -3.0]])
+    group_loss(new_BT, old_BT, reference_BT, torch.tensor([2.0, -1.0]), clip=0.2, kl_weight=0.5).sum().backward()  # type: ignore[no-untyped-call]
+    # Ratios 1, e^.5 (clipped above), e^.1 and e^-1 (clipped below).
+    expected = [[2.0, 0.5 * (math.exp(0.5) - 1)], [-math.exp(0.1) + 0.5 * (math.exp(-0.3) - 1), 0.0]]
+    assert new_BT.grad is not None
+    torch.testing.assert_close(-new_BT.grad, torch.tensor(expected))
+
+
+def objective(model: SharedBase, batch: GrpoBatch, rewards_NG: Tensor, settings: Grpo) -> Tensor:
+    """Compute DeepSeekMath eq. 3 or Dr. GRPO's objective, one response at a time without padding."""
+    total, groups = torch.zeros(()), rewards_NG.tolist()
+    valued = [group for group in groups if any(not math.isnan(reward) for reward in group)]
+    for row, reward in enumerate(reward for group in groups for reward in group):
+        rewarded = [other for other in groups[row // settings.group] if not math.isnan(other)]
+        if math.isnan(reward):
+            continue
+        advantage = reward - sum(rewarded) / len(rewarded)
+        if settings.variant == "grpo":
+            advantage /= (
+                math.sqrt(sum((other - sum(rewarded) / len(rewarded)) ** 2 for other in rewarded) / len(rewarded))
+                + 1e-4
+            )
+        ids = batch.responses.ids_BL[row][batch.responses.attention_BL[row].bool()][None]
+        said = len(batch.responses.tokens[row])
+        new_T = model.read(ids, torch.ones_like(ids), said).log_probs_BT[0]
+        reference_T = model.reference_log_probs(ids, torch.ones_like(ids), said)[0]
+        ratios_T = torch.exp(new_T - batch.log_probs_BT[row, :said])
+        surrogate_T = torch.min(ratios_T * advantage, ratios_T.clip(1 - settings.clip, 1 + settings.clip) * advantage)
+        away_T = torch.exp(reference_T) / torch.exp(new_T)
+        sums = (surrogate_T - settings.kl * (away_T - torch.log(away_T) - 1)).sum()
+        divisor = said if settings.variant == "grpo" else DRAW.max_new_tokens
+        total = total + sums / divisor / len(rewarded) / len(valued)
+    return total
+
+
+@pytest.mark.parametrize("variant", ["grpo", "dr_grpo"])
+@pytest.mark.parametrize("at_once", [1, 4, 12])
+def test_the_gradient_agrees_with_the_formula_for_any_micro_batch_size(
+    tiny_base: Path, workplace: Path, variant: str, at_once: int
+) -> None:
+    model = shifted(fresh_model(workplace, tiny_base))
+    settings = quick_settings(group=4, micro_batch_size=at_once, variant=variant, kl=0.3, clip=0.05)
+    rewards_NG = REWARDS_NG[[0, 1, 2]]
+    batch = compare(model, answers(model, 4, at_once), rewards_NG.flatten(), settings, DRAW)
+    for parameter in model.adapter_parameters():
+        parameter.data += 0.003  # The policy changes, so ratios are not 1.
+    facts = accumulate_gradients(model, make_optimizer(model, settings), batch, settings)
+    assert facts["clip_fraction"] > 0.05
+    gradients = [parameter.grad.clone() for parameter in model.adapter_parameters() if parameter.grad is not None]
+    model.zero_grad()
+    value = objective(model, batch, rewards_NG, settings)
+    (-value).backward()  # type: ignore[no-untyped-call]
+    wanted = [parameter.grad for parameter in model.adapter_parameters() if parameter.grad is not None]
+    scale = min(1.0, 1.0 / facts["gradient_norm"])  # Gradients are clipped to a norm of 1.
+    assert facts["policy_loss"] + facts["kl_loss"] == pytest.approx(-value.item(), abs=1e-5)
+    assert len(gradients) == len(wanted) > 4
+    for mine, theirs in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(mine, scale * theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_a_response_without_a_reward_has_no_gradient(tiny_base: Path, workplace: Path) -> None:
+    model = shifted(fresh_model(workplace, tiny_base))
+    settings, responses = quick_settings(group=4, kl=0.1), answers(model, 4, 12)
+    rewards_B = torch.tensor([1.0, 0.0, 0.0, NONE, *[0.5] * 4, *[NONE] * 4])
+    batch = compare(model, responses, rewards_B, settings, DRAW)
+    assert batch.weights_BT[[3, 8, 9, 10, 11]].sum() == 0
+    assert batch.advantages_B[3:].tolist() == [0.0] * 9
+    assert (batch.facts["left_out"], batch.facts["equal_groups"]) == (5, 2)
+    assert batch.facts["score"] == pytest.approx(3 / 7)
+
+
+def test_groups_of_equal_reward_give_no_gradient(tiny_base: Path, workplace: Path) -> None:
+    model = shifted(fresh_model(workplace, tiny_base))
+    settings = quick_settings(group=4)
+    batch = compare(model, answers(model, 4, 12), torch.full((12,), 0.1), settings, DRAW)
+    assert accumulate_gradients(model, make_optimizer(model, settings), batch, settings)["gradient_norm"] == 0.0
+    assert batch.facts["equal_groups"] == 3
+    towards_sft = settings.model_copy(update={"kl": 0.1})
+    assert accumulate_gradients(model, make_optimizer(model, settings), batch, towards_sft)["gradient_norm"] > 0.0
+
+
+@pytest.mark.parametrize(("quantization", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("nf4", "bfloat16")])
+def test_the_first_ratio_of_an_update_is_exactly_one(
+    tiny_base: Path, workplace: Path, quantization: str, dtype: str
+) -> None:
+    model = fresh_model(workplace, tiny_base, quantization=quantization, dtype=dtype)
+    settings = quick_settings(group=4, micro_batch_size=3)
+    batch = compare(model, answers(model, 4, 3), torch.arange(12.0), settings, DRAW)
+    assert batch.facts["kl"] == 0.0
+    optimizer = make_optimizer(model, settings)
+    first = accumulate_gradients(model, optimizer, batch, settings)
+    assert (first["ratio_furthest_from_1"], first["kl_loss"]) == (0.0, 0.0)
+    optimizer.step()
+    assert accumulate_gradients(model, optimizer, batch, settings)["ratio_furthest_from_1"] > 0
+
+
+@pytest.mark.parametrize("variant", ["grpo", "dr_grpo"])
+def test_the_policy_learns_the_arm_of_a_bandit_that_pays(tiny_base: Path, workplace: Path, variant: str) -> None:
+    model, settings = fresh_model(workplace, tiny_base), quick_settings(variant=variant)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    facts = list(grpo(model, make_optimizer(model, settings), PROMPTS, low_tokens_pay, settings, DRAW))
+    assert facts[0]["score"] < 0.6
+    assert facts[-1]["score"] > 0.7
+    moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    assert moved
+    assert all(".policy." in name for name in moved)
+
+
+def test_a_large_kl_coefficient_keeps_the_policy_close_to_its_start(tiny_base: Path, workplace: Path) -> None:
+    divergences = []
+    for weight in (0.0, 5.0):
+        model, settings = fresh_model(workplace, tiny_base), quick_settings(kl=weight, updates=8)
+        divergences.append(
+            list(grpo(model, make_optimizer(model, settings), PROMPTS, low_tokens_pay, settings, DRAW))[-1]["kl"]
+        )
+    assert divergences[1] < 0.5 * divergences[0]
+
+
+def test_a_pass_takes_every_prompt_once_in_whole_groups() -> None:
+    lengths = [5, 1, 4, 2, 3, 6]
+    asked = [asked_in_update(lengths, update, groups=2, group=3, seed=7) for update in range(6)]
+    assert all(
+        update[:3] == [update[0]] * 3 and update[3:] == [update[3]] * 3 and update[0] != update[3] for update in asked
+    )
+    assert all(lengths[update[0]] < lengths[update[3]] for update in asked)
+    assert [sorted(number for update in pass_ for number in update[::3]) for pass_ in (asked[:3], asked[3:])] == [
+        [*range(6)]
+    ] * 2
+    assert asked[:3] != asked[3:]
+
+
+class ScoresByPlace(SharedBase):
+    """A reward model that gives each row another score, as rounding can."""
+
+    def scores(self, ids_BL: Tensor, attention_BL: Tensor) -> Tensor:
+        return torch.arange(1.0, 1 + len(ids_BL))
+
+
+def test_equal_reflections_have_equal_scores_and_a_missing_end_lowers_the_score(
+    tiny_base: Path, workplace: Path
+) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    (reward / "metrics.json").write_text('{"train_score_mean": 1.0, "train_score_deviation": 0.5}')
+    model = ScoresByPlace(load_base(train), sft, reward)
+    drawn_BT = torch.tensor([[20, END, PAD], [20, END, PAD], [20, END, PAD], [20, 21, 22]])
+    responses = padded_responses([[5], [5], [6], [6]], drawn_BT, DRAW)
+    scores_B = ModelScores(model, reward, quick_settings())(0, [0, 0, 1, 1], responses)
+    # Scores are 1, the first one's again, 3 and 4; (4 - 1) / 0.5 = 6, less 1 for the missing end.
+    assert scores_B.tolist() == [0.0, 0.0, 4.0, 5.0]

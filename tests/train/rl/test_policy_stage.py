@@ -1,0 +1,70 @@
+"""PPO as a stage: the facts of every update, and alarms that are logged once, even across a resumption."""
+
+import json
+import logging
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.rl.test_ppo import adapters
+from tests.train.world import prompt, tiny_experiment
+from train.base import load_base, load_tokenizer
+from train.data.samples import prompt_ids
+from train.rl import checkpoint
+from train.rl.alarms import first_rings
+from train.rl.optimizer import make_optimizer
+from train.rl.policy_stage import train_by_ppo
+from train.rl.ppo import ppo
+from train.rl.sampling import draw_of
+from train.rl.shared_base import SharedBase
+from train.stage import make_stage
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+FACTS = (
+    *("reward_model_score", "score", "kl", "kl_k3", "kl_weight", "kl_from_writer", "clip_fraction", "entropy"),
+    *("explained_variance", "response_tokens", "ended", "distinct_1", "distinct_2", "restating"),
+    *("copied_from_attempt", "copied_from_instruction", "alarm_collapse", "alarm_length", "steps"),
+)
+
+
+def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumption(
+    tiny_base: Path, workplace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    quick = {"learning_rate": 0.3, "batch_size": 4, "micro_batch_size": 4, "epochs": 4, "updates": 4}
+    train, sft, reward = adapters(workplace, tiny_base)
+    (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
+    experiment = tiny_experiment(workplace, tiny_base, ppo={**quick, "kl": 1e-3, "kl_target": 5.0, "kl_horizon": 20})
+    stage = make_stage("ppo", experiment, experiment.train.ppo, [], {})
+    prompts = [prompt(f"task {number}") for number in range(4)]
+    caplog.set_level(logging.WARNING, logger="train.rl.updates")
+
+    def improved() -> tuple[dict[str, Any], bytes, list[str]]:
+        caplog.clear()
+        train_by_ppo(stage, prompts, sft, reward)
+        said = [record.getMessage() for record in caplog.records if record.name == "train.rl.updates"]
+        weights = (stage.folder / "adapter_model.safetensors").read_bytes()
+        return json.loads((stage.folder / "metrics.json").read_text()), weights, said
+
+    metrics, weights, said = improved()
+    for facts in metrics["history"]:
+        assert not set(FACTS) - facts.keys()
+        assert all(isinstance(value, float | int) for value in facts.values())
+    assert len({facts["kl_weight"] for facts in metrics["history"]}) == 4
+    assert metrics["alarms"] == said == first_rings(metrics["history"])
+    assert any("responses have grown or do not end" in alarm for alarm in first_rings(metrics["history"][:2]))
+
+    # The checkpoint of a run that was killed after its second update.
+    model = SharedBase(load_base(train), sft, reward)
+    optimizer = make_optimizer(model, experiment.train.ppo)
+    tokenizer = load_tokenizer(train)
+    ids = [prompt_ids(tokenizer, asked) for asked in prompts]
+    draw = draw_of(experiment, experiment.train.ppo, tokenizer)
+    list(islice(ppo(model, optimizer, ids, experiment.train.ppo, draw), 2))
+    checkpoint.save(stage.checkpoints, 2, model, optimizer, metrics["history"][:2])
+    resumed, resumed_weights, said = improved()
+    assert resumed["resumed_from_update"] == 2
+    assert (resumed["history"], resumed["alarms"]) == (metrics["history"], metrics["alarms"])
+    assert resumed_weights == weights
+    assert said == metrics["alarms"][len(first_rings(metrics["history"][:2])) :]

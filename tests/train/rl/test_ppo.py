@@ -1,0 +1,251 @@
+"""PPO on a tiny model, with learning rates that show an effect in a few updates."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from retroformer.experiment.sections.train import Ppo
+from tests.train.world import tiny_experiment
+from train.base import load_base, load_tokenizer, lora_config
+from train.rl.optimizer import make_optimizer, set_learning_rates
+from train.rl.ppo import accumulate_gradients, evaluate, ppo
+from train.rl.reward_scores import UNSCALED, ScoreScale
+from train.rl.sampling import Draw, blocks, draw_of, padded_responses, prompts_of_update, respond
+from train.rl.shared_base import SharedBase
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(6)]
+PAD, END = 0, 2
+FIRST_BAD_TOKEN = 130
+DRAW = Draw(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
+
+
+class PaysForLowTokens(SharedBase):
+    """Scores the share of tokens below a border that splits the initial policy's tokens in half."""
+
+    def scores(self, ids_BL: Tensor, attention_BL: Tensor) -> Tensor:
+        response_BT = ids_BL[:, -DRAW.max_new_tokens :]
+        return (response_BT < FIRST_BAD_TOKEN).float().mean(dim=1)
+
+
+def adapters(folder: Path, base: Path) -> tuple[Any, Path, Path]:
+    """Return the `train` section of a config, and untrained adapters of the policy and the reward model."""
+    from peft import get_peft_model
+
+    train = tiny_experiment(folder, base).train
+    torch.manual_seed(0)
+    for name, scores in (("sft", False), ("reward", True)):
+        adapted: Any = get_peft_model(load_base(train, scores=scores), lora_config(train.lora, scores=scores))
+        adapted.save_pretrained(folder / name)
+    return train, folder / "sft", folder / "reward"
+
+
+def quick_settings(**changes: Any) -> Ppo:
+    return Ppo(learning_rate=3e-2, batch_size=32, micro_batch_size=32, updates=20, epochs=4, kl=0.0).model_copy(
+        update=changes
+    )
+
+
+def test_the_policy_learns_the_arm_of_a_bandit_that_pays(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = PaysForLowTokens(load_base(train), sft, reward)
+    facts = list(ppo(model, make_optimizer(model, quick_settings()), PROMPTS, quick_settings(), DRAW))
+    assert facts[0]["reward_model_score"] < 0.55
+    assert facts[-1]["reward_model_score"] > 0.75
+    assert facts[-1]["kl"] > 5
+
+
+def test_a_large_kl_coefficient_keeps_the_policy_close_to_its_start(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model, heavy = (
+        PaysForLowTokens(load_base(train), sft, reward),
+        quick_settings(kl=3.0, learning_rate=3e-3, updates=4),
+    )
+    facts = list(ppo(model, make_optimizer(model, heavy), PROMPTS, heavy, DRAW))
+    assert facts[-1]["kl"] < 1.0
+    assert facts[-1]["reward_model_score"] < 0.6
+
+
+@pytest.mark.parametrize(("quantization", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("nf4", "bfloat16")])
+def test_the_first_ratio_of_an_update_is_exactly_one(
+    tiny_base: Path, workplace: Path, quantization: str, dtype: str
+) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    train = train.model_copy(update={"quantization": quantization, "dtype": dtype})
+    model = SharedBase(load_base(train), sft, reward)
+    optimizer = make_optimizer(model, quick_settings())
+    torch.manual_seed(1)
+    responses = respond(model, sorted(PROMPTS * 2, key=len), DRAW._replace(at_once=5))
+    batch = evaluate(model, responses, quick_settings(micro_batch_size=5), UNSCALED, kl_weight=0.0)
+    set_learning_rates(optimizer, quick_settings(), 100)
+    first = accumulate_gradients(model, optimizer, batch, quick_settings(micro_batch_size=5))
+    assert (first["ratio_furthest_from_1"], first["clip_fraction"], first["kl_from_writer"]) == (0.0, 0.0, 0.0)
+    assert first["ratio"] == pytest.approx(1.0)
+    optimizer.step()
+    second = accumulate_gradients(model, optimizer, batch, quick_settings(micro_batch_size=5))
+    assert second["ratio_furthest_from_1"] > 0
+    assert second["kl_from_writer"] > 0
+
+
+def test_only_policy_and_value_head_are_trained(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    list(ppo(model, make_optimizer(model, quick_settings()), PROMPTS, quick_settings(updates=1), DRAW))
+    moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    assert moved
+    assert all(".policy." in name or name.startswith("value_head") for name in moved)
+    assert not any(".ref." in name or ".reward." in name for name in moved)
+
+
+def test_a_fresh_policy_is_the_reference(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward).eval()
+    ids, attention = torch.tensor([[1, 9, 8, 7, 6]]), torch.ones(1, 5, dtype=torch.long)
+    mine = model.read(ids, attention, 2)
+    torch.testing.assert_close(mine.log_probs_BT, model.reference_log_probs(ids, attention, 2), rtol=0, atol=0)
+    assert mine.values_BT.tolist() == [[0.0, 0.0]]
+
+
+def test_the_policy_reads_as_the_plain_model_does_with_any_padding(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward).eval()
+    ids = torch.tensor([[1, 9, 8, 7, 6]])
+    log_probs_BTV = load_base(train).eval()(input_ids=ids).logits.log_softmax(dim=-1)
+    expected_BT = torch.stack([log_probs_BTV[0, 2, 7], log_probs_BTV[0, 3, 6]])[None]
+    padded = torch.tensor([[PAD, PAD, 1, 9, 8, 7, 6]])
+    attention = torch.tensor([[0, 0, 1, 1, 1, 1, 1]])
+    torch.testing.assert_close(model.read(padded, attention, 2).log_probs_BT, expected_BT)
+
+
+def test_the_saved_policy_gives_equal_log_probabilities(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward)
+    list(ppo(model, make_optimizer(model, quick_settings()), PROMPTS, quick_settings(updates=1), DRAW))
+    (workplace / "ppo").mkdir()
+    model.save_policy(workplace / "ppo")
+    again = SharedBase(load_base(train), workplace / "ppo", reward)
+    ids, attention = torch.tensor([[1, 9, 8, 7, 6]]), torch.ones(1, 5, dtype=torch.long)
+    first, second = (policy.eval().read(ids, attention, 3).log_probs_BT for policy in (model, again))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_only_tokens_after_the_end_of_a_turn_become_padding() -> None:
+    drawn_BT = torch.tensor([[7, END, 9], [7, 8, 9]])
+    responses = padded_responses([[5], [5, 6]], drawn_BT, DRAW)
+    assert responses.ids_BL.tolist() == [[PAD, 5, 7, END, PAD], [5, 6, 7, 8, 9]]
+    assert responses.attention_BL.tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    assert responses.mask_BT.tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert responses.ended_B.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("asked", "drawn_at_once"), [(None, [4, 2]), (3, [3]), (8, [6])])
+def test_the_config_sets_the_batch_size_of_sampling(
+    tiny_base: Path, workplace: Path, asked: int | None, drawn_at_once: list[int]
+) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    experiment = tiny_experiment(
+        workplace, tiny_base, ppo=quick_settings(micro_batch_size=4, draw_batch_size=asked).model_dump()
+    )
+    draw = draw_of(experiment, experiment.train.ppo, load_tokenizer(train))
+    model, rows = SharedBase(load_base(train), sft, reward), list[int]()
+
+    def note(_: Any, __: Any, read: Any) -> None:
+        rows.append(len(read.logits))
+
+    model.language_model.get_base_model().register_forward_hook(note)
+    responses = respond(model, PROMPTS, draw)
+    assert [size for size, _ in groupby(rows)] == drawn_at_once
+    assert len(responses.tokens) == len(PROMPTS)
+
+
+def test_a_micro_batch_drops_padding_that_all_its_rows_share() -> None:
+    responses = padded_responses([[5], [5, 6], [5, 6, 7, 8]], torch.tensor([[9], [9], [9]]), DRAW)
+    shapes = [tuple(block.ids_BL.shape) for block in blocks(responses, 2)]
+    assert shapes == [(2, 3), (1, 5)]
+
+
+def test_a_pass_takes_every_prompt_once() -> None:
+    taken = [ids[1] for update in range(3) for ids in prompts_of_update(PROMPTS, update, 4, seed=0)]
+    assert sorted(taken) == sorted([10, 11, 12, 13, 14, 15] * 2)
+
+
+def test_a_missing_end_costs_one_deviation_of_the_score(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = PaysForLowTokens(load_base(train), sft, reward)
+    low = torch.tensor([[20, 21, 22, 23], [20, 21, 22, END]])
+    responses = padded_responses([[5], [5]], low, DRAW)
+    facts = evaluate(model, responses, quick_settings(), ScoreScale(mean=0.5, deviation=0.25), kl_weight=0.0).facts
+    # Both earn (1 - 0.5) / 0.25 = 2; the first loses 1 for its missing end.
+    assert (facts["reward_model_score"], facts["score"], facts["ended"]) == (1.0, 1.5, 0.5)
+
+
+def moved(folder: Path, base: Path) -> SharedBase:
+    """Return a model whose policy differs from its reference."""
+    train, sft, reward = adapters(folder, base)
+    model = PaysForLowTokens(load_base(train), sft, reward)
+    list(ppo(model, make_optimizer(model, quick_settings()), PROMPTS, quick_settings(updates=1, kl=0.1), DRAW))
+    return model
+
+
+@pytest.mark.parametrize(("estimator", "fact"), [("k1", "kl"), ("k3", "kl_k3")])
+def test_a_response_earns_its_score_minus_the_configured_divergence(
+    tiny_base: Path, workplace: Path, estimator: str, fact: str
+) -> None:
+    model, settings = moved(workplace, tiny_base), quick_settings(kl_estimator=estimator, lam=1.0)
+    batch = evaluate(model, respond(model, PROMPTS, DRAW), settings, UNSCALED, kl_weight=0.5)
+    # With lambda and gamma 1 the return of the first token is the sum of all rewards, whatever the values.
+    earned = batch.returns_BT[:, 0].mean().item()
+    assert batch.facts["kl"] != batch.facts["kl_k3"]
+    assert earned == pytest.approx(batch.facts["score"] - 0.5 * batch.facts[fact], rel=1e-4)
+
+
+def test_the_config_chooses_whether_rewards_and_advantages_are_whitened(tiny_base: Path, workplace: Path) -> None:
+    model = moved(workplace, tiny_base)
+    torch.manual_seed(0)
+    responses = respond(model, PROMPTS, DRAW)
+    plain, whitened = (
+        evaluate(
+            model, responses, quick_settings(lam=1.0, whiten_rewards=on, whiten_advantages=on), UNSCALED, kl_weight=0.5
+        )
+        for on in (False, True)
+    )
+    here = responses.mask_BT > 0
+    rewards, scaled = (
+        (batch.returns_BT - torch.nn.functional.pad(batch.returns_BT[:, 1:], (0, 1)))[here]
+        for batch in (plain, whitened)
+    )
+    assert scaled.std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
+    assert scaled.mean().item() == pytest.approx(rewards.mean().item(), abs=1e-5)
+    assert whitened.advantages_BT[here].std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
+    values_BT = plain.returns_BT - plain.advantages_BT
+    torch.testing.assert_close(values_BT[here], plain.values_BT[here], rtol=1e-3, atol=1e-5)
+
+
+def test_kl_stop_ends_the_passes_over_a_batch(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model, wary = PaysForLowTokens(load_base(train), sft, reward), quick_settings(kl_stop=1e-4, updates=2)
+    facts = list(ppo(model, make_optimizer(model, wary), PROMPTS, wary, DRAW))
+    # The writer is the policy itself in the first pass, so one step is always taken.
+    assert [update["steps"] for update in facts] == [1, 1]
+    assert all(update["kl_from_writer"] > 1e-4 for update in facts)
+
+
+def test_response_tokens_have_no_padding() -> None:
+    responses = padded_responses([[5], [5, 6]], torch.tensor([[7, END, 9], [7, 8, 9]]), DRAW)
+    assert responses.tokens == [[7, END], [7, 8, 9]]
+
+
+def test_learning_rates_rise_and_then_stay_constant(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward)
+    optimizer, long = make_optimizer(model, quick_settings()), quick_settings(updates=100)
+    rates = []
+    for step in (0, 9, 19, 150):  # The warm-up is 5% of 400 steps.
+        set_learning_rates(optimizer, long, step)
+        rates.append([group["lr"] for group in optimizer.param_groups])
+    assert rates == [pytest.approx([share * 3e-2, share * 1e-3]) for share in (0.05, 0.5, 1.0, 1.0)]

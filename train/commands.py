@@ -1,0 +1,223 @@
+"""The training stages as commands: each gathers its inputs, and trains unless it is done with the same inputs."""
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from retroformer.environments.registry import extras
+from retroformer.errors import ConfigError
+from retroformer.experiment.adapters import model_folder
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
+from retroformer.experiment.returns import STORED
+from retroformer.experiment.sections.train import Optimizer
+from retroformer.stage_metrics import StageMetrics
+
+from . import processes
+from .base import load_tokenizer, require_adapter
+from .data import inputs
+from .data.samples import Prompt, samples
+from .stage import Stage, finished, make_stage
+
+
+def train(name: str, config: LoadedConfig) -> str:
+    """Run the stage `name` unless it is done; return a summary in the main process, "" in all others."""
+    if name == "grpo":
+        # Live returns start a server for the config, from its path and overrides.
+        return grpo(config)
+    stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo, "dpo": dpo, "sac": sac}
+    return stages[name](config.experiment)
+
+
+def actor(experiment: Experiment) -> str:
+    """Train the actor, which every experiment keeps frozen, on scripted play with a fresh adapter."""
+    from .actor import clone, scripted_play
+
+    demonstrations = scripted_play(experiment)
+    texts = (demonstration.text for demonstration in demonstrations)
+    played = (demonstration.task_id for demonstration in demonstrations)
+    stage = make_stage("actor", experiment, experiment.train.actor, texts, {}, played)
+    return run(stage, lambda: clone(stage, demonstrations))
+
+
+def warm(experiment: Experiment) -> str:
+    """Imitate all advice that was written by rule, with a fresh adapter."""
+    optimizer, texts = experiment.train.warm, inputs.written_advice(experiment)
+    stage = make_stage("warm", experiment, optimizer, _plain(texts), {}, inputs.written_tasks(experiment))
+    return run(stage, lambda: _imitate(stage, optimizer, texts, None))
+
+
+def sft(experiment: Experiment) -> str:
+    """Imitate positively rated reflections, starting from the warm adapter if there is one."""
+    optimizer, texts = experiment.train.sft, inputs.positive_reflections(experiment)
+    folder = experiment.stage_folder("warm")
+    start = require_adapter(folder) if folder.is_dir() else None
+    adapters = {"start": start} if start else {}
+    stage = make_stage("sft", experiment, optimizer, _plain(texts), adapters, inputs.rated_tasks(experiment))
+    return run(stage, lambda: _imitate(stage, optimizer, texts, start))
+
+
+def reward(experiment: Experiment) -> str:
+    """Train the reward model on pairs of rated reflections."""
+    from .reward import train_reward_model
+
+    optimizer, pairs = experiment.train.reward, inputs.pairs(experiment)
+    data = (pair.model_dump() for pair in pairs)
+    stage = make_stage("reward", experiment, optimizer, data, {}, inputs.rated_tasks(experiment))
+    return run(stage, lambda: train_reward_model(stage, optimizer, pairs, inputs.rated(experiment)))
+
+
+def ppo(experiment: Experiment) -> str:
+    """Optimise the SFT policy against the reward model."""
+    from .rl.policy_stage import train_by_ppo
+
+    prompts = inputs.prompts(experiment)
+    adapters = {name: require_adapter(experiment.stage_folder(name)) for name in ("sft", "reward")}
+    tasks = inputs.rated_tasks(experiment)
+    stage = make_stage("ppo", experiment, experiment.train.ppo, map(_turns, prompts), adapters, tasks)
+    return run(stage, lambda: train_by_ppo(stage, prompts, adapters["sft"], adapters["reward"]))
+
+
+def dpo(experiment: Experiment) -> str:
+    """Optimise the SFT policy on the preference pairs directly."""
+    from .dpo import train_by_dpo
+
+    optimizer, pairs = experiment.train.dpo, inputs.pairs(experiment)
+    start = require_adapter(experiment.stage_folder("sft"))
+    data, tasks = (pair.model_dump() for pair in pairs), inputs.rated_tasks(experiment)
+    stage = make_stage("dpo", experiment, optimizer, data, {"start": start}, tasks)
+    return run(stage, lambda: train_by_dpo(stage, optimizer, pairs, start))
+
+
+def grpo(config: LoadedConfig) -> str:
+    """Optimise the SFT policy against the reward model, or against the returns of real retries."""
+    from .rl.policy_stage import train_by_grpo
+
+    experiment = config.experiment
+    if experiment.train.grpo.reward == "live":
+        return _grpo_live(config)
+    prompts = inputs.prompts(experiment)
+    adapters = {name: require_adapter(experiment.stage_folder(name)) for name in ("sft", "reward")}
+    tasks = inputs.rated_tasks(experiment)
+    stage = make_stage("grpo", experiment, experiment.train.grpo, map(_turns, prompts), adapters, tasks)
+    return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
+
+
+def _grpo_live(config: LoadedConfig) -> str:
+    from .rl.live import conditions_of_returns, live_returns
+    from .rl.policy_stage import train_by_grpo
+
+    processes.require_one("grpo with train.grpo.reward=live")
+    if (name := config.experiment.train.rated_by) != STORED:
+        raise ConfigError(
+            f"train.rated_by={name} rates stored attempts, and train.grpo.reward=live plays new ones: leave it out, or "
+            "set train.grpo.reward=model."
+        )
+    experiment, failures = config.experiment, inputs.failures(config.experiment)
+    adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
+    data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
+    tasks = {failure.attempt.task.id for failure in failures}
+    stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, tasks)
+    prompts = [failure.prompt for failure in failures]
+    return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live_returns(config, failures)))
+
+
+def sac(experiment: Experiment) -> str:
+    """Train the actor itself by soft actor-critic on the tasks of environment.split."""
+    from .rl.online_play import offers_of
+    from .rl.sac_stage import facts_of_play, train_by_sac
+
+    processes.require_one("sac")
+    offers_of(experiment)  # Refuses an actor that SAC cannot train before it reads any tasks.
+    check_prompts(experiment)
+    extras(experiment.environment).refuse_training(experiment.environment)
+    tasks, start = chosen_tasks(experiment, None), _starting_actor(experiment)
+    data, adapters = facts_of_play(experiment, tasks), {"start": start} if start else {}
+    stage = make_stage("sac", experiment, experiment.train.sac, data, adapters, [task.id for task in tasks])
+    return run(stage, lambda: train_by_sac(stage, tasks, start))
+
+
+def _starting_actor(experiment: Experiment) -> Path | None:
+    """Return the folder of the adapter of the config's actor; None for the base model.
+
+    Raises:
+        ConfigError: the actor is a model elsewhere, or the result of this stage.
+    """
+    endpoint = experiment.actor.endpoint
+    if endpoint.base_url is not None:
+        raise ConfigError(
+            f"SAC trains the actor on this machine, and actor.endpoint.base_url={endpoint.base_url} is a server: leave "
+            "it out, and name an adapter of serve.adapters, or `base`, with actor.endpoint.model."
+        )
+    if endpoint.model == "base":
+        return None
+    folder = model_folder(experiment, endpoint.model)
+    if folder == experiment.stage_folder("sac"):
+        raise ConfigError(
+            "actor.endpoint.model=sac is the actor that this stage trains: name the model that it starts from."
+        )
+    return require_adapter(folder)
+
+
+def run(stage: Stage, train: Callable[[], None]) -> str:
+    """Call `train` unless the stage is done with these inputs; return a summary in the main process, "" elsewhere."""
+    done = finished(stage)
+    if done is None:
+        train()
+    if not processes.is_main():
+        return ""
+    start = f"{stage.name} is already done with these inputs" if done else f"trained {stage.name}"
+    return f"{start}: {stage.folder} ({_summary(finished(stage) or StageMetrics())})"
+
+
+def _summary(metrics: StageMetrics) -> str:
+    counts = {
+        name: metrics.measure(name)
+        for name in ("samples", "pairs", "prompts", "episodes", "env_steps", "steps", "updates")
+    }
+    parts = [f"{count} {name}" for name, count in counts.items() if count is not None]
+    if losses := metrics.losses:
+        parts.append(f"loss {losses[0]:.3f} to {losses[-1]:.3f}")
+    if "held_out_accuracy" in metrics.model_fields_set:
+        parts.append(f"held-out accuracy {metrics.held_out_accuracy:.2f} on {metrics.held_out_pairs} pairs")
+    if "solved_last_quarter" in metrics.model_fields_set:
+        first, last = (metrics.measure(f"solved_{name}_quarter") for name in ("first", "last"))
+        parts.append(f"solved {first:.0%} of the first quarter and {last:.0%} of the last")
+    elif history := metrics.history:
+        parts.append(f"score {history[0]['score']:+.2f} to {history[-1]['score']:+.2f}")
+    return ", ".join([*parts, f"{metrics.seconds:.0f} s"])
+
+
+def _imitate(stage: Stage, optimizer: Optimizer, texts: Sequence[tuple[Prompt, str]], start: Path | None) -> None:
+    from .imitation import imitate
+
+    data = samples(load_tokenizer(stage.experiment.train), texts)
+    imitate(stage, optimizer, data, start, {"samples_with_duplicates": len(texts)})
+
+
+def _plain(texts: Iterable[tuple[Prompt, str]]) -> Iterator[Any]:
+    return ([_turns(prompt), text] for prompt, text in texts)
+
+
+def _turns(prompt: Prompt) -> list[dict[str, Any]]:
+    return [message.model_dump() for message in prompt]
+
+
+def silence_libraries() -> None:
+    """Hide harmless warnings, logs and progress bars of libraries, so that users see only our own messages."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # Otherwise trl reports its use.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"(peft|trl|torch|transformers)\b")
+    for name in ("transformers", "bitsandbytes", "peft", "trl", "accelerate", "datasets", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    from datasets.utils.logging import disable_progress_bar
+    from transformers.utils import logging as transformers_logging
+
+    disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()

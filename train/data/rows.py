@@ -1,0 +1,96 @@
+"""Tokenised rows on disk, so that memory holds only the current batch.
+
+Every process writes an unnamed temporary file, which disappears with the process however it ends.
+"""
+
+import mmap
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import pyarrow as pa
+import pyarrow.compute
+from datasets import Dataset
+from datasets.table import InMemoryTable
+
+from ..integrity.disk import writing_to
+from .samples import Sample, SamplePair
+
+Item = TypeVar("Item")
+Row = dict[str, list[int]]
+TOKENS = pa.list_(pa.int32())
+AT_ONCE = 1000
+"""Rows that are in memory while they are written."""
+
+
+class Rows(Sequence[Item]):
+    """Rows of token lists by column name, memory-mapped from a file and read as `item` of each row."""
+
+    def __init__(self, table: Any, item: Callable[[Row], Item]) -> None:
+        self._table, self._item = table, item
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        return self._item(self._table.slice(range(len(self))[index], 1).to_pylist()[0])
+
+    def __iter__(self) -> Iterator[Item]:
+        for batch in self._table.to_batches():
+            yield from map(self._item, batch.to_pylist())
+
+    def lengths(self, column: str) -> list[int]:
+        """Return the number of tokens of each row in a column."""
+        numbers: list[int] = pyarrow.compute.list_value_length(self._table[column]).to_pylist()
+        return numbers
+
+    def in_order(self, order: Sequence[int]) -> Dataset:
+        """Return a dataset of the rows with these indices, in this order, without copying any."""
+        # Fingerprints name the caches of `datasets`, which are not used here; without them it would hash all rows.
+        return Dataset(InMemoryTable(self._table), fingerprint="rows").select(order, new_fingerprint="ordered")
+
+
+def write_rows(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[str], folder: Path) -> Rows[Row]:
+    """Write `rows` one by one to a temporary file in `folder`. Raises OSError: the disk is full."""
+    return Rows(_write_table(rows, columns, folder), lambda row: row)
+
+
+def write_pairs(pairs: Iterable[SamplePair], folder: Path) -> Rows[SamplePair]:
+    """Write `pairs` one by one to a temporary file in `folder`. Raises OSError: the disk is full."""
+    return Rows(_write_table(map(as_row, pairs), ("prompt_ids", "chosen_ids", "rejected_ids"), folder), _pair)
+
+
+def _write_table(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[str], folder: Path) -> Any:
+    folder.mkdir(parents=True, exist_ok=True)
+    schema, remaining = pa.schema([(name, TOKENS) for name in columns]), iter(rows)
+    # Not in the system's temporary folder, which may be held in memory.
+    with writing_to(folder), tempfile.TemporaryFile(dir=folder) as file:
+        with pa.ipc.new_stream(file, schema) as stream:
+            while batch := list(islice(remaining, AT_ONCE)):
+                arrays = [pa.array([row[name] for row in batch], TOKENS) for name in columns]
+                stream.write_batch(pa.record_batch(arrays, schema=schema))
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()
+
+
+def as_row(pair: SamplePair) -> Row:
+    """Name the tokens of a pair as trl's collator expects; it puts the chosen ones first, padded at the right."""
+    return {
+        "prompt_ids": pair.chosen.prompt_ids,
+        "chosen_ids": pair.chosen.response_ids,
+        "rejected_ids": pair.rejected.response_ids,
+    }
+
+
+def _pair(row: Row) -> SamplePair:
+    prompt_ids = row["prompt_ids"]
+    return SamplePair(Sample(prompt_ids, row["chosen_ids"]), Sample(prompt_ids, row["rejected_ids"]))

@@ -1,0 +1,108 @@
+"""Tokenises prompts and responses exactly as the server does, and orders samples for training.
+
+Trainers get tokens, so they cannot apply a template, cut or drop anything: they train on the rows that they are given.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jinja2 import TemplateError
+
+from retroformer.errors import ConfigError
+from retroformer.records import Message, PreferencePair
+
+Prompt = tuple[Message, ...]
+IGNORED = -100
+"""Label of positions without loss."""
+
+
+class Sample(NamedTuple):
+    """A prompt and one response to it, in tokens. The response ends with the end-of-turn token."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+
+    @property
+    def ids(self) -> list[int]:
+        return self.prompt_ids + self.response_ids
+
+    @property
+    def labels(self) -> list[int]:
+        """The response's tokens, and `IGNORED` at the prompt's positions."""
+        return [IGNORED] * len(self.prompt_ids) + self.response_ids
+
+
+class SamplePair(NamedTuple):
+    """Two responses to one prompt, in tokens."""
+
+    chosen: Sample
+    rejected: Sample
+
+
+def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
+    """Tokenise a prompt as the served model sees it: the chat template's text, without further special tokens.
+
+    Raises:
+        ConfigError: the template refuses the prompt's turns, or is broken.
+    """
+    messages = [message.model_dump() for message in prompt]
+    try:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except TemplateError as refusal:
+        turns = ", ".join(message.role for message in prompt)
+        raise ConfigError(
+            f"The chat template of the base model at {tokenizer.name_or_path} refuses a prompt of this run with the "
+            f"turns {turns} ({refusal}): put a chat_template.jinja that takes them into that folder, where training "
+            "and serving read it, or set train.base_model to another model."
+        ) from None
+    return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def response_ids(tokenizer: Any, text: str) -> list[int]:
+    """Tokenise a reflection, and append the token that ends its turn."""
+    return [*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
+
+
+def samples(tokenizer: Any, texts: Iterable[tuple[Prompt, str]]) -> Iterator[Sample]:
+    """Yield each distinct (prompt, text) once, tokenised, in the order of first appearance."""
+    for prompt, text in dict.fromkeys(texts):
+        yield Sample(prompt_ids(tokenizer, prompt), response_ids(tokenizer, text))
+
+
+def sample_pairs(tokenizer: Any, pairs: Iterable[PreferencePair]) -> Iterator[SamplePair]:
+    """Yield each distinct (prompt, chosen, rejected) once, tokenised, in the order of first appearance."""
+    for prompt, *responses in dict.fromkeys((pair.prompt, pair.chosen, pair.rejected) for pair in pairs):
+        ids = prompt_ids(tokenizer, prompt)
+        yield SamplePair(*(Sample(ids, response_ids(tokenizer, response)) for response in responses))
+
+
+def require_length(lengths: Sequence[int], max_length: int, what: str) -> None:
+    """Raise ConfigError if a sample is too long: trainers would silently cut it or drop its row."""
+    too_long = [length for length in lengths if length > max_length]
+    if too_long:
+        raise ConfigError(
+            f"{len(too_long)} of {len(lengths)} {what} are longer than train.max_length={max_length} tokens "
+            f"(the longest has {max(too_long)}): raise train.max_length, or lower reflector.prompt_characters and "
+            "collect again."
+        )
+
+
+def order_of_training(lengths: Sequence[int], batch_size: int, epochs: int, seed: int) -> list[int]:
+    """Return the indices of the samples in training order, all epochs in one list.
+
+    Every epoch is shuffled. Then each stretch of eight batches is sorted by length, so that the samples of a batch have
+    similar lengths and little padding, and the batches of the stretch are shuffled. The order depends on the arguments
+    only, so a resumed run continues with the batches that the killed run would have seen.
+    """
+    generator = random.Random(f"order of training {seed}")
+    stream = [index for _ in range(epochs) for index in generator.sample(range(len(lengths)), len(lengths))]
+    order: list[int] = []
+    for start in range(0, len(stream), stretch := 8 * batch_size):
+        by_length = sorted(stream[start : start + stretch], key=lengths.__getitem__)
+        batches = [by_length[first : first + batch_size] for first in range(0, len(by_length), batch_size)]
+        # A short batch stays last; otherwise every later batch would mix samples of two lengths.
+        short = [batches.pop()] if len(batches[-1]) < batch_size else []
+        generator.shuffle(batches)
+        order += [index for batch in (*batches, *short) for index in batch]
+    return order

@@ -1,0 +1,1 @@
+"""Full weights of a trained stage, for transformers (`merge`) and for llama.cpp (`gguf_file`)."""

@@ -1,0 +1,1 @@
+"""Keeps damaged files and numbers that are not finite out of training."""

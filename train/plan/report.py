@@ -1,0 +1,158 @@
+"""The text of `retroformer train plan`: memory of each stage, what fits a GPU, and settings for what does not fit.
+
+The model's parameters are counted on the meta device. Weights are loaded only to measure real steps.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from retroformer.errors import ConfigError
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.train import Train
+
+from ..base import compute_dtype
+from ..stage_kinds import Device
+from .estimate import Case, Estimate, cases, estimate, largest
+from .shape import Shape, read_config, shape_of
+
+GIB = 1024**3
+CARDS_GIB = (24.0, 40.0, 80.0)
+USABLE_SHARE = {"cuda": 0.92, "cpu": 0.75}
+"""Share of the memory that tensors can use. A GPU's driver keeps about half a GiB, and freed blocks of odd sizes cannot
+all be reused; a process on a CPU grows to 1.3 times its tensors."""
+
+
+def describe_plan(
+    experiment: Experiment, cards: Sequence[float] = (), lengths: Sequence[int] = (), *, measure: bool = False
+) -> Iterator[str]:
+    """Describe the memory of all stages, one paragraph at a time: on this machine's device first, then on GPUs.
+
+    `cards` are GPU memories in GiB (default: `CARDS_GIB`), `lengths` are sample lengths in tokens (default:
+    train.max_length). With `measure`, take real steps on this machine too.
+
+    Raises:
+        ConfigError: a sample length leaves no room for a prompt.
+        MissingInput: the base model has no config.json, so its shape is unknown.
+    """
+    lengths = lengths or [experiment.train.max_length]
+    if min(lengths) <= experiment.reflector.max_new_tokens:
+        raise ConfigError(
+            f"--tokens {min(lengths)} leaves no room for a prompt beside reflector.max_new_tokens="
+            f"{experiment.reflector.max_new_tokens}: ask for more tokens."
+        )
+    shape = shape_of(read_config(experiment.train.base_model))
+    here: Device = "cuda" if torch.cuda.is_available() else "cpu"
+    memory = _memory(here)
+    room = USABLE_SHARE[here] * memory
+    yield _model(experiment.train, shape)
+    on_this_machine = {length: cases(experiment, shape, here, length) for length in lengths}
+    on_gpu = {length: cases(experiment, shape, "cuda", length) for length in lengths}
+    name = f"this machine's {'GPU' if here == 'cuda' else 'CPU'} ({_gib(memory)} GiB, {_gib(room)} of them for tensors)"
+    for stages in on_this_machine.values():
+        yield _by_stage(name, stages)
+        yield "\n".join(f"{case.kind.name} {_verdict(case, room)}." for case in stages)
+    for stages in on_gpu.values() if here == "cpu" else ():
+        yield _by_stage("a GPU", stages)
+    yield _by_card(on_gpu, cards or CARDS_GIB)
+    if measure:
+        yield from _measured(experiment, on_this_machine[lengths[0]], room)
+
+
+def fit(case: Case, room: float) -> tuple[int, list[str]]:
+    """Return the largest micro-batch of a stage that fits into `room` bytes (0 if none fits), and settings that fit.
+
+    The settings are, in order of preference: the largest micro-batch that divides the stage's batch; drawing one
+    response at a time; shorter samples. They are [] if the model itself does not fit.
+    """
+    section, batch = f"train.{case.kind.name}", getattr(case.train, case.kind.name).batch_size
+    if size := largest(lambda size: estimate(case._replace(micro_batch=size)).peak <= room):
+        dividing = max(divisor for divisor in range(1, min(size, batch) + 1) if batch % divisor == 0)
+        return size, [f"{section}.micro_batch_size={dividing}"]
+    if case.drawn and case.drawn > 1:
+        _, settings = fit(case._replace(drawn=1), room)
+        return 0, [f"{section}.draw_batch_size=1", *settings] if settings else []
+    response, least = case.response_tokens, case._replace(micro_batch=1)
+    prompt = largest(lambda tokens: estimate(least._replace(tokens=response + tokens)).peak <= room)
+    return 0, [f"{section}.micro_batch_size=1", f"train.max_length={response + prompt}"] if prompt else []
+
+
+def _verdict(case: Case, room: float) -> str:
+    if estimate(case).peak <= room:
+        return "fits"
+    settings = " ".join(fit(case, room)[1])
+    return f"does not fit: set {settings}" if settings else "does not fit"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a Markdown table with aligned columns, which is also readable in a terminal."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in (header, *rows)]
+    return "\n".join([lines[0], "| " + " | ".join("-" * width for width in widths) + " |", *lines[1:]])
+
+
+def _model(train: Train, shape: Shape) -> str:
+    adapter = shape.adapter_parameters(train.lora)
+    held = "NF4 with double quantisation" if train.quantization == "nf4" else compute_dtype(train)
+    return (
+        f"{train.base_model}: {shape.parameters / 1e9:.3f} billion parameters, held in {held}.\n"
+        f"LoRA of rank {train.lora.rank} on {train.lora.targets}: {adapter:,} parameters "
+        f"({adapter / shape.parameters:.4%}), trained in fp32."
+    )
+
+
+def _by_stage(place: str, stages: Sequence[Case]) -> str:
+    rows = [["micro-batch", *(str(case.micro_batch) for case in stages)]]
+    estimates = [estimate(case) for case in stages]
+    for part in (*Estimate._fields, "peak"):
+        rows += [[part.replace("_", " "), *(_gib(getattr(memory, part)) for memory in estimates)]]
+    tokens, response = stages[0].tokens, stages[0].response_tokens
+    title = f"GiB on {place} for samples of {tokens} tokens, {response} of them the response's; shorter ones take less:"
+    return f"{title}\n\n" + table(["", *(case.kind.name for case in stages)], rows)
+
+
+def _by_card(stages: Mapping[int, list[Case]], cards: Sequence[float]) -> str:
+    def cell(case: Case, room: float) -> str:
+        size, settings = fit(case, room)
+        return f"{settings[0].partition('=')[2]} ({size})" if size else _verdict(case, room)
+
+    share = USABLE_SHARE["cuda"]
+    rows = [
+        [f"{card:g} GiB", str(length), *(cell(case, share * card * GIB) for case in planned)]
+        for card in cards
+        for length, planned in stages.items()
+    ]
+    title = (
+        f"The largest micro-batch that divides the stage's batch and fits into {share:.0%} of a GPU; in brackets the "
+        "largest that fits. A micro-batch of reward and dpo is pairs, so twice as many texts."
+    )
+    names = (case.kind.name for case in next(iter(stages.values())))
+    return f"{title}\n\n" + table(["card", "tokens", *names], rows)
+
+
+def _measured(experiment: Experiment, stages: Sequence[Case], room: float) -> Iterator[str]:
+    from .rehearsal import rehearse
+
+    yield f"Measured by real steps on this machine at {stages[0].tokens} tokens:"
+    for case in stages:
+        if (peak := estimate(case).peak) > room:
+            yield f"{case.kind.name}: not tried, its {_gib(peak)} GiB do not fit."
+            continue
+        used = rehearse(experiment, case)
+        yield f"{case.kind.name}: {_gib(used)} GiB, the estimate is {_gib(peak)} GiB ({peak / used - 1:+.1%})."
+
+
+def _memory(device: Device) -> int:
+    """Return the memory of this machine's device in bytes; on a CPU, at most the limit of the container."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    limit = Path("/sys/fs/cgroup/memory.max")
+    allowed = limit.read_text().strip() if limit.is_file() else "max"
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return physical if allowed == "max" else min(physical, int(allowed))
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.3f}" if 0 < size < 0.1 * GIB else f"{size / GIB:.2f}"

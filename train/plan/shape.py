@@ -1,0 +1,115 @@
+"""The shape of a model, counted on the meta device: no weights are read or allocated."""
+
+from typing import Any, NamedTuple
+
+from retroformer.errors import MissingInput
+from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora
+from retroformer.models.embedded import base_model_folder
+
+LONGCHAT = "lmsys/longchat-7b-16k"
+"""The paper's base model, a LLaMA 7B. Its shape is built in, for machines that cannot read its config.json."""
+
+
+class Matrix(NamedTuple):
+    """A linear layer."""
+
+    name: str
+    """Last part of the path, such as `q_proj`."""
+    inputs: int
+    outputs: int
+
+    @property
+    def parameters(self) -> int:
+        return self.inputs * self.outputs
+
+
+class Shape(NamedTuple):
+    """The sizes of a model that its memory depends on. Widths are counts of numbers, not bytes."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    vocabulary: int
+    matrices: tuple[Matrix, ...]
+    """Linear layers of all blocks, which may be quantised and may get adapters."""
+    head_parameters: int
+    """Parameters of the language head; 0 if it shares the embeddings' weights."""
+    other_parameters: int
+    """Parameters of embeddings and norms."""
+
+    @property
+    def matrix_parameters(self) -> int:
+        return sum(matrix.parameters for matrix in self.matrices)
+
+    @property
+    def parameters(self) -> int:
+        return self.matrix_parameters + self.head_parameters + self.other_parameters
+
+    def targets(self, lora: Lora) -> list[Matrix]:
+        """Return the matrices that get an adapter."""
+        everywhere = lora.targets == "all-linear"
+        return [matrix for matrix in self.matrices if everywhere or matrix.name in ATTENTION_LAYERS]
+
+    def adapter_parameters(self, lora: Lora) -> int:
+        """Count the parameters of A (rank x inputs) and B (outputs x rank) on every target."""
+        return sum(lora.rank * (matrix.inputs + matrix.outputs) for matrix in self.targets(lora))
+
+
+def read_config(name: str) -> Any:
+    """Return the transformers config of the base model that `train.base_model` names, without fetching weights.
+
+    Raises:
+        MissingInput: the name is no folder with a config.json, and the hub cannot be reached or does not have it.
+    """
+    from transformers import AutoConfig, LlamaConfig
+
+    try:
+        return AutoConfig.from_pretrained(base_model_folder(name) if name == "embedded" else name)
+    except (OSError, ValueError):
+        if name == LONGCHAT:
+            return LlamaConfig(hidden_size=4096, intermediate_size=11008, tie_word_embeddings=False)
+    raise MissingInput(
+        f"No configuration of {name!r}: it is no folder with a config.json, and the hub did not give it. Put its "
+        "config.json into a folder and set train.base_model to that, or go online."
+    )
+
+
+def skeleton(model_config: Any, *, scores: bool = False) -> Any:
+    """Build the model of a transformers config without weights, with a language head or, with `scores`, one score."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    model_config.num_labels = 1
+    kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+    with torch.device("meta"):
+        return kind.from_config(model_config)
+
+
+def shape_of(model_config: Any) -> Shape:
+    """Return the shape of the model that a transformers config describes."""
+    from torch import nn
+
+    model, text = skeleton(model_config), model_config.get_text_config()
+    head = model.get_output_embeddings()
+    matrices = tuple(
+        Matrix(name.rpartition(".")[2], module.in_features, module.out_features)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    )
+    total = sum(parameter.numel() for parameter in model.parameters())
+    head_parameters = 0 if head.weight is model.get_input_embeddings().weight else head.weight.numel()
+    return Shape(
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=text.intermediate_size,
+        heads=text.num_attention_heads,
+        key_value_heads=text.num_key_value_heads,
+        head_size=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        vocabulary=text.vocab_size,
+        matrices=matrices,
+        head_parameters=head_parameters,
+        other_parameters=total - head_parameters - sum(matrix.parameters for matrix in matrices),
+    )

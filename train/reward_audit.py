@@ -1,0 +1,148 @@
+"""Measures a reward model on held-out pairs, beside two baselines that read no trajectory.
+
+The intervals treat pairs as independent. Pairs of one task share a trajectory, and often a text, so the intervals are
+slightly too narrow.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+from retroformer.errors import ConfigError
+from retroformer.stage_metrics import read_metrics
+
+from .data.samples import SamplePair
+
+CHANCE = 0.5
+FEWEST_PAIRS = 10
+"""Fewer held-out pairs prove nothing: random scores may well order all of them."""
+BINS = 5
+"""Bins of confidence, from 1/2 to 1."""
+_NORMAL_975 = 1.959964
+"""Quantile of the normal distribution for a two-sided 95% interval."""
+
+logger = logging.getLogger(__name__)
+
+
+class Interval(NamedTuple):
+    """A 95% confidence interval."""
+
+    low: float
+    high: float
+
+
+def wilson(share: float, count: int) -> Interval:
+    """Return Wilson's score interval of a `share` of `count` > 0 trials.
+
+    Ties count as half, so `share * count` need not be an integer, which scipy's `binomtest` would require.
+    """
+    square = _NORMAL_975**2
+    middle = (share + square / (2 * count)) / (1 + square / count)
+    half = _NORMAL_975 * math.sqrt(share * (1 - share) / count + square / (4 * count**2)) / (1 + square / count)
+    return Interval(max(0.0, middle - half), min(1.0, middle + half))
+
+
+def audit_of_pairs(
+    chosen: Sequence[float], rejected: Sequence[float], pairs: Sequence[SamplePair], trained_on: Sequence[SamplePair]
+) -> dict[str, Any]:
+    """Return metrics of held-out `pairs`, whose scores are `chosen` and `rejected`; {} without pairs.
+
+    They are the interval of the accuracy, the accuracy of two baselines, calibration, and length bias.
+    """
+    if not pairs:
+        return {}
+    margins = [better - worse for better, worse in zip(chosen, rejected, strict=True)]
+    longer = [float(len(pair.chosen.response_ids) - len(pair.rejected.response_ids)) for pair in pairs]
+    metrics: dict[str, Any] = {
+        "held_out_accuracy_interval": wilson(fmean(float(margin > 0) for margin in margins), len(pairs)),
+        "held_out_calibration_error": calibration_error(margins),
+        "held_out_brier": fmean((1 - _probability(margin)) ** 2 for margin in margins),
+    }
+    if (length_correlation := correlation_of_differences(margins, longer)) is not None:
+        metrics["held_out_length_correlation_within_pairs"] = length_correlation
+    for name, advantages in {"longer_wins": longer, "majority": majority(pairs, trained_on)}.items():
+        share = fmean(map(_won, advantages))
+        metrics |= {f"held_out_{name}": share, f"held_out_{name}_interval": wilson(share, len(pairs))}
+    return metrics
+
+
+def majority(pairs: Sequence[SamplePair], trained_on: Sequence[SamplePair]) -> list[float]:
+    """Return the votes for the chosen text of each pair minus those for the rejected one, as a baseline.
+
+    A text has one vote for each training pair that it won, minus one for each that it lost; an unseen text has none.
+    The votes ignore the trajectory, so a reward model that is no better has learned which texts are good in general,
+    not which one is good here.
+    """
+    votes: Counter[tuple[int, ...]] = Counter()
+    for pair in trained_on:
+        votes[tuple(pair.chosen.response_ids)] += 1
+        votes[tuple(pair.rejected.response_ids)] -= 1
+    return [float(votes[tuple(pair.chosen.response_ids)] - votes[tuple(pair.rejected.response_ids)]) for pair in pairs]
+
+
+def calibration_error(margins: Sequence[float]) -> float:
+    """Return the expected calibration error of the Bradley-Terry probability that the favourite of a pair wins.
+
+    It is the distance, in each bin of probabilities, between their mean and the share of favourites that won, averaged
+    over the bins with the number of pairs as weights. Chance alone makes it about .1 for 50 pairs.
+    """
+    off = [0.0] * BINS
+    for margin in margins:
+        confidence = _probability(abs(margin))
+        bin_of = min(BINS - 1, int((confidence - CHANCE) / (1 - CHANCE) * BINS))
+        off[bin_of] += confidence - _won(margin)
+    return sum(map(abs, off)) / len(margins)
+
+
+def correlation_of_differences(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Pearson's correlation of two differences within pairs, each pair taken in both orders.
+
+    None if one of the differences is always 0.
+    """
+    squares = sum(x * x for x in first) * sum(y * y for y in second)
+    return sum(x * y for x, y in zip(first, second, strict=True)) / math.sqrt(squares) if squares else None
+
+
+def require_better_than_chance(reward: Path, weak: Literal["refuse", "allow"]) -> None:
+    """Refuse the reward model in `reward` if its held-out accuracy is one half or less.
+
+    A significance test would need more pairs than a tenth of the tasks gives: at the 5% level with 54 pairs, it
+    refuses a model with a true accuracy of 65% in one case of three, this rule in one of 60. A wrong acceptance costs
+    only one stage of training, whose result is evaluated anyway. The rule accepts nearly half of all models with random
+    scores, so there is a warning if the interval covers one half, and another with fewer than `FEWEST_PAIRS` pairs.
+
+    Raises:
+        ConfigError: the reward model is no better than chance, and `weak` does not allow that.
+    """
+    metrics = read_metrics(reward)
+    pairs, accuracy = metrics.held_out_pairs, metrics.held_out_accuracy
+    if pairs < FEWEST_PAIRS:
+        logger.warning("The quality of the reward model in %s is unknown: only %d pairs were held out.", reward, pairs)
+        return
+    low, high = wilson(accuracy, pairs)
+    measured = f"{round(accuracy * pairs)} of {pairs} held-out pairs in order (95% interval {low:.2f} to {high:.2f})"
+    if accuracy > CHANCE:
+        if low <= CHANCE:
+            logger.warning("The reward model in %s may be no better than chance: it put %s.", reward, measured)
+        return
+    message = f"The reward model in {reward} is no better than chance: it put {measured}"
+    if weak == "refuse":
+        raise ConfigError(
+            f"{message}; collect more tasks or candidates and train it again, or let it pass with "
+            "train.weak_reward_model=allow."
+        )
+    logger.warning("%s.", message)
+
+
+def _probability(margin: float) -> float:
+    """Return the probability that a text wins whose score is higher by `margin` (Bradley-Terry; Retroformer, eq. 4)."""
+    return 1 / (1 + math.exp(-margin)) if margin > -700 else 0.0
+
+
+def _won(advantage: float) -> float:
+    """Return 1 if the chosen text is preferred, 0 if the rejected one is, 1/2 for a tie."""
+    return CHANCE if advantage == 0 else float(advantage > 0)

@@ -1,0 +1,1 @@
+"""Reinforcement learning of the reflector: PPO and GRPO, with the sampling, checkpoints and monitoring they share."""

@@ -1,0 +1,147 @@
+"""The models of SAC: the acting language model with a trained adapter, and two critics with target copies.
+
+The critics read embeddings of the actor as it was before training, so what they read does not move while they learn:
+of a state the last hidden state of its prompt, of an action the mean of the hidden states of its text read alone.
+"""
+
+import copy
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.nn.utils.rnn import pad_sequence
+
+from retroformer.experiment.sections.train import Lora
+
+from ..base import (
+    keep_trainables_in_fp32,
+    load_adapter,
+    lora_config,
+    save_memory,
+    save_one_adapter,
+    switched_to,
+    trainable,
+)
+from .packed_actions import ChoiceTokens, by_action, pack
+from .shared_base import POLICY, REFERENCE
+
+CRITIC_WIDTH = 256
+"""Width of the two hidden layers of a critic, as in SAC's own experiments."""
+CRITICS = 2
+
+
+class Critic(nn.Module):
+    """Estimates Q(s, a) from the embeddings of a state and of an action, (..., 2H)."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            # Hidden states have a few very large entries.
+            nn.LayerNorm(2 * hidden_size),
+            nn.Linear(2 * hidden_size, CRITIC_WIDTH),
+            nn.ReLU(),
+            nn.Linear(CRITIC_WIDTH, CRITIC_WIDTH),
+            nn.ReLU(),
+            nn.Linear(CRITIC_WIDTH, 1),
+        )
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Return Q, without the last dimension."""
+        values: Tensor = self.layers(embeddings)[..., 0]
+        return values
+
+
+class ActorCritic(nn.Module):
+    """The actor with its trained adapter, the frozen copy of it that embeds texts, the critics and their targets.
+
+    `start` has the adapter with which the actor begins; None: a fresh one, which changes nothing at first.
+
+    Raises:
+        ConfigError: the adapter in `start` does not have the shape that `lora` describes, or does not fit the base.
+    """
+
+    def __init__(self, base: Any, lora: Lora, start: Path | None, pad_id: int) -> None:
+        from peft import get_peft_model
+
+        super().__init__()
+        if start is None:
+            self.language_model: Any = get_peft_model(base, lora_config(lora), adapter_name=POLICY)
+            self.language_model.add_adapter(REFERENCE, lora_config(lora))
+        else:
+            self.language_model = load_adapter(base, start, lora, POLICY)
+            self.language_model.load_adapter(start, REFERENCE)
+        self.language_model.set_adapter(POLICY)
+        keep_trainables_in_fp32(self.language_model)
+        hidden_size: int = base.config.get_text_config().hidden_size
+        self.critics = nn.ModuleList(Critic(hidden_size) for _ in range(CRITICS)).to(base.device)
+        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self._pad_id, self._action_embeddings = pad_id, dict[tuple[int, ...], Tensor]()
+        self._in_bf16 = base.dtype == torch.bfloat16
+        save_memory(base, self.language_model)
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.language_model.device
+        return device
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the trained adapter."""
+        return trainable(self.language_model)
+
+    def action_log_probs(self, states: Sequence[ChoiceTokens]) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the tokens of all actions, (B, A, T), and which actions exist, (B, A)."""
+        packed = pack(states, self._pad_id).to(self.device)
+        hidden_BLH = self._hidden(packed.ids_BL, packed.positions_BL, packed.sees_BLL)
+        # In fp32, as in PPO; and only where an action's token is predicted, since prompts are long.
+        hidden_NH = hidden_BLH[packed.row_N, packed.source_N].float()
+        head: Any = self.language_model.get_base_model().get_output_embeddings()
+        log_probs_NV = linear(hidden_NH, head.weight.float()).log_softmax(dim=-1)
+        log_probs_N = log_probs_NV.gather(1, packed.token_N[:, None])[:, 0]
+        return by_action(packed, log_probs_N), packed.admitted_BA
+
+    @torch.no_grad()
+    def state_embedding(self, prompt: Sequence[int]) -> Tensor:
+        """Return the embedding of a state by its prompt, (H,)."""
+        return self._embedded(prompt)[-1]
+
+    def action_embeddings(self, states: Sequence[ChoiceTokens]) -> Tensor:
+        """Return the embeddings of all actions, 0 where a state has fewer actions than another, (B, A, H)."""
+        rows = [torch.stack([self._action_embedding(tuple(action)) for action in state.actions]) for state in states]
+        return pad_sequence(rows, batch_first=True)
+
+    def save_policy(self, folder: Path) -> None:
+        """Write the actor's adapter into `folder`."""
+        save_one_adapter(self.language_model, POLICY, folder)
+
+    @torch.no_grad()
+    def _action_embedding(self, action: tuple[int, ...]) -> Tensor:
+        # Read one by one, so that an embedding does not depend on the actions beside it, and once for each text.
+        if action not in self._action_embeddings:
+            self._action_embeddings[action] = self._embedded(action).mean(dim=0)
+        return self._action_embeddings[action]
+
+    def _embedded(self, tokens: Sequence[int]) -> Tensor:
+        """Return the hidden states of a text under the actor before training, (T, H)."""
+        ids_BL = torch.tensor([list(tokens)], device=self.device)
+        places_BL = torch.arange(len(tokens), device=self.device)[None]
+        sees_BLL = places_BL[:, :, None] >= places_BL[:, None, :]
+        trains = self.training
+        self.eval()
+        with switched_to(self.language_model, REFERENCE):
+            hidden_BLH = self._hidden(ids_BL, places_BL, sees_BLL)
+        self.train(trains)
+        return hidden_BLH[0].float()
+
+    def _hidden(self, ids_BL: Tensor, positions_BL: Tensor, sees_BLL: Tensor) -> Tensor:
+        trunk: Any = self.language_model.get_base_model().base_model
+        dtype = torch.bfloat16 if self._in_bf16 else torch.float32
+        mask_B1LL = torch.zeros(sees_BLL.shape, dtype=dtype, device=self.device)
+        mask_B1LL = mask_B1LL.masked_fill(~sees_BLL, torch.finfo(dtype).min)[:, None]
+        with torch.autocast(self.device.type, torch.bfloat16) if self._in_bf16 else nullcontext():
+            read = trunk(input_ids=ids_BL, attention_mask=mask_B1LL, position_ids=positions_BL, use_cache=False)
+        hidden_BLH: Tensor = read.last_hidden_state
+        return hidden_BLH

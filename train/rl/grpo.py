@@ -1,0 +1,185 @@
+"""Group relative policy optimisation of the reflector (DeepSeekMath, eq. 3 and 4). There is no value function: the
+advantage of a reflection is its reward relative to other reflections on the same failure.
+
+Reads prompts of collected reflections, or the failures themselves, and the SFT adapter, which is both the policy's
+start and the reference; writes a LoRA adapter to runs/NAME/grpo. A reward is the reward model's score, or *live*: the
+change of the frozen actor's return when it retries with the reflection (Reflect, Retry, Reward: Bensal et al. 2025;
+there 1 for a retry that succeeds and 0 otherwise).
+
+The loop is our own; it shares sampling and the base model with PPO. trl's trainer (1.16) is not used because
+
+1. it keeps a batch of responses in memory only. After a kill between two passes over a batch it would sample new
+   responses from a changed policy: the result would differ, and live rollouts would be paid for twice;
+2. with a 4-bit base it rounds the policy to bf16 but not the reference, so they differ before the first step;
+3. the reward model would need a second base in memory, or a function that switches the adapters of the trained model.
+
+In all other respects it is equivalent: it accepts missing rewards, trains on the sampled tokens, and has the same
+advantages, loss and KL estimator.
+
+Additions to DeepSeekMath:
+
+1. A response without a reward, because the infrastructure failed repeatedly, is left out of its group; its reward is
+   not 0. In a group with a single response left, or with equal rewards, only the KL term changes the policy.
+2. `variant: dr_grpo` (Liu et al. 2025) divides neither by the deviation of a group nor by the length of a response.
+3. The reward model's score is shifted, scaled and reduced for a missing end as in PPO. A live return is not, since the
+   actor has read the cut text.
+"""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from retroformer.experiment.sections.train import Grpo
+
+from .. import processes
+from ..losses import k1, k3, masked_mean
+from .group_relative import centred, differing, group_loss, shares, standardised
+from .optimizer import accumulate, set_learning_rates
+from .repetition import Describe
+from .sampling import Block, Draw, Respond, Responses, blocks, numbers_of_update, respond
+from .shared_base import SharedBase
+
+
+class Rewards(Protocol):
+    """Rates responses."""
+
+    def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+        """Return a reward for each of B responses, (B,), `nan` if missing; `asked` are the numbers of their prompts."""
+        ...
+
+
+class GrpoBatch(NamedTuple):
+    """Responses, with their advantages within their groups."""
+
+    responses: Responses
+    log_probs_BT: Tensor
+    reference_BT: Tensor
+    advantages_B: Tensor
+    weights_BT: Tensor
+    """Weight of each token's loss; 0 at padding and in responses without a reward."""
+    facts: dict[str, float]
+
+
+def grpo(
+    model: SharedBase,
+    optimizer: torch.optim.Optimizer,
+    prompts: Sequence[list[int]],
+    rewards: Rewards,
+    settings: Grpo,
+    draw: Draw,
+    first_update: int = 0,
+    describe: Describe = lambda prompts, responses: {},
+    answer: Respond = respond,
+) -> Iterator[dict[str, float]]:
+    """Train the policy update by update; yield the facts of each update.
+
+    Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one.
+    """
+    lengths = [len(ids) for ids in prompts]
+    for update in range(first_update, settings.updates):
+        torch.manual_seed(draw.seed * 1_000_003 + update)
+        # Step 1. The policy responds to some prompts, with a group of responses to each.
+        groups = settings.batch_size // settings.group
+        asked = asked_in_update(lengths, update, groups, settings.group, draw.seed)
+        batch_prompts = [prompts[number] for number in asked]
+        responses = answer(model, batch_prompts, draw)
+        # Step 2. Each response is rewarded, and compared with the others of its group.
+        batch = compare(model, responses, rewards(update, asked, responses), settings, draw)
+        # Step 3. A few passes over the batch with the clipped loss, one optimiser step each.
+        facts = batch.facts | describe(batch_prompts, responses.tokens)
+        for epoch in range(settings.epochs):
+            set_learning_rates(optimizer, settings, update * settings.epochs + epoch)
+            facts |= accumulate_gradients(model, optimizer, batch, settings)
+            optimizer.step()
+        yield facts
+
+
+def asked_in_update(lengths: Sequence[int], update: int, groups: int, group: int, seed: int) -> list[int]:
+    """Return the numbers of the prompts of an update, each `group` times in a row, the shortest first.
+
+    Each pass over all prompts has an order of its own. The result depends on the arguments only, so a resumed run takes
+    the same prompts as an unbroken one.
+    """
+    chosen = numbers_of_update("groups", len(lengths), update, groups, seed)
+    return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(group)]
+
+
+@torch.no_grad()
+def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, settings: Grpo, draw: Draw) -> GrpoBatch:
+    """Read the responses with policy and SFT policy, and compute advantages within the groups."""
+    model.train()
+    mask_BT = responses.mask_BT
+    micro_batches = blocks(responses, settings.micro_batch_size)
+    parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length))
+    # Masked first, since k3 at padding may be infinite.
+    log_probs_BT, reference_BT, entropies_BT = (torch.cat(column) * mask_BT for column in zip(*parts, strict=True))
+    rewards_NG = rewards_B.to(model.device).view(-1, settings.group)
+    if settings.variant == "grpo":
+        advantages_NG, lengths_B = standardised(rewards_NG), mask_BT.sum(dim=1)
+    else:
+        advantages_NG, lengths_B = centred(rewards_NG), torch.full_like(mask_BT[:, 0], draw.max_new_tokens)
+    weights_BT = mask_BT * (shares(rewards_NG).flatten() / lengths_B)[:, None]
+    facts = {
+        **_facts_of(rewards_NG, responses),
+        **responses.facts,
+        "kl": float(k1(log_probs_BT, reference_BT).sum(dim=1).mean()),
+        "entropy": float(masked_mean(entropies_BT, mask_BT)),
+    }
+    return GrpoBatch(responses, log_probs_BT, reference_BT, advantages_NG.flatten(), weights_BT, facts)
+
+
+def accumulate_gradients(
+    model: SharedBase, optimizer: torch.optim.Optimizer, batch: GrpoBatch, settings: Grpo
+) -> dict[str, float]:
+    """Compute the gradient of the weighted loss of the batch; return the facts of this pass.
+
+    The result does not depend on the size of the micro-batches, up to rounding.
+
+    Raises:
+        NotFinite: the gradient of a parameter is infinite or not a number.
+    """
+    micro_batches = blocks(batch.responses, settings.micro_batch_size)
+    return accumulate(model, optimizer, micro_batches, lambda block: _add_gradients(model, block, batch, settings))
+
+
+def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, settings: Grpo) -> dict[str, float]:
+    """Add the gradients of a micro-batch; return its share of the facts."""
+    rows, mask_BT, total = block.rows, batch.responses.mask_BT[block.rows], batch.responses.mask_BT.sum()
+    new = model.read(block.ids_BL, block.attention_BL, batch.responses.length)
+    new_BT, weights_BT = new.log_probs_BT * mask_BT, batch.weights_BT[rows]
+    old_BT, reference_BT = batch.log_probs_BT[rows], batch.reference_BT[rows]
+    loss_BT = group_loss(new_BT, old_BT, reference_BT, batch.advantages_B[rows], settings.clip, settings.kl)
+    (loss_BT * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        kl_BT = settings.kl * k3(new_BT, reference_BT)
+        off_BT = torch.exp(new_BT - old_BT) - 1
+        return {
+            "kl_loss": float((kl_BT * weights_BT).sum()),
+            "policy_loss": float(((loss_BT - kl_BT) * weights_BT).sum()),
+            "ratio": float((mask_BT + off_BT).sum() / total),
+            "clip_fraction": float((off_BT.abs() > settings.clip).sum() / total),
+            "ratio_furthest_from_1": float(off_BT.abs().max()),
+        }
+
+
+def _read(model: SharedBase, block: Block, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    policy = model.read(block.ids_BL, block.attention_BL, length)
+    return policy.log_probs_BT, model.reference_log_probs(block.ids_BL, block.attention_BL, length), policy.entropies_BT
+
+
+def _facts_of(rewards_NG: Tensor, responses: Responses) -> dict[str, float]:
+    mask_BT, size, texts = responses.mask_BT, rewards_NG.shape[1], responses.tokens
+    different = [len(set(map(tuple, texts[first : first + size]))) for first in range(0, len(texts), size)]
+    return {
+        "score": float(rewards_NG.nanmean()),
+        "score_deviation": float(centred(rewards_NG).square().mean().sqrt()),
+        "equal_groups": float((~differing(rewards_NG)).sum()),
+        "left_out": float(rewards_NG.isnan().sum()),
+        "different_in_group": fmean(different),
+        "response_tokens": float(mask_BT.sum(dim=1).mean()),
+        "ended": float(responses.ended_B.float().mean()),
+        "tokens": float(responses.attention_BL.sum()),
+    }

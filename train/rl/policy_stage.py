@@ -1,0 +1,131 @@
+"""Runs PPO or GRPO as a stage: loads the earlier adapters, keeps checkpoints and curves, and publishes the policy.
+
+`history` in metrics.json has the facts of every update, and the trackers have them as curves. Both algorithms:
+
+- score: mean reward of a response. kl: divergence of a response from the SFT policy, in nats: the mean of sums over
+  its tokens of k1. entropy: mean over the tokens, in nats.
+- response_tokens, ended: mean length, and share that ended by itself. tokens: tokens read in a pass.
+- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.repetition`.
+- alarm_collapse, alarm_length: 1 while they ring, see `train.rl.alarms`; `alarms` has a sentence for each that rang.
+- server_distance, server_kl: if a server generates the responses, see `train.rl.remote_sampling`; `drawn_by` names it.
+- policy_loss, ratio, clip_fraction, ratio_furthest_from_1, gradient_norm: of the last pass over the batch.
+
+PPO:
+
+- reward_model_score: mean score, not scaled. kl_k3: as kl, of k3. kl_weight: the KL coefficient of this update.
+- value_loss: of the last pass. kl_from_writer: mean k3 per token between the policy that generated the batch and that
+  of the last pass.
+- explained_variance: of the returns by the value head before the update; 1 is perfect, 0 is as good as a constant.
+- steps: optimiser steps, fewer than `epochs` if `kl_stop` ended the passes.
+
+GRPO:
+
+- kl_loss: of the last pass. score_deviation: standard deviation of the rewards within the groups.
+- equal_groups: number of groups with equal rewards, in which only the KL term changes the policy; left_out: number of
+  responses without a reward. different_in_group: mean number of distinct responses in a group.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from retroformer.errors import ConfigError
+from retroformer.experiment.sections.train import Grpo, Ppo
+
+from ..base import load_base, load_tokenizer
+from ..data.samples import Prompt
+from ..reward_audit import require_better_than_chance
+from ..stage import Meter, Stage, publish
+from . import checkpoint, grpo, ppo
+from .alarms import Facts
+from .optimizer import make_optimizer
+from .remote_sampling import drawn_by, responder
+from .repetition import Describe, describer
+from .reward_scores import ModelScores, score_scale
+from .sampling import Draw, Respond, draw_of, tokenised_prompts
+from .shared_base import SharedBase
+from .updates import take_updates
+
+
+class PolicyRun(NamedTuple):
+    """Everything that the updates of a stage need, with the facts of the updates before a resumption."""
+
+    meter: Meter
+    model: SharedBase
+    optimizer: torch.optim.Optimizer
+    prompts: list[list[int]]
+    draw: Draw
+    history: list[Facts]
+    describe: Describe
+    answer: Respond
+
+
+def train_by_ppo(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: Path) -> None:
+    """Train the adapter in `sft` on `prompts` against the reward model in `reward`, and publish it.
+
+    Raises:
+        ConfigError: a prompt with the longest response exceeds train.max_length, or the reward model is no better
+            than chance.
+        EndpointFailure, ProvenanceError: the server that generates responses fails, or does not use the policy.
+    """
+    settings = stage.experiment.train.ppo
+    require_better_than_chance(reward, stage.experiment.train.weak_reward_model)
+    run = _load(stage, settings, prompts, sft, reward)
+    scale, done = score_scale(reward), tuple(run.history)
+    updates = ppo.ppo(run.model, run.optimizer, run.prompts, settings, run.draw, scale, done, run.describe, run.answer)
+    _take_and_publish(stage, settings, run, updates)
+
+
+def train_by_grpo(
+    stage: Stage,
+    prompts: Sequence[Prompt],
+    adapters: Mapping[str, Path],
+    live: AbstractContextManager[grpo.Rewards] | None,
+) -> None:
+    """Train the adapter `sft` on `prompts` against the adapter `reward`, or on `live` rewards, and publish it.
+
+    Raises:
+        ConfigError: a prompt with the longest response exceeds train.max_length, the batch is no multiple of the
+            group, or the reward model is no better than chance.
+    """
+    settings = stage.experiment.train.grpo
+    if settings.batch_size % settings.group:
+        raise ConfigError(
+            f"train.grpo.batch_size={settings.batch_size} is no multiple of train.grpo.group={settings.group}: "
+            "change one of them."
+        )
+    if live is None:
+        require_better_than_chance(adapters["reward"], stage.experiment.train.weak_reward_model)
+    run = _load(stage, settings, prompts, adapters["sft"], adapters.get("reward"))
+    first = len(run.history)
+    with live or nullcontext(ModelScores(run.model, adapters["reward"], settings)) as rewards:
+        updates = grpo.grpo(
+            run.model, run.optimizer, run.prompts, rewards, settings, run.draw, first, run.describe, run.answer
+        )
+        _take_and_publish(stage, settings, run, updates)
+
+
+def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Path, reward: Path | None) -> PolicyRun:
+    """Load models and prompts, and resume from the newest checkpoint."""
+    experiment, meter = stage.experiment, Meter()
+    tokenizer = load_tokenizer(experiment.train)
+    ids = tokenised_prompts(experiment, tokenizer, prompts)
+    model = SharedBase(load_base(experiment.train), sft, reward)
+    optimizer = make_optimizer(model, settings)
+    history = checkpoint.restore(stage.checkpoints, model, optimizer)
+    draw = draw_of(experiment, settings, tokenizer)
+    return PolicyRun(
+        meter, model, optimizer, ids, draw, history, describer(tokenizer, prompts, ids), responder(stage, settings)
+    )
+
+
+def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, updates: Iterator[Facts]) -> None:
+    resumed_from = len(run.history)
+    progress = take_updates(stage, settings, updates, run.history, run.model, run.optimizer)
+    new = run.history[resumed_from:]
+    tokens = sum(int(facts["tokens"] * facts.get("steps", settings.epochs)) for facts in new)
+    metrics = {"prompts": len(run.prompts)} | progress | drawn_by(run.answer) | run.meter.read(tokens)
+    publish(stage, run.model.save_policy, metrics)

@@ -1,0 +1,236 @@
+"""Responses sampled by a server instead of the training process: vLLM, or `retroformer serve` with serve.hand_over.
+
+In each update:
+
+1. The policy's adapter is saved and loaded into the server (`/v1/load_lora_adapter`) under a new name, so that nothing
+   that the server caches by name, weights or prompt prefixes, can belong to an earlier policy.
+2. Each prompt is sent as token ids with its own seed, and the response comes back as token ids, so that no text is
+   tokenised twice. Temperature 1 and all other sampling settings are sent explicitly, since a server may take other
+   defaults from the model's generation_config.json.
+3. Two checks detect wrong weights; if one fails, the stage ends.
+
+   - **Files, exact.** `retroformer serve` returns the sha256 of the adapter's files, taken before it reads them; it
+     must equal the hash at saving. This detects files of an earlier policy, but no later fault: another base, another
+     dtype, an error in the server. vLLM returns no hash, so this check does not apply to it.
+   - **Distribution, approximate.** The server's log-probabilities of the sampled tokens are compared with the policy's,
+     which costs a forward pass; their mean distance must not exceed `generation.tolerance`. This detects another base
+     or quantisation, or an ignored adapter, if the effect exceeds the tolerance. Smaller faults pass: rounding in
+     bfloat16 gives 0.03 to 0.05 nats, and a policy that is some updates old may differ by only 0.1.
+
+   So with vLLM, only the new name of each update prevents small changes from being sampled with stale weights.
+4. The adapter is unloaded.
+
+A failed request is repeated like all requests of this project (`retroformer.endpoint`); if it keeps failing, the stage
+ends. Training uses the policy's own log-probabilities of the sampled tokens; the server's different rounding, within
+the tolerance, is not corrected.
+
+Seeds depend only on the run's seed and the update. So a resumed run repeats an unbroken one if the server's answer to a
+request does not depend on its other work: `retroformer serve` in float32 guarantees that, vLLM with
+VLLM_BATCH_INVARIANT=1.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from retroformer.endpoint.model import LanguageModel, beginning
+from retroformer.errors import EndpointFailure, ProvenanceError
+from retroformer.experiment.sections.endpoint import Address, Endpoint
+from retroformer.experiment.sections.train import Generation, Grpo, Ppo
+from retroformer.provenance import folder_sha256
+
+from .. import processes
+from ..losses import k3, masked_mean
+from ..stage import Stage
+from .sampling import Draw, Respond, Responses, blocks, padded_responses, respond
+from .shared_base import SharedBase
+
+Drawn: TypeAlias = list[tuple[int, float]]
+"""The tokens of a response, each with the server's log-probability."""
+SEEDS = 2**31
+HOW = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "ignore_eos": True,
+    "logprobs": 0,
+    "return_token_ids": True,
+}
+"""Sampling settings of every request. Only the end-of-turn token ends a response, as in training."""
+
+
+def responder(stage: Stage, settings: Ppo | Grpo) -> Respond:
+    """Return the sampler of a stage: a server if `generation` is set, else this process."""
+    if settings.generation is None:
+        return respond
+    return Server(settings.generation, f"{stage.experiment.run}-{stage.name}", stage.checkpoints)
+
+
+def drawn_by(answer: Respond) -> dict[str, Any]:
+    """Return the entry of metrics.json for the server that sampled the last update; {} for this process."""
+    return {"drawn_by": answer.identity} if isinstance(answer, Server) else {}
+
+
+class Server:
+    """Samples responses of the policy by the server that a config names."""
+
+    def __init__(self, settings: Generation, name: str, folder: Path) -> None:
+        """Hand adapters over in `folder`, under names that begin with `name`."""
+        self._settings, self._name, self._folder = settings, name, folder
+        self.identity: dict[str, str] = {"base_url": settings.base_url}
+        """The server, in the process that asks it; `retroformer serve` adds the sha256 of its base, and its dtype."""
+
+    def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+        """Sample one response to each prompt; `facts` compares the server's log-probabilities with the policy's.
+
+        Raises:
+            EndpointFailure: the server does not load the adapter, or does not respond.
+            ProvenanceError: the server has read other weights, or samples with others.
+        """
+        # One process asks the server, and sends the responses to the others.
+        (drawn,) = processes.each([prompts], lambda all_prompts: self._drawn(model, all_prompts, draw))
+        response_BT = _padded([[token for token, _ in response] for response in drawn], draw.pad_id, model.device)
+        responses = padded_responses(prompts, response_BT, draw)
+        theirs_BT = _padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
+        return responses._replace(facts=self._compared(model, responses, theirs_BT, draw.at_once))
+
+    def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> list[Drawn]:
+        seeds: list[int] = torch.randint(SEEDS, (len(prompts),)).tolist()
+        folder = (self._folder / f"{self._name}-{secrets.token_hex(4)}").resolve()
+        folder.mkdir(parents=True)
+        try:
+            model.save_policy(folder)
+            requests = [
+                {
+                    **HOW,
+                    "model": folder.name,
+                    "prompt": prompt,
+                    "seed": seed,
+                    "max_tokens": draw.max_new_tokens,
+                    "stop_token_ids": [draw.eos_id],
+                }
+                for prompt, seed in zip(prompts, seeds, strict=True)
+            ]
+            return asyncio.run(self._answers(folder, requests, model.vocabulary))
+        finally:
+            shutil.rmtree(folder)
+
+    async def _answers(self, folder: Path, requests: Sequence[dict[str, Any]], vocabulary: int) -> list[Drawn]:
+        """Send all requests, with the adapter in `folder` loaded."""
+        address = self._settings.model_dump(include=set(Address.model_fields))
+        server = LanguageModel(Endpoint(**address), self._settings.base_url, folder.name)
+        try:
+            async with self._loaded(server, folder), asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_draw(server, request, vocabulary)) for request in requests]
+            return [task.result() for task in tasks]
+        except ExceptionGroup as failures:
+            first = failures.exceptions[0]
+            if isinstance(first, EndpointFailure):
+                raise EndpointFailure(f"{first} When it works again, run the same command to resume.") from None
+            raise first from None
+        finally:
+            await server.close()
+
+    @contextlib.asynccontextmanager
+    async def _loaded(self, server: LanguageModel, folder: Path) -> AsyncIterator[None]:
+        """Load the adapter in `folder` into the server, and unload it at the end."""
+        saved = folder_sha256(folder)
+        try:
+            answer = await server.post("/load_lora_adapter", {"lora_name": server.model, "lora_path": str(folder)})
+        except EndpointFailure as failure:
+            raise EndpointFailure(
+                f"The policy could not be handed over. {failure} Start a server there that reads "
+                f"{str(folder.parent)!r} and takes adapters (`retroformer serve` with serve.hand_over=true, or vLLM "
+                "with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), and run the same command again."
+            ) from failure
+        try:
+            self._require_the_files(answer, saved)
+            yield
+        finally:
+            # It would take memory in the server, and is not used again.
+            with contextlib.suppress(EndpointFailure):
+                await server.post("/unload_lora_adapter", {"lora_name": server.model})
+
+    def _require_the_files(self, answer: object, saved: str) -> None:
+        """Raise ProvenanceError if the server has read other files than those with the sha256 `saved`."""
+        reported = answer if isinstance(answer, dict) else {}
+        read = reported.get("adapter_sha256")
+        if read not in (None, saved):
+            raise ProvenanceError(
+                f"The server at {self._settings.base_url} has not read the current policy: the sha256 of the saved "
+                f"files is {saved[:12]}, and that of the files it has read is {str(read)[:12]}. See that it reads the "
+                "disk that this process writes to, or train without `generation`."
+            )
+        self.identity |= {name: str(reported[name]) for name in ("base_sha256", "dtype") if name in reported}
+
+    @torch.no_grad()
+    def _compared(self, model: SharedBase, responses: Responses, theirs_BT: Tensor, at_once: int) -> dict[str, float]:
+        model.train()
+        parts = processes.each(
+            blocks(responses, at_once),
+            lambda block: model.read(block.ids_BL, block.attention_BL, responses.length).log_probs_BT,
+        )
+        mask_BT = responses.mask_BT
+        mine_BT, theirs_BT = torch.cat(parts) * mask_BT, theirs_BT * mask_BT
+        distance = float(masked_mean((mine_BT - theirs_BT).abs(), mask_BT))
+        if not distance <= self._settings.tolerance:
+            raise ProvenanceError(
+                f"The server at {self._settings.base_url} did not sample with the current policy: its "
+                f"log-probabilities are {distance:.3f} nats from the policy's own (mean over {int(mask_BT.sum())} "
+                f"tokens), and generation.tolerance is {self._settings.tolerance:g}. See that it serves "
+                "train.base_model as it is trained and that it alone answers at this address, or train without "
+                "`generation`."
+            )
+        return {"server_distance": distance, "server_kl": float(masked_mean(k3(theirs_BT, mine_BT), mask_BT))}
+
+
+async def _draw(server: LanguageModel, request: dict[str, Any], vocabulary: int) -> Drawn:
+    """Request one response. Raises EndpointFailure if token ids or log-probabilities are missing or invalid."""
+    most = request["max_tokens"]
+    answer = await server.post("/completions", request)
+    try:
+        choice = _Completion.model_validate(answer).choices[0]
+        drawn = list(zip(choice.token_ids, choice.logprobs.token_logprobs, strict=True))
+    except ValueError:
+        what = f"answered without token ids and the log-probability of each: {beginning(answer)!r}"
+        raise EndpointFailure(f"The server at {server.base_url} {what}.") from None
+    if len(drawn) > most or not all(0 <= token < vocabulary for token in choice.token_ids):
+        raise EndpointFailure(
+            f"The server at {server.base_url} answered with {len(drawn)} tokens of at most {most}, with ids from "
+            f"{min(choice.token_ids)} to {max(choice.token_ids)} for a vocabulary of {vocabulary}: see that it serves "
+            "train.base_model."
+        )
+    if len(drawn) < most and choice.token_ids[-1:] != request["stop_token_ids"]:
+        raise EndpointFailure(
+            f"The server at {server.base_url} ended a response after {len(drawn)} of {most} tokens, and "
+            "not with the end of a turn: see that its longest text is train.max_length."
+        )
+    return drawn
+
+
+class _LogProbs(BaseModel):
+    token_logprobs: list[float]
+
+
+class _Choice(BaseModel):
+    token_ids: list[int]
+    logprobs: _LogProbs
+
+
+class _Completion(BaseModel):
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+
+
+def _padded(rows: Sequence[Sequence[float]], value: float, device: torch.device) -> Tensor:
+    return pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True, padding_value=value)

@@ -1,0 +1,204 @@
+"""Discrete soft actor-critic on the actor: the online baseline of Retroformer (section 4.1 and appendix C.2).
+
+It has no reflector and no advice: the adapter that it trains is the actor's own. The loop plays a training task with
+the current policy, adds the steps to a replay buffer, and updates two critics and the actor on batches of that buffer.
+
+The paper gives the rank of LoRA (4), gamma .99, polyak .995, the learning rate .01, alpha .2, the batch size 8, and
+says that the mean of the embeddings of the generated text, of 768 dimensions, represents an action. Departures from it:
+
+1. The algorithm is SAC for discrete actions (Christodoulou, 2019). The gradient of the continuous algorithm passes
+   through a sampled action, and cannot pass through sampled text.
+2. The actions are those that the environment lists as possible now, so it must list them. The policy is the softmax of
+   their log-likelihoods under the actor given the prompt of the state. Only the sampling of experience draws an action;
+   targets and policy loss are exact sums over all actions.
+3. An action is embedded as the mean of the hidden states of its text, and a state as the last hidden state of its
+   prompt, both in the base model's size (576 for SmolLM2-135M) and by the actor as it was before training.
+4. The critics are two perceptrons with two hidden layers of 256 units on these two embeddings. They share the actor's
+   learning rate. The entropy coefficient is fixed, not tuned.
+5. The end of an attempt is terminal, whatever ended it: the agent has `loop.actions` actions, and its prompt shows how
+   many it has used.
+6. Updates are made between episodes, one for every `update_every` steps of the episode, as soon as the buffer holds a
+   batch. The buffer keeps all steps of the run.
+7. Gradients are clipped to norm 1, those of the actor and of the critics apart.
+8. The actor may start from an adapter that was trained to play, since a small base model alone hardly ever succeeds.
+9. In an evaluation the server chooses token by token among the possible actions, which need not give the action with
+   the highest likelihood; `same_as_served` in the history says how often it does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from retroformer.experiment.sections.train import Sac
+
+from ..losses import soft_critic_loss, soft_policy_loss, soft_targets, soft_values
+from .actor_critic import ActorCritic
+from .optimizer import clip_gradients
+from .packed_actions import log_policy
+from .replay import PlayedStep, Replay, Transitions
+
+
+class Optimizers(NamedTuple):
+    """Adam over the actor's adapter, and Adam over the critics."""
+
+    actor: torch.optim.Optimizer
+    critics: torch.optim.Optimizer
+
+
+class Attempt(NamedTuple):
+    """The steps of one episode, and its facts."""
+
+    steps: list[PlayedStep]
+    facts: Mapping[str, float]
+
+
+class Play(Protocol):
+    """Plays the task of an episode with the current policy, sampling by torch's random state."""
+
+    def __call__(self, episode: int) -> Attempt: ...
+
+
+def make_optimizers(model: ActorCritic, settings: Sac) -> Optimizers:
+    """Return the optimisers; their learning rate is constant."""
+    return Optimizers(
+        torch.optim.Adam(model.actor_parameters(), lr=settings.learning_rate),
+        torch.optim.Adam(model.critics.parameters(), lr=settings.learning_rate),
+    )
+
+
+def sac(
+    model: ActorCritic, optimizers: Optimizers, replay: Replay, play: Play, settings: Sac, seed: int, done: int = 0
+) -> Iterator[dict[str, float]]:
+    """Train actor and critics episode by episode until a budget is spent; yield the facts of each episode.
+
+    `done` episodes were played before a checkpoint, and `replay` holds their steps. Every episode sets its own seed, so
+    a resumed run repeats an unbroken one.
+    """
+    for episode in range(done, settings.episodes):
+        if len(replay) >= settings.steps:
+            return
+        torch.manual_seed(seed * 1_000_003 + episode)
+        # Step 1. The actor plays a task with its current policy; the buffer keeps what it did.
+        before = len(replay)
+        attempt = play(episode)
+        replay.add(attempt.steps)
+        # Step 2. Critics and actor learn from batches of everything that was played.
+        facts = [
+            update(model, optimizers, replay.draw(settings.batch_size), settings)
+            for _ in due(before, len(replay), settings)
+        ]
+        yield {**attempt.facts, "env_steps": len(replay), "updates": len(facts), **_means(facts)}
+
+
+def due(before: int, after: int, settings: Sac) -> range:
+    """Return the updates that are due after an episode in which the buffer grew from `before` to `after` steps."""
+    if after < settings.batch_size:
+        return range(0)
+    return range(before // settings.update_every, after // settings.update_every)
+
+
+def update(model: ActorCritic, optimizers: Optimizers, batch: Transitions, settings: Sac) -> dict[str, float]:
+    """Take one step with the critics and one with the actor; return its facts.
+
+    Raises:
+        NotFinite: the gradient of a parameter is infinite or not a number; that step is not taken.
+    """
+    steps, following = batch
+    micro_batches = [
+        slice(first, first + settings.micro_batch_size) for first in range(0, len(steps), settings.micro_batch_size)
+    ]
+    # Step 1. The critics' targets: the reward, and the soft value of the next state under the current policy.
+    model.eval()
+    next_values_B = torch.cat([next_values(model, following[rows], settings.alpha) for rows in micro_batches])
+    rewards_B = torch.tensor([step.reward for step in steps], device=model.device)
+    over_B = torch.tensor([step.over for step in steps], device=model.device)
+    targets_B = soft_targets(rewards_B, next_values_B, over_B, settings.gamma)
+    # Step 2. Both critics move towards the targets.
+    model.train()
+    q_CB = torch.cat([chosen_values(model, steps[rows]) for rows in micro_batches], dim=1)
+    critic_loss = soft_critic_loss(q_CB, targets_B).mean()
+    critic_loss.backward()  # type: ignore[no-untyped-call]
+    _take_step(optimizers.critics, model.critics)
+    # Step 3. The actor moves towards actions that the lower critic values, and towards entropy.
+    losses_B, entropies_B = list[float](), list[float]()
+    for rows in micro_batches:
+        loss_B, entropy_B = actor_losses(model, steps[rows], settings.alpha)
+        (loss_B.sum() / len(steps)).backward()  # type: ignore[no-untyped-call]
+        losses_B += loss_B.tolist()
+        entropies_B += entropy_B.tolist()
+    norm = _take_step(optimizers.actor, model.language_model)
+    # Step 4. The targets follow the critics.
+    follow(model, settings.polyak)
+    return {
+        "critic_loss": float(critic_loss.detach()),
+        "policy_loss": fmean(losses_B),
+        "entropy": fmean(entropies_B),
+        "q": float(q_CB.detach().mean()),
+        "gradient_norm": norm,
+        "tokens": sum(step.state.packed for step in (*steps, *following)),
+    }
+
+
+@torch.no_grad()
+def next_values(model: ActorCritic, following: Sequence[PlayedStep], alpha: float) -> Tensor:
+    """Return the soft values of states under the current policy and the lower target critic, (B,)."""
+    log_policy_BA = log_policy(*model.action_log_probs([step.state for step in following]))
+    q_BA = values(model.target_critics, critic_inputs(model, following)).amin(dim=0)
+    return soft_values(q_BA, log_policy_BA, alpha)
+
+
+def chosen_values(model: ActorCritic, steps: Sequence[PlayedStep]) -> Tensor:
+    """Return the values of the actions that were chosen, by each critic, (C, B)."""
+    chosen_B = torch.tensor([step.action for step in steps], device=model.device)
+    inputs_BAX = critic_inputs(model, steps)
+    return values(model.critics, inputs_BAX[torch.arange(len(steps), device=model.device), chosen_B])
+
+
+def actor_losses(model: ActorCritic, steps: Sequence[PlayedStep], alpha: float) -> tuple[Tensor, Tensor]:
+    """Return the policy loss of each state, (B,), and the entropy of the policy in it, (B,)."""
+    with torch.no_grad():
+        q_BA = values(model.critics, critic_inputs(model, steps)).amin(dim=0)
+    log_policy_BA = log_policy(*model.action_log_probs([step.state for step in steps]))
+    entropy_B = soft_values(torch.zeros_like(q_BA), log_policy_BA.detach(), alpha=1.0)
+    return soft_policy_loss(q_BA, log_policy_BA, alpha), entropy_B
+
+
+def critic_inputs(model: ActorCritic, steps: Sequence[PlayedStep]) -> Tensor:
+    """Return the embeddings of each state beside those of its actions, (B, A, X) with X = 2H."""
+    actions_BAH = model.action_embeddings([step.state for step in steps])
+    states_BH = torch.stack([step.embedding_H for step in steps]).to(model.device)
+    return torch.cat([states_BH[:, None].expand_as(actions_BAH), actions_BAH], dim=2)
+
+
+def values(critics: nn.ModuleList, inputs_X: Tensor) -> Tensor:
+    """Return Q by each critic: (C, ...) of inputs (..., X)."""
+    return torch.stack([critic(inputs_X) for critic in critics])
+
+
+@torch.no_grad()
+def follow(model: ActorCritic, polyak: float) -> None:
+    """Move the target critics towards the critics: target = polyak * target + (1 - polyak) * critic."""
+    pairs = zip(model.target_critics.parameters(), model.critics.parameters(), strict=True)
+    for target, online in pairs:
+        target.lerp_(online, 1 - polyak)
+
+
+def _take_step(optimizer: torch.optim.Optimizer, module: nn.Module) -> float:
+    """Clip the gradients, take the step, and return the norm before clipping.
+
+    Raises:
+        NotFinite: a gradient, or their norm, is infinite or not a number.
+    """
+    norm = clip_gradients(module, module.parameters(), "in an update")
+    optimizer.step()
+    optimizer.zero_grad()
+    return norm
+
+
+def _means(facts: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the means over the updates of an episode, and the sum of their tokens; nothing without an update."""
+    means = {name: fmean(update[name] for update in facts) for name in facts[0]} if facts else {}
+    return means | {"tokens": sum(update["tokens"] for update in facts)}

@@ -1,0 +1,145 @@
+"""Runs SAC as a stage: loads the actor, plays and learns, keeps checkpoints and curves, and publishes the actor.
+
+`history` in metrics.json has the facts of every episode, and the trackers have them as curves:
+
+- score, solved, actions: return of the attempt, 1 if it solved the task, number of actions.
+- entropy_played: mean entropy of the policy in the states of the attempt, in nats.
+- same_as_served: share of these states in which greedy decoding token by token gives the most likely action.
+- tokens_played: tokens of the prompts and of the chosen actions. tokens: tokens read in the updates.
+- env_steps: number of steps in the buffer. updates: number of updates after the episode.
+- critic_loss, policy_loss, entropy, q, gradient_norm: means over these updates; missing without an update. q is the
+  mean value of the chosen actions, gradient_norm that of the actor before clipping.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+
+from retroformer.errors import InfrastructureFailure, NotFinite
+from retroformer.experiment.conditions import conditions
+from retroformer.experiment.config import Experiment
+from retroformer.progress import line
+from retroformer.records import Task
+
+from ..base import load_base, load_tokenizer
+from ..stage import Meter, Stage, publish
+from ..tracking import tracker
+from .actor_critic import ActorCritic
+from .checkpoint import restore_state, save_state
+from .online_play import online_play
+from .replay import Replay
+from .sac import Optimizers, Play, make_optimizers, sac
+from .shared_base import POLICY
+
+Facts = dict[str, float]
+PARTS = {"policy", "critics", "target_critics", "actor_optimizer", "critic_optimizer", "replay", "history"}
+SHOWN_EPISODES = 20
+"""Number of last episodes whose mean success the progress line shows."""
+
+
+class Learner(NamedTuple):
+    """Everything that changes in training."""
+
+    model: ActorCritic
+    optimizers: Optimizers
+    replay: Replay
+    history: list[Facts]
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint after the last episode. Random states are not in it: every episode sets its own seed."""
+        from peft import get_peft_model_state_dict
+
+        state = {
+            "policy": get_peft_model_state_dict(self.model.language_model, adapter_name=POLICY),
+            "critics": self.model.critics.state_dict(),
+            "target_critics": self.model.target_critics.state_dict(),
+            "actor_optimizer": self.optimizers.actor.state_dict(),
+            "critic_optimizer": self.optimizers.critics.state_dict(),
+            "replay": self.replay.state(),
+            "history": self.history,
+        }
+        save_state(folder, len(self.history), state)
+
+
+def facts_of_play(experiment: Experiment, tasks: Sequence[Task]) -> list[Any]:
+    """Return everything about the training tasks and how they are played that determines the result."""
+    stored = conditions(experiment)
+    played = {name: stored[name] for name in ("environment", "versions")}
+    limits = {name: stored["loop"][name] for name in ("repetitions", "actions")}
+    return [played, limits, experiment.actor.kind, [task.id for task in tasks]]
+
+
+def train_by_sac(stage: Stage, tasks: Sequence[Task], start: Path | None) -> None:
+    """Train the actor on `tasks`, starting from the adapter in `start` or a fresh one, and publish it.
+
+    Raises:
+        ConfigError: the tasks or their prompts do not suit SAC, or the adapter in `start` is of another shape.
+        InfrastructureFailure: a task could not be played; the episodes before it are in a checkpoint.
+        NotFinite: an update has infinite numbers or NaN; the checkpoints are those that a kill would have left.
+    """
+    experiment, meter = stage.experiment, Meter()
+    tokenizer = load_tokenizer(experiment.train)
+    learner = _load(stage, tokenizer.pad_token_id, start)
+    resumed_from = len(learner.history)
+    with online_play(experiment, learner.model, tokenizer, tasks) as play:
+        _take_episodes(stage, learner, play)
+        played = {play.task(episode).id for episode in range(len(learner.history))}
+    history = learner.history
+    quarter = max(1, len(history) // 4)
+    metrics = {
+        "episodes": len(history),
+        "resumed_from_episode": resumed_from,
+        "env_steps": len(learner.replay),
+        "updates": int(sum(facts["updates"] for facts in history)),
+        "tokens_played": int(sum(facts["tokens_played"] for facts in history)),
+        "solved_first_quarter": fmean(facts["solved"] for facts in history[:quarter]),
+        "solved_last_quarter": fmean(facts["solved"] for facts in history[-quarter:]),
+        "tasks": sorted(played),
+        "history": history,
+    }
+    tokens = int(sum(facts["tokens"] for facts in history[resumed_from:]))
+    publish(stage, learner.model.save_policy, metrics | meter.read(tokens))
+
+
+def _load(stage: Stage, pad_id: int, start: Path | None) -> Learner:
+    """Load the models, and resume from the newest checkpoint."""
+    from peft import set_peft_model_state_dict
+
+    train = stage.experiment.train
+    torch.manual_seed(stage.experiment.seed)
+    model = ActorCritic(load_base(train), train.lora, start, pad_id)
+    optimizers = make_optimizers(model, train.sac)
+    state = restore_state(stage.checkpoints, PARTS, model.device)
+    if state is None:
+        return Learner(model, optimizers, Replay(), [])
+    set_peft_model_state_dict(model.language_model, state["policy"], adapter_name=POLICY)
+    model.critics.load_state_dict(state["critics"])
+    model.target_critics.load_state_dict(state["target_critics"])
+    optimizers.actor.load_state_dict(state["actor_optimizer"])
+    optimizers.critics.load_state_dict(state["critic_optimizer"])
+    return Learner(model, optimizers, Replay.of(state["replay"]), state["history"])
+
+
+def _take_episodes(stage: Stage, learner: Learner, play: Play) -> None:
+    experiment, settings, history = stage.experiment, stage.experiment.train.sac, learner.history
+    resumed_from = len(history)
+    episodes = sac(learner.model, learner.optimizers, learner.replay, play, settings, experiment.seed, resumed_from)
+    with tracker(stage) as track, line(f"train {stage.name}", settings.episodes, resumed_from) as progress:
+        try:
+            for facts in episodes:
+                history.append(facts)
+                track(len(history), facts)
+                solved = fmean(shown["solved"] for shown in history[-SHOWN_EPISODES:])
+                progress.show(len(history), f"solved {solved:.2f}  steps {len(learner.replay)}")
+                if len(history) % experiment.train.checkpoint_steps == 0:
+                    learner.save(stage.checkpoints)
+        except NotFinite as error:
+            raise NotFinite(f"Episode {len(history) + 1} of {stage.name} ends in no policy. {error}") from None
+        except InfrastructureFailure:
+            # The next episode lacks its environment. The previous ones need not be repeated.
+            if len(history) > resumed_from:
+                learner.save(stage.checkpoints)
+            raise

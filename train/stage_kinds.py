@@ -1,0 +1,150 @@
+"""The training stages in one table: purpose, required adapters, and how each uses memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from retroformer.experiment.config import Experiment
+
+VALUE_WEIGHT = 0.1
+"""Weight of PPO's value loss, as in TRL's PPO. It needs no key, as the value head has a learning rate of its own."""
+DEMONSTRATED_ACTIONS = 20
+"""Largest number of actions in a scripted attempt: the household actor of the package was trained with it."""
+
+StageName = Literal["actor", "warm", "sft", "reward", "ppo", "dpo", "grpo", "sac"]
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """A stage. The defaults describe imitation with one fresh adapter."""
+
+    name: StageName
+    """Name of the stage, of its section of `train` in a config, and of its command."""
+    does: str
+    """First sentence of its command's help."""
+    reads: str
+    """Inputs of its command, for the help."""
+    purpose: str
+    """What its adapter does, for the model card."""
+    limits: str
+    """What its adapter does not do, for the model card."""
+    needs: tuple[str, ...] = ()
+    """Stages whose adapters are in memory beside the trained one."""
+    texts_per_sample: int = 1
+    """Two for stages on pairs: both texts of a pair are in one batch."""
+    trains_actor: bool = False
+    """True if its adapter acts, not advises. `train plan` does not describe such stages."""
+    on_policy: bool = False
+    """True if it trains on responses of its own policy, on the base that `train.rl.shared_base` describes."""
+    trains_head: bool = False
+    """True if it trains a score head or a value head on the hidden states."""
+    language_head: Literal["none", "compute", "fp32"] = "compute"
+    """The dtype of the language head: the compute dtype, or fp32 where small differences matter."""
+    constants: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Settings of its section that no config can change. They are part of the fingerprint under these names, so that
+    stages of earlier versions, whose configs had the keys, stay finished."""
+    autocast_on: tuple[Device, ...] = ("cpu", "cuda")
+    """Devices on which adapters, which are in fp32, compute in the compute dtype. transformers' trainer uses autocast
+    only in a model's own forward pass, so a loss that calls the trunk directly runs without it."""
+
+
+_KINDS = (
+    StageKind(
+        "actor",
+        does="Teach a household actor by scripted play.",
+        reads="the games of environment.split",
+        purpose="plays ALFWorld's compact text, taught by scripted play; it is frozen in every experiment",
+        limits="It continues texts of this one game; every other text is continued as if it were this game's.",
+        constants={"actions": DEMONSTRATED_ACTIONS},
+        trains_actor=True,
+        autocast_on=("cuda",),
+    ),
+    StageKind(
+        "warm",
+        does="Imitate advice that was written by rule.",
+        reads="what `collect warm` wrote to the store",
+        purpose="writes advice after a failed attempt, in the form of advice written by rule (a warm start)",
+        limits="It has learned a form: what it says need not be true or useful, since its examples were not all so.",
+        autocast_on=("cuda",),
+    ),
+    StageKind(
+        "sft",
+        does="Imitate reflections with a positive rating.",
+        reads="rated reflections, and the warm adapter if there is one",
+        purpose="writes advice after a failed attempt, by imitating advice that made the next attempt better",
+        limits="It imitates few texts, and says confidently what fitted other attempts.",
+        autocast_on=("cuda",),
+    ),
+    StageKind(
+        "reward",
+        does="Learn which of two reflections is better.",
+        reads="pairs of rated reflections",
+        purpose="scores advice on a failed attempt: the higher, the more the next attempt should gain",
+        limits="It is no language model and no judge of facts: scores far from its data are arbitrary, and only their "
+        "order within one attempt was trained.",
+        texts_per_sample=2,
+        trains_head=True,
+        language_head="none",
+    ),
+    StageKind(
+        "ppo",
+        does="Write what the reward model prefers.",
+        reads="prompts of the store, and the adapters of sft and reward",
+        purpose="writes advice after a failed attempt, improved by PPO against a reward model",
+        limits="A reward model is not the task: a higher score is no gain until `retroformer eval` has shown one.",
+        needs=("sft", "reward"),
+        constants={"value_weight": VALUE_WEIGHT},
+        on_policy=True,
+        trains_head=True,
+        language_head="fp32",
+    ),
+    StageKind(
+        "dpo",
+        does="Write the better of two reflections, without a reward model.",
+        reads="pairs, and the adapter of sft",
+        purpose="writes advice after a failed attempt, improved by DPO on pairs of rated advice",
+        limits="A margin between recorded pairs is not the task: it is no gain until `retroformer eval` has shown one.",
+        needs=("sft",),
+        texts_per_sample=2,
+        language_head="fp32",
+        autocast_on=(),
+    ),
+    StageKind(
+        "grpo",
+        does="Write what is better than its group, scored by a reward model or by live retries.",
+        reads="prompts of the store, the adapter of sft, and that of reward unless retries are live",
+        purpose="writes advice after a failed attempt, improved by GRPO on groups of advice",
+        limits="A higher reward in training is no gain on other tasks until `retroformer eval` has shown one.",
+        needs=("sft", "reward"),
+        on_policy=True,
+        language_head="fp32",
+    ),
+    StageKind(
+        "sac",
+        does="Train the actor itself by soft actor-critic, the paper's baseline without a reflector.",
+        reads="the tasks of environment.split, which it plays, and the adapter that actor.endpoint.model names",
+        purpose="plays the tasks of one environment, trained by discrete SAC on its own attempts",
+        limits="It chooses among actions that the environment lists, and takes no advice unless it did before.",
+        trains_actor=True,
+        trains_head=True,
+        language_head="fp32",
+    ),
+)
+STAGES: Mapping[str, StageKind] = MappingProxyType({kind.name: kind for kind in _KINDS})
+"""The stages by name, in the order of their commands."""
+
+
+def stages_of(experiment: "Experiment") -> list[StageKind]:
+    """Return the stages that train a reflector and that a config can run.
+
+    The warm start needs advice written by rule; GRPO with live returns has no reward model in memory.
+    """
+    live = experiment.train.grpo.reward == "live"
+    return [
+        replace(kind, needs=("sft",)) if kind.name == "grpo" and live else kind
+        for kind in _KINDS
+        if not kind.trains_actor and (kind.name != "warm" or experiment.collect.written)
+    ]

@@ -1,0 +1,206 @@
+"""Sets up, runs and resumes the trainers of trl and transformers, for imitation, the reward model and DPO."""
+
+import logging
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PrinterCallback, Trainer, TrainerCallback
+
+from retroformer.errors import NotFinite
+from retroformer.experiment.sections.train import Optimizer
+from retroformer.files import durable
+from retroformer.progress import ProgressLine, line
+
+from . import processes
+from .base import CPU, compute_dtype, device, keep_trainables_in_fp32, trainable
+from .data.rows import Rows
+from .data.samples import order_of_training
+from .integrity.disk import writing_to
+from .integrity.finite import LOWER_THE_RATE, require_finite_gradients
+from .integrity.manifest import newest_sound, verify, write_manifest
+from .stage import Stage
+from .tracking import Tracker, tracker
+
+WARMUP_SHARE = 0.05
+"""Share of the steps in which the learning rate rises to its peak."""
+COMPLETE = "complete"
+"""Name of the manifest in a checkpoint's folder, written after all other files."""
+KEPT = 2
+"""Complete checkpoints to keep: the newest, and one more in case the newest is damaged."""
+
+logger = logging.getLogger(__name__)
+
+
+def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
+    """Return the arguments of the trainer's config, all explicit, since trl's defaults differ from transformers'.
+
+    The rows are already in their final order with all epochs, so the trainer runs one epoch in sequence. `max_length`
+    is None because `require_length` has checked the rows and trl must not cut them.
+    """
+    train = stage.experiment.train
+    on_cpu = device() == CPU
+    return {
+        "output_dir": str(stage.checkpoints),
+        "per_device_train_batch_size": optimizer.micro_batch_size,
+        "gradient_accumulation_steps": optimizer.batch_size // optimizer.micro_batch_size,
+        "num_train_epochs": 1,
+        "train_sampling_strategy": "sequential",
+        "learning_rate": optimizer.learning_rate,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": WARMUP_SHARE,
+        "max_length": None,
+        "use_cpu": on_cpu,
+        "bf16": compute_dtype(train) == "bfloat16",
+        "activation_checkpointing": not on_cpu,
+        "save_strategy": "steps" if processes.is_main() else "no",
+        "save_steps": train.checkpoint_steps,
+        # `Watcher` deletes old checkpoints; the trainer might delete the last complete one.
+        "save_total_limit": None,
+        "logging_steps": 1,
+        # `ParallelTrainer` stops at a loss that is not finite; the trainer would replace it by a mean.
+        "logging_nan_inf_filter": False,
+        "report_to": [],
+        "seed": stage.experiment.seed,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": not on_cpu,
+    }
+
+
+def ordered_rows(rows: Rows[Any], lengths: Sequence[int], optimizer: Optimizer, seed: int) -> Dataset:
+    """Return a dataset of the rows of all epochs in training order; each row is on disk once."""
+    return rows.in_order(order_of_training(lengths, optimizer.batch_size, optimizer.epochs, seed))
+
+
+class ParallelTrainer(Trainer):  # type: ignore[misc]
+    """Shares its micro-batches with the same trainer in other processes, see `train.processes`.
+
+    Each process reads every batch, computes its own micro-batches, and sums gradients with the others before the
+    optimiser's step. Everything else is the same in all processes: the token count, an incomplete last batch, clipping,
+    and the learning rates. What trl measures beside the loss (accuracy, margin) covers the main process's
+    micro-batches only.
+    """
+
+    _next = 0
+    """Index of the next micro-batch of this optimiser step."""
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Compute the loss and the gradients of a micro-batch; return 0 if it belongs to another process."""
+        loss = torch.zeros((), device=self.args.device)
+        if processes.is_mine(self._next):
+            processes.seed_item(self.args.seed, self.state.global_step, self._next)
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        self._next += 1
+        if self.accelerator.sync_gradients:
+            processes.sum_gradients(trainable(model))
+            require_finite_gradients(model.named_parameters(), f"in step {self.state.global_step + 1}")
+            self._next = 0
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as the trainer does, with the loss of all processes.
+
+        Raises:
+            NotFinite: the loss is infinite or not a number.
+        """
+        if "loss" in logs:
+            logs["loss"] = processes.total(logs["loss"])
+            if not math.isfinite(logs["loss"]):
+                raise NotFinite(f"The loss is {logs['loss']} in step {self.state.global_step}: {LOWER_THE_RATE}")
+        super().log(logs, start_time)
+
+
+class Watcher(TrainerCallback):  # type: ignore[misc]
+    """Shows and tracks each step's loss; marks new checkpoints as complete, and deletes old ones."""
+
+    def __init__(self, progress: ProgressLine, track: Tracker) -> None:
+        self._progress, self._track = progress, track
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            self._progress.show(state.global_step, f"loss {logs['loss']:.3f}")
+            self._track(state.global_step, logs)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        folder = Path(args.output_dir)
+        _complete(folder / f"checkpoint-{state.global_step}")
+        _delete_all_but(state.global_step, folder)
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Return the completely written checkpoints, the newest last."""
+    return sorted((path.parent for path in folder.glob(f"checkpoint-*/{COMPLETE}")), key=_step)
+
+
+def _complete(checkpoint: Path) -> None:
+    """Flush a checkpoint's files to disk, then write its manifest."""
+    durable.sync(checkpoint)
+    paths = [path for path in checkpoint.rglob("*") if path.is_file() and path != checkpoint / COMPLETE]
+    write_manifest(checkpoint / COMPLETE, {str(path.relative_to(checkpoint)): path for path in sorted(paths)})
+    durable.sync_entries(checkpoint.parent)
+
+
+def _verified(checkpoint: Path) -> Path:
+    """Return the checkpoint. Raises DamagedFile if its files differ from its manifest."""
+    verify(checkpoint / COMPLETE)
+    return checkpoint
+
+
+def _to_resume_from(stage: Stage) -> Path | None:
+    """Return the newest sound checkpoint, or None if none is complete. Raises DamagedFile if all are damaged."""
+    folder = stage.checkpoints
+    complete = complete_checkpoints(folder)
+    resumed = newest_sound(folder, complete, _verified)
+    newest = _step(complete[-1]) if complete else 0
+    for partial in (path for path in folder.glob("checkpoint-*") if _step(path) > newest):
+        where = f"goes on from {resumed}" if resumed else "begins again"
+        logger.warning("Checkpoint %s was not completed: training %s.", partial, where)
+    return resumed
+
+
+def _delete_all_but(step: int, folder: Path) -> None:
+    """Delete all checkpoints but the last complete ones up to `step`.
+
+    Deleted are older ones, those that a kill left half-written or half-deleted, and later ones, which were damaged and
+    skipped when the stage resumed.
+    """
+    kept = [path for path in complete_checkpoints(folder) if _step(path) <= step][-KEPT:]
+    for checkpoint in list(folder.glob("checkpoint-*")):
+        if checkpoint not in kept:
+            # The manifest goes first, so that a kill leaves no half checkpoint that looks complete.
+            (checkpoint / COMPLETE).unlink(missing_ok=True)
+            shutil.rmtree(checkpoint)
+
+
+def run_trainer(trainer: Any, stage: Stage, rows: int) -> dict[str, Any]:
+    """Train from the last checkpoint or from the start; return the steps and the losses of the whole stage.
+
+    Raises:
+        OSError: the disk is full.
+        DamagedFile: there are checkpoints, and all of them are damaged.
+        NotFinite: a loss or gradient is infinite or not a number.
+        RuntimeError: the trainer does not have `rows` rows, which would be a silent fault of a library.
+    """
+    if (kept := len(trainer.train_dataset)) != rows:
+        raise RuntimeError(f"The trainer holds {kept} rows of {rows}: it cut or dropped some.")
+    keep_trainables_in_fp32(trainer.model)
+    processes.copy_from_main(trainable(trainer.model))
+    trainer.remove_callback(PrinterCallback)
+    resumed = _to_resume_from(stage)
+    done = _step(resumed) if resumed else 0
+    steps = math.ceil(rows / (trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps))
+    shown = line(f"train {stage.name}", steps, done, console=processes.screen())
+    with tracker(stage) as track, shown as progress:
+        trainer.add_callback(Watcher(progress, track))
+        with writing_to(stage.checkpoints):
+            trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {"steps": trainer.state.global_step, "resumed_from_step": done, "losses": losses}
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
