@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg
@@ -18,6 +17,7 @@ from tests.support.endpoint import Endpoint
 from tests.support.killing import finish
 from tests.support.postgres import PostgresDatabase, find_programs, require_programs
 from tests.support.runs import ROOT, write_config
+from tests.support.waiting import becomes_true
 
 ARMS = (COLLECT, FIRST_TRIAL, "eval/no reflection", "eval/remote reflector", "eval/placebo")
 PATIENCE_SECONDS = 300.0
@@ -99,10 +99,7 @@ def test_a_server_ends_with_its_parent_process_and_removes_its_folder() -> None:
     assert answers(url)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while Path(folder).exists() or answers(url):
-        assert time.monotonic() < deadline, f"{folder} or {url} outlived its process"
-        time.sleep(0.02)
+    assert becomes_true(lambda: not Path(folder).exists() and not answers(url))
 
 
 def answers(url: str) -> bool:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tests.support.characters import CAPITAL, attempt_at
 from tests.support.endpoint import Endpoint
 from tests.support.postgres import PostgresDatabase
 from tests.support.runs import ROOT, Facts, facts, open_config, write_config
+from tests.support.waiting import becomes_true
 
 CONCURRENCY = 4
 WORDS = (f"loop.concurrency={CONCURRENCY}", "collect.tasks=12")
@@ -45,13 +45,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Facts, int]:
         return facts(config), len(server.requests)
 
 
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not what():
-        assert time.monotonic() < deadline, "this did not come"
-        time.sleep(0.02)
-
-
 def test_an_outage_that_passes_costs_nothing(
     tmp_path: Path, postgres: PostgresDatabase, unbroken: tuple[Facts, int]
 ) -> None:
@@ -62,7 +55,7 @@ def test_an_outage_that_passes_costs_nothing(
             postgres.server.stop(immediate=True)
             stopped = len(server.requests)
             # Calls in flight are answered, and no other call starts.
-            wait_for(lambda: server.answered == len(server.requests))
+            assert becomes_true(lambda: server.answered == len(server.requests))
             time.sleep(0.5)
             assert len(server.requests) <= stopped + CONCURRENCY
             postgres.server.start()
@@ -84,7 +77,7 @@ def test_an_interrupted_run_has_counted_every_call_it_paid_for(tmp_path: Path, r
 
     async def interrupted(config: LoadedConfig) -> None:
         running = asyncio.create_task(rate_reflections(config))
-        await asyncio.to_thread(wait_for, lambda: len(server.requests) >= 9)
+        assert await asyncio.to_thread(becomes_true, lambda: len(server.requests) >= 9)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

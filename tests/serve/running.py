@@ -6,9 +6,8 @@ import re
 import socket
 import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,12 +182,3 @@ def status_of(answer: bytes) -> int:
     match = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
     assert match, answer[:200]
     return int(match[1])
-
-
-def becomes_true(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False

@@ -3,9 +3,8 @@
 import asyncio
 import queue
 import signal
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from serve.engine.sampling import SamplingParameters
 from serve.engine.scoring import Scoring
 from tests.serve.running import Endpoint, http_request, ready_line, start
 from tests.support.judged import ScoresOfTraining, judged_run
+from tests.support.waiting import becomes_true
 from tests.train.world import prompt
 
 ASKED = "Find the mug"
@@ -66,13 +66,6 @@ def wait_for(engine: Engine, requests: list[TextGeneration | Scoring]) -> None:
         request.deliver = outputs.put
         engine.submit(request)
     assert [outputs.get(timeout=PATIENCE_SECONDS).failure for _ in requests] == [""] * len(requests)
-
-
-def becomes_true(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
 
 
 def writing(model: Model, asked: str) -> TextGeneration:

@@ -12,7 +12,8 @@ import pytest
 
 from serve.api.bounds import ANSWERS, ANSWERS_AT_ONCE, CONNECTIONS
 from serve.engine.latest import Latest
-from tests.serve.running import KEYS, Endpoint, becomes_true, connect, http_request, send, status_of
+from tests.serve.running import KEYS, Endpoint, connect, http_request, send, status_of
+from tests.support.waiting import becomes_true
 
 PATIENCE_SECONDS = 300.0
 """Upper bound for anything here on a loaded machine."""

@@ -1,6 +1,5 @@
 """Tests of the endpoint as clients see it: real processes, the real small model, the OpenAI client."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from retroformer.provenance import Provenance, folder_sha256
 from serve.api.bounds import BODY_BYTES
 from tests.serve.handing import World
 from tests.serve.running import Endpoint, connect, http_request, send, status_of
+from tests.support.waiting import becomes_true
 
 QUESTION = "Name three things that are found in a kitchen."
 # With greedy sampling the model counts on from here for hundreds of tokens; a random sample may end after any token.
@@ -47,15 +47,6 @@ def chat(
 def load(endpoint: Endpoint) -> int:
     """Return the number of requests in progress, as the worker reports it."""
     return endpoint.load()
-
-
-def becomes_idle(endpoint: Endpoint, seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if load(endpoint) == 0:
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def test_models_are_listed_by_name_alias_and_hash(
@@ -159,7 +150,7 @@ def test_a_client_that_leaves_a_stream_frees_its_row(client: openai.OpenAI, endp
     next(piece for piece in stream if piece.choices[0].text)
     assert load(endpoint) == 1
     stream.close()
-    assert becomes_idle(endpoint)
+    assert becomes_true(lambda: load(endpoint) == 0)
 
 
 def test_a_client_that_gives_up_waiting_frees_its_row(client: openai.OpenAI, endpoint: Endpoint) -> None:
@@ -167,7 +158,7 @@ def test_a_client_that_gives_up_waiting_frees_its_row(client: openai.OpenAI, end
         client.with_options(timeout=1.5).completions.create(
             model="base", prompt=COUNTING, temperature=0, max_tokens=4000
         )
-    assert becomes_idle(endpoint)
+    assert becomes_true(lambda: load(endpoint) == 0)
 
 
 def test_errors_are_answered_and_free_their_rows(client: openai.OpenAI, endpoint: Endpoint) -> None:

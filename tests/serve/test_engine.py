@@ -2,9 +2,8 @@
 
 import queue
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from serve.engine.model import BASE, Model
 from serve.engine.sampling import SamplingParameters
 from serve.engine.scoring import Scoring
 from serve.engine.slots import KeyValueSlots
+from tests.support.waiting import becomes_true
 
 GREEDY = SamplingParameters(temperature=0)
 PLACES = "countertop 1-2, fridge 1, diningtable 1, cabinet 1-13, drawer 1-4, sinkbasin 1, stoveburner 1-4"
@@ -98,13 +98,6 @@ class Pending:
         """Set its limit to the tokens written so far, and return them once it has finished."""
         self.generation.limit = len(self.generation.tokens)
         return self.wait()
-
-
-def becomes_true(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
 
 
 @pytest.fixture(scope="module", autouse=True)

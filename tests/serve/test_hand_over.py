@@ -16,7 +16,7 @@ from retroformer.endpoint.served import provenance
 from retroformer.provenance import folder_sha256
 from serve.hand_over import MAX_ADAPTERS, MAX_FOLDER_BYTES
 from tests.serve.handing import ASKED, KEY, World
-from tests.serve.running import becomes_true
+from tests.support.waiting import becomes_true
 
 
 def test_a_loaded_adapter_draws_as_one_from_the_config(world: World) -> None:

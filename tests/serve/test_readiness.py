@@ -16,7 +16,8 @@ import pytest
 from retroformer.errors import ServiceError
 from serve.probe import ServerAddress
 from serve.supervisor import Service, supervise
-from tests.serve.running import Endpoint, becomes_true, start
+from tests.serve.running import Endpoint, start
+from tests.support.waiting import becomes_true
 from tests.train.world import save_tiny_model
 
 PATIENCE_SECONDS = 300.0

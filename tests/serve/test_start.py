@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from retroformer.errors import MissingInput
 from serve.engine.model import Model
 from tests.serve.handing import World
-from tests.serve.running import Endpoint, becomes_true, children, ready_line, runs, start, tiny_config
+from tests.serve.running import Endpoint, children, ready_line, runs, start, tiny_config
+from tests.support.waiting import becomes_true
 
 PATIENCE_SECONDS = 300.0
 """Longer than anything takes here on a loaded machine."""

@@ -13,8 +13,9 @@ import pytest
 from serve.api.errors import RequestError
 from serve.api.worker_client import LOST, LOST_CODE, PIECE_END, TIMEOUT_SECONDS, WorkerClient
 from tests.serve.clock import MovableClock, running_clock
-from tests.serve.running import PATIENCE_SECONDS, becomes_true, environment
+from tests.serve.running import PATIENCE_SECONDS, environment
 from tests.support.raw_server import RawServer, Request, Write, http
+from tests.support.waiting import becomes_true
 
 PIECE = b'{"text": "One", "error_code": 0}' + PIECE_END
 MORE_THAN_THE_TIMEOUT = TIMEOUT_SECONDS + 2

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.support.runs import start
+from tests.support.waiting import becomes_true
 
 _PATIENCE_SECONDS = 300.0
 """Upper bound for any run on a loaded machine."""
@@ -75,10 +76,7 @@ def children_of(pid: int) -> set[int]:
 
 def _await_end_of(pids: set[int]) -> None:
     """Wait until the environment processes of a killed stage have ended by themselves."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while alive := {pid for pid in pids if Path(f"/proc/{pid}").exists()}:
-        assert time.monotonic() < deadline, f"processes {alive} outlived their stage"
-        time.sleep(0.01)
+    assert becomes_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def finish(folder: Path, room: str, arguments: list[str]) -> str:
