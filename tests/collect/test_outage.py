@@ -111,7 +111,7 @@ def test_a_full_disk_ends_the_run_and_a_rerun_pays_only_for_what_is_missing(
         script = _SMALL_DISK.format(
             kilobytes=500, folder=tmp_path, python=sys.executable, config=config.path, words=" ".join(WORDS)
         )
-        done = subprocess.run([*mount, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([*mount, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 1, done.stderr
         *_, sentence = done.stderr.strip().splitlines()
         assert "database or disk is full" in sentence

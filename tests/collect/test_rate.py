@@ -129,7 +129,7 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_stored(tmp_path
     config = open_config(write_config(tmp_path, dying.stdout.readline().strip()), "loop.concurrency=1")
     with pytest.raises(InfrastructureFailure, match="left unfinished"):
         collect(config)
-    assert dying.wait(timeout=10) == 1
+    assert dying.wait(timeout=300) == 1
     dying.stdout.close()
     before = facts(config)
     assert len(before.reflections) == 4

@@ -30,7 +30,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def both(folder: Path, arguments: list[str]) -> list[tuple[int, str, str]]:
     """Run two collectors at once; return their exit statuses, outputs and errors."""
     collectors: list[subprocess.Popen[str]] = [start(folder, "collect", arguments) for _ in range(2)]
-    output = [collector.communicate(timeout=240) for collector in collectors]
+    output = [collector.communicate(timeout=300) for collector in collectors]
     return [(collector.returncode, *words) for collector, words in zip(collectors, output, strict=True)]
 
 

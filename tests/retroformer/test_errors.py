@@ -17,7 +17,7 @@ def run(body: str, **streams: object) -> subprocess.CompletedProcess[str]:
     code = f"import errno\nfrom retroformer.errors import *\ndef main(arguments):\n    {body}\nrun_command(main)\n"
     options = {"stdout": subprocess.PIPE} | streams
     return subprocess.run(
-        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60, **options
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=300, **options
     )  # type: ignore[call-overload, no-any-return]
 
 

@@ -23,7 +23,7 @@ def config(tmp_path: Path) -> str:
 
 def play(config: str, *arguments: str, actions: str = "") -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "retroformer", "play", config, *arguments]
-    return subprocess.run(command, input=actions, capture_output=True, text=True, timeout=60, cwd=Path(config).parent)
+    return subprocess.run(command, input=actions, capture_output=True, text=True, timeout=300, cwd=Path(config).parent)
 
 
 def test_the_list_has_one_task_id_per_line_in_order(config: str) -> None:

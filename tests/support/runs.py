@@ -101,4 +101,4 @@ def start(folder: Path, room: str, arguments: Sequence[str]) -> "subprocess.Pope
 
 def run(folder: Path, room: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", room, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)

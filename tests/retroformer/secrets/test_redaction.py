@@ -31,7 +31,7 @@ def run(body: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=300,
         env={**os.environ, **environment},
     )
 
