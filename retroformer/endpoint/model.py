@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from retroformer.endpoint.own_server import choices_field, seed_field
 from retroformer.endpoint.retries import Call
+from retroformer.endpoint.thinking import without_thinking
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.records import Message, Record, Usage
@@ -28,8 +29,12 @@ _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
 
 
+_INSTEAD_OF_TEXT = ("reasoning_content", "reasoning", "tool_calls", "refusal")
+"""Fields of a message that may stand without a text: the model answered, but gave no answer in words."""
+
+
 class Completion(Record):
-    """Text that a model wrote, and its usage."""
+    """Answer that a model wrote, without its thinking, and its usage."""
 
     text: str
     usage: Usage
@@ -88,16 +93,20 @@ class LanguageModel:
     def _request(
         self, prompt: Prompt, temperature: float, tokens: int, stop: list[str], seed: int | None
     ) -> tuple[str, dict[str, Any]]:
-        common: dict[str, Any] = {"model": self.model, "temperature": temperature, "max_tokens": tokens}
+        common: dict[str, Any] = {"model": self.model, "temperature": temperature, self.endpoint.token_limit: tokens}
         if stop:
             common["stop"] = stop
         if seed is not None:
             common["seed"] = seed
         if self.endpoint.api == "chat":
             turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-            return "/chat/completions", common | {"messages": [turn.model_dump() for turn in turns]}
+            return "/chat/completions", self._extended(common | {"messages": [turn.model_dump() for turn in turns]})
         text = prompt if isinstance(prompt, str) else "\n".join(turn.content for turn in prompt)
-        return "/completions", common | {"prompt": text}
+        return "/completions", self._extended(common | {"prompt": text})
+
+    def _extended(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Add the fields of the config to a request, and remove those that the config sets to null."""
+        return {name: value for name, value in (body | self.endpoint.extra_body).items() if value is not None}
 
     def _call(self, path: str, body: dict[str, Any]) -> Call:
         lost_answer = self._priced(_prompt_tokens(body), 0)
@@ -142,7 +151,7 @@ class LanguageModel:
         choices = response.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         message = choice.get("message") if self.endpoint.api == "chat" else choice
-        text = message.get("content" if self.endpoint.api == "chat" else "text") if isinstance(message, dict) else None
+        text = self._text_of(message) if isinstance(message, dict) else None
         usage = response.get("usage")
         reported = usage if isinstance(usage, dict) else {}
         if not isinstance(text, str):
@@ -151,7 +160,12 @@ class LanguageModel:
             what = f"answered with something that is not a completion: {beginning(answer)!r}"
             raise EndpointFailure(self._sentence(what), usage=lost + paid)
         text = _encodable(text)
-        return Completion(text=text, usage=lost + self._usage(reported, body, text))
+        return Completion(text=without_thinking(text), usage=lost + self._usage(reported, body, text))
+
+    def _text_of(self, message: dict[str, object]) -> object:
+        """Return the text of a message, which is empty if the model only thought, called a tool or refused."""
+        text = message.get("content" if self.endpoint.api == "chat" else "text")
+        return "" if text is None and any(message.get(name) for name in _INSTEAD_OF_TEXT) else text
 
     def _usage(self, reported: dict[str, object], body: dict[str, Any], text: str) -> Usage:
         prompt_tokens, completion_tokens = (

@@ -26,6 +26,8 @@ _SERVING_PACKAGES = ("torch", "transformers", "peft")
 
 _NOT_OF_ENDPOINT = ("base_url", "api_key_env", "timeout_seconds", "dollars_per_million")
 """Endpoint settings left out: the address, time limit and price of a model do not change its answers."""
+_PLAIN_REQUEST = {"token_limit": "max_tokens", "extra_body": {}}
+"""Endpoint settings that are left out at these values, as facts of earlier versions do not have them."""
 _NOT_OF_ENVIRONMENT = ("data", "split", "task_types", "contact", "requests_per_second")
 """Environment settings left out: `data` is identified by content; the others choose tasks or limit requests to a
 public site."""
@@ -193,12 +195,14 @@ def _of_training(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_name(endpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model behind an endpoint without the fields that only a running server can report."""
-    return {"model": endpoint["model"], "api": endpoint["api"]}
+    return {name: endpoint[name] for name in ("model", "api", *_PLAIN_REQUEST) if name in endpoint}
 
 
 def _endpoint(endpoint: Endpoint, provenance: Provenance | None) -> dict[str, Any]:
     """Return the identity of an endpoint's model: by content on our own server, by name where that is all we know."""
-    named = {name: value for name, value in endpoint.model_dump(mode="json").items() if name not in _NOT_OF_ENDPOINT}
+    settings = endpoint.model_dump(mode="json").items()
+    named = {name: value for name, value in settings if name not in _NOT_OF_ENDPOINT}
+    named = {name: value for name, value in named.items() if _PLAIN_REQUEST.get(name) != value}
     served = provenance.models.get(endpoint.model) if provenance and endpoint.base_url is None else None
     if provenance is None or served is None:
         return named

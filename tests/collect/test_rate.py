@@ -15,7 +15,7 @@ from retroformer.experiment.storage import open_store
 from retroformer.preference_pairs import preferences
 from retroformer.rating import rated_reflections
 from retroformer.records import Outcome
-from tests.support.endpoint import Behaviour, Endpoint, moody
+from tests.support.endpoint import Behaviour, Endpoint, moody, reply_to
 from tests.support.runs import HOUSEHOLD, ROOT, Facts, facts, open_config, write_config
 
 
@@ -120,6 +120,15 @@ def test_a_failed_call_is_retried_as_often_as_the_config_allows(tmp_path: Path) 
             collect(config)
         failed = sum(trajectory.outcome is Outcome.FAILURE for trajectory in facts(config).trajectories.values())
         assert len(server.requests) == facts(config).invalid == 4 * failed
+
+
+def test_a_reflector_that_thinks_first_makes_the_same_facts_as_its_answers_alone(
+    tmp_path: Path, unbroken: Facts
+) -> None:
+    with Endpoint(lambda body: f"<think>Look in drawer 9 first.</think>\n\n{reply_to(body)}") as server:
+        config = open_config(write_config(tmp_path, server.url))
+        collect(config)
+    assert facts(config).same_as(unbroken)
 
 
 def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_stored(tmp_path: Path, unbroken: Facts) -> None:

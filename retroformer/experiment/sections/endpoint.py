@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, JsonValue
 
 from retroformer.experiment.sections.base import Section
 from retroformer.secrets.url import SecretUrl
@@ -20,11 +20,26 @@ class Address(Section):
     """Time limit of one call in seconds, its retries and their pauses included; after that it counts as failed."""
 
 
+_OURS = ("model", "messages", "prompt", "stream", "n")
+"""Fields of a request that no config may change: the client writes them, or could not read the response."""
+
+
+def _not_ours(fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if taken := sorted(set(fields) & set(_OURS)):
+        raise ValueError(f"the client itself writes {' and '.join(taken)}: leave it out")
+    return fields
+
+
 class Endpoint(Address):
     model: str = "base"
     """Model name to request: `base`, a stage of this run, a name in serve.adapters, or the remote model's name."""
     api: Literal["chat", "completions"] = "chat"
     """OpenAI API to call: chat completions or plain completions."""
+    token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Name under which the endpoint accepts the largest number of tokens of an answer."""
+    extra_body: Annotated[dict[str, JsonValue], AfterValidator(_not_ours)] = Field(default_factory=dict)
+    """Further fields of every request, such as `{reasoning_effort: low}`; null removes a field that the endpoint
+    refuses, such as `{temperature: null}`."""
     dollars_per_million: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (0.0, 0.0)
     """Prices in dollars per million prompt tokens and per million completion tokens, for the accounts and the
     budget."""

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from pydantic import ValidationError
 
 from retroformer.endpoint.model import Completion, LanguageModel, Prompt
 from retroformer.endpoint.own_server import choices_in
@@ -56,6 +57,26 @@ def test_a_chat_is_sent_as_it_is_and_the_answer_comes_back_untouched(server: End
             "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}],
         }
     ]
+
+
+def test_the_config_adds_fields_to_a_request_removes_them_and_names_the_limit(server: Endpoint) -> None:
+    fields = {"temperature": None, "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
+    ask(EndpointSection(base_url=server.url, model="big", token_limit="max_completion_tokens", extra_body=fields))
+    assert server.requests == [
+        {
+            "model": "big",
+            "max_completion_tokens": 20,
+            "reasoning_effort": "low",
+            "chat_template_kwargs": {"enable_thinking": False},
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}],
+        }
+    ]
+
+
+@pytest.mark.parametrize("name", ["model", "messages", "prompt", "stream", "n"])
+def test_the_config_cannot_change_what_the_client_itself_writes(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"the client itself writes {name}: leave it out"):
+        EndpointSection(extra_body={name: 1})
 
 
 def test_a_plain_prompt_goes_to_completions(server: Endpoint) -> None:

@@ -92,10 +92,21 @@ def test_conditions_ignore_how_facts_were_made(tmp_path: Path, override: str) ->
 
 @pytest.mark.parametrize(
     "override",
-    ["seed=1", "loop.memory=1", "reflector.view=full", "environment.receptacles=20", "actor.kind=household"],
+    [
+        "seed=1",
+        "loop.memory=1",
+        "reflector.view=full",
+        "reflector.endpoint.extra_body={reasoning_effort: low}",
+        "environment.receptacles=20",
+        "actor.kind=household",
+    ],
 )
 def test_conditions_include_the_request(tmp_path: Path, override: str) -> None:
     assert conditions(experiment(tmp_path, override)) != conditions(experiment(tmp_path))
+
+
+def test_a_plain_request_leaves_no_trace_in_the_conditions_as_in_earlier_versions(tmp_path: Path) -> None:
+    assert conditions(experiment(tmp_path))["reflector"]["endpoint"] == {"model": "big", "api": "chat"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""Tests that the thinking of a reasoning model is separated from its answer."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from retroformer.agents.react import ReactActor
+from retroformer.endpoint.model import LanguageModel
+from retroformer.endpoint.thinking import without_thinking
+from retroformer.errors import EndpointFailure
+from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.prompts import load_pack
+from retroformer.protocols import Move, Scene
+from retroformer.records import Memory, Task
+from tests.support.raw_server import RawServer, Request, Write, http
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<think>guess 7?</think>guess 50", "guess 50"),
+        ("<think>\n\n</think>\n\nguess 50\n", "guess 50\n"),
+        ("<think>a</think> Look <think>b</think>up.", "Look up."),
+        ("Perhaps 7.\n</think>\n\nguess 50", "guess 50"),
+        ("<think>guess 7, cut off by the limit", ""),
+        ("First this. <think>and then", "First this. "),
+        ("<think>a <think> within</think>b</think> guess 50", "guess 50"),
+        ("[THINK]guess 7[/THINK]guess 50", "guess 50"),
+        ("<thinking>\n7\n</thinking>\nguess 50", "guess 50"),
+        ("  guess 50 ", "  guess 50 "),
+        ("if a < think > b: pass", "if a < think > b: pass"),
+        ("", ""),
+    ],
+)
+def test_only_the_answer_is_left_of_a_text_with_thinking(text: str, answer: str) -> None:
+    assert without_thinking(text) == answer
+
+
+def act(message: dict[str, Any]) -> Move:
+    """Return the move of a ReAct actor whose model answers with this message."""
+
+    def answer(request: Request, write: Write) -> None:
+        usage = {"prompt_tokens": 11, "completion_tokens": 90}
+        write(http("200 OK", json.dumps({"choices": [{"message": message}], "usage": usage}).encode()))
+
+    async def once(server: RawServer) -> Move:
+        model = LanguageModel(EndpointSection(base_url=server.url, model="big"), server.url)
+        actor = ReactActor(model, load_pack("default", "hotpotqa"), temperature=0.0, max_new_tokens=100)
+        task = Task(id="1", environment="hotpotqa", split="train")
+        try:
+            return await actor.act(Scene(task=task, opening="Which number?", steps=(), memory=Memory()))
+        finally:
+            await model.close()
+
+    with RawServer(answer) as server:
+        return asyncio.run(once(server))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "<think>Action 1: search[seven]</think>\nA half.\nAction 1: search[fifty]"},
+        {"content": "A half.\nAction 1: search[fifty]", "reasoning_content": "Action 1: search[seven]"},
+        {"content": "A half.\nAction 1: search[fifty]", "reasoning": "Action 1: search[seven]"},
+        {"content": "Action 1: search[seven]\n</think>\nA half.\nAction 1: search[fifty]"},
+    ],
+)
+def test_no_action_is_read_from_thinking(message: dict[str, Any]) -> None:
+    move = act(message)
+    assert (move.thought, move.action) == ("A half.", "search[fifty]")
+    assert (move.usage.prompt_tokens, move.usage.completion_tokens) == (11, 90)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "reasoning_content": "Action 1: search[seven]"},
+        {"content": None, "tool_calls": [{"function": {"name": "search", "arguments": "{}"}}]},
+        {"content": None, "refusal": "I cannot help with that."},
+        {"content": "<think>Action 1: search[seven]"},
+    ],
+)
+def test_a_model_that_only_thinks_acts_with_an_empty_action(message: dict[str, Any]) -> None:
+    assert act(message).action == ""
+
+
+def test_a_message_without_text_or_anything_in_its_place_is_a_failure_of_the_endpoint() -> None:
+    with pytest.raises(EndpointFailure, match="something that is not a completion"):
+        act({"content": None, "reasoning_content": "", "tool_calls": []})
