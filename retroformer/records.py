@@ -42,6 +42,32 @@ class Task(Record):
     split: str
 
 
+class Step(Record):
+    """One action of the actor and its result. The thought may be empty."""
+
+    thought: str = ""
+    action: str
+    observation: str
+    reward: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+
+
+class Usage(Record):
+    """Consumption of model calls."""
+
+    calls: Tokens = 0
+    prompt_tokens: Tokens = 0
+    completion_tokens: Tokens = 0
+    dollars: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            calls=self.calls + other.calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            dollars=self.dollars + other.dollars,
+        )
+
+
 class Transition(Record):
     """Answer of an environment to an action. `terminated` is not `truncated`; `success` is final."""
 
@@ -54,19 +80,14 @@ class Transition(Record):
     """Actions that are possible now, if the environment lists them."""
     tests_passed: bool | None = None
     """True if the program passed the tests that the agent wrote; programming only."""
+    steps: tuple[Step, ...] | None = None
+    """Steps of an agent that plays the whole attempt in answer to one action; they stand for that action."""
+    usage: Usage = Usage()
+    """Consumption of such an agent's own model calls."""
 
     @property
     def over(self) -> bool:
         return self.terminated or self.truncated
-
-
-class Step(Record):
-    """One action of the actor and its result. The thought may be empty."""
-
-    thought: str = ""
-    action: str
-    observation: str
-    reward: Annotated[float, Field(allow_inf_nan=False)] = 0.0
 
 
 class Outcome(StrEnum):
@@ -90,23 +111,6 @@ class Ending(StrEnum):
     TOO_MANY_ACTIONS = "too many actions"
     """More than epsilon actions (Reflexion, section 4.1)."""
     INFRASTRUCTURE = "infrastructure"
-
-
-class Usage(Record):
-    """Consumption of model calls."""
-
-    calls: Tokens = 0
-    prompt_tokens: Tokens = 0
-    completion_tokens: Tokens = 0
-    dollars: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            calls=self.calls + other.calls,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            dollars=self.dollars + other.dollars,
-        )
 
 
 class Trajectory(Record):

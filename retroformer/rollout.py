@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from retroformer.errors import InfrastructureFailure, usage_of
 from retroformer.experiment.sections.loop import Loop
-from retroformer.protocols import Agent, Episode, Scene
+from retroformer.protocols import Agent, Episode, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Step, Task, Trajectory, Transition, Usage
 
 Result = TypeVar("Result")
@@ -116,14 +116,8 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
             move = await agent.actor.act(scene)
             usage += move.usage
             transition = await episode.step(move.action)
-            steps.append(
-                Step(
-                    thought=move.thought,
-                    action=move.action,
-                    observation=transition.observation,
-                    reward=transition.reward,
-                )
-            )
+            usage += transition.usage
+            steps += _steps(move, transition)
         attempt = Trajectory(
             task=task,
             opening=opening,
@@ -142,6 +136,17 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
     except asyncio.CancelledError as stopped:
         stopped.usage = usage + usage_of(stopped)  # type: ignore[attr-defined]  # For the accounts.
         raise
+
+
+def _steps(move: Move, transition: Transition) -> tuple[Step, ...]:
+    """Return the steps that a move has led to: its own, or those of an agent that played the whole attempt."""
+    own = Step(thought=move.thought, action=move.action, observation=transition.observation, reward=transition.reward)
+    if transition.steps is None:
+        return (own,)
+    if not transition.steps:
+        return (own.model_copy(update={"action": ""}),)
+    *before, last = transition.steps
+    return (*before, last.model_copy(update={"reward": transition.reward}))
 
 
 def _ending(transition: Transition, steps: Sequence[Step], loop: Loop) -> Ending | None:

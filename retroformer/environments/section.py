@@ -20,6 +20,10 @@ class EnvironmentSection(Section):
     constants: ClassVar[Mapping[str, Any]] = {}
     """Settings that no config can change, under the names by which stored conditions hold them: an earlier version had
     them as keys, so its facts stay comparable, or had another rule, so its facts are not mixed with new ones."""
+    default_actor: ClassVar[str] = "rule"
+    """Value of `actor.kind` if a config has none."""
+    plays_alone: ClassVar[bool] = False
+    """True if an action takes as long as a model's work, so that every rollout in flight needs its own process."""
     name: str
     """Name of the environment, from this project or an installed package's entry points."""
     data: Path | None = None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from retroformer.environments.registry import section_of, taskset
+from retroformer.errors import EnvironmentFailure
 from retroformer.protocols import Environment, Taskset
 from retroformer.records import Task
 
@@ -51,7 +52,8 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
             answer = playing.answer(request)
         except Exception as error:  # Process boundary: any error belongs to this episode alone.
             playing.busy.pop(request["episode"], None)
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            what = str(error) if isinstance(error, EnvironmentFailure) else f"{type(error).__name__}: {error}"
+            answer = {"error": what}
         print(json.dumps(answer | {"call": request["call"]}), file=answers, flush=True)
 
 

@@ -7,7 +7,7 @@ stage looks up, such as an arm's kind or an adapter, are checked by that stage b
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 
 from retroformer.environments.registry import section_of
 from retroformer.environments.section import EnvironmentSection
@@ -37,13 +37,21 @@ class Experiment(Section):
     environment: Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
     """Environment that provides the tasks; its `name` decides which other keys it has."""
     loop: Loop = Loop()
-    actor: ActorSection = ActorSection()
+    actor: Annotated[ActorSection, Field(validate_default=True)] = ActorSection()
     evaluator: EvaluatorSection = EvaluatorSection()
     reflector: ReflectorSection = ReflectorSection()
     collect: Collect = Collect()
     train: Train = Train()
     serve: Serve = Serve()
     eval: Eval = Eval()
+
+    @field_validator("actor")
+    @classmethod
+    def _default_of_the_environment(cls, actor: ActorSection, info: ValidationInfo) -> ActorSection:
+        environment = info.data.get("environment")
+        if environment is None or "kind" in actor.model_fields_set:
+            return actor
+        return actor.model_copy(update={"kind": environment.default_actor})
 
     @property
     def folder(self) -> Path:

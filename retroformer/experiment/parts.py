@@ -140,9 +140,8 @@ async def parts(config: LoadedConfig, *, asks_reflector: bool) -> AsyncIterator[
             base_url = await stack.enter_async_context(served(config.path, config.overrides, experiment))
             proven = await provenance(base_url)
             hashes = {name: model.trained_sha256 for name, model in proven.models.items()}
-        pool = EnvironmentPool(
-            experiment.environment, experiment.seed, loop.environment_processes, loop.step_timeout_seconds
-        )
+        processes = loop.concurrency if experiment.environment.plays_alone else loop.environment_processes
+        pool = EnvironmentPool(experiment.environment, experiment.seed, processes, loop.step_timeout_seconds)
         await stack.enter_async_context(pool)
         connections = Connections(base_url, frozenset(hashes))
         stack.push_async_callback(connections.close)

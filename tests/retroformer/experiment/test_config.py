@@ -121,7 +121,7 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
 
 
 def test_the_error_for_an_unknown_environment_lists_the_environments(tmp_path: Path) -> None:
-    assert "No environment 'chess'. Choose one of alfworld, " in faults_of(
+    assert "No environment 'chess'. Choose one of agent, alfworld, " in faults_of(
         tmp_path, "run: toy\nenvironment: {name: chess}\n"
     )
     assert "Did you mean `alfworld`?" in faults_of(tmp_path, "run: toy\nenvironment: {name: alfwrld}\n")

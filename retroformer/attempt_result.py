@@ -1,0 +1,89 @@
+"""What an agent that is not ours returns for one attempt: its steps in one of three forms, its answer and its score.
+
+    {"score": 0.0, "steps": [{"thought": "...", "action": "...", "observation": "..."}]}
+    {"score": 1.0, "messages": [{"role": "assistant", "content": null, "tool_calls": [...]}, ...]}
+    {"score": 0.5, "output": "42"}
+
+`usage` may hold calls, prompt_tokens, completion_tokens and dollars, for the accounts. A text alone is the output, and
+a list is the messages.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from retroformer.messages import final_text, steps_of
+from retroformer.records import Step, Usage
+
+Score = Callable[[Any, str], Any]
+"""Function from a task and the agent's answer to a score from 0 to 1."""
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    score: Any = None
+    steps: tuple[Step, ...] | None = None
+    messages: list[Any] | None = None
+    output: str | None = None
+    usage: Usage = Usage()
+
+
+class AttemptResult(BaseModel):
+    """Steps, answer, score from 0 to 1 and usage of one attempt."""
+
+    model_config = ConfigDict(frozen=True)
+
+    steps: tuple[Step, ...]
+    output: str
+    score: float
+    usage: Usage = Usage()
+
+
+def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptResult:
+    """Return what an agent returned in one form. Without a score in it, `score` rates the task and the answer.
+
+    Raises:
+        ValueError: the value has another form, or there is no score; the sentence names the field.
+    """
+    form = _form(value)
+    steps = form.steps if form.steps is not None else steps_of(form.messages or [])
+    output = final_text(steps) if form.output is None else form.output
+    if form.output is not None and not steps:
+        steps = (Step(action=form.output, observation=""),)
+    # The score alone is the return.
+    steps = tuple(step.model_copy(update={"reward": 0.0}) for step in steps)
+    rated = form.score
+    if rated is None:
+        if score is None:
+            raise ValueError("score is missing: return one from 0 to 1, or name a function that rates the answer")
+        rated = score(task, output)
+    return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage)
+
+
+def checked_score(score: Any) -> float:
+    """Return a score as a number from 0 to 1; True is 1. Raises ValueError if it is none."""
+    try:
+        number = float(score) if isinstance(score, bool | int | float) or hasattr(score, "__float__") else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise ValueError(f"score is {score!r}: it must be a number from 0 to 1")
+    return number
+
+
+def _form(value: Any) -> _Form:
+    if isinstance(value, str):
+        return _Form(output=value)
+    if isinstance(value, list | tuple):
+        return _Form(messages=list(value))
+    if not isinstance(value, Mapping):
+        raise ValueError(f"the agent returned a {type(value).__name__}: return a text, messages or an object")
+    known = {name: value[name] for name in _Form.model_fields if name in value}
+    try:
+        return _Form.model_validate(known)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None

@@ -1,0 +1,76 @@
+"""Agents that are not ours: a function, a program or a service, with tasks from a JSON lines file."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from retroformer.environments.agent.callers import caller, function_of, module_file, plugin
+from retroformer.environments.agent.environment import AdviceCarrier, AgentEnvironment
+from retroformer.environments.agent.section import AgentSection
+from retroformer.environments.agent.tasks import read_tasks
+from retroformer.environments.extras import ActorKind, ActorParts, Extras
+from retroformer.errors import ConfigError
+from retroformer.protocols import Actor
+from retroformer.records import Task
+
+__all__ = ["AgentTaskset", "Section", "extras", "taskset"]
+
+Section = AgentSection
+
+
+class AgentTaskset:
+    """Tasks of an agent."""
+
+    def __init__(self, section: AgentSection) -> None:
+        self._section = section
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the tasks of the split, in the order of the file. Raises MissingInput."""
+        split = self._section.split
+        return tuple(Task(id=name, environment="agent", split=split) for name in read_tasks(self._section))
+
+    def environment(self) -> AgentEnvironment:
+        """Return an environment that can play any of these tasks. Raises MissingInput, ConfigError."""
+        score = None if self._section.score is None else function_of(self._section.score)
+        return AgentEnvironment(read_tasks(self._section), caller(self._section), score)
+
+
+def taskset(section: AgentSection, seed: int = 0) -> AgentTaskset:
+    """Return the tasks that a section describes."""
+    return AgentTaskset(section)
+
+
+def _advice_carrier(parts: ActorParts) -> Actor:
+    return AdviceCarrier()
+
+
+def _require_agent(section: AgentSection) -> None:
+    """Check that the agent exists before any attempt. Raises ConfigError."""
+    source = section.agent
+    if source.command is not None and shutil.which(source.command[0]) is None:
+        raise ConfigError(f"There is no program {source.command[0]!r}: correct environment.agent.command.")
+    if source.python is not None:
+        function_of(source.python)
+    if source.plugin is not None:
+        plugin(source.plugin)
+    if section.score is not None:
+        function_of(section.score)
+
+
+def _versions(section: AgentSection) -> dict[str, str]:
+    """Return the sha256 of the agent's own files: its module, or the files that its command names."""
+    files = [Path(word) for word in section.agent.command or () if Path(word).is_file()]
+    modules = [module_file(address) for address in (section.agent.python, section.score) if address is not None]
+    files += [file for file in modules if file is not None]
+    if not files:
+        return {}
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    return {"agent": hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]}
+
+
+extras = Extras(
+    actors={"agent": ActorKind(_advice_carrier, asks_model=False, reads_pack=False, reads_last_attempt=False)},
+    plays_text=False,
+    require_machine=_require_agent,
+    tool_versions=_versions,
+)

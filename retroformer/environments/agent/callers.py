@@ -1,0 +1,141 @@
+"""Ways to reach an agent: a Python function, a program that reads and writes JSON lines, or an HTTP address.
+
+Each takes a task and the advice and returns what the agent returned, unchecked. An agent that crashes, hangs or answers
+garbage raises EnvironmentFailure, with the cause.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from retroformer.environments.agent.program import Program, shortened
+from retroformer.environments.agent.section import AgentSection
+from retroformer.errors import ConfigError, EnvironmentFailure
+
+ENTRY_POINTS = "retroformer.agents"
+"""Entry point group of installed packages' agents: NAME = "module:function"."""
+
+
+class Caller(Protocol):
+    """Agent that plays one attempt after another."""
+
+    def __call__(self, task: dict[str, Any], advice: str) -> Any:
+        """Return what the agent returned. Raises EnvironmentFailure."""
+        ...
+
+
+def caller(section: AgentSection) -> Caller:
+    """Return the agent of a section. Raises ConfigError."""
+    source = section.agent
+    if source.command is not None:
+        return Program(source.command, section.timeout_seconds)
+    if source.url is not None:
+        return Service(source.url.secret_url(), section.timeout_seconds)
+    return Function(function_of(source.python) if source.python is not None else plugin(source.plugin or ""))
+
+
+def function_of(address: str) -> Callable[..., Any]:
+    """Import the function `package.module:function`, also from the folder where the command runs.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+    module_name, colon, name = address.partition(":")
+    if not colon:
+        raise ConfigError(f"{address!r} is not the address of a function: write it as package.module:function.")
+    _import_from_here()
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"The function {address} cannot be imported: {error}.") from error
+    return _callable(function, address)
+
+
+def module_file(address: str) -> Path | None:
+    """Return the file of the module `package.module:function`; None if it has none."""
+    _import_from_here()
+    try:
+        spec = importlib.util.find_spec(address.partition(":")[0])
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin is not None and Path(spec.origin).is_file() else None
+
+
+def _import_from_here() -> None:
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+
+
+def plugin(name: str) -> Callable[..., Any]:
+    """Load the agent that an installed package offers under this name. Raises ConfigError."""
+    points = list(entry_points(group=ENTRY_POINTS, name=name))
+    if not points:
+        names = ", ".join(sorted(point.name for point in entry_points(group=ENTRY_POINTS))) or "none"
+        raise ConfigError(f"No installed package offers an agent {name!r} in {ENTRY_POINTS}: there is {names}.")
+    try:
+        return _callable(points[0].load(), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"The agent {name!r} cannot be imported: {error}.") from error
+
+
+def _callable(function: Any, address: str) -> Callable[..., Any]:
+    if not callable(function):
+        raise ConfigError(f"{address} is a {type(function).__name__}: name a function.")
+    checked: Callable[..., Any] = function
+    return checked
+
+
+class Function:
+    """Python function in this process."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, task: dict[str, Any], advice: str) -> Any:
+        try:
+            result = self._function(task, advice=advice)
+            return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        except EnvironmentFailure:
+            raise
+        except BaseException as error:  # Foreign code: whatever it raises, SystemExit too, belongs to this attempt.
+            raise EnvironmentFailure(f"The agent raised {type(error).__name__}: {shortened(str(error))}.") from error
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+class Service:
+    """HTTP service that plays one attempt per POST request."""
+
+    def __init__(self, url: str, timeout_seconds: float) -> None:
+        self._url, self._timeout = url, timeout_seconds
+
+    def __call__(self, task: dict[str, Any], advice: str) -> Any:
+        return asyncio.run(self._post({"task": task, "advice": advice}))
+
+    async def _post(self, body: dict[str, Any]) -> Any:
+        import httpx
+
+        try:
+            # The client's own limit starts again with every byte.
+            async with asyncio.timeout(self._timeout), httpx.AsyncClient(timeout=None) as client:
+                answer = await client.post(self._url, json=body)
+        except TimeoutError:
+            raise EnvironmentFailure(f"The agent gave no answer within {self._timeout:g} s.") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise EnvironmentFailure(f"The agent cannot be reached: {type(error).__name__}: {error}.") from error
+        if answer.status_code != httpx.codes.OK:
+            raise EnvironmentFailure(f"The agent answered {answer.status_code}: {shortened(answer.text)}")
+        try:
+            return answer.json()
+        except ValueError:
+            raise EnvironmentFailure(
+                f"The agent answered something that is not JSON: {shortened(answer.text)!r}."
+            ) from None

@@ -1,0 +1,103 @@
+"""Steps of an attempt from the messages of an agent, in the form of the OpenAI chat API or as LangChain objects.
+
+An assistant's tool call is an action `name(arguments)` and the tool's message its observation; the text beside the call
+is the thought. An assistant's text without a call is an action, and the user's next message its observation. Everything
+before the first assistant message is the agent's prompt, and thinking is left out.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from retroformer.endpoint.thinking import without_thinking
+from retroformer.records import Step
+
+_LANGCHAIN_ROLES = {"human": "user", "ai": "assistant"}
+_FIELDS = ("role", "content", "tool_calls", "tool_call_id")
+
+
+def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
+    """Return the steps of the conversation.
+
+    Raises:
+        ValueError: a message has another form; the sentence names its place.
+    """
+    turns = [_turn(message, number) for number, message in enumerate(messages)]
+    steps = list[Step]()
+    for number, turn in enumerate(turns):
+        if turn["role"] != "assistant":
+            continue
+        answers = _until_next_assistant(turns[number + 1 :])
+        said = without_thinking(_text(turn["content"], number)).strip()
+        calls = turn["tool_calls"] or ()
+        for place, call in enumerate(calls):
+            name, identity = _call(call, f"messages[{number}].tool_calls[{place}]")
+            replies = [answer for answer in answers if answer["role"] == "tool" and answer["tool_call_id"] == identity]
+            observation = "\n".join(_text(reply["content"], number) for reply in replies)
+            steps.append(Step(thought="" if place else said, action=name, observation=observation))
+        if not calls:
+            observation = "\n".join(_text(answer["content"], number) for answer in answers if answer["role"] == "user")
+            steps.append(Step(action=said, observation=observation))
+    return tuple(steps)
+
+
+def final_text(steps: Sequence[Step]) -> str:
+    """Return the agent's last text, which is its answer; empty if there are no steps."""
+    return steps[-1].action if steps else ""
+
+
+def _turn(message: Any, number: int) -> dict[str, Any]:
+    """Return role, content, tool calls and tool call id of a message."""
+    if not isinstance(message, Mapping):
+        role = str(getattr(message, "role", None) or getattr(message, "type", None) or "")
+        message = {"role": _LANGCHAIN_ROLES.get(role, role or None)} | {
+            name: getattr(message, name, None) for name in _FIELDS if name != "role"
+        }
+    turn = {name: message.get(name) for name in _FIELDS}
+    if not isinstance(turn["role"], str):
+        raise ValueError(f"messages[{number}] has no role")
+    if not (turn["tool_calls"] is None or isinstance(turn["tool_calls"], Sequence)):
+        raise ValueError(f"messages[{number}].tool_calls is not a list")
+    return turn
+
+
+def _until_next_assistant(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    answers = list[dict[str, Any]]()
+    for turn in turns:
+        if turn["role"] == "assistant":
+            break
+        answers.append(turn)
+    return answers
+
+
+def _call(call: Any, where: str) -> tuple[str, str | None]:
+    """Return a tool call as `name(arguments)`, and its id."""
+    if not isinstance(call, Mapping):
+        call = {name: getattr(call, name, None) for name in ("id", "function")}
+    function = call.get("function", call)
+    if not isinstance(function, Mapping):
+        function = {name: getattr(function, name, None) for name in ("name", "arguments")}
+    # LangChain has `args` as a mapping, the OpenAI API `arguments` as JSON.
+    name, arguments = function.get("name"), function.get("arguments", function.get("args"))
+    if not isinstance(name, str):
+        raise ValueError(f"{where} has no name")
+    shown = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False, default=str)
+    return f"{name}({shown})", call.get("id")
+
+
+def _text(content: Any, number: int) -> str:
+    """Return the text of a message's content, with a mark for every part that is not text."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise ValueError(f"messages[{number}].content is neither text nor a list of parts")
+    parts = list[str]()
+    for part in content:
+        if isinstance(part, Mapping):
+            kind = part.get("type", "part")
+            parts.append(str(part["text"]) if kind == "text" and "text" in part else f"[{kind}]")
+        else:
+            parts.append(str(part))
+    return "\n".join(parts)

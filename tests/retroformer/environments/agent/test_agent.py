@@ -1,0 +1,275 @@
+"""Tests that an agent of any form is collected on, advised and evaluated, and that its faults are invalid outcomes."""
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collect.rate import rate_reflections
+from eval.play.compare import compare_arms
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
+from retroformer.experiment.storage import open_store
+from retroformer.rating import rated_reflections
+from retroformer.records import Key, Outcome, Step
+from tests.support.endpoint import Endpoint
+from tests.support.raw_server import RawServer, Request, Write, http
+from tests.support.runs import facts, open_config
+from tests.support.vault import advise, write_vault
+from tests.support.waiting import becomes_true
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node here")
+FUNCTION = {"python": "vault:open_vault"}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    sys.modules.pop("vault", None)
+
+
+@pytest.fixture
+def reflector() -> Iterator[Endpoint]:
+    with Endpoint(advise) as server:
+        yield server
+
+
+def collect(folder: Path, agent: dict[str, Any], url: str, **environment: Any) -> str:
+    return asyncio.run(rate_reflections(open_config(write_vault(folder, agent, url, **environment))))
+
+
+def cause(folder: Path, agent: dict[str, Any], url: str, **environment: Any) -> str:
+    """Return the cause of the invalid attempts of a run in which every attempt is invalid."""
+    with pytest.raises(MissingInput, match="None of 3 tasks could be played") as error:
+        collect(folder, agent, url, **environment)
+    return str(error.value).partition("The last cause: ")[2]
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        FUNCTION,
+        {"python": "vault:open_vault_later"},
+        {"command": [sys.executable, "program.py"]},
+        pytest.param({"command": ["node", "agent.js"]}, marks=needs_node),
+    ],
+    ids=str,
+)
+def test_advice_turns_every_failure_of_an_agent_into_a_success(
+    tmp_path: Path, reflector: Endpoint, agent: dict[str, Any]
+) -> None:
+    collect(tmp_path, agent, reflector.url)
+    config = open_config(tmp_path / "vaults.yaml")
+    made = facts(config)
+    with closing(open_store(config.experiment)) as store:
+        rated = list(rated_reflections(store, "collect"))
+    assert [reflection.rating for reflection in rated] == [1.0] * 6
+    failure = made.trajectories[Key(arm="collect", task_id="train-vault-1")]
+    assert failure.opening == "Open vault 1."
+    (step,) = failure.steps
+    assert "0" in step.action
+    assert step.observation == "It stays shut. A note says 4712."
+    success = made.trajectories[Key(arm="collect", task_id="train-vault-1", trial=1)]
+    assert (success.outcome, success.episode_return) == (Outcome.SUCCESS, 1.0)
+
+
+def test_an_agent_behind_an_address_gets_task_and_advice_in_one_request_per_attempt(
+    tmp_path: Path, reflector: Endpoint
+) -> None:
+    def answer(request: Request, write: Write) -> None:
+        asked = json.loads(request.body)
+        opened = asked["task"]["code"] in asked["advice"]
+        output = "open" if opened else f"shut; the note says {asked['task']['code']}"
+        usage = {"calls": 2, "prompt_tokens": 100, "completion_tokens": 10}
+        write(http("200 OK", json.dumps({"output": output, "score": int(opened), "usage": usage}).encode()))
+
+    with RawServer(answer) as service:
+        summary = collect(tmp_path, {"url": f"{service.url}/attempt"}, reflector.url)
+        assert {request.path for request in service.requests} == {"/v1/attempt"}
+        assert len(service.requests) == 3 + 6
+    assert "6 rated: 6 positive" in summary
+    # 9 attempts of 2 calls with 100 tokens, and 6 reflections of 7.
+    assert "942 prompt, 108 completion in 24 calls" in summary
+
+
+def test_a_function_rates_the_answer_of_an_agent_that_gives_no_score(tmp_path: Path, reflector: Endpoint) -> None:
+    summary = collect(tmp_path, {"python": "vault:answer"}, reflector.url, score="vault:is_right")
+    assert "6 rated: 6 positive" in summary
+    failure = facts(open_config(tmp_path / "vaults.yaml")).trajectories[Key(arm="collect", task_id="train-vault-0")]
+    assert failure.steps == (Step(action="unknown; the note says 4711", observation=""),)
+
+
+def test_all_arms_are_evaluated_on_the_held_out_tasks_of_an_agent(tmp_path: Path, reflector: Endpoint) -> None:
+    config = open_config(write_vault(tmp_path, FUNCTION, reflector.url))
+    asyncio.run(compare_arms(config))
+    with closing(open_store(config.experiment)) as store:
+        solved = {
+            arm: sum(
+                attempt.outcome is Outcome.SUCCESS
+                for key, attempt in store.trajectories(f"eval/{arm}").items()
+                if key.trial == 1
+            )
+            for arm in ("no reflection", "reflector", "placebo")
+        }
+    # The placebo is the code of another vault.
+    assert solved == {"no reflection": 0, "reflector": 3, "placebo": 0}
+
+
+FAULTS = {
+    "raises": (
+        "def agent(task, advice=''):\n    raise RuntimeError('the key is\\nlost')",
+        "RuntimeError: the key is l",
+    ),
+    "exits": ("import sys\ndef agent(task, advice=''):\n    sys.exit(3)", "The agent raised SystemExit: 3"),
+    "dies": ("import os\ndef agent(task, advice=''):\n    os._exit(3)", "The environment process died."),
+    "hangs": (
+        "import time\ndef agent(task, advice=''):\n    time.sleep(10**6)",
+        "The environment did not answer within",
+    ),
+    "returns nothing": ("def agent(task, advice=''):\n    pass", "the agent returned a NoneType"),
+    "returns no score": ("def agent(task, advice=''):\n    return 'done'", "score is missing"),
+    "scores too high": ("def agent(task, advice=''):\n    return {'score': 1.5}", "score is 1.5: it must be a number"),
+    "scores nan": ("def agent(task, advice=''):\n    return {'score': float('nan')}", "score is nan: it must be"),
+    "scores in words": ("def agent(task, advice=''):\n    return {'score': 'good'}", "score is 'good': it must be"),
+    "steps of another form": (
+        "def agent(task, advice=''):\n    return {'score': 0, 'steps': [{'did': 1}]}",
+        "steps.0.action: Field required",
+    ),
+    "messages of another form": (
+        "def agent(task, advice=''):\n    return {'score': 0, 'messages': [{'content': 'x'}]}",
+        "messages[0] has no role",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_function_is_an_invalid_outcome_with_its_cause(
+    tmp_path: Path, reflector: Endpoint, fault: str
+) -> None:
+    source, words = FAULTS[fault]
+    (tmp_path / "faulty.py").write_text(source)
+    path = write_vault(tmp_path, {"python": "faulty:agent"}, reflector.url, timeout_seconds=2.0)
+    with pytest.raises(MissingInput) as error:
+        asyncio.run(rate_reflections(open_config(path, "loop.step_timeout_seconds=2", "collect.tasks=1")))
+    sys.modules.pop("faulty", None)
+    assert words in str(error.value)
+    assert facts(open_config(path)).trajectories == {}
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("import sys; sys.exit('out of ink')", "The agent ended with status 1 before it answered: out of ink"),
+        ("import os; os.kill(os.getpid(), 9)", "The agent was killed by signal 9 before it answered"),
+        ("input(); print('Hello!', flush=True); input()", "The agent wrote a line that is not JSON: 'Hello!'"),
+        ("import time; time.sleep(10**6)", "The agent gave no answer within 3 s."),
+        ("input(); print('[1', end='', flush=True)", "The agent ended with status 0 before it answered"),
+        ("input(); print('{\"score\": 2}', flush=True); input()", "score is 2: it must be a number from 0 to 1"),
+    ],
+)
+def test_a_fault_of_a_program_is_an_invalid_outcome_with_its_cause(
+    tmp_path: Path, reflector: Endpoint, program: str, words: str
+) -> None:
+    agent = {"command": [sys.executable, "-c", program]}
+    assert words in cause(tmp_path, agent, reflector.url, timeout_seconds=3.0 if "time" in program else 120.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        ("500 Oops", b"no paper", "The agent answered 500: no paper"),
+        ("200 OK", b"<html>", "The agent answered something that is not JSON: '<html>'"),
+        ("200 OK", b'{"score": -1}', "score is -1: it must be a number from 0 to 1"),
+        ("200 OK", b"[]", "score is missing"),
+    ],
+)
+def test_a_fault_of_a_service_is_an_invalid_outcome_with_its_cause(
+    tmp_path: Path, reflector: Endpoint, status: str, body: bytes, words: str
+) -> None:
+    with RawServer(lambda request, write: write(http(status, body))) as service:
+        assert words in cause(tmp_path, {"url": service.url}, reflector.url)
+
+
+def test_an_address_without_a_service_is_an_invalid_outcome(tmp_path: Path, reflector: Endpoint) -> None:
+    assert "The agent cannot be reached: ConnectError" in cause(tmp_path, {"url": "http://127.0.0.1:1/"}, reflector.url)
+
+
+def test_a_program_that_fails_once_is_started_again_and_the_run_goes_on(tmp_path: Path, reflector: Endpoint) -> None:
+    (tmp_path / "moody.py").write_text(
+        "import os, sys\n"
+        "if not os.path.exists('was-here'):\n    open('was-here', 'w').close()\n    sys.exit('not today')\n"
+        "import runpy\nrunpy.run_path('program.py')\n"
+    )
+    path = write_vault(tmp_path, {"command": [sys.executable, "moody.py"]}, reflector.url)
+    one_at_a_time = ("loop.concurrency=1", "collect.candidates=1")
+    with pytest.raises(InfrastructureFailure, match=r"1 of 3 tasks are left unfinished(.|\n)*not today"):
+        asyncio.run(rate_reflections(open_config(path, *one_at_a_time)))
+    assert "3 rated: 3 positive" in asyncio.run(rate_reflections(open_config(path, *one_at_a_time)))
+
+
+def test_no_program_outlives_the_run(tmp_path: Path, reflector: Endpoint) -> None:
+    (tmp_path / "noted.py").write_text(
+        "import os\nopen(f'pid-{os.getpid()}', 'w').close()\nimport runpy\nrunpy.run_path('program.py')\n"
+    )
+    collect(tmp_path, {"command": [sys.executable, "noted.py"]}, reflector.url)
+    pids = [path.name.removeprefix("pid-") for path in tmp_path.glob("pid-*")]
+    assert pids
+    assert becomes_true(lambda: not any(Path("/proc", pid).exists() for pid in pids))
+
+
+def test_an_agent_that_was_edited_is_another_condition(tmp_path: Path, reflector: Endpoint) -> None:
+    collect(tmp_path, FUNCTION, reflector.url)
+    path = tmp_path / "vault.py"
+    path.write_text(path.read_text().replace("I try.", "I try again."))
+    with pytest.raises(ConfigError, match=r"versions\.agent="):
+        asyncio.run(rate_reflections(open_config(tmp_path / "vaults.yaml", "collect.candidates=3")))
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ({"python": "vault.open_vault"}, "write it as package.module:function"),
+        ({"python": "nowhere:agent"}, "The function nowhere:agent cannot be imported: No module named 'nowhere'"),
+        ({"python": "vault:nothing"}, "The function vault:nothing cannot be imported"),
+        ({"python": "vault:__name__"}, "vault:__name__ is a str: name a function"),
+        ({"plugin": "nobody"}, "No installed package offers an agent 'nobody' in retroformer.agents: there is none"),
+        ({"command": ["no-such-program"]}, "There is no program 'no-such-program': correct environment.agent.command"),
+        ({}, "name exactly one of python, plugin, command and url"),
+        (FUNCTION | {"url": "http://127.0.0.1:1"}, "name exactly one of python, plugin, command and url"),
+    ],
+)
+def test_an_agent_that_does_not_exist_is_one_sentence_before_anything_is_played(
+    tmp_path: Path, reflector: Endpoint, agent: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        collect(tmp_path, agent, reflector.url)
+    assert words in str(error.value)
+    assert not reflector.requests
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ('{"input": "x"}', "Line 1 of tasks.jsonl is JSON of another shape (no 'id')"),
+        ('{"id": "a"}\n{"id": "a"}', "The task 'a' is twice in tasks.jsonl"),
+        ('{"id": "a"}\n["b"]', "Line 2 of tasks.jsonl is JSON of another shape (TypeError: not an object)"),
+        ('{"id": "a", "split": 3}', "split is not a text"),
+        ('{"id": "a", "split": "held_out"}', "Split 'train' has no tasks"),
+        ("", "Split 'train' has no tasks"),
+    ],
+)
+def test_tasks_that_cannot_be_used_are_one_sentence_with_the_line(
+    tmp_path: Path, reflector: Endpoint, lines: str, words: str
+) -> None:
+    path = write_vault(tmp_path, FUNCTION, reflector.url)
+    (tmp_path / "tasks.jsonl").write_text(lines)
+    with pytest.raises(MissingInput) as error:
+        asyncio.run(rate_reflections(open_config(path)))
+    assert words in str(error.value)
