@@ -125,7 +125,7 @@ def test_the_error_for_an_unknown_environment_lists_the_environments(tmp_path: P
         tmp_path, "run: toy\nenvironment: {name: chess}\n"
     )
     assert "Did you mean `alfworld`?" in faults_of(tmp_path, "run: toy\nenvironment: {name: alfwrld}\n")
-    assert "environment: Give it a name: choose one of alfworld, " in faults_of(tmp_path, "run: toy\nenvironment: {}\n")
+    assert "environment: Give it a name: choose one of agent, " in faults_of(tmp_path, "run: toy\nenvironment: {}\n")
 
 
 def test_the_error_for_a_misspelt_environment_key_lists_only_keys_of_this_environment(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def model(state: MessagesState):
     if state["messages"][-1].type == "tool":
         return {"messages": [AIMessage("I am done.")]}
     code = (re.findall(r"Enter (\\d+)", said[0]) or ["0000"])[0]
-    return {"messages": [AIMessage("", tool_calls=[{"name": "enter", "args": {"vault": said[1], "code": code}, "id": "1"}])]}
+    call = {"name": "enter", "args": {"vault": said[1], "code": code}, "id": "1"}
+    return {"messages": [AIMessage("", tool_calls=[call])]}
 
 
 def next_node(state: MessagesState):
