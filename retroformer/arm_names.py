@@ -6,6 +6,9 @@ COLLECT = "collect"
 WRITTEN = "written"
 """Arm of advice written by rule for the warm start; it is not rated."""
 
+UNADVISED = "unadvised"
+"""Arm of an agent's tasks that are retried without advice while it runs, which measures luck."""
+
 LIVE = "grpo"
 """Arm of the policy's reflections while it is trained on live returns, with their ratings; they are not imitated."""
 

@@ -63,6 +63,13 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
     return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage)
 
 
+def is_result(value: Any) -> bool:
+    """Return True if a value has one of the forms: a text, a list of messages, or an object with such a field."""
+    if isinstance(value, Mapping):
+        return any(name in value for name in ("steps", "messages", "output", "score"))
+    return isinstance(value, str | list | tuple)
+
+
 def checked_score(score: Any) -> float:
     """Return a score as a number from 0 to 1; True is 1. Raises ValueError if it is none."""
     try:

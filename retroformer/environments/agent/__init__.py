@@ -6,7 +6,7 @@ from pathlib import Path
 
 from retroformer.environments.agent.callers import caller, function_of, module_file, plugin
 from retroformer.environments.agent.environment import AdviceCarrier, AgentEnvironment
-from retroformer.environments.agent.section import AgentSection
+from retroformer.environments.agent.section import AgentSection, AgentSource
 from retroformer.environments.agent.tasks import read_tasks
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.errors import ConfigError
@@ -47,6 +47,8 @@ def _advice_carrier(parts: ActorParts) -> Actor:
 def _require_agent(section: AgentSection) -> None:
     """Check that the agent exists before any attempt. Raises ConfigError."""
     source = section.agent
+    if source is None:
+        raise ConfigError("There is no agent to play: name one in environment.agent.")
     if source.command is not None and shutil.which(source.command[0]) is None:
         raise ConfigError(f"There is no program {source.command[0]!r}: correct environment.agent.command.")
     if source.python is not None:
@@ -59,8 +61,9 @@ def _require_agent(section: AgentSection) -> None:
 
 def _versions(section: AgentSection) -> dict[str, str]:
     """Return the sha256 of the agent's own files: its module, or the files that its command names."""
-    files = [Path(word) for word in section.agent.command or () if Path(word).is_file()]
-    modules = [module_file(address) for address in (section.agent.python, section.score) if address is not None]
+    source = section.agent or AgentSource.model_construct()
+    files = [Path(word) for word in source.command or () if Path(word).is_file()]
+    modules = [module_file(address) for address in (source.python, section.score) if address is not None]
     files += [file for file in modules if file is not None]
     if not files:
         return {}

@@ -33,6 +33,8 @@ class Caller(Protocol):
 def caller(section: AgentSection) -> Caller:
     """Return the agent of a section. Raises ConfigError."""
     source = section.agent
+    if source is None:
+        raise ConfigError("There is no agent to play: name one in environment.agent.")
     if source.command is not None:
         return Program(source.command, section.timeout_seconds)
     if source.url is not None:

@@ -42,7 +42,8 @@ class AgentSection(EnvironmentSection):
     """JSON lines file with the tasks, one object a line: an `id`, perhaps a `split`, and whatever the agent needs."""
     split: str = "train"
     """Tasks to use: those with this `split`; a task without one belongs to train."""
-    agent: AgentSource
+    agent: AgentSource | None = None
+    """The agent; training on facts of an agent that runs elsewhere needs none."""
     score: str | None = None
     """Function `package.module:function` that rates `(task, answer)` from 0 to 1, if the agent itself gives no
     score."""

@@ -1,0 +1,1 @@
+"""Advice for an agent inside the program that runs it; `retroformer.Reflector` is its public face."""

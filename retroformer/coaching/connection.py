@@ -1,0 +1,56 @@
+"""The open store and endpoint of one process, used from any of its threads."""
+
+import os
+from functools import partial
+
+from retroformer.agents.reflector import ModelReflector
+from retroformer.arm_names import COLLECT, UNADVISED
+from retroformer.coaching.background import Background
+from retroformer.coaching.story import Scribe
+from retroformer.endpoint.model import LanguageModel
+from retroformer.experiment.sections.base import Section
+from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.files.canonical import sha256_of
+from retroformer.ledger import Ledger
+from retroformer.prompts import load_pack, reflection_prompt
+from retroformer.secrets.url import SecretUrl
+from retroformer.store import Store
+
+
+class Settings(Section):
+    """What a process needs to open its connection."""
+
+    endpoint: Endpoint
+    temperature: float
+    max_new_tokens: int
+    prompts: str
+    store: SecretUrl
+    run: str
+    prompt_characters: int = 24_000
+    """Largest number of characters of an attempt in the reflector's prompt, as `reflector.prompt_characters`."""
+
+
+class Connection:
+    """Store, endpoint and background thread of the process that created it."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Open the store. Raises StoreError, ConfigError, MissingInput."""
+        self.process = os.getpid()
+        pack = load_pack(settings.prompts, "agent")
+        self.store = Store(settings.store, settings.run)
+        for arm in (COLLECT, UNADVISED):
+            self.store.declare(arm, {"recorded": {"return": "score", "prompts_sha256": sha256_of(pack.texts())}})
+        assert settings.endpoint.base_url is not None
+        self._model = LanguageModel(settings.endpoint, settings.endpoint.base_url)
+        self.ledger = Ledger(self.store)
+        self.background = Background()
+        render = partial(reflection_prompt, pack, settings.prompt_characters)
+        reflector = ModelReflector(self._model, render, settings.temperature, settings.max_new_tokens)
+        self.scribe = Scribe(self.ledger, reflector)
+
+    def close(self) -> None:
+        """Close everything; no call may be in progress."""
+        self.background.start(self._model.close()).result()
+        self.background.close()
+        self.ledger.close()
+        self.store.close()

@@ -1,0 +1,257 @@
+"""Improve an agent where it runs: it fails, reads advice from a served reflector and tries again.
+
+    coach = Reflector("http://127.0.0.1:8000/v1", store="sqlite:///mine.db")
+
+    @coach.improve(trials=3, score=check)
+    def agent(task, advice=""):
+        return graph.invoke({"messages": [("system", f"Be brief. {advice}"), ("user", task)]})
+
+Every attempt, advice and score is stored as a fact of the run, in the arm that `collect` fills, so `train` and `export`
+read them. A share of the tasks is retried without advice, in an arm of its own: what those retries gain is luck. The
+agent is never made worse: its best attempt is returned, and a reflector or store that fails only ends the retries.
+"""
+
+import asyncio
+import functools
+import inspect
+import os
+import random
+import threading
+from collections.abc import Callable
+from statistics import fmean
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar, cast
+
+from retroformer.arm_names import COLLECT, UNADVISED
+from retroformer.attempt_result import checked_score, read_result
+from retroformer.coaching.connection import Connection, Settings
+from retroformer.coaching.session import Score, Session
+from retroformer.coaching.story import Story
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
+from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.records import Key
+from retroformer.secrets.url import SecretUrl
+
+AgentFunction = TypeVar("AgentFunction", bound=Callable[..., Any])
+
+
+class Invalid(InfrastructureFailure):
+    """Raise it in an agent or its score for an attempt that could not be made: it is neither failure nor success."""
+
+
+class Advice(NamedTuple):
+    """Advice for a task that this program does not repeat."""
+
+    text: str
+    run: str
+    """Name of the story, for `Reflector.outcome`."""
+
+
+class Gains(NamedTuple):
+    """Mean change of the score from an attempt to the next one, with advice and by luck, and the numbers of retries."""
+
+    advised: float
+    advised_retries: int
+    unadvised: float
+    unadvised_retries: int
+
+
+class Reflector:
+    """A served reflector, and the store of what its advice was worth.
+
+    Use it from any number of threads and processes; a forked process opens a connection of its own.
+
+    Args:
+        base_url: OpenAI-compatible `/v1` address of the reflector, such as that of `retroformer serve`.
+        store: SQLAlchemy URL of the store. It is created if it does not exist.
+        run: name of the run in the store, as `run` of a config.
+        model: name of the reflector at the address.
+        api_key_env: environment variable with the API key.
+        temperature: sampling temperature of the advice.
+        max_new_tokens: largest number of tokens of one piece of advice.
+        timeout_seconds: time limit of a call with its retries.
+        unadvised: share of the tasks that are retried without advice.
+        prompts: prompt pack: `default`, or the path of a YAML file.
+
+    Raises:
+        ConfigError: an argument is wrong, or the run holds facts that were made in another way.
+        MissingInput: there is no such prompt pack.
+        StoreError: the store cannot be opened.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        store: str,
+        run: str = "agent",
+        model: str = "reflector",
+        api_key_env: str = "OPENAI_API_KEY",
+        temperature: float = 0.9,
+        max_new_tokens: int = 128,
+        timeout_seconds: float = 60.0,
+        unadvised: float = 0.1,
+        prompts: str = "default",
+    ) -> None:
+        if not 0 <= unadvised <= 1:
+            raise ConfigError(f"unadvised={unadvised}: give the share of the tasks, from 0 to 1.")
+        endpoint = Endpoint(
+            base_url=SecretUrl(base_url), model=model, api_key_env=api_key_env, timeout_seconds=timeout_seconds
+        )
+        self._settings = Settings(
+            endpoint=endpoint,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            prompts=prompts,
+            store=SecretUrl(store),
+            run=run,
+        )
+        self._unadvised = unadvised
+        self._lock = threading.Lock()
+        self._connection: Connection | None = Connection(self._settings)
+
+    def improve(self, *, trials: int = 3, score: Score | None = None) -> Callable[[AgentFunction], AgentFunction]:
+        """Decorate an agent, `agent(task, advice="")`, sync or async, so that each call is up to `trials` attempts.
+
+        A call ends with the first attempt of score 1 and returns what the best attempt returned. An exception of the
+        first attempt is raised; one of a later attempt only ends the retries. Both count as invalid.
+
+        Args:
+            trials: number of attempts, the first included.
+            score: function from the task and what the agent returned to a score from 0 to 1. Without it the agent
+                returns an object with a `score`.
+
+        Raises:
+            ConfigError: `trials` is below 1.
+        """
+        if trials < 1:
+            raise ConfigError(f"trials={trials}: give at least 1, the first attempt.")
+
+        def decorate(agent: AgentFunction) -> AgentFunction:
+            improved = self._improved_later if inspect.iscoroutinefunction(agent) else self._improved
+            return cast(AgentFunction, functools.wraps(agent)(improved(agent, trials, score)))
+
+        return decorate
+
+    def advise(self, task: Any, attempt: Any, score: float = 0.0) -> Advice:
+        """Store a failed attempt and return advice, for a task that this program does not repeat.
+
+        Args:
+            task: the task, a text or any JSON.
+            attempt: what the agent did, in a form of `retroformer.attempt_result`: a text, messages or steps.
+            score: its score, from 0 and below 1.
+
+        Raises:
+            ValueError: the attempt has another form, or the score is out of bounds.
+            EndpointFailure: the reflector did not answer.
+            StoreError: the store failed.
+        """
+        if checked_score(score) == 1:
+            raise ValueError("an attempt of score 1 has succeeded: ask for advice on a failure")
+        story, result, connection = Story.of(task), read_result(attempt, task, lambda *_: score), self._connected()
+
+        async def work() -> Advice:
+            failure = await connection.scribe.keep(story, result)
+            return Advice(await connection.scribe.next_advice(story, failure), story.task.id)
+
+        return connection.background.start(work()).result()
+
+    def outcome(self, run: str, score: float, attempt: Any = "") -> None:
+        """Store what became of a task after its advice; the difference of the scores rates the advice.
+
+        Args:
+            run: name of the story, from `advise`.
+            score: score of the attempt that followed the advice, from 0 to 1.
+            attempt: what the agent did in it, if that is of interest.
+
+        Raises:
+            MissingInput: there is no such story.
+            ValueError: the attempt has another form, or the score is out of bounds.
+            StoreError: the store failed.
+        """
+        result, connection = read_result(attempt, None, lambda *_: score), self._connected()
+
+        async def work() -> None:
+            first = await connection.ledger.ask(connection.store.trajectory, Key(arm=COLLECT, task_id=run))
+            if first is None:
+                raise MissingInput(f"There is no story {run!r} in this store: give the `run` that `advise` returned.")
+            await connection.scribe.keep(Story(first.task, first.opening, trial=1), result)
+
+        connection.background.start(work()).result()
+
+    def gains(self) -> Gains:
+        """Return what retries gained with advice, and what they gained by luck. Raises StoreError."""
+        advised, unadvised = (self._changes(arm) for arm in (COLLECT, UNADVISED))
+        return Gains(_mean(advised), len(advised), _mean(unadvised), len(unadvised))
+
+    def close(self) -> None:
+        """Close the store and the connections; the next use opens them again."""
+        with self._lock:
+            if self._connection is not None and self._connection.process == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _improved(self, agent: Callable[..., Any], trials: int, score: Score | None) -> Callable[..., Any]:
+        def improved(task: Any, **named: Any) -> Any:
+            connection, session = self._session(task, trials, score)
+            while session.open:
+                try:
+                    returned = agent(task, advice=session.advice, **named)
+                    result = session.result_of(returned)
+                except Exception as error:
+                    connection.background.start(session.crashed(error)).result()
+                else:
+                    connection.background.start(session.attempted(returned, result)).result()
+            return session.best
+
+        return improved
+
+    def _improved_later(self, agent: Callable[..., Any], trials: int, score: Score | None) -> Callable[..., Any]:
+        async def improved(task: Any, **named: Any) -> Any:
+            connection, session = self._session(task, trials, score)
+            while session.open:
+                try:
+                    returned = await agent(task, advice=session.advice, **named)
+                    result = session.result_of(returned)
+                except Exception as error:
+                    await asyncio.wrap_future(connection.background.start(session.crashed(error)))
+                else:
+                    await asyncio.wrap_future(connection.background.start(session.attempted(returned, result)))
+            return session.best
+
+        return improved
+
+    def _session(self, task: Any, trials: int, score: Score | None) -> tuple[Connection, Session]:
+        connection = self._connected()
+        story = Story.of(task, advised=random.random() >= self._unadvised)
+        return connection, Session(story, connection.scribe, task, trials, score)
+
+    def _changes(self, arm: str) -> list[float]:
+        rows = self._connected().store.attempt_rows(arm)
+        returns = {(row.task_id, row.trial): row.episode_return for row in rows}
+        return [after - returns[task, trial - 1] for (task, trial), after in returns.items() if trial]
+
+    def _connected(self) -> Connection:
+        """Return this process's connection. Raises StoreError, ConfigError, MissingInput."""
+        connection = self._connection
+        if connection is not None and connection.process == os.getpid():
+            return connection
+        if connection is not None:
+            # Another thread of the parent may have held it when this process was forked.
+            self._lock = threading.Lock()
+        with self._lock:
+            if self._connection is None or self._connection.process != os.getpid():
+                self._connection = Connection(self._settings)
+            return self._connection
+
+
+def _mean(changes: list[float]) -> float:
+    return fmean(changes) if changes else 0.0

@@ -1,0 +1,75 @@
+"""One call of an improved agent: attempts with advice between them, of which the best is returned."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from retroformer.attempt_result import AttemptResult, is_result, read_result
+from retroformer.coaching.story import Scribe, Story
+from retroformer.errors import RetroformerError
+
+_LOGGER = logging.getLogger(__name__)
+
+Score = Callable[[Any, Any], Any]
+"""Function from a task and what the agent returned to a score from 0 to 1."""
+
+
+class Session:
+    """State of the call: the advice for the next attempt, and the best attempt so far."""
+
+    def __init__(self, story: Story, scribe: Scribe, task: Any, trials: int, score: Score | None) -> None:
+        self._story, self._scribe, self._task, self._trials, self._score = story, scribe, task, trials, score
+        self._best: tuple[float, Any] | None = None
+        self._error: Exception | None = None
+        self.open = True
+        """True if another attempt is due."""
+        self.advice = ""
+
+    @property
+    def best(self) -> Any:
+        """What the best attempt returned, the earliest among equals. Raises the error of a first attempt."""
+        if self._best is None:
+            assert self._error is not None
+            raise self._error
+        return self._best[1]
+
+    def result_of(self, returned: Any) -> AttemptResult:
+        """Return the steps and the score of what the agent returned. Raises ValueError, and what the score raises."""
+        form = dict(returned) if isinstance(returned, Mapping) else returned
+        if not is_result(form):
+            form = str(returned)
+        if self._score is None:
+            return read_result(form, self._task)
+        rated = self._score(self._task, returned)
+        if isinstance(form, dict):
+            form["score"] = rated
+        return read_result(form, self._task, lambda *_: rated)
+
+    async def attempted(self, returned: Any, result: AttemptResult) -> None:
+        """Store an attempt, and have the advice for the next one written if one is due."""
+        if self._best is None or result.score > self._best[0]:
+            self._best = result.score, returned
+        try:
+            failure = await self._scribe.keep(self._story, result)
+            self.open = result.score < 1 and self._story.trial + 1 < self._trials
+            if self.open:
+                self.advice = await self._scribe.next_advice(self._story, failure)
+        except RetroformerError as error:
+            self._give_up(error)
+
+    async def crashed(self, error: Exception) -> None:
+        """Count an attempt that raised an error, and end the call."""
+        self._error = error
+        if self._best is not None:
+            _LOGGER.warning(
+                "A retry of %s crashed, so its earlier attempt counts.", self._story.task.id, exc_info=error
+            )
+        try:
+            await self._scribe.keep_invalid(self._story, error)
+        except RetroformerError as failure:
+            self._give_up(failure)
+        self.open = False
+
+    def _give_up(self, error: RetroformerError) -> None:
+        _LOGGER.warning("The task %s is not retried: %s", self._story.task.id, error)
+        self.open = False

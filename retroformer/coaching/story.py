@@ -1,0 +1,116 @@
+"""One task as an agent lives through it: attempts, the advice between them, and how both become facts of a run."""
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from retroformer.agents.reflector import ModelReflector
+from retroformer.arm_names import COLLECT, UNADVISED
+from retroformer.attempt_result import AttemptResult
+from retroformer.errors import InfrastructureFailure, usage_of
+from retroformer.files.characters import storable
+from retroformer.ledger import Ledger
+from retroformer.records import Ending, Key, Memory, Outcome, Step, Task, Trajectory
+from retroformer.store import NewInvalid, NewReflection, NewTrajectory
+
+_ENVIRONMENT, _SPLIT = "agent", "live"
+_MEMORY = 3
+"""Number of most recent pieces of advice that the agent reads, as `loop.memory` of a config."""
+
+
+@dataclass
+class Story:
+    """A task in work: the next trial, and the advice that it reads."""
+
+    task: Task
+    opening: str
+    advised: bool = True
+    """False if it is retried without advice, to measure luck."""
+    trial: int = 0
+    memory: Memory = field(default_factory=Memory)
+
+    @classmethod
+    def of(cls, task: Any, advised: bool = True) -> "Story":
+        """Return the story of a task that has not been attempted. Two stories of one task have different ids."""
+        record = Task(id=f"{_name(task)}@{uuid.uuid4().hex[:12]}", environment=_ENVIRONMENT, split=_SPLIT)
+        return cls(record, storable(text_of(task)), advised)
+
+    @property
+    def key(self) -> Key:
+        return Key(arm=COLLECT if self.advised else UNADVISED, task_id=self.task.id, trial=self.trial)
+
+    @property
+    def advice(self) -> str:
+        """Advice that the next attempt reads, a line each; empty if there is none."""
+        return "\n".join(self.memory.reflections)
+
+    def attempt(self, result: AttemptResult) -> Trajectory:
+        """Return an attempt as a fact; its return is the score."""
+        steps = result.steps or (Step(action=result.output, observation=""),)
+        *before, last = (
+            Step(thought=storable(step.thought), action=storable(step.action), observation=storable(step.observation))
+            for step in steps
+        )
+        solved = result.score == 1
+        return Trajectory(
+            task=self.task,
+            opening=self.opening,
+            steps=(*before, last.model_copy(update={"reward": result.score})),
+            outcome=Outcome.SUCCESS if solved else Outcome.FAILURE,
+            ending=Ending.SOLVED if solved else Ending.TERMINATED,
+            usage=result.usage,
+        )
+
+
+class Scribe:
+    """Stores stories, and has the reflector write the advice in them. Runs in the event loop of its ledger."""
+
+    def __init__(self, ledger: Ledger, reflector: ModelReflector) -> None:
+        self._ledger, self._reflector = ledger, reflector
+
+    async def keep(self, story: Story, result: AttemptResult) -> Trajectory:
+        """Store an attempt. Raises StoreError, ConfigError."""
+        return await self._ledger.keep_trajectory(NewTrajectory(story.key, story.attempt(result)))
+
+    async def keep_invalid(self, story: Story, error: BaseException) -> None:
+        """Count an attempt that crashed. Raises StoreError, ConfigError."""
+        cause = storable(f"{type(error).__name__}: {error}")
+        await self._ledger.keep_invalid(NewInvalid(story.key, cause, usage_of(error)))
+
+    async def next_advice(self, story: Story, failure: Trajectory) -> str:
+        """Write the advice for the next attempt, or none for a story without advice, and go on to its trial.
+
+        Raises:
+            EndpointFailure: the reflector did not answer; the call is counted.
+            StoreError: the store failed.
+        """
+        before = story.key
+        story.trial += 1
+        if not story.advised:
+            return ""
+        try:
+            written = await self._reflector.reflect(failure, story.memory, seed_of(story.key))
+        except InfrastructureFailure as error:
+            await self._ledger.keep_invalid(NewInvalid(story.key, str(error), usage_of(error)))
+            raise
+        kept = await self._ledger.keep_reflection(NewReflection(story.key, before.candidate, written))
+        story.memory = story.memory.remember(kept.text, _MEMORY)
+        return story.advice
+
+
+def seed_of(key: Key) -> int:
+    """Return the seed of a reflection, which depends on its key."""
+    return int.from_bytes(hashlib.sha256(f"{key.task_id}|{key.trial}".encode()).digest()[:4])
+
+
+def text_of(task: Any) -> str:
+    """Return the text of a task as the reflector reads it."""
+    return task if isinstance(task, str) else json.dumps(task, ensure_ascii=False, default=str)
+
+
+def _name(task: Any) -> str:
+    """Return the task's own `id`, or a hash of its text."""
+    own = task.get("id") if isinstance(task, dict) else None
+    return storable(str(own)) if own is not None else hashlib.sha256(text_of(task).encode()).hexdigest()[:16]

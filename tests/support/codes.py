@@ -1,0 +1,22 @@
+"""A task whose right answer a failed attempt shows: an agent that reads its advice solves it at the second attempt."""
+
+import re
+from typing import Any
+
+from tests.support.endpoint import Body, prompt_of
+
+
+def enter(code: str, advice: str) -> str:
+    """Return what an agent says that enters the number in its advice."""
+    entered = (re.findall(r"Enter (\d+)", advice) or ["0000"])[-1]
+    return f"{entered} opens it" if entered == code else f"{entered} fails; the note says {code}"
+
+
+def opens(task: Any, said: str) -> float:
+    return float(said.endswith("opens it"))
+
+
+def advise(body: Body) -> str:
+    """Return the number that the attempt in the prompt has shown."""
+    shown = re.findall(r"the note says (\d+)", prompt_of(body))
+    return f"Enter {shown[-1]}." if shown else "Look around."
