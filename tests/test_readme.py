@@ -1,17 +1,21 @@
-"""Tests of the README: its Python runs as printed, and its tree shows files that exist."""
+"""Tests of the README: its Python runs as printed, as that of the endpoint's page does; its tree shows real files."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retroformer.experiment.file import load
 from retroformer.experiment.views import reflection_renderer
 from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory
+from tests.support.codes import advise, enter, opens
 from tests.support.endpoint import Endpoint
 from tests.support.runs import ROOT
+from train.data.inputs import rated
 
 README = (ROOT / "README.md").read_text()
+SERVING = (ROOT / "docs/serving.md").read_text()
 TREE_LINE = re.compile(r"^    ( *)([a-z_]+(?:/|\.py)) {2,}\S", re.MULTILINE)
 SERVED_AT = "http://127.0.0.1:8000/v1"
 """Address at which the README serves the reflector."""
@@ -26,11 +30,28 @@ def tree() -> list[Path]:
     return paths
 
 
-def test_the_python_example_uses_the_prompt_of_training(
+def example(page: str) -> str:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return str(code)
+
+
+def test_the_agent_in_the_readme_is_improved_by_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"check": opens, "ask_my_agent": lambda asked: enter("4711", asked)}
+    with Endpoint(advise) as server:
+        exec(example(README).replace(SERVED_AT, server.url), names)
+        with names["coach"] as coach:
+            coach._unadvised = 0.0
+            assert names["agent"]("Open the vault.") == "4711 opens it"
+    assert server.requests[0]["model"] == "base"
+    assert [advice.text for advice in rated(load(ROOT / "configs/agent.yaml"))] == ["Enter 4711."]
+
+
+def test_the_example_of_the_endpoint_uses_the_prompt_of_training(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    (code,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    code = example(SERVING)
     assert code.count(SERVED_AT) == 1
     with Endpoint(reply=lambda body: "Look in fridge 1.") as server:
         exec(code.replace(SERVED_AT, server.url), {})
@@ -52,10 +73,9 @@ def test_the_python_example_uses_the_prompt_of_training(
     assert request["temperature"] == demo.eval.temperature
 
 
-def test_the_python_example_is_short() -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    lines = [line for line in code.splitlines() if line and not line.startswith(("from ", "import "))]
-    assert len(lines) <= 10
+def test_an_agent_is_improved_with_five_lines() -> None:
+    lines = [line for line in example(README).splitlines() if line]
+    assert len(lines) <= 5
 
 
 def test_the_tree_shows_existing_files() -> None:
