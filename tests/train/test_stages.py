@@ -165,6 +165,7 @@ def test_the_tasks_of_a_stage_are_unknown_if_those_of_an_adapter_are(tiny_base: 
     assert make_stage("sft", experiment, experiment.train.sft, [], {}).tasks is None
 
 
+@pytest.mark.slow
 def test_another_process_publishes_an_adapter_of_the_same_hash(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base, lora={"targets": "all-linear"})
     collect(config)
