@@ -6,6 +6,7 @@ other episodes are replayed up to where they were.
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -14,7 +15,6 @@ import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +28,9 @@ _LOGGER = logging.getLogger(__name__)
 
 _LINE_BYTES = 2**24
 """Maximum length of a worker's answer in bytes."""
+
+_ENDING_SECONDS = 1.0
+"""Time in which a process that has closed its output ends by itself."""
 
 Request = dict[str, Any]
 
@@ -55,7 +58,7 @@ class EnvironmentPool:
                 if worker is not None:
                     await worker.stop()
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def episode(self, task: Task) -> AsyncIterator["PooledEpisode"]:
         """Yield a place to play one task.
 
@@ -138,7 +141,7 @@ class _Worker:
 
     def __init__(self, process: asyncio.subprocess.Process, scratch: Path, timeout_seconds: float) -> None:
         self.episodes: set[int] = set()
-        self.dead = False
+        self.dead, self._killed = False, False
         self._culprit: int | None = None
         self._process, self._scratch, self._timeout = process, scratch, timeout_seconds
         self._calls = itertools.count()
@@ -212,10 +215,11 @@ class _Worker:
             self._send({"call": next(self._calls), "episode": episode})
 
     async def stop(self) -> None:
-        self._die()
+        if not self.dead:
+            self._die()
         await asyncio.gather(*self._asking, return_exceptions=True)
-        await self._process.wait()
         await self._reading
+        await self._process.wait()
         # A process that is killed cannot remove its temporary files.
         await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
@@ -235,13 +239,24 @@ class _Worker:
         except ValueError as error:
             _LOGGER.warning("An environment process is stopped: it sent an invalid answer (%s).", error)
         finally:
-            self._die()
+            self._mark_dead()
+            # It usually ends by itself now, and killing it in that moment would take its exit status from asyncio.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), _ENDING_SECONDS)
+            self._kill()
 
     def _die(self) -> None:
+        self._mark_dead()
+        self._kill()
+
+    def _mark_dead(self) -> None:
         if not self.dead:
             self.dead, self._culprit = True, self._working_for
-        if self._process.returncode is None:
-            self._process.kill()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(EnvironmentFailure("The environment process died."))
+
+    def _kill(self) -> None:
+        if self._process.returncode is None and not self._killed:
+            self._killed = True
+            self._process.kill()

@@ -201,7 +201,7 @@ def test_waiting_for_a_process_does_not_count_as_time_of_the_step(beds: tuple[Ta
 
 @pytest.mark.parametrize(("end", "cause"), [("hang", "did not answer within"), ("crash", "process died")])
 def test_an_episode_that_costs_its_process_leaves_its_neighbours_unharmed(
-    beds: tuple[Task, ...], end: str, cause: str
+    beds: tuple[Task, ...], end: str, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def neighbour(pool: EnvironmentPool, task: Task, fallen: asyncio.Event) -> Transition:
         async with pool.episode(task) as episode:
@@ -229,6 +229,7 @@ def test_an_episode_that_costs_its_process_leaves_its_neighbours_unharmed(
         ]
 
     in_pool(play, 1, patience(beds), napping.Section())
+    assert caplog.text == ""
 
 
 def test_two_episodes_that_hang_cost_two_processes_and_no_third_episode(beds: tuple[Task, ...]) -> None:
