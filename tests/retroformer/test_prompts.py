@@ -261,7 +261,9 @@ def test_a_pack_that_extends_a_shipped_one_has_its_texts_except_for_its_own(tmp_
 def test_a_pack_extends_a_shipped_pack_only(tmp_path: Path, base: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"extends: {base}\n")
-    with pytest.raises(ConfigError, match=r"mine\.yaml is not a prompt pack: extends: write the name of a shipped pack"):
+    with pytest.raises(
+        ConfigError, match=r"mine\.yaml is not a prompt pack: extends: write the name of a shipped pack"
+    ):
         load_pack(str(path), "hotpotqa")
     path.write_text("extends: fancy\n")
     with pytest.raises(MissingInput, match=r"mine\.yaml extends a pack .* No prompt pack 'fancy' for hotpotqa: choose"):
