@@ -81,14 +81,16 @@ class PromptPack(Record):
 def load_pack(name: str, environment: str) -> PromptPack:
     """Load a pack by its name in retroformer/packs, or by the path of a YAML file.
 
+    A pack with `extends: default` has the texts of that shipped pack of the environment, except for its own.
+
     Raises:
-        MissingInput: there is no such pack.
+        MissingInput: there is no such pack, or none that it extends.
         ConfigError: the file is not a pack.
     """
     packs = Path(str(resources.files("retroformer") / "packs"))
     path = Path(name) if is_pack_file(name) else packs / f"{environment}-{name}.yaml"
     try:
-        return PromptPack.model_validate(read_yaml(path))
+        texts = read_yaml(path)
     except MissingInput as error:
         raise ConfigError(f"{path} is not a prompt pack: {error}") from None
     except FileNotFoundError:
@@ -99,11 +101,27 @@ def load_pack(name: str, environment: str) -> PromptPack:
             ) from None
         names = sorted(pack.stem for pack in packs.glob("*.yaml"))
         raise MissingInput(f"No prompt pack {name!r} for {environment}: choose one of {', '.join(names)}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not a prompt pack: {' '.join(str(error).split())}.") from None
+    if isinstance(texts, dict) and "extends" in texts:
+        texts = _extended(path, texts, environment)
+    try:
+        return PromptPack.model_validate(texts)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise ConfigError(f"{path} is not a prompt pack: {faults}.") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not a prompt pack: {' '.join(str(error).split())}.") from None
+
+
+def _extended(path: Path, texts: dict[str, Any], environment: str) -> dict[str, Any]:
+    """Return the texts of the pack that `extends` names, overridden by these texts."""
+    base = texts["extends"]
+    if not isinstance(base, str) or is_pack_file(base):
+        raise ConfigError(f"{path} is not a prompt pack: extends: write the name of a shipped pack, not {base!r}.")
+    own = {key: text for key, text in texts.items() if key != "extends"}
+    try:
+        return load_pack(base, environment).model_dump(exclude_unset=True) | own
+    except MissingInput as error:
+        raise MissingInput(f"{path} extends a pack that does not exist. {error}") from None
 
 
 def is_pack_file(name: str) -> bool:

@@ -2,12 +2,16 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
+from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
 from retroformer.experiment.parts import check_prompts
+from retroformer.prompts import load_pack
 from tests.support.papers import LEDGER, PAGE, STATUSES, Row, numbered_items, read_ledger, render
 from tests.support.runs import ROOT
 
@@ -77,6 +81,33 @@ def test_overrides_of_prompts_keep_the_grammar_of_the_environment() -> None:
         generated = {"source": "generated"} if experiment.environment.name == "alfworld" else {}
         environment = experiment.environment.model_copy(update=generated)
         check_prompts(experiment.model_copy(update={"environment": environment}))
+
+
+def test_a_row_that_shows_a_prompt_pack_shows_its_config_s_pack_or_what_that_extends() -> None:
+    rows = [row for row in read_ledger().rows if row.file.startswith("retroformer/packs/")]
+    assert len(rows) > 15
+    for row in rows:
+        assert row.file in packs_of(load(ROOT / row.path, row.overrides)), row.id
+
+
+def packs_of(experiment: Experiment) -> Iterator[str]:
+    """Yield the path of the config's prompt pack, then of those that it extends."""
+    name = experiment.actor.prompts
+    while name:
+        path = f"retroformer/packs/{experiment.environment.name}-{name}.yaml"
+        yield path
+        name = yaml.safe_load((ROOT / path).read_text()).get("extends", "")
+
+
+def test_the_reflectors_of_the_papers_read_two_examples_and_one_in_rust() -> None:
+    """SALA's single model reads its own prompt, which has failed attempts among the examples of the actor."""
+    for path in (ROOT / "configs" / "paper").glob("*.yaml"):
+        experiment = load(path)
+        if experiment.reflector.view == "full":
+            pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+            assert len(pack.reflect_examples) == (1 if "rust" in experiment.environment.split else 2), path.name
+        else:
+            assert path.stem.startswith("sala")
 
 
 def test_every_config_of_the_papers_has_a_row() -> None:

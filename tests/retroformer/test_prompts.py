@@ -249,6 +249,27 @@ def test_a_pack_may_be_a_users_own_file(tmp_path: Path) -> None:
     assert load_pack(str(path), "alfworld").examples == ("b",)
 
 
+def test_a_pack_that_extends_a_shipped_one_has_its_texts_except_for_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: default\nreflect_examples: [Look there.]\nask: What now?\n")
+    default, mine = load_pack("default", "hotpotqa"), load_pack(str(path), "hotpotqa")
+    assert mine == default.model_copy(update={"reflect_examples": ("Look there.",), "ask": "What now?"})
+    assert mine.texts() == default.texts() | {"reflect_examples": ["Look there."], "ask": "What now?"}
+
+
+@pytest.mark.parametrize("base", ["other.yaml", "3", "[default]", ""])
+def test_a_pack_extends_a_shipped_pack_only(tmp_path: Path, base: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"extends: {base}\n")
+    with pytest.raises(
+        ConfigError, match=r"mine\.yaml is not a prompt pack: extends: write the name of a shipped pack"
+    ):
+        load_pack(str(path), "hotpotqa")
+    path.write_text("extends: fancy\n")
+    with pytest.raises(MissingInput, match=r"mine\.yaml extends a pack .* No prompt pack 'fancy' for hotpotqa: choose"):
+        load_pack(str(path), "hotpotqa")
+
+
 def test_the_error_for_an_unknown_pack_lists_the_packs() -> None:
     with pytest.raises(MissingInput, match=r"No prompt pack 'fancy' for alfworld: choose one of .*alfworld-default"):
         load_pack("fancy", "alfworld")

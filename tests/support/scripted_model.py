@@ -14,6 +14,7 @@ from tests.support.endpoint import Body, prompt_of
 ADVICE = "I looked in the wrong place. Next time I look elsewhere."
 _THOUGHT = re.compile(r"Thought (\d+):\s*$")
 _SIGNATURE = re.compile(r"^\s*def (\w+)\(", re.MULTILINE)
+_RUST_SIGNATURE = re.compile(r"^fn (\w+)\((.*)\) -> (isize|f64) \{", re.MULTILINE)
 _NO_PROGRAM = f"{TESTS} I have no more."
 """Answer that ends an attempt without a program, so that nothing is run."""
 
@@ -54,11 +55,16 @@ class ScriptedModel:
         return "look"
 
     def _code(self, prompt: str) -> str:
-        """Return one test of the agent's own, or a program that fails; Rust gets no test."""
-        names = _SIGNATURE.findall(prompt)
+        """Return one test of the agent's own, or a program that fails; a Rust function of numbers gets a test, too."""
+        asked = _without_examples(self._pack, prompt)
+        names, rust = _SIGNATURE.findall(asked), _RUST_SIGNATURE.findall(asked)
         if self._pack.tests.strip() in prompt:
+            if rust:
+                name, parameters, returned = rust[-1]
+                arguments = ", ".join(["Default::default()"] * parameters.count(":"))
+                return f"```\nassert_eq!({name}({arguments}), 2 as {returned});\n```"
             return f"```\nassert {names[-1]}(1) == 2\n```" if names else "I know no test."
-        if self._pack.last_attempt.strip() in prompt:
+        if self._pack.last_attempt.strip() in asked:
             return _NO_PROGRAM
         return f"```\ndef {names[-1]}(*arguments):\n    return None\n```" if names else "```\nfn nothing() {}\n```"
 
@@ -76,6 +82,11 @@ def _walkthroughs(section: str, seed: int, count: int) -> Mapping[str, Sequence[
 
 
 def _is_advised(pack: PromptPack, prompt: str) -> bool:
-    """Return True if the line above the memory comes once more than in the pack's own examples."""
-    line = pack.remember.strip()
-    return prompt.count(line) > "\n".join((pack.act, *pack.examples)).count(line)
+    return pack.remember.strip() in _without_examples(pack, prompt)
+
+
+def _without_examples(pack: PromptPack, prompt: str) -> str:
+    """Return a prompt of the actor without the pack's instructions and examples."""
+    for text in (pack.act, pack.tests, *pack.examples):
+        prompt = prompt.replace(text.strip(), "")
+    return prompt

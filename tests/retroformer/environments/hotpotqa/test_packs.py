@@ -8,12 +8,14 @@ import pytest
 
 from retroformer.environments.hotpotqa import HotpotqaTaskset, taskset
 from retroformer.environments.hotpotqa.data import question_key
+from retroformer.environments.hotpotqa.leak import holds
 from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.prompts import PromptPack, load_pack, react_prompt
 from retroformer.protocols import Scene
-from retroformer.records import Memory, Step, Task, Trajectory
+from retroformer.records import Ending, Memory, Step, Task, Trajectory
 from tests.support.characters import attempt_at
 from tests.support.hotpotqa import SHARED, index_of_the_data
+from tests.support.replay import advice_after, replayed
 
 SETTINGS = {
     "default": {"max_steps": 6},
@@ -23,6 +25,17 @@ SETTINGS = {
 """Environment settings for which each pack is written."""
 EXAMPLES = {"default": 6, "cot": 6, "cot-context": 6}
 """Number of examples by pack, as in the published agents (ReAct; CoT; CoT with context)."""
+FAILED = [
+    ("reflexion", "default", 0, "5add3ddc5542990dbb2f7def", Ending.STEP_LIMIT),
+    ("reflexion", "default", 1, "5ab568e4554299637185c580", Ending.TERMINATED),
+    ("reflexion-cot", "cot", 0, "5add6ec35542995b365fab2e", Ending.TERMINATED),
+    ("reflexion-cot", "cot", 1, "5ae0aa545542993d6555ebfe", Ending.TERMINATED),
+    ("reflexion-cot-context", "cot-context", 0, "5ab3fa995542992ade7c6f0f", Ending.TERMINATED),
+    ("reflexion-cot-context", "cot-context", 1, "5ae334f85542994393b9e644", Ending.TERMINATED),
+]
+"""The reflector's examples: pack, the pack it extends, index, question, ending."""
+HELD_OUT = {"validation_100": 100, "bolaa_easy_100": 100, "bolaa_medium_100": 100}
+"""Number of questions in each split of the data that no run trains on."""
 
 _LINE = re.compile(r"^(Thought|Action|Observation) (\d+): ")
 
@@ -87,13 +100,44 @@ def test_the_environment_answers_every_example_as_the_example_says(name: str) ->
         assert len(example.thoughts) == len(example.actions)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("name", "base", "index", "question", "ending"), FAILED)
 @pytest.mark.usefixtures("real")
-def test_no_example_is_a_question_of_the_validation_split(name: str) -> None:
-    source = questions(name, split="validation_100")
-    held_out = {task.id for task in source.tasks()}
+def test_the_reflector_s_examples_are_attempts_that_failed_as_printed(
+    name: str, base: str, index: int, question: str, ending: Ending
+) -> None:
+    pack, source = load_pack(name, "hotpotqa"), questions(base)
+    attempt = replayed(
+        pack.reflect_examples[index], source.environment(), Task(id=question, environment="hotpotqa", split="all")
+    )
+    assert (attempt.failed, attempt.ending) == (True, ending)
+    assert attempt.episode_return < 1
+    advice = advice_after(pack, pack.reflect_examples[index], attempt)
+    assert advice
+    assert not holds(advice, source.answer(attempt.task))
+
+
+def test_each_pack_of_reflexion_is_another_pack_with_two_examples_for_the_reflector() -> None:
+    for name, base in {(name, base) for name, base, *_ in FAILED}:
+        pack, extended = load_pack(name, "hotpotqa"), load_pack(base, "hotpotqa")
+        assert len(pack.reflect_examples) == len([row for row in FAILED if row[0] == name]) == 2
+        assert pack.reflect == f"{extended.reflect.strip()} Here are two failed attempts, each with advice on it.\n"
+        assert pack == extended.model_copy(update={"reflect": pack.reflect, "reflect_examples": pack.reflect_examples})
+
+
+def test_the_pack_with_two_shots_has_the_first_two_examples_of_the_pack_with_six() -> None:
+    six, two = load_pack("reflexion", "hotpotqa"), load_pack("reflexion-two-shot", "hotpotqa")
+    assert two == six.model_copy(update={"examples": six.examples[:2]})
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("split", HELD_OUT)
+@pytest.mark.usefixtures("real")
+def test_no_example_is_a_question_of_a_held_out_split(name: str, split: str) -> None:
+    source = questions(name, split="all")
+    held_out = {task.id for task in questions("default", split=split).tasks()}
     shown = {source.ids_by_question()[question_key(question_of(example))] for example in examples_of(name)}
-    assert len(held_out) == 100
+    shown |= {question for _, base, _, question, _ in FAILED if base == name}
+    assert len(held_out) == HELD_OUT[split]
     assert held_out.isdisjoint(shown)
 
 
