@@ -36,6 +36,21 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the Pa
 
 
 @app.command(
+    epilog="FOLDER is this folder unless you name another.\n\nExample: retroformer init mine",
+)
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the files.")] = Path(),
+) -> None:
+    """Write a first experiment: a toy agent, its tasks and a config that runs.
+
+    Reads nothing. Writes agent.py, tasks.jsonl and agent.yaml to FOLDER.
+    """
+    from retroformer.starter import write_starter
+
+    print(write_starter(folder))
+
+
+@app.command(
     options_metavar="--list | --task ID [--jsonl]",
     epilog=example("play configs/alfworld.yaml --list"),
 )

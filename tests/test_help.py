@@ -21,12 +21,12 @@ EXAMPLE = re.compile(r"  Example: retroformer (.+?) (configs/\S+\.yaml)(.*)$", r
 def test_all_stages_and_commands_on_runs_are_listed() -> None:
     assert {words[0] for words in COMMANDS} == {
         *("collect", "train", "serve", "eval"),
-        *("play", "export", "import", "recover"),
+        *("init", "play", "export", "import", "recover"),
     }
     assert {("collect", "rate"), ("collect", "import"), ("train", "grpo"), ("train", "gguf")} < set(COMMANDS)
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words != ("init",)])
 def test_help_says_what_a_command_reads_and_writes_and_gives_an_example(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,6 +39,14 @@ def test_help_says_what_a_command_reads_and_writes_and_gives_an_example(
     assert example[1].split() == [word for word in words if word != "rate"]  # It is the default.
     load(ROOT / example[2], [word for word in example[3].split() if "=" in word])
     assert not shown.err
+
+
+def test_the_command_that_needs_no_config_says_what_it_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["init", "--help"])
+    shown = capsys.readouterr().out
+    assert "Writes agent.py, tasks.jsonl and agent.yaml to FOLDER." in shown
+    assert "Example: retroformer init mine" in shown
+    assert "EXPERIMENT.yaml" not in shown
 
 
 @pytest.mark.parametrize("command", ["collect --help", "collect warm -h", "train ppo -h", "train plan -h", "serve -h"])
@@ -54,10 +62,10 @@ def test_a_stage_is_a_command_of_its_own(command: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ("", "Name a command: collect, train, serve, eval, play, export, import, recover."),
+        ("", "Name a command: collect, train, serve, eval, init, play, export, import, recover."),
         (
             "colect",
-            "No such command: 'colect'. Choose from collect, train, serve, eval, play, export, import, recover.",
+            "No such command: 'colect'. Choose from collect, train, serve, eval, init, play, export, import, recover.",
         ),
         ("collect wram x.yaml", "No such command: 'wram'. Choose from rate, warm, import."),
         ("train stf x.yaml", "No such command: 'stf'. Choose from actor, warm, sft,"),

@@ -2,7 +2,20 @@
 
 WORDS = (
     *("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "junco", "kettle", "larch"),
-    *("maple", "nectar", "otter", "pebble", "quartz", "raven", "saddle", "timber", "umber", "violet", "willow", "zephyr"),
+    *(
+        "maple",
+        "nectar",
+        "otter",
+        "pebble",
+        "quartz",
+        "raven",
+        "saddle",
+        "timber",
+        "umber",
+        "violet",
+        "willow",
+        "zephyr",
+    ),
 )
 
 
