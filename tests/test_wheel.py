@@ -7,12 +7,16 @@ import sysconfig
 import venv
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 import pytest
 
+from retroformer.arm_names import evaluation
+from retroformer.records import Outcome
+from retroformer.store import Store
 from tests.support.endpoint import Endpoint
 from tests.support.guessing import addresses, build_wheel, halve, save_project
 from tests.support.runs import ROOT
@@ -132,3 +136,19 @@ def _ask_endpoint(installed: Installed, config: tuple[str, ...]) -> None:
         assert "sft" in {model["id"] for model in models}
         server.stdin.close()
         assert server.wait(60) == 0
+
+
+@pytest.mark.slow  # A real model collects, is trained and is evaluated.
+def test_the_first_experiment_improves_its_agent_from_the_wheel(installed: Installed) -> None:
+    installed.run("init", "first")
+    first = installed._replace(folder=installed.folder / "first")
+    assert "16 of 16 played, 0 solved at trial 0" in first.run("collect", "agent.yaml")
+    assert first.run("train", "sft", "agent.yaml").startswith("trained sft: runs/agent/sft (")
+    _ask_endpoint(first, ("agent.yaml",))
+    assert "report.html" in first.run("eval", "agent.yaml")
+    with closing(Store(f"sqlite:///{first.folder}/runs/agent/experience.db", "agent")) as store:
+        unadvised, advised = (
+            sum(attempt.outcome is Outcome.SUCCESS for attempt in store.trajectories(evaluation(arm)).values())
+            for arm in ("no advice", "trained")
+        )
+    assert unadvised == 0 < advised
