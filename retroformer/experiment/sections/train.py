@@ -192,8 +192,8 @@ class Train(Section):
     reward: Optimizer = Optimizer(learning_rate=2.5e-5, batch_size=32, micro_batch_size=4)
     """The pairwise reward model."""
     weak_reward_model: Literal["refuse", "allow"] = "refuse"
-    """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly. refuse: stop
-    with an error; allow: train anyway."""
+    """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly, or if there are
+    fewer than five, which cannot reject chance. refuse: stop with an error; allow: train anyway."""
     ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
     """Proximal policy optimisation against the reward model."""
     dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32, micro_batch_size=4)
