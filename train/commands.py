@@ -22,6 +22,9 @@ from .data import inputs
 from .data.samples import Prompt, samples
 from .stage import Stage, finished, make_stage
 
+_TRAINED_ON_RATINGS = ("sft", "reward", "dpo")
+"""Stages whose texts or pairs the ratings choose."""
+
 
 def train(name: str, config: LoadedConfig) -> str:
     """Run the stage `name` unless it is done; return a summary in the main process, "" in all others."""
@@ -29,7 +32,9 @@ def train(name: str, config: LoadedConfig) -> str:
         # Live returns start a server for the config, from its path and overrides.
         return grpo(config)
     stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo, "dpo": dpo, "sac": sac}
-    return stages[name](config.experiment)
+    summary = stages[name](config.experiment)
+    anew = name in _TRAINED_ON_RATINGS and config.experiment.train.rated_by != STORED
+    return f"{summary}\n{inputs.both_ratings(config.experiment)}" if summary and anew else summary
 
 
 def actor(experiment: Experiment) -> str:

@@ -176,7 +176,8 @@ class Train(Section):
     has instructions for it, else float32, as emulated bfloat16 would be eight times slower."""
     rated_by: str = "stored"
     """Return that rates reflections for training. stored: the return with which each attempt was played; success: 1 for
-    a solved task, else 0; other names are the environment's own. No attempt is played again."""
+    a solved task, else 0; success_by_second_retry: the same of the last attempt within two retries; shaped: graded
+    progress; other names are the environment's own. No attempt is played again."""
     lora: Lora = Lora()
     max_length: Positive = 4096
     """Largest number of tokens of prompt plus response; a longer sample stops the stage and is never silently cut."""
