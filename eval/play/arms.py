@@ -141,10 +141,11 @@ def conditions_of(experiment: Experiment, components: Parts, store: Store, arm: 
             pieces = [piece.model_dump(mode="json") for piece in experienced(store, None)]
             stored_conditions["retrieval"]["experience_sha256"] = sha256_of({"pieces": pieces})
         if arm.learns:
-            # All tasks, not only the first eval.tasks: more of them change no earlier choice, another order does.
+            # All tasks, not only the first eval.tasks: more of them change no earlier choice. Another order does, and
+            # so do more trials, whose gains count for the next tasks.
             order = [task.id for task in chosen_tasks(experiment, None, splits)]
             learning = {"tasks_at_once": TASKS_AT_ONCE, "order_sha256": sha256_of({"tasks": order})}
-            stored_conditions["retrieval"]["learning"] = learning
+            stored_conditions["retrieval"]["learning"] = learning | {"trials": experiment.loop.trials}
     if arm.kind == "placebo" and len(sources := list(single_model_arms(arm.of, experiment.eval.arms[arm.of]))) > 1:
         stored_conditions["sources"] = sources  # One more training seed would change the advice that is dealt out.
     return stored_conditions

@@ -200,10 +200,12 @@ def test_a_killed_evaluation_makes_the_same_choices(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_in_a_folder_of_its_own")
-def test_another_order_of_the_tasks_is_refused(tmp_path: Path) -> None:
+def test_another_order_of_the_tasks_and_more_trials_are_refused(tmp_path: Path) -> None:
     config = evaluated(collected(tmp_path), "eval.tasks=4", "loop.trials=2")
     with pytest.raises(ConfigError, match=r"already holds 'eval/learning' facts made with retrieval\.learning\.order"):
         evaluated(config, "environment.task_types=[pick]")
+    with pytest.raises(ConfigError, match=r"already holds 'eval/learning' facts made with retrieval\.learning\.trials"):
+        evaluated(config, "loop.trials=3")
 
 
 @pytest.mark.usefixtures("_in_a_folder_of_its_own")
