@@ -21,7 +21,7 @@ def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experim
             first += attempt.trial == 0
             won += attempt.trial == 0 and attempt.outcome == Outcome.SUCCESS
     anew, name = rerating(experiment), experiment.train.rated_by
-    rated_anew = [] if anew is None else [f"by {name}: {count_ratings(store, [arm], anew, chosen)}"]
+    rated_anew = [] if anew is None else [f"rated anew   by {name}: {count_ratings(store, [arm], anew, chosen)}"]
     usage = store.usage(arm)
     return "\n".join(
         [

@@ -8,7 +8,7 @@ CHANCE = 0.5
 LEVEL = 0.05
 """Significance level: share of the models with random scores that the test calls better than chance, at most."""
 EFFECT = 0.65
-"""True accuracy at which the power is stated: that of the reward models of docs/results/evidence.md."""
+"""True accuracy at which the power is stated: about that of the reward models in docs/results/evidence.md."""
 POWER = 0.8
 """Power that a study is commonly planned for."""
 _MANY_PAIRS = 200

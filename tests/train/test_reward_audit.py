@@ -137,8 +137,8 @@ def test_so_few_pairs_that_a_perfect_order_proves_nothing_are_refused(
 
 
 def test_five_pairs_in_order_are_enough_and_the_pairs_of_the_shipped_runs_are(tmp_path: Path) -> None:
-    # docs/results: 7 of 13, 12 of 15, 9 of 12; 35 of 54, 32 of 58, 30 of 45.
-    for correct, pairs in ((5, 5), (3, 5), (7, 13), (12, 15), (9, 12), (35, 54), (32, 58), (30, 45)):
+    # docs/results: alternatives.md and evidence.md, three reward models each.
+    for correct, pairs in ((5, 5), (3, 5), (7, 13), (11, 15), (8, 12), (35, 54), (32, 58), (30, 45)):
         require_better_than_chance(measured(tmp_path, pairs, correct / pairs), "refuse")
     for correct, pairs in ((2, 5), (4, 8), (6, 13), (27, 54)):
         with pytest.raises(ConfigError, match="is no better than chance"):
