@@ -8,6 +8,7 @@ from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.parts import LoadedConfig, check_prompts, parts
+from retroformer.experiment.returns import rerating
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.progress import tally
@@ -28,6 +29,7 @@ async def rate_reflections(config: LoadedConfig) -> str:
     """
     experiment = config.experiment
     check_prompts(experiment)
+    rerating(experiment)  # Refuses an unknown return of train.rated_by before anything is played.
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         arm, tasks = collecting(experiment.round), tasks_of_round(experiment)
         refuse_repeated(experiment, store, tasks)
@@ -50,7 +52,7 @@ async def rate_reflections(config: LoadedConfig) -> str:
                 work = Work(experience, tasks, experiment.collect.candidates)
                 await work_through(ledger, [work], experiment.loop.concurrency, counts.done)
         _refuse_if_nothing_was_played(store, arm, tasks)
-        held = summary(store, arm, tasks)
+        held = summary(store, arm, tasks, experiment)
         if experience.unfinished:
             raise InfrastructureFailure(
                 f"{held}\n{len(experience.unfinished)} of {len(tasks)} tasks are left unfinished: run the same command "

@@ -1,12 +1,12 @@
 """Preferences between two reflections on the same failure (Retroformer, section 4.3, eq. 4)."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Set
 from itertools import combinations, groupby
 from typing import Protocol, TypeVar
 
-from retroformer.protocols import ReturnOf
-from retroformer.rating import ratings
+from retroformer.rating import Rerating, counted, ratings
 from retroformer.records import PreferencePair
 from retroformer.store import Store
 
@@ -47,9 +47,9 @@ def preferences(rated: Iterable[Rated]) -> Iterator[tuple[Rated, Rated]]:
                 yield better, worse
 
 
-def preference_pairs(store: Store, arm: str, return_of: ReturnOf | None = None) -> Iterator[PreferencePair]:
+def preference_pairs(store: Store, arm: str, anew: Rerating | None = None) -> Iterator[PreferencePair]:
     """Yield the preferences among the rated reflections of an arm, with the prompt that both answered."""
-    for better, worse in preferences(ratings(store, arm, records=True, return_of=return_of)):
+    for better, worse in preferences(ratings(store, arm, records=True, anew=anew)):
         yield PreferencePair(
             task_id=better.task_id,
             prompt=better.prompt,
@@ -57,3 +57,20 @@ def preference_pairs(store: Store, arm: str, return_of: ReturnOf | None = None) 
             rejected=worse.text,
             margin=better.rating - worse.rating,
         )
+
+
+def count_ratings(
+    store: Store, arms: Iterable[str], anew: Rerating | None = None, task_ids: Set[str] | None = None
+) -> str:
+    """Return how many reflections of these arms are rated, with which signs, and how many pairs they make.
+
+    With `task_ids`, only reflections on these tasks count.
+    """
+    signs, pairs = Counter[str](), 0
+    for arm in arms:
+        rated = (rated for rated in ratings(store, arm, anew=anew) if task_ids is None or rated.task_id in task_ids)
+        pairs += sum(1 for _ in preferences(counted(rated, signs)))
+    return (
+        f"{signs.total()} rated: {signs['positive']} positive, {signs['negative']} negative, {signs['zero']} zero; "
+        f"{pairs} pairs"
+    )

@@ -1,15 +1,16 @@
 """Ratings of reflections: the change of the return from a failure to its retry (Retroformer, section 4.3)."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from statistics import fmean
+from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from retroformer.protocols import ReturnOf
 from retroformer.records import Key, Message, RatedReflection, Reflection, Returns
-from retroformer.store import Store
+from retroformer.store import Store, StoredReflection
 
 _TASKS_AT_ONCE = 100
 """Number of tasks whose attempts are in memory together when they are rated anew."""
@@ -57,16 +58,24 @@ class Rating(Returns):
 Rated = TypeVar("Rated", bound=Returns)
 
 
-def ratings(store: Store, arm: str, *, records: bool = False, return_of: ReturnOf | None = None) -> Iterator[Rating]:
+class Rerating(NamedTuple):
+    """Rule by which stored reflections are rated anew, without playing again."""
+
+    return_of: ReturnOf
+    second_retry: bool = False
+    """If true, the return after a reflection is that of the last attempt within two retries, not of the next one."""
+
+
+def ratings(store: Store, arm: str, *, records: bool = False, anew: Rerating | None = None) -> Iterator[Rating]:
     """Yield the ratings of an arm's reflections whose trials before and after are stored, in the order of the keys.
 
-    With `return_of`, they are rated anew by that return of the stored attempts, which takes longer.
+    With `anew`, they are rated anew from the stored attempts, which takes longer.
 
     The store holds valid attempts only, so a reflection whose retry failed because of the infrastructure is not rated
     until a later run repeats the retry.
     """
-    if return_of is not None:
-        yield from _rated_anew(store, arm, return_of)
+    if anew is not None:
+        yield from _rated_anew(store, arm, anew)
         return
     rated: tuple[str, int, int] | None = None
     text, before, returns, record = "", 0.0, list[float](), None
@@ -80,25 +89,75 @@ def ratings(store: Store, arm: str, *, records: bool = False, return_of: ReturnO
         yield Rating(*rated, text, before, tuple(returns), record)
 
 
-def _rated_anew(store: Store, arm: str, return_of: ReturnOf) -> Iterator[Rating]:
+def _rated_anew(store: Store, arm: str, anew: Rerating) -> Iterator[Rating]:
     task_ids = sorted(store.reflected_tasks(arm))
     for start in range(0, len(task_ids), _TASKS_AT_ONCE):
         chosen = task_ids[start : start + _TASKS_AT_ONCE]
-        returns = {key: return_of(attempt) for key, attempt in store.stream_trajectories(arm, chosen)}
-        after: dict[Key, list[float]] = {}
-        for key in sorted(returns, key=lambda key: key.repeat):
-            after.setdefault(key.model_copy(update={"repeat": 0}), []).append(returns[key])
-        for key, previous_candidate, reflection, _ in store.stream_reflections(arm, chosen):
+        attempts = {
+            key: _Attempt(anew.return_of(attempt), attempt.failed)
+            for key, attempt in store.stream_trajectories(arm, chosen)
+        }
+        retries: dict[Key, list[_Attempt]] = {}
+        for key in sorted(attempts, key=lambda key: key.repeat):
+            retries.setdefault(key.model_copy(update={"repeat": 0}), []).append(attempts[key])
+        reflections = list(store.stream_reflections(arm, chosen))
+        later = _Later(reflections, retries)
+        for key, previous_candidate, reflection, _ in reflections:
             failure = Key(arm=arm, task_id=key.task_id, trial=key.trial - 1, candidate=previous_candidate)
-            if failure in returns and key in after:
+            if failure not in attempts or key not in retries:
+                continue
+            first = retries[key]
+            returns = later.returns(key, first) if anew.second_retry else tuple(retry.returned for retry in first)
+            if returns is not None:
                 place = key.task_id, key.trial, key.candidate
                 record = reflection.model_dump_json()
-                yield Rating(*place, reflection.text, returns[failure], tuple(after[key]), record)
+                yield Rating(*place, reflection.text, attempts[failure].returned, returns, record)
 
 
-def rated_reflections(store: Store, arm: str, return_of: ReturnOf | None = None) -> Iterator[RatedReflection]:
+class _Attempt(NamedTuple):
+    """Part of an attempt that a rating needs."""
+
+    returned: float
+    failed: bool
+    """True if the agent retries."""
+
+
+class _Later:
+    """Second retries of some tasks: those that follow the retry that a reflection led to."""
+
+    def __init__(self, reflections: Sequence[StoredReflection], retries: Mapping[Key, Sequence[_Attempt]]) -> None:
+        self._continued = {(key.task_id, key.trial - 1) for key, _, _, _ in reflections}
+        """Task and trial of each attempt after which the chain went on."""
+        self._seconds: dict[tuple[str, int, int], list[float]] = {}
+        """Return of each second retry, a mean over its repeats, by task, trial and candidate of the first one."""
+        previous = {key: previous_candidate for key, previous_candidate, _, _ in reflections}
+        for key, repeats in retries.items():
+            self._continued.add((key.task_id, key.trial - 1))
+            # Imported logs may retry without a new reflection: then there is a single candidate.
+            first = key.task_id, key.trial - 1, previous.get(key, key.candidate)
+            self._seconds.setdefault(first, []).append(fmean(retry.returned for retry in repeats))
+
+    def returns(self, key: Key, first: Sequence[_Attempt]) -> tuple[float, ...] | None:
+        """Return for each repeat of the first retry the return of the last attempt within two retries.
+
+        It is the retry's own if the agent stopped there, or if no chain went on from its trial: another candidate had
+        solved the task, or it was the last trial. Otherwise it is the mean over the second retries. None, for unknown,
+        if the chain went on from another candidate only, or if the second retry is not stored yet: a failure that had
+        one retry must not lose against one that had two.
+        """
+        place = key.task_id, key.trial
+        if place not in self._continued or not any(retry.failed for retry in first):
+            return tuple(retry.returned for retry in first)
+        seconds = self._seconds.get((*place, key.candidate))
+        if seconds is None:
+            return None
+        second = fmean(seconds)
+        return tuple(second if retry.failed else retry.returned for retry in first)
+
+
+def rated_reflections(store: Store, arm: str, anew: Rerating | None = None) -> Iterator[RatedReflection]:
     """Yield the ratings of an arm with the whole reflections."""
-    for rating in ratings(store, arm, records=True, return_of=return_of):
+    for rating in ratings(store, arm, records=True, anew=anew):
         yield RatedReflection(
             key=Key(arm=arm, task_id=rating.task_id, trial=rating.trial, candidate=rating.candidate),
             reflection=rating.reflection,

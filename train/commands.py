@@ -22,6 +22,9 @@ from .data import inputs
 from .data.samples import Prompt, samples
 from .stage import Stage, finished, make_stage
 
+_TRAINED_ON_RATINGS = ("sft", "reward", "dpo")
+"""Stages whose texts or pairs the ratings choose."""
+
 
 def train(name: str, config: LoadedConfig) -> str:
     """Run the stage `name` unless it is done; return a summary in the main process, "" in all others."""
@@ -29,7 +32,9 @@ def train(name: str, config: LoadedConfig) -> str:
         # Live returns start a server for the config, from its path and overrides.
         return grpo(config)
     stages = {"actor": actor, "warm": warm, "sft": sft, "reward": reward, "ppo": ppo, "dpo": dpo, "sac": sac}
-    return stages[name](config.experiment)
+    summary = stages[name](config.experiment)
+    anew = name in _TRAINED_ON_RATINGS and config.experiment.train.rated_by != STORED
+    return f"{summary}\n{inputs.both_ratings(config.experiment)}" if summary and anew else summary
 
 
 def actor(experiment: Experiment) -> str:
@@ -182,13 +187,21 @@ def _summary(metrics: StageMetrics) -> str:
     if losses := metrics.losses:
         parts.append(f"loss {losses[0]:.3f} to {losses[-1]:.3f}")
     if "held_out_accuracy" in metrics.model_fields_set:
-        parts.append(f"held-out accuracy {metrics.held_out_accuracy:.2f} on {metrics.held_out_pairs} pairs")
+        parts.append(
+            f"held-out accuracy {metrics.held_out_accuracy:.2f} on {metrics.held_out_pairs} pairs{_test(metrics)}"
+        )
     if "solved_last_quarter" in metrics.model_fields_set:
         first, last = (metrics.measure(f"solved_{name}_quarter") for name in ("first", "last"))
         parts.append(f"solved {first:.0%} of the first quarter and {last:.0%} of the last")
     elif history := metrics.history:
         parts.append(f"score {history[0]['score']:+.2f} to {history[-1]['score']:+.2f}")
     return ", ".join([*parts, f"{metrics.seconds:.0f} s"])
+
+
+def _test(metrics: StageMetrics) -> str:
+    """Return the test of that accuracy against chance; nothing for a stage of an earlier version."""
+    p_value, power = metrics.measure("held_out_p_value"), metrics.measure("held_out_power")
+    return "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
 
 
 def _imitate(stage: Stage, optimizer: Optimizer, texts: Sequence[tuple[Prompt, str]], start: Path | None) -> None:

@@ -1,7 +1,7 @@
 """Measures a reward model on held-out pairs, beside two baselines that read no trajectory.
 
-The intervals treat pairs as independent. Pairs of one task share a trajectory, and often a text, so the intervals are
-slightly too narrow.
+The intervals and tests treat pairs as independent. Pairs of one task share a trajectory, and often a text, so the
+intervals are slightly too narrow, and the p-values slightly too small.
 """
 
 import logging
@@ -16,10 +16,8 @@ from retroformer.errors import ConfigError
 from retroformer.stage_metrics import read_metrics
 
 from .data.samples import SamplePair
+from .power import CHANCE, ChanceTest, at_least, fewest_pairs, pairs_needed
 
-CHANCE = 0.5
-FEWEST_PAIRS = 10
-"""Fewer held-out pairs prove nothing: random scores may well order all of them."""
 BINS = 5
 """Bins of confidence, from 1/2 to 1."""
 _NORMAL_975 = 1.959964
@@ -51,14 +49,22 @@ def audit_of_pairs(
 ) -> dict[str, Any]:
     """Return metrics of held-out `pairs`, whose scores are `chosen` and `rejected`; {} without pairs.
 
-    They are the interval of the accuracy, the accuracy of two baselines, calibration, and length bias.
+    They are the interval of the accuracy, its test against chance with the power of that test, the accuracy of two
+    baselines, the test against the first of them, calibration, and length bias.
     """
     if not pairs:
         return {}
     margins = [better - worse for better, worse in zip(chosen, rejected, strict=True)]
     longer = [float(len(pair.chosen.response_ids) - len(pair.rejected.response_ids)) for pair in pairs]
+    test = ChanceTest(sum(margin > 0 for margin in margins), len(pairs))
+    discordant = discordant_pairs(margins, longer)
     metrics: dict[str, Any] = {
-        "held_out_accuracy_interval": wilson(fmean(float(margin > 0) for margin in margins), len(pairs)),
+        "held_out_accuracy_interval": wilson(test.correct / test.pairs, test.pairs),
+        "held_out_p_value": test.p_value,
+        "held_out_power": test.power,
+        "held_out_pairs_needed": pairs_needed(),
+        "held_out_against_longer": discordant,
+        "held_out_p_value_against_longer": at_least(discordant.won, sum(discordant)),
         "held_out_calibration_error": calibration_error(margins),
         "held_out_brier": fmean((1 - _probability(margin)) ** 2 for margin in margins),
     }
@@ -68,6 +74,23 @@ def audit_of_pairs(
         share = fmean(map(_won, advantages))
         metrics |= {f"held_out_{name}": share, f"held_out_{name}_interval": wilson(share, len(pairs))}
     return metrics
+
+
+class Discordant(NamedTuple):
+    """Number of pairs that a reward model orders better than a rule, and worse."""
+
+    won: int
+    lost: int
+
+
+def discordant_pairs(margins: Sequence[float], advantages: Sequence[float]) -> Discordant:
+    """Count the pairs in which the reward model and a rule differ, for a sign test (McNemar's on these pairs).
+
+    A tie is worth half a pair in the right order, so a rule without an opinion loses to a right order, and wins over a
+    wrong one.
+    """
+    differences = [_won(margin) - _won(advantage) for margin, advantage in zip(margins, advantages, strict=True)]
+    return Discordant(sum(d > 0 for d in differences), sum(d < 0 for d in differences))
 
 
 def majority(pairs: Sequence[SamplePair], trained_on: Sequence[SamplePair]) -> list[float]:
@@ -108,34 +131,47 @@ def correlation_of_differences(first: Sequence[float], second: Sequence[float]) 
 
 
 def require_better_than_chance(reward: Path, weak: Literal["refuse", "allow"]) -> None:
-    """Refuse the reward model in `reward` if its held-out accuracy is one half or less.
+    """Refuse the reward model in `reward` if its held-out pairs cannot show, or do not show, that it beats chance.
 
-    A significance test would need more pairs than a tenth of the tasks gives: at the 5% level with 54 pairs, it
-    refuses a model with a true accuracy of 65% in one case of three, this rule in one of 60. A wrong acceptance costs
-    only one stage of training, whose result is evaluated anyway. The rule accepts nearly half of all models with random
-    scores, so there is a warning if the interval covers one half, and another with fewer than `FEWEST_PAIRS` pairs.
+    They cannot if there are so few that not even a perfect order would reject chance at the level of `ChanceTest`,
+    which takes five pairs. They do not if it put at most half of them in order.
+
+    Above one half, a p-value above the level only warns. To insist on significance would need more pairs than a tenth
+    of the tasks gives: with 54 pairs it refuses a model with a true accuracy of 65% in one case of three, this rule in
+    one of 60. A wrong acceptance costs only one stage of training, whose result is evaluated anyway. But this rule
+    accepts nearly half of all models with random scores, so the p-value and the power are always stated.
 
     Raises:
-        ConfigError: the reward model is no better than chance, and `weak` does not allow that.
+        ConfigError: the reward model does not pass, and `weak` does not allow that.
     """
     metrics = read_metrics(reward)
     pairs, accuracy = metrics.held_out_pairs, metrics.held_out_accuracy
-    if pairs < FEWEST_PAIRS:
-        logger.warning("The quality of the reward model in %s is unknown: only %d pairs were held out.", reward, pairs)
-        return
-    low, high = wilson(accuracy, pairs)
-    measured = f"{round(accuracy * pairs)} of {pairs} held-out pairs in order (95% interval {low:.2f} to {high:.2f})"
-    if accuracy > CHANCE:
-        if low <= CHANCE:
+    test = ChanceTest(round(accuracy * pairs), pairs)
+    measured = f"{test.correct} of {pairs} held-out pairs in order{_within(test)}: {test.limits}"
+    if pairs < fewest_pairs():
+        fault = f"The reward model in {reward} cannot be told from chance on so few pairs: it put {measured}"
+    elif accuracy <= CHANCE:
+        fault = f"The reward model in {reward} is no better than chance: it put {measured}"
+    else:
+        if test.rejects_chance:
+            logger.info("The reward model in %s is better than chance: it put %s.", reward, measured)
+        else:
             logger.warning("The reward model in %s may be no better than chance: it put %s.", reward, measured)
         return
-    message = f"The reward model in {reward} is no better than chance: it put {measured}"
     if weak == "refuse":
         raise ConfigError(
-            f"{message}; collect more tasks or candidates and train it again, or let it pass with "
+            f"{fault}; collect more tasks or candidates and train it again, or let it pass with "
             "train.weak_reward_model=allow."
         )
-    logger.warning("%s.", message)
+    logger.warning("%s.", fault)
+
+
+def _within(test: ChanceTest) -> str:
+    """Return the interval of the accuracy, in brackets; nothing without pairs."""
+    if not test.pairs:
+        return ""
+    low, high = wilson(test.correct / test.pairs, test.pairs)
+    return f" (95% interval {low:.2f} to {high:.2f})"
 
 
 def _probability(margin: float) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retroformer.agents.baseline import NoReflector, PhraseReflector, PlaceboReflector
+from retroformer.agents.retrieval import EXPLORATION, RetrievingReflector, experienced
 from retroformer.arm_names import FIRST_TRIAL, evaluation
 from retroformer.environments.extras import AdviceParts
 from retroformer.environments.registry import extras
@@ -13,12 +14,14 @@ from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import Parts, make_actor
+from retroformer.experiment.parts import Parts, chosen_tasks, make_actor
 from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.views import reflection_renderer
 from retroformer.files.canonical import sha256_of
 from retroformer.protocols import Actor, Reflector
 from retroformer.store import Store
+
+from .learning import TASKS_AT_ONCE
 
 _KINDS = ("none", "phrase", "model", "placebo", "retrieved")
 """Kinds of arms that every environment can play."""
@@ -62,11 +65,7 @@ def check_arms(experiment: Experiment) -> None:
         if arm.kind == "placebo" and (arm.of not in arms or arms[arm.of].kind == "placebo"):
             raise ConfigError(f"{here}.of: {arm.of!r} is not an arm that writes advice; name one of {', '.join(arms)}.")
         _check_models(experiment, arm, here)
-        if arm.kind not in (kinds := (*_KINDS, *extras(experiment.environment).advice)):
-            raise ConfigError(
-                f"{here}.kind: there is no {arm.kind} advice for {experiment.environment.name}; "
-                f"take {', '.join(kinds[:-1])} or {kinds[-1]}."
-            )
+        _check_kind(experiment, arm, here)
         actor = actor_kind(experiment)
         if arm.actor_temperature is not None and not actor.asks_model:
             raise ConfigError(
@@ -102,9 +101,7 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
             assert isinstance(arm.model, str), "single_model_arms gives each arm one model"
             return components.reflector(arm.model, _temperature(experiment, arm))
         case "retrieved":
-            from retroformer.agents.retrieval import RetrievingReflector, experienced
-
-            return RetrievingReflector(experienced(store, experiment.eval.retrieval_days))
+            return retrieving_reflector(experiment, store)
         case "placebo":
             sources = single_model_arms(arm.of, experiment.eval.arms[arm.of])
             return PlaceboReflector(arm.of, [piece for source in sources for piece in store.reflections(source)])
@@ -112,6 +109,11 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
             render = reflection_renderer(experiment)
             parts = AdviceParts(experiment.environment, experiment.seed, render, arm.wording)
             return extras(experiment.environment).advice[kind].build(parts)
+
+
+def retrieving_reflector(experiment: Experiment, store: Store) -> RetrievingReflector:
+    """Return the reflector of an arm that retrieves advice. Raises MissingInput if none was collected."""
+    return RetrievingReflector(experienced(store, experiment.eval.retrieval_days))
 
 
 def actor_of(experiment: Experiment, components: Parts, arm: Arm) -> Actor:
@@ -133,13 +135,17 @@ def conditions_of(experiment: Experiment, components: Parts, store: Store, arm: 
         stored_conditions["reflector"]["endpoint"] = {}
     stored_conditions["arm"] = arm.model_dump()
     if arm.kind == "retrieved":
-        from retroformer.agents.retrieval import EXPLORATION, experienced
-
         days = experiment.eval.retrieval_days
         stored_conditions["retrieval"] = {"exploration": EXPLORATION, "days": days}
         if days is None:  # A memory limited to some days changes every day by design.
             pieces = [piece.model_dump(mode="json") for piece in experienced(store, None)]
             stored_conditions["retrieval"]["experience_sha256"] = sha256_of({"pieces": pieces})
+        if arm.learns:
+            # All tasks, not only the first eval.tasks: more of them change no earlier choice. Another order does, and
+            # so do more trials, whose gains count for the next tasks.
+            order = [task.id for task in chosen_tasks(experiment, None, splits)]
+            learning = {"tasks_at_once": TASKS_AT_ONCE, "order_sha256": sha256_of({"tasks": order})}
+            stored_conditions["retrieval"]["learning"] = learning | {"trials": experiment.loop.trials}
     if arm.kind == "placebo" and len(sources := list(single_model_arms(arm.of, experiment.eval.arms[arm.of]))) > 1:
         stored_conditions["sources"] = sources  # One more training seed would change the advice that is dealt out.
     return stored_conditions
@@ -168,6 +174,18 @@ def _temperature(experiment: Experiment, arm: Arm) -> float:
     """Return the temperature of an arm's reflector. Best-of-n samples as collection does."""
     drawn = arm.kind == "model" and isinstance(arm.model, str) and best_of(arm.model)
     return experiment.reflector.temperature if drawn else experiment.eval.temperature
+
+
+def _check_kind(experiment: Experiment, arm: Arm, here: str) -> None:
+    if arm.kind not in (kinds := (*_KINDS, *extras(experiment.environment).advice)):
+        raise ConfigError(
+            f"{here}.kind: there is no {arm.kind} advice for {experiment.environment.name}; "
+            f"take {', '.join(kinds[:-1])} or {kinds[-1]}."
+        )
+    if arm.learns and arm.kind != "retrieved":
+        raise ConfigError(
+            f"{here}.learns: only retrieved advice is learned about; leave it out, or set {here}.kind=retrieved."
+        )
 
 
 def _check_models(experiment: Experiment, arm: Arm, here: str) -> None:

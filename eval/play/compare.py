@@ -18,7 +18,7 @@ from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.progress import tally
-from retroformer.protocols import Agent
+from retroformer.protocols import Agent, Reflector
 from retroformer.records import Task, Usage
 from retroformer.schedule import Work, work_through
 from retroformer.store import Store
@@ -36,9 +36,11 @@ from .arms import (
     held_out_splits,
     reflector_models,
     reflector_of,
+    retrieving_reflector,
     single_model_arms,
     with_arm_settings,
 )
+from .learning import Learner, play_and_learn
 from .overlap import refuse_adapters_trained_on, refuse_trained_tasks
 from .variants import check_variants, repeat_name, with_actor, with_repeat
 from .verify import VerifiedModel, verify_actor, verify_models
@@ -188,13 +190,18 @@ def _declare(evaluation: _Evaluation) -> None:
 
 
 async def _play(evaluation: _Evaluation) -> None:
-    """Play trial 0 once, then the arms side by side, then the placebos, which reuse what another arm wrote."""
+    """Play trial 0 once, then the arms side by side, then those that learn, and last the placebos.
+
+    A placebo reuses what another arm wrote.
+    """
     arms = evaluation.experiment.eval.arms
     placebos = {name: arm for name, arm in arms.items() if arm.kind == "placebo"}
     loop = evaluation.experiment.loop.model_copy(update={"trials": 1})
     first = evaluation.experience(first_trial(evaluation.name), evaluation.components.agent(NoReflector()), loop)
     await evaluation.play("trial 0", [first])
-    played = await _retry(evaluation, {name: arm for name, arm in arms.items() if name not in placebos})
+    learners = {name: arm for name, arm in arms.items() if arm.learns}
+    played = await _retry(evaluation, {name: arm for name, arm in arms.items() if name not in {**placebos, **learners}})
+    played |= await _retry_and_learn(evaluation, learners)
     for arm in placebos.values():
         for source in single_model_arms(arm.of, arms[arm.of]):
             _refuse_unfinished_source(evaluation, source, played[source])
@@ -210,10 +217,23 @@ async def _retry(evaluation: _Evaluation, arms: Mapping[str, Arm]) -> dict[str, 
     return played
 
 
-def _arm_experience(evaluation: _Evaluation, stored: str, arm: Arm) -> Experience:
+async def _retry_and_learn(evaluation: _Evaluation, arms: Mapping[str, Arm]) -> dict[str, Experience]:
+    """Play the later trials of these arms, which learn on the way; return their experiences by name in the store."""
+    learners = []
+    for name, arm in arms.items():
+        for stored, single in single_model_arms(name, arm).items():
+            reflector = retrieving_reflector(evaluation.experiment, evaluation.store)
+            learners.append(Learner(_arm_experience(evaluation, stored, single, reflector), reflector))
+    if learners:
+        concurrency, shared = evaluation.experiment.loop.concurrency, first_trial(evaluation.name)
+        await play_and_learn(evaluation.ledger, learners, evaluation.tasks, concurrency, shared)
+    return {learner.experience.arm: learner.experience for learner in learners}
+
+
+def _arm_experience(evaluation: _Evaluation, stored: str, arm: Arm, reflector: Reflector | None = None) -> Experience:
     experiment, components = evaluation.experiment, evaluation.components
     agent = components.agent(
-        reflector_of(experiment, components, evaluation.store, arm), actor_of(experiment, components, arm)
+        reflector or reflector_of(experiment, components, evaluation.store, arm), actor_of(experiment, components, arm)
     )
     return evaluation.experience(stored, agent, with_arm_settings(experiment, arm).loop)
 

@@ -11,6 +11,7 @@ from .failure_classes import ClassesByTrial
 from .input import ReportInput
 from .leaks import LeakCounter
 from .provenance import WrittenExamples
+from .retrieved import RetrievedAdvice
 from .telemetry import AdviceTelemetry
 
 
@@ -26,6 +27,7 @@ class Observations:
         self.leaks = LeakCounter(experiment, results)
         self.written = WrittenExamples(results)
         self.budget = EqualBudget(results)
+        self.retrieved = RetrievedAdvice(report_input)
         chapter = extras(experiment.environment).chapter
         self.chapter = chapter(results, experiment.eval.examples) if chapter else None
 
@@ -42,6 +44,7 @@ def observe(report_input: ReportInput) -> Observations:
         observations.leaks.add(facts)
         observations.written.add(facts)
         observations.budget.add(facts)
+        observations.retrieved.add(facts)
         if observations.chapter is not None:
             observations.chapter.add(facts)
     return observations

@@ -109,6 +109,8 @@ def _about_advice(experiment: Experiment, observed: Observations) -> Iterable[st
     """Yield the form of the advice, the environment's own chapter, and examples of advice unless that has some."""
     if form := observed.telemetry.render():
         yield f"## How the reflections were written\n\n{form}"
+    if retrieved := observed.retrieved.render():
+        yield f"## Retrieved advice and what it brought\n\n{retrieved}"
     if leaks := observed.leaks.render():
         yield f"## Advice that gives the solution away\n\n{leaks}"
     chapters = [] if observed.chapter is None else list(observed.chapter.sections())

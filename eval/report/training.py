@@ -39,6 +39,15 @@ _AUDIT_NOTE = (
     "Pearson's, of the score with the realised rating and with the number of tokens of the reflection."
 )
 
+_TESTED = ("held-out pairs", "p against chance", "power", "p against longer wins", "pairs for 80% power")
+_TEST_NOTE = (
+    "Whether the accuracy above is more than luck. Each p-value is of an exact one-sided test: of the pairs in order "
+    "against a coin, and of the pairs on which reward model and *longer wins* differ (a sign test). The power is the "
+    "chance that the first test, at the 5% level, recognises a true accuracy of 65%; the last column is the number of "
+    "pairs that 80% power takes. A p-value above .05 does not show that a reward model is useless, least of all at low "
+    "power. PPO and GRPO start from any reward model that orders more than half of at least five pairs correctly."
+)
+
 
 class TrainedAdapter(NamedTuple):
     """Trained adapter and the metrics that its stage wrote."""
@@ -126,7 +135,26 @@ def reward_audit(trained: Sequence[TrainedAdapter]) -> str:
         for adapter in trained
         if adapter.stage in ("reward", "dpo")
     ]
-    return f"{table(['reward model', *_AUDITED], rows)}\n\n{_AUDIT_NOTE}" if rows else ""
+    return f"{table(['reward model', *_AUDITED], rows)}\n\n{_AUDIT_NOTE}{_tests(trained)}" if rows else ""
+
+
+def _tests(trained: Sequence[TrainedAdapter]) -> str:
+    """Render the tests of the held-out accuracies; empty if an earlier version trained all of these models."""
+    rows = [
+        [
+            f"`{adapter.folder}`",
+            str(adapter.metrics.held_out_pairs),
+            f"{p_value:.2g}",
+            f"{adapter.metrics.measure('held_out_power'):.0%}",
+            f"{adapter.metrics.measure('held_out_p_value_against_longer'):.2g} ({{}} better, {{}} worse)".format(
+                *adapter.metrics.measure("held_out_against_longer")
+            ),
+            str(adapter.metrics.measure("held_out_pairs_needed")),
+        ]
+        for adapter in trained
+        if (p_value := adapter.metrics.measure("held_out_p_value")) is not None
+    ]
+    return f"\n\n{table(['reward model', *_TESTED], rows)}\n\n{_TEST_NOTE}" if rows else ""
 
 
 def _shown(adapter: TrainedAdapter, name: str) -> str:

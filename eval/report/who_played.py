@@ -122,7 +122,8 @@ def _advice(experiment: Experiment, arm: Arm) -> str:
         case "placebo":
             return f"advice that *{arm.of}* wrote about other tasks"
         case "retrieved":
-            return "reflections collected on other tasks, retrieved by similarity and rating"
+            learned = ", and by what they brought in earlier tasks of this evaluation" if arm.learns else ""
+            return f"reflections collected on other tasks, retrieved by similarity and rating{learned}"
         case "model":
             if isinstance(arm.model, str):
                 return f"written by the model `{arm.model}`"

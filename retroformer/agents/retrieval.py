@@ -3,6 +3,10 @@
 The score of a piece of advice is the similarity of its task times an upper confidence bound of its realised ratings
 (UCB1, Auer et al. 2002), so that advice that has often helped comes first and rarely used advice is tried, too.
 
+A reflector can also learn from what its retrievals brought: the gain of a retry that was made with a piece of advice
+then counts like one more rating of it, in its mean and in its number of uses. Gains count for later tasks only, in a
+fixed order of the tasks; eval/play/learning.py has the rule.
+
 Everything that does not depend on the failure is computed once: the usefulness of each piece, and an inverted index of
 the openings. A retrieval then adds up one array for each word of the failed task's opening.
 """
@@ -47,19 +51,33 @@ class Experienced(Record):
     rating: float
 
 
+class Brought(NamedTuple):
+    """Gain of a retry that was made with a retrieved piece of advice: its return minus that of the attempt before."""
+
+    text: str
+    gain: float
+
+
 class Remembered(NamedTuple):
     """A piece of advice with all its uses."""
 
     uses: tuple[Experienced, ...]
+    gains: tuple[float, ...] = ()
+    """Gains of the retries for which it was retrieved."""
 
     @property
     def text(self) -> str:
         return self.uses[0].text
 
     @property
+    def trials(self) -> int:
+        """Number of its uses and retrievals."""
+        return len(self.uses) + len(self.gains)
+
+    @property
     def rating(self) -> float:
-        """Mean rating of its uses."""
-        return fmean(use.rating for use in self.uses)
+        """Mean of the ratings of its uses and of the gains of its retrievals."""
+        return fmean((*(use.rating for use in self.uses), *self.gains))
 
 
 def experienced(store: Store, days: int | None, now: datetime | None = None) -> list[Experienced]:
@@ -104,7 +122,7 @@ class RetrievingReflector:
     def __init__(self, experiences: Iterable[Experienced], exploration: float = EXPLORATION) -> None:
         by_text = defaultdict[str, list[Experienced]](list)
         for experience in experiences:
-            by_text[" ".join(experience.text.split())].append(experience)
+            by_text[one_line(experience.text)].append(experience)
         self._pieces = [Remembered(tuple(uses)) for text, uses in sorted(by_text.items()) if text]
         if not self._pieces:
             raise MissingInput(
@@ -112,14 +130,28 @@ class RetrievingReflector:
                 "eval.retrieval_days."
             )
         self._exploration = exploration
-        self._total_uses = sum(len(piece.uses) for piece in self._pieces)
-        self._usefulness: Floats = np.array([self.usefulness(piece) for piece in self._pieces])
+        self._rate()
         self._similarity = Similarity([piece.uses[0].opening for piece in self._pieces])
         self._by_text = {piece.text: number for number, piece in enumerate(self._pieces)}
         self._by_task = defaultdict[str, list[int]](list)
         for number, piece in enumerate(self._pieces):
             for task_id in {use.task_id for use in piece.uses}:
                 self._by_task[task_id].append(number)
+
+    def _rate(self) -> None:
+        self._total_trials = sum(piece.trials for piece in self._pieces)
+        self._usefulness: Floats = np.array([self.usefulness(piece) for piece in self._pieces])
+
+    def learn(self, brought: Iterable[Brought]) -> None:
+        """Count these gains, in any order, for the pieces of the same texts; a text that is no piece is skipped."""
+        gains = defaultdict[str, list[float]](list)
+        for text, gain in brought:
+            gains[one_line(text)].append(gain)
+        self._pieces = [
+            piece._replace(gains=(*piece.gains, *gains[text])) if (text := one_line(piece.text)) in gains else piece
+            for piece in self._pieces
+        ]
+        self._rate()
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return the best piece that is not in memory yet, with its source; blank if none is left."""
@@ -142,8 +174,8 @@ class RetrievingReflector:
 
     def usefulness(self, piece: Remembered) -> float:
         """Return the upper confidence bound of the rating, at least 0."""
-        total = self._total_uses
-        bonus = self._exploration * math.sqrt(2 * math.log(total) / len(piece.uses)) if total > 1 else 0.0
+        total = self._total_trials
+        bonus = self._exploration * math.sqrt(2 * math.log(total) / piece.trials) if total > 1 else 0.0
         return max(0.0, piece.rating + bonus)
 
 
@@ -189,6 +221,11 @@ class Similarity:
         }
         length = math.sqrt(math.fsum(weight**2 for weight in weights.values())) or 1.0
         return {word: weight / length for word, weight in weights.items()}
+
+
+def one_line(text: str) -> str:
+    """Return the text with single blanks, by which pieces of advice are told apart."""
+    return " ".join(text.split())
 
 
 def _words(text: str) -> Counter[str]:

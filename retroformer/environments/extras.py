@@ -173,7 +173,9 @@ class Extras:
     leak_check: Callable[[Any, int], LeakCheck] | None = None
     """Check for advice that gives the solution away: (section, seed)."""
     returns: Mapping[str, Callable[[Any, int], ReturnOf]] = field(default_factory=dict)
-    """Values of `train.rated_by`: other returns of stored attempts, each from (section, seed)."""
+    """Values of `train.rated_by`: other returns of stored attempts, each from (section, seed). `shaped` is graded
+    progress, 1 for a solved task. Building one raises ConfigError if attempts under this section leave no trace of
+    it."""
     read_logs: Callable[[Path, Any], RecordedLogs] | None = None
     """Reader of other programs' recorded runs, for `collect import`: (path, section). Raises MissingInput."""
     require_machine: Callable[[Any], None] = _accept

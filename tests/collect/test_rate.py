@@ -1,6 +1,7 @@
 """Tests of all of `collect` against a real server that behaves, misbehaves or dies; in the end all is rated."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from retroformer.experiment.storage import open_store
 from retroformer.preference_pairs import preferences
 from retroformer.rating import rated_reflections
 from retroformer.records import Outcome
-from tests.support.endpoint import Behaviour, Endpoint, moody, reply_to
+from tests.support.endpoint import Behaviour, Endpoint, moody, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, ROOT, Facts, facts, open_config, write_config
 
 
@@ -58,6 +59,26 @@ def test_every_failure_is_reflected_upon_in_pairs_and_every_reflection_rated(tmp
     assert f"{len(rated)} rated: " in output
     assert f"; {len(list(preferences(rated)))} pairs" in output
     assert f"{7 * len(rated)} prompt, {3 * len(rated)} completion in {len(rated)} calls" in output
+
+
+def test_ratings_by_another_return_are_counted_beside_the_stored_ones_without_playing_again(tmp_path: Path) -> None:
+    places = [f"Look in {place} 1." for place in ("cabinet", "fridge", "drawer", "shelf", "countertop")]
+    with Endpoint(lambda body: places[sum(map(ord, prompt_of(body))) % 5]) as server:
+        # So few actions that the actor often has the thing in hand when an attempt ends.
+        few = {"loop": HOUSEHOLD["loop"] | {"actions": 5}, "collect": {"tasks": 24, "candidates": 2}}
+        path = write_config(tmp_path, server.url, HOUSEHOLD | few)
+        stored = collect(open_config(path)).splitlines()
+        made, asked = facts(open_config(path)), len(server.requests)
+        shaped = collect(open_config(path, "train.rated_by=shaped")).splitlines()
+        assert (len(server.requests), facts(open_config(path))) == (asked, made)
+    (anew,) = (line for line in shaped if line not in stored)
+    assert [line for line in shaped if line != anew] == stored
+    assert anew.startswith("rated anew   by shaped: ")
+    # Progress tells apart what success does not: fewer ratings are 0.
+    zeros = [int(re.findall(r"(\d+) zero", line)[0]) for line in (anew, stored[2])]
+    assert zeros[0] < zeros[1]
+    with pytest.raises(ConfigError, match=r"alfworld has no return 'em'"):
+        collect(open_config(path, "train.rated_by=em", "run=other"))
 
 
 def test_a_second_run_finds_everything_done_and_makes_no_calls(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.preference_pairs import preference_pairs
-from retroformer.rating import rated_reflections
+from retroformer.rating import Rerating, rated_reflections
 from retroformer.records import Key, Outcome, Usage
 from retroformer.store import Store
 from tests.support.characters import CAPITAL, advice, attempt_at
@@ -74,12 +74,13 @@ def test_stored_attempts_are_rated_anew_by_another_return(store: Store) -> None:
     store.add_reflection(key(1, 1), 0, advice("Say Lyon."))
     store.add_trajectory(key(1, 0), attempt_at(rewards=(0.25,), outcome=Outcome.SUCCESS))
     store.add_trajectory(key(1, 1), attempt_at(rewards=(0.75,)))
-    solved = list(rated_reflections(store, "collect", lambda attempt: float(attempt.outcome is Outcome.SUCCESS)))
+    by_success = Rerating(lambda attempt: float(attempt.outcome is Outcome.SUCCESS))
+    solved = list(rated_reflections(store, "collect", by_success))
     assert [(rated.text, rated.return_before, rated.rating) for rated in solved] == [
         ("Say Paris.", 0.0, 1.0),
         ("Say Lyon.", 0.0, 0.0),
     ]
-    (pair,) = preference_pairs(store, "collect", lambda attempt: float(attempt.outcome is Outcome.SUCCESS))
+    (pair,) = preference_pairs(store, "collect", by_success)
     assert (pair.chosen, pair.rejected, pair.margin) == ("Say Paris.", "Say Lyon.", 1.0)
     (pair,) = preference_pairs(store, "collect")
     assert (pair.chosen, pair.rejected, pair.margin) == ("Say Lyon.", "Say Paris.", 0.5)
@@ -103,4 +104,4 @@ def test_rating_anew_by_the_stored_return_gives_the_stored_ratings(store: Store)
     as_stored = list(rated_reflections(store, "collect"))
     # 33 tasks lost the retries of candidate 0; 17 of them are even, so the failure before their second trial is lost.
     assert len(as_stored) == 3 * 230 - 33 - 17
-    assert list(rated_reflections(store, "collect", lambda attempt: attempt.episode_return)) == as_stored
+    assert list(rated_reflections(store, "collect", Rerating(lambda attempt: attempt.episode_return))) == as_stored

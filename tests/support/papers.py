@@ -37,6 +37,7 @@ _BEYOND = """## Beyond the papers
 
 An arm of kind `retrieved` (`eval.arms.NAME.kind: retrieved`) gives a failure the advice that was written for other
 tasks during collection. It chooses by similarity and by an upper confidence bound of the gain that the advice brought.
+With `learns: true`, gains in earlier tasks of the evaluation count, too.
 """
 
 

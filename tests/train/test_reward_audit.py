@@ -13,9 +13,11 @@ from tests.train.world import collect, config_file
 from train.__main__ import main
 from train.data.samples import Sample, SamplePair
 from train.reward_audit import (
+    Discordant,
     audit_of_pairs,
     calibration_error,
     correlation_of_differences,
+    discordant_pairs,
     majority,
     require_better_than_chance,
     wilson,
@@ -78,7 +80,18 @@ def test_the_audit_of_three_pairs_gives_the_numbers_worked_by_hand() -> None:
     assert metrics["held_out_longer_wins_interval"] == metrics["held_out_majority_interval"] == wilson(0.5, 3)
     # Score differences 1, -1, 1 (in logs of 3), lengths -1, 1, 0: -2 / sqrt(3 * 2).
     assert metrics["held_out_length_correlation_within_pairs"] == pytest.approx(-2 / math.sqrt(6))
+    # Two of three or more: (3 + 1) / 8. The rule loses the first and the third pair and wins the second: (3 + 1) / 8.
+    assert metrics["held_out_p_value"] == pytest.approx(0.5)
+    assert metrics["held_out_against_longer"] == (2, 1)
+    assert metrics["held_out_p_value_against_longer"] == pytest.approx(0.5)
+    assert (metrics["held_out_power"], metrics["held_out_pairs_needed"]) == (0.0, 76)
     assert audit_of_pairs([], [], [], trained_on) == {}
+
+
+def test_pairs_on_which_reward_model_and_rule_agree_do_not_count_in_their_comparison() -> None:
+    # Both right, both wrong, only the model right, only the rule right, and no opinion of the rule or of the model.
+    margins, advantages = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 0.0], [2.0, -2.0, -2.0, 2.0, 0.0, 0.0, 2.0]
+    assert discordant_pairs(margins, advantages) == Discordant(won=2, lost=3)
 
 
 def test_a_reward_model_no_better_than_chance_is_refused(tmp_path: Path) -> None:
@@ -92,23 +105,44 @@ def test_the_config_can_allow_a_weak_reward_model_with_a_warning(
 ) -> None:
     require_better_than_chance(measured(tmp_path, 20, 0.5), "allow")
     assert (
-        "is no better than chance: it put 10 of 20 held-out pairs in order (95% interval 0.30 to 0.70)." in caplog.text
+        "is no better than chance: it put 10 of 20 held-out pairs in order (95% interval 0.30 to 0.70): " in caplog.text
     )
 
 
-def test_an_interval_that_covers_one_half_and_too_few_pairs_give_a_warning(
+def test_an_accuracy_that_luck_explains_gives_a_warning_with_p_value_and_power(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Two reward models of the evidence: 32 of 58 pairs are compatible with chance, 35 of 54 are not.
     require_better_than_chance(measured(tmp_path, 58, 32 / 58), "refuse")
     assert "may be no better than chance: it put 32 of 58 held-out pairs in order" in caplog.text
+    assert "p = 0.26; with 58 pairs it recognises a true accuracy of 65% in 73% of cases, and 80% would" in caplog.text
     caplog.clear()
     require_better_than_chance(measured(tmp_path, 54, 35 / 54), "refuse")
     assert caplog.text == ""
-    for pairs, accuracy in ((9, 0.0), (0, None)):
-        caplog.clear()
+
+
+@pytest.mark.parametrize(("pairs", "accuracy"), [(0, None), (3, 1.0), (4, 1.0)])
+def test_so_few_pairs_that_a_perfect_order_proves_nothing_are_refused(
+    tmp_path: Path, pairs: int, accuracy: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    sentence = (
+        rf"cannot be told from chance on so few pairs: it put {pairs} of {pairs} .* in 0% of cases, and 80% would "
+    )
+    with pytest.raises(
+        ConfigError, match=rf"{sentence}need 76 pairs; collect more .*train\.weak_reward_model=allow\.$"
+    ):
         require_better_than_chance(measured(tmp_path, pairs, accuracy), "refuse")
-        assert f"The quality of the reward model in {tmp_path} is unknown: only {pairs} pairs" in caplog.text
+    require_better_than_chance(measured(tmp_path, pairs, accuracy), "allow")
+    assert f"it put {pairs} of {pairs} held-out pairs in order" in caplog.text
+
+
+def test_five_pairs_in_order_are_enough_and_the_pairs_of_the_shipped_runs_are(tmp_path: Path) -> None:
+    # docs/results: alternatives.md and evidence.md, three reward models each.
+    for correct, pairs in ((5, 5), (3, 5), (7, 13), (11, 15), (8, 12), (35, 54), (32, 58), (30, 45)):
+        require_better_than_chance(measured(tmp_path, pairs, correct / pairs), "refuse")
+    for correct, pairs in ((2, 5), (4, 8), (6, 13), (27, 54)):
+        with pytest.raises(ConfigError, match="is no better than chance"):
+            require_better_than_chance(measured(tmp_path, pairs, correct / pairs), "refuse")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -123,13 +157,16 @@ def test_ppo_does_not_start_from_a_reward_model_that_failed_its_audit(
     metrics = json.loads(path.read_text())
     assert metrics["held_out_pairs"] == 1
     assert len(metrics["held_out_accuracy_interval"]) == 2
+    assert (metrics["held_out_power"], metrics["held_out_pairs_needed"]) == (0.0, 76)
+    with pytest.raises(ConfigError, match=r"cannot be told from chance on so few pairs: it put \d of 1 held-out pairs"):
+        main(["ppo", str(config), "train.weak_reward_model=refuse"])
     path.write_text(json.dumps(metrics | {"held_out_pairs": 40, "held_out_accuracy": 0.45}))
     with pytest.raises(ConfigError, match=r"The reward model in runs/tiny/reward is no better than chance: it put 18"):
-        main(["ppo", str(config)])
+        main(["ppo", str(config), "train.weak_reward_model=refuse"])
     assert not (workplace / "runs/tiny/ppo").exists()
     with caplog.at_level(logging.WARNING):
         main(["ppo", str(config), "train.weak_reward_model=allow"])
     assert "no better than chance" in caplog.text
     caplog.clear()
-    main(["ppo", str(config)])  # A finished stage is not checked again.
+    main(["ppo", str(config), "train.weak_reward_model=refuse"])  # A finished stage is not checked again.
     assert caplog.text == ""

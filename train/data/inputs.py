@@ -8,9 +8,9 @@ from retroformer.arm_names import WRITTEN, collecting, is_rated
 from retroformer.errors import MissingInput
 from retroformer.experiment.conditions import check_training_facts
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.returns import return_of
+from retroformer.experiment.returns import STORED, rerating
 from retroformer.experiment.storage import open_store
-from retroformer.preference_pairs import preference_pairs
+from retroformer.preference_pairs import count_ratings, preference_pairs
 from retroformer.rating import Rating, counted, rated_reflections, ratings
 from retroformer.records import PreferencePair, RatedReflection
 from retroformer.store import Store
@@ -53,8 +53,8 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
     """Read pairs of reflections on one trajectory with different ratings. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as store:
         # Arms are paired separately: the same trial of the same task is another trajectory in another arm.
-        returned = return_of(experiment)
-        pairs = [pair for arm in _rated_arms(store, experiment) for pair in preference_pairs(store, arm, returned)]
+        anew = rerating(experiment)
+        pairs = [pair for arm in _rated_arms(store, experiment) for pair in preference_pairs(store, arm, anew)]
         if not pairs:
             signs = Counter[str]()
             deque(counted(_rated(store, experiment), signs), maxlen=0)
@@ -69,8 +69,8 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
 def rated(experiment: Experiment) -> list[RatedReflection]:
     """Read every rated reflection. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as store:
-        arms, returned = _rated_arms(store, experiment), return_of(experiment)
-        reflections = [reflection for arm in arms for reflection in rated_reflections(store, arm, returned)]
+        arms, anew = _rated_arms(store, experiment), rerating(experiment)
+        reflections = [reflection for arm in arms for reflection in rated_reflections(store, arm, anew)]
         _refuse_unrated(store, reflections)
         return reflections
 
@@ -111,6 +111,16 @@ def rated_tasks(experiment: Experiment) -> set[str]:
         return set[str]().union(*map(store.reflected_tasks, arms))
 
 
+def both_ratings(experiment: Experiment) -> str:
+    """Return the numbers of ratings by the return that the config names, and by the stored return, in two lines."""
+    with _open(experiment, "collect") as store:
+        arms = _rated_arms(store, experiment)
+        return "\n".join(
+            f"reflections by {name}: {count_ratings(store, arms, anew)}"
+            for name, anew in ((experiment.train.rated_by, rerating(experiment)), (STORED, None))
+        )
+
+
 def _rated_arms(store: Store, experiment: Experiment) -> list[str]:
     """Return the arms to train on. Raises ConfigError if one was collected under other conditions than the config's."""
     arms = [arm for arm in store.arms() if is_rated(arm, experiment.round)]
@@ -120,8 +130,8 @@ def _rated_arms(store: Store, experiment: Experiment) -> list[str]:
 
 def _rated(store: Store, experiment: Experiment) -> Iterator[Rating]:
     """Yield the ratings of all rounds so far, with their reflections."""
-    arms, returned = _rated_arms(store, experiment), return_of(experiment)
-    return (rating for arm in arms for rating in ratings(store, arm, records=True, return_of=returned))
+    arms, anew = _rated_arms(store, experiment), rerating(experiment)
+    return (rating for arm in arms for rating in ratings(store, arm, records=True, anew=anew))
 
 
 def _refuse_unrated(store: Store, rated: Sized) -> None:

@@ -18,7 +18,7 @@ from retroformer.environments.extras import (
 )
 from retroformer.errors import ConfigError
 from retroformer.prompts import Render
-from retroformer.protocols import Actor, OfferedActions, Reflector, Scene
+from retroformer.protocols import Actor, OfferedActions, Reflector, ReturnOf, Scene
 from retroformer.records import Memory, Message, Trajectory
 
 __all__ = ["AlfworldTaskset", "Section", "extras", "taskset"]
@@ -104,6 +104,12 @@ def _leak_check(section: Any, seed: int) -> LeakCheck:
     return PlaceLeak(taskset(section, seed).walkthrough)
 
 
+def _shaped(section: Any, seed: int) -> ReturnOf:
+    from retroformer.environments.alfworld.progress import share_of_subgoals
+
+    return share_of_subgoals
+
+
 extras = Extras(
     actors={
         "rule": ActorKind(_rule_actor, asks_model=False, reads_pack=False, reads_last_attempt=False),
@@ -123,5 +129,6 @@ extras = Extras(
     check_examples=_check_examples,
     chapter=_chapter,
     leak_check=_leak_check,
+    returns={"shaped": _shaped},
     data_licence="ALFWorld and ALFRED, whose games were played: MIT.",
 )

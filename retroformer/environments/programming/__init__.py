@@ -10,7 +10,8 @@ from retroformer.environments.extras import ActorKind, ActorParts, Chapter, Extr
 from retroformer.environments.programming.rust import rust_compiler
 from retroformer.environments.programming.section import Programming
 from retroformer.environments.programming.taskset import ProgrammingTaskset, taskset
-from retroformer.protocols import Actor
+from retroformer.errors import ConfigError
+from retroformer.protocols import Actor, ReturnOf
 
 __all__ = ["ProgrammingTaskset", "Section", "extras", "taskset"]
 
@@ -47,6 +48,18 @@ def _refuse_training(section: Any) -> None:
     taskset(section).problem_set.for_training()
 
 
+def _shaped(section: Any, seed: int) -> ReturnOf:
+    """Return the share of tests passed. Raises ConfigError if attempts have no tests but the hidden ones."""
+    from retroformer.environments.programming.returns import share_of_tests
+
+    if not section.own_tests:
+        raise ConfigError(
+            "train.rated_by=shaped: with environment.own_tests=0 an attempt records no test but the hidden ones, of "
+            "which only the joint result is stored; take train.rated_by=success."
+        )
+    return share_of_tests
+
+
 def _tool_versions(section: Any) -> dict[str, str]:
     """Return the versions of Python and, for sets and own files that may use Rust, of its compiler."""
     compiler = {"rustc": _rustc()} if "rust" in section.split or section.split.endswith(".jsonl") else {}
@@ -73,4 +86,5 @@ extras = Extras(
     refuse_training=_refuse_training,
     tool_versions=_tool_versions,
     chapter=_chapter,
+    returns={"shaped": _shaped},
 )

@@ -28,12 +28,16 @@ class Arm(Section):
     actor_model: str | tuple[str, ...] | None = None
     """Model that acts in this arm's retries, at the actor's endpoint, such as `sac`; several names are training seeds
     of one method; None: actor.endpoint.model."""
+    learns: bool = False
+    """For kind retrieved. If true, the gain of each retry counts for the advice that it was made with, when advice for
+    later tasks is chosen. Tasks are then played ten at a time, and every choice depends on their order."""
 
     @model_serializer(mode="wrap")
-    def _without_absent_model(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # An arm is part of its conditions in the store, which must not change when this is left out.
+    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # An arm is part of its conditions in the store, which must not change when these are left out.
         settings: dict[str, Any] = serialize(self)
-        return {name: value for name, value in settings.items() if name != "actor_model" or value is not None}
+        absent = {name for name in ("actor_model", "learns") if settings.get(name) in (None, False)}
+        return {name: value for name, value in settings.items() if name not in absent}
 
 
 class Eval(Spending):

@@ -176,7 +176,8 @@ class Train(Section):
     has instructions for it, else float32, as emulated bfloat16 would be eight times slower."""
     rated_by: str = "stored"
     """Return that rates reflections for training. stored: the return with which each attempt was played; success: 1 for
-    a solved task, else 0; other names are the environment's own. No attempt is played again."""
+    a solved task, else 0; success_by_second_retry: the same of the last attempt within two retries; shaped: graded
+    progress; other names are the environment's own. No attempt is played again."""
     lora: Lora = Lora()
     max_length: Positive = 4096
     """Largest number of tokens of prompt plus response; a longer sample stops the stage and is never silently cut."""
@@ -192,8 +193,8 @@ class Train(Section):
     reward: Optimizer = Optimizer(learning_rate=2.5e-5, batch_size=32, micro_batch_size=4)
     """The pairwise reward model."""
     weak_reward_model: Literal["refuse", "allow"] = "refuse"
-    """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly. refuse: stop
-    with an error; allow: train anyway."""
+    """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly, or if there are
+    fewer than five, which cannot reject chance. refuse: stop with an error; allow: train anyway."""
     ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
     """Proximal policy optimisation against the reward model."""
     dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32, micro_batch_size=4)

@@ -96,6 +96,25 @@ def test_the_audit_of_the_reward_model_marks_missing_values(experiment: Experime
     assert reward_audit(trained_adapters(experiment, ["sft-one"])) == ""
 
 
+def test_the_tests_of_the_held_out_accuracy_are_shown_where_the_stage_wrote_them(experiment: Experiment) -> None:
+    path = experiment.serve.adapters["ppo-one"].parent / "reward" / "metrics.json"
+    tested = {
+        "held_out_p_value": 0.3125,
+        "held_out_power": 0.0,
+        "held_out_pairs_needed": 76,
+        "held_out_against_longer": [2, 1],
+        "held_out_p_value_against_longer": 0.5,
+    }
+    path.write_text(json.dumps(WRITTEN["one/reward"] | COST | tested))
+    audit = reward_audit(trained_adapters(experiment, ["ppo-one"])).splitlines()
+    assert (
+        audit[6]
+        == "| reward model | held-out pairs | p against chance | power | p against longer wins | pairs for 80% power |"
+    )
+    assert audit[8].endswith("one/reward` | 4 | 0.31 | 0% | 0.5 (2 better, 1 worse) | 76 |")
+    assert audit[10].startswith("Whether the accuracy above is more than luck.")
+
+
 def test_dpo_has_a_row_before_ppo_and_is_audited_by_its_implicit_reward(experiment: Experiment) -> None:
     adapters = trained_adapters(experiment, ["ppo-one", "dpo-one"])
     assert [adapter.stage for adapter in adapters] == ["reward", "dpo", "ppo"]

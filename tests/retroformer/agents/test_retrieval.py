@@ -11,7 +11,7 @@ from statistics import fmean
 
 import pytest
 
-from retroformer.agents.retrieval import Experienced, RetrievingReflector, Similarity, experienced
+from retroformer.agents.retrieval import Brought, Experienced, RetrievingReflector, Similarity, experienced
 from retroformer.arm_names import evaluation
 from retroformer.errors import MissingInput
 from retroformer.records import Key, Memory
@@ -63,6 +63,30 @@ def test_usefulness_is_the_upper_confidence_bound_worked_by_hand() -> None:
     often, rare = sorted(reflector._pieces, key=lambda piece: -len(piece.uses))
     assert reflector.usefulness(often) == pytest.approx(0.5 + 0.3 * math.sqrt(2 * math.log(4) / 3))
     assert reflector.usefulness(rare) == 0.0
+
+
+def test_a_gain_counts_like_one_more_rating_in_the_mean_and_in_the_bound() -> None:
+    reflector = RetrievingReflector([*[used("a", 0.5)] * 3, used("b  c", -1.0)], 0.3)
+    reflector.learn([Brought("a", -0.5), Brought("b c", 1.0), Brought("expired", 1.0)])
+    reflector.learn([Brought("b c", 0.6)])
+    first, second = reflector._pieces
+    # Seven trials in all: a has 4 with mean (3 * .5 - .5) / 4, b c has 3 with mean (-1 + 1 + .6) / 3.
+    assert (first.text, first.trials, first.rating) == ("a", 4, pytest.approx(0.25))
+    assert (second.text, second.trials, second.rating) == ("b  c", 3, pytest.approx(0.2))
+    assert reflector.usefulness(first) == pytest.approx(0.25 + 0.3 * math.sqrt(2 * math.log(7) / 4))
+    assert reflector._usefulness == pytest.approx([reflector.usefulness(first), reflector.usefulness(second)])
+
+
+def test_advice_that_brings_nothing_gives_way_to_another() -> None:
+    reflector = RetrievingReflector([used("Rinse it.", 0.5), used("Look left.", 0.3)], 0.0)
+    failure = attempt_at(task("mine")).model_copy(update={"opening": CLEAN})
+    chosen = []
+    for _ in range(4):
+        text = asyncio.run(reflector.reflect(failure, Memory(), 0)).text
+        chosen.append(text)
+        reflector.learn([Brought(text, 0.0)])
+    # Means: .5 and .3; then .25 and .3; then .25 and .15; then .1667 and .15.
+    assert chosen == ["Rinse it.", "Look left.", "Rinse it.", "Rinse it."]
 
 
 def test_similarity_is_the_cosine_of_tf_idf_vectors() -> None:

@@ -1,6 +1,7 @@
 """`train.rated_by`: imported logs and stored attempts rated by another return, without playing again."""
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
 from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.storage import open_store
+from retroformer.records import Key, Outcome, Reflection, Task
+from tests.support.characters import attempt_at
 from tests.support.data import DATA, needs_data
-from tests.train.world import BAD, GOOD, collect, config_file
-from train.commands import grpo
+from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
+from train.commands import grpo, train
 from train.data import inputs
 
 LOGS = DATA / "recorded" / "reflexion_logs.jsonl.xz"
@@ -50,6 +54,8 @@ def signs(experiment: Experiment) -> Counter[int]:
         (("train.rated_by=em",), 19, 0),
         (("train.rated_by=em", "environment.reward=em"), 19, 0),
         (("train.rated_by=success",), 19, 0),
+        (("train.rated_by=shaped",), 32, 14),
+        (("train.rated_by=success_by_second_retry",), 30, 0),
     ],
 )
 def test_the_recorded_logs_are_rated_by_the_return_that_the_config_names(
@@ -58,6 +64,25 @@ def test_the_recorded_logs_are_rated_by_the_return_that_the_config_names(
     experiment = load(imported, overrides)
     assert signs(experiment) == Counter({1: positive, -1: negative, 0: 261 - positive - negative})
     assert len(inputs.positive_reflections(experiment)) == positive
+
+
+@needs_data("recorded/reflexion_logs.jsonl.xz")
+@needs_data("hotpotqa")
+def test_a_success_of_the_recorded_logs_counts_for_the_last_two_reflections_before_it(imported: Path) -> None:
+    experiment = load(imported, ["train.rated_by=success_by_second_retry"])
+    with closing(open_store(experiment)) as store:
+        advised = {(stored.key.task_id, stored.key.trial) for stored in store.stream_reflections("recorded")}
+        solved = [key for key, attempt in store.stream_trajectories("recorded") if attempt.outcome is Outcome.SUCCESS]
+    by_next, by_second = (
+        {(key.task_id, key.trial - back) for key in solved for back in range(retries)} & advised for retries in (1, 2)
+    )
+    assert (len(by_next), len(by_second)) == (19, 30)
+    credited = {(rating.key.task_id, rating.key.trial) for rating in inputs.rated(experiment) if rating.rating == 1}
+    assert credited == by_second
+    assert inputs.both_ratings(experiment).split("\n") == [
+        "reflections by success_by_second_retry: 261 rated: 30 positive, 0 negative, 231 zero; 0 pairs",
+        "reflections by stored: 261 rated: 35 positive, 13 negative, 213 zero; 0 pairs",
+    ]
 
 
 @needs_data("recorded/reflexion_logs.jsonl.xz")
@@ -75,10 +100,34 @@ def test_collected_reflections_are_rated_by_success(tiny_base: Path, workplace: 
     assert signs(load(config, ["train.rated_by=success"])) == Counter({0: 6})
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+def test_sft_imitates_what_the_other_return_rates_positively_and_the_summary_shows_both(
+    tiny_base: Path, workplace: Path
+) -> None:
+    path = config_file(workplace, tiny_base)
+    collect(path, tasks=2)
+    with closing(open_store(load(path))) as store:
+        # The bad advice to the first task was followed by a retry that solved it, without a higher stored return.
+        again = Key(arm="collect", task_id="collect task-0", trial=2)
+        solved = attempt_at(Task(id="collect task-0", environment="riddles", split="train"), outcome=Outcome.SUCCESS)
+        store.add_reflection(again, 1, Reflection(text="Once more.", prompt=prompt("again"), author=AUTHOR))
+        store.add_trajectory(again, solved)
+    config = LoadedConfig(path, (), load(path, ["train.rated_by=success_by_second_retry"]))
+    assert {text for _, text in inputs.positive_reflections(load(path))} == {GOOD}
+    assert {text for _, text in inputs.positive_reflections(config.experiment)} == {BAD, "Once more."}
+    _, *lines = train("sft", config).split("\n")
+    # What a second retry after the good advice to the first task would have brought is unknown.
+    assert lines == [
+        "reflections by success_by_second_retry: 4 rated: 2 positive, 0 negative, 2 zero; 0 pairs",
+        "reflections by stored: 5 rated: 2 positive, 0 negative, 3 zero; 2 pairs",
+    ]
+
+
 def test_an_unknown_return_is_refused_with_the_choices(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base)
     collect(config, tasks=1)
-    with pytest.raises(ConfigError, match=r"alfworld has no return 'em'; choose one of stored, success\."):
+    choices = "stored, success, success_by_second_retry, shaped"
+    with pytest.raises(ConfigError, match=rf"alfworld has no return 'em'; choose one of {choices}\."):
         inputs.rated(load(config, ["train.rated_by=em"]))
 
 

@@ -1,0 +1,86 @@
+"""Arms that learn from what their retrieved advice brought (`eval.arms.NAME.learns`).
+
+The rule: the tasks, in their official order, are divided into chunks of `TASKS_AT_ONCE`. A choice in a chunk depends on
+the gains of all retries of the chunks before it, and on no other outcome of the evaluation. The gain of a retry, its
+return minus that of the attempt before, counts for the advice retrieved for it; older advice in memory gets no share.
+
+So a chunk is played once the chunks before it are finished, and its choices depend neither on concurrency, nor on
+kills, nor on other processes. More tasks (`eval.tasks`) add chunks at the end and change no earlier choice: a later
+evaluation goes on with what this one has learned. No choice depends on an outcome of its own task. Gains stay in the
+arm's facts, which no training stage and no other arm reads.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from retroformer.agents.retrieval import Brought, RetrievingReflector
+from retroformer.experience import Experience
+from retroformer.ledger import Ledger
+from retroformer.progress import tally
+from retroformer.records import Task
+from retroformer.schedule import Work, work_through
+from retroformer.store import AttemptRow, Store
+from retroformer.store.reading import chunks
+
+TASKS_AT_ONCE = 10
+"""Number of tasks in a chunk: fewer would leave endpoints idle, more would let later tasks learn less."""
+
+
+class Learner(NamedTuple):
+    """An arm that learns."""
+
+    experience: Experience
+    reflector: RetrievingReflector
+    """Reflector of the arm, which has learned nothing yet."""
+
+
+async def play_and_learn(
+    ledger: Ledger, learners: Sequence[Learner], tasks: Sequence[Task], concurrency: int, shared: str
+) -> None:
+    """Play the tasks chunk by chunk, the arms side by side. `shared` is the name of trial 0 in the store.
+
+    If the infrastructure leaves a task unfinished, the arm's later chunks are left for the next run, too: their choices
+    depend on it.
+
+    Raises:
+        RetroformerError: the first error of a task.
+    """
+    title = ", ".join(learner.experience.arm.removeprefix("eval/") for learner in learners)
+    with tally(title, len(learners) * len(tasks)) as counts:
+        for learner in learners:
+            learner.experience.on_event = counts.count
+        for chunk in chunks(tasks, TASKS_AT_ONCE):
+            playing = [learner for learner in learners if not learner.experience.unfinished]
+            works = [Work(learner.experience, chunk, 1) for learner in playing]
+            await work_through(ledger, works, concurrency, counts.done)
+            for experience, reflector in playing:
+                ids = [task.id for task in chunk]
+                gains = await ledger.ask(brought, ledger.store, experience.arm, shared, ids)
+                # Thousands of pieces of advice are rated anew, which would block the event loop.
+                await asyncio.to_thread(reflector.learn, gains)
+    for learner in learners:
+        _leave_the_rest(learner.experience, tasks)
+
+
+def brought(store: Store, arm: str, shared: str, task_ids: Sequence[str]) -> list[Brought]:
+    """Return the gains of the retries of these tasks that were made with retrieved advice, in the order of their keys.
+
+    `shared` is the name of trial 0 in the store.
+    """
+    rows: list[AttemptRow] = [row for name in (shared, arm) for row in store.attempt_rows(name, task_ids)]
+    returns = {(row.task_id, row.trial): row.episode_return for row in rows}
+    gains = []
+    for key, _, reflection, _ in store.stream_reflections(arm, task_ids):
+        after, before = returns.get((key.task_id, key.trial)), returns.get((key.task_id, key.trial - 1))
+        if after is not None and before is not None and reflection.text:
+            gains.append(Brought(reflection.text, after - before))
+    return gains
+
+
+def _leave_the_rest(experience: Experience, tasks: Sequence[Task]) -> None:
+    """Count the tasks of the chunks after an unfinished task as unfinished."""
+    unfinished = [place for place, task in enumerate(tasks) if task.id in experience.unfinished]
+    if unfinished:
+        next_chunk = (unfinished[0] // TASKS_AT_ONCE + 1) * TASKS_AT_ONCE
+        experience.unfinished |= {task.id for task in tasks[next_chunk:]}

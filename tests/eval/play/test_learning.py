@@ -1,0 +1,221 @@
+"""Arms that learn from their retrieved advice: the rule worked by hand, and whole evaluations however interrupted."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from collect.rate import rate_reflections
+from eval.play.compare import compare_arms
+from eval.play.learning import TASKS_AT_ONCE, Learner, brought, play_and_learn
+from retroformer.agents.retrieval import Brought, Experienced, RetrievingReflector, experienced
+from retroformer.arm_names import FIRST_TRIAL
+from retroformer.errors import ConfigError
+from retroformer.experience import Budget, Experience
+from retroformer.experiment.parts import LoadedConfig, chosen_tasks
+from retroformer.experiment.sections.eval import Eval
+from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.storage import open_store
+from retroformer.ledger import Ledger
+from retroformer.protocols import Agent
+from retroformer.records import Key, Memory, Outcome, Task, Usage
+from retroformer.store import Store
+from tests.support.characters import ActorThatNeedsAdvice, School, advice, attempt_at, task
+from tests.support.endpoint import Endpoint
+from tests.support.killing import finish, run_and_kill
+from tests.support.runs import HOUSEHOLD, facts, open_config, stored, write_config
+
+ARM, QUESTION = "eval/learning", "What is the capital of France?"
+LEARNING, RECALLED = "eval/learning", "eval/recalled"
+ARMS = {
+    "nothing": {"kind": "none"},
+    "recalled": {"kind": "retrieved"},
+    "learning": {"kind": "retrieved", "learns": True},
+    "placebo": {"kind": "placebo", "of": "learning"},
+}
+
+
+def piece(text: str, rating: float) -> Experienced:
+    return Experienced(text=text, opening=QUESTION, source=f"school/collect/{text}", task_id="old", rating=rating)
+
+
+def play(folder: Path, tasks: Sequence[Task], school: School, concurrency: int = 4) -> tuple[list[str], set[str]]:
+    """Play riddles whose actor needs the advice to say Paris; return what was retrieved, and the unfinished tasks."""
+
+    async def run(store: Store) -> set[str]:
+        with closing(Ledger(store)) as ledger:
+            reflector = RetrievingReflector([piece("Say Lyon.", 0.5), piece("Say Paris.", 0.0)])
+            agent = Agent(ActorThatNeedsAdvice(), reflector)
+            budget, slots = Budget(Eval(), Usage), asyncio.Semaphore(concurrency)
+            loop = Loop(trials=2, retries=0, concurrency=concurrency)
+            experience = Experience(
+                ledger, ARM, school, agent, loop, 0, budget, slots=slots, first_trial_arm=FIRST_TRIAL
+            )
+            await play_and_learn(ledger, [Learner(experience, reflector)], tasks, concurrency, FIRST_TRIAL)
+            return experience.unfinished
+
+    with closing(Store(f"sqlite:///{folder / 'experience.db'}", "riddles")) as store:
+        unfinished = asyncio.run(run(store))
+        given = {stored.key.task_id: stored.reflection.text for stored in store.stream_reflections(ARM)}
+    return [given[task.id] for task in tasks if task.id in given], unfinished
+
+
+TASKS = [task(f"riddle {number:02}") for number in range(25)]
+WORKED = ["Say Lyon."] * 10 + ["Say Paris."] * 15
+
+
+def test_a_chunk_of_tasks_learns_from_the_chunks_before_it(tmp_path: Path) -> None:
+    """Lyon has .5 + .3 sqrt(2 ln 2) = .85 and Paris .35 at first; after ten gains of 0, .045 + .20 and .67."""
+    assert play(tmp_path, TASKS, School()) == (WORKED, set())
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 16])
+def test_neither_concurrency_nor_a_second_run_changes_a_choice(tmp_path: Path, concurrency: int) -> None:
+    assert play(tmp_path, TASKS, School(), concurrency) == (WORKED, set())
+    school = School()
+    assert play(tmp_path, TASKS, school, concurrency) == (WORKED, set())
+    assert school.opened == 0
+
+
+def test_more_tasks_go_on_from_what_was_learned(tmp_path: Path) -> None:
+    assert play(tmp_path, TASKS[:14], School()) == (WORKED[:14], set())
+    assert play(tmp_path, TASKS, School()) == (WORKED, set())
+
+
+def test_an_unfinished_task_leaves_the_later_chunks_for_the_next_run(tmp_path: Path) -> None:
+    given, unfinished = play(tmp_path, TASKS, School(broken=1), concurrency=1)
+    # Trial 0 of the first task could not be opened; the other nine of its chunk were played.
+    assert given == WORKED[1:10]
+    assert unfinished == {TASKS[0].id, *(task.id for task in TASKS[TASKS_AT_ONCE:])}
+    assert play(tmp_path, TASKS, School()) == (WORKED, set())
+
+
+def test_the_gain_of_a_retry_goes_to_the_advice_retrieved_for_it(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "riddles")) as store:
+        store.add_trajectory(Key(arm=FIRST_TRIAL, task_id="a"), attempt_at(task("a"), (0.25,)))
+        for trial, text, returned in ((1, "Say Lyon.", 0.0), (2, "", 0.5), (3, "Say Paris.", 1.0), (4, "Lost.", None)):
+            store.add_reflection(Key(arm=ARM, task_id="a", trial=trial), 0, advice(text))
+            if returned is not None:
+                store.add_trajectory(Key(arm=ARM, task_id="a", trial=trial), attempt_at(task("a"), (returned,)))
+        store.add_reflection(Key(arm="eval/other", task_id="a", trial=1), 0, advice("Of another arm."))
+        assert brought(store, ARM, FIRST_TRIAL, ["a"]) == [Brought("Say Lyon.", -0.25), Brought("Say Paris.", 0.5)]
+        assert brought(store, ARM, FIRST_TRIAL, ["b"]) == []
+
+
+@pytest.fixture
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def collected(folder: Path, *overrides: str) -> LoadedConfig:
+    """Return the config of the household games with these arms, after collecting advice that names places."""
+    places = iter(f"Look in {place} 1." for _ in range(100) for place in ("cabinet", "fridge", "drawer", "shelf"))
+    with Endpoint(lambda body: next(places)) as server:
+        content = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": ARMS, "reference": "nothing"}}
+        path = write_config(folder, server.url, content)
+        config = open_config(path, "collect.tasks=8", "loop.concurrency=1", "loop.trials=3", *overrides)
+        asyncio.run(rate_reflections(config))
+    return config
+
+
+def evaluated(config: LoadedConfig, *overrides: str) -> LoadedConfig:
+    again = open_config(config.path, *config.overrides, *overrides)
+    asyncio.run(compare_arms(again))
+    return again
+
+
+@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_data_alone(tmp_path: Path) -> None:
+    config = collected(tmp_path)
+    with closing(open_store(config.experiment)) as store:
+        before = experienced(store, None)
+    config = evaluated(config, "eval.tasks=12", "loop.concurrency=7")
+    config = evaluated(config, "eval.tasks=32", "loop.concurrency=5")
+    tasks = chosen_tasks(config.experiment, 32, ("held_out",))
+    with closing(open_store(config.experiment)) as store:
+        assert experienced(store, None) == before
+        first, retries = store.trajectories(FIRST_TRIAL), store.trajectories(LEARNING)
+        given = {(row.key.task_id, row.key.trial): row.reflection.text for row in store.reflections(LEARNING)}
+        bound, without = store.conditions(LEARNING), store.conditions(RECALLED)
+    returns = {(key.task_id, key.trial): attempt.episode_return for key, attempt in (*first.items(), *retries.items())}
+    reflector, checked, total_gain = RetrievingReflector(before), 0, 0.0
+    for start in range(0, 32, 10):
+        chunk = tasks[start : start + 10]
+        for subject in chunk:
+            attempts = {0: first[Key(arm=FIRST_TRIAL, task_id=subject.id)]} | {
+                key.trial: attempt for key, attempt in retries.items() if key.task_id == subject.id
+            }
+            memory = Memory()
+            for trial in (1, 2):
+                if attempts[trial - 1].outcome is Outcome.SUCCESS:
+                    break
+                expected = asyncio.run(reflector.reflect(attempts[trial - 1], memory, 0)).text
+                assert given[subject.id, trial] == expected
+                memory, checked = memory.remember(expected, 2), checked + 1
+        ids = {subject.id for subject in chunk}
+        gains = [
+            Brought(text, returns[name, trial] - returns[name, trial - 1])
+            for (name, trial), text in given.items()
+            if name in ids
+        ]
+        reflector.learn(gains)
+        total_gain += sum(gain for _, gain in gains)
+    assert checked == len(given) > 20
+    recalled = {(row.key.task_id, row.key.trial): row.reflection.text for row in facts(config, RECALLED).reflections}
+    assert any(recalled[place] != text for place, text in given.items() if place in recalled), "nothing was learned"
+    assert bound is not None
+    assert without is not None
+    assert "learns" not in without["arm"], "conditions of earlier versions stay the same"
+    assert "learning" not in without["retrieval"]
+    assert (bound["arm"]["learns"], bound["retrieval"]["learning"]["tasks_at_once"]) == (True, 10)
+    report = (config.experiment.folder / "eval" / "report.md").read_text()
+    section = report.partition("## Retrieved advice and what it brought")[2].partition("\n## ")[0]
+    mean_gain = f"{total_gain / len(given):+.3f}"
+    assert f"| learning | yes | {len(set(given.values()))} | {len(given)} | {mean_gain} | " in section
+    solved = sum(attempt.outcome is Outcome.SUCCESS for attempt in retries.values())
+    assert f" | {len(given)} | {mean_gain} | {solved} of {len(given)} (" in section
+    assert f"| recalled | no | {len(set(recalled.values()))} | {len(recalled)} | " in section
+
+
+@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+def test_a_killed_evaluation_makes_the_same_choices(tmp_path: Path) -> None:
+    config, chance = collected(tmp_path), random.Random(3)
+    database = tmp_path / "runs/toy/experience.db"
+    collected_facts = database.read_bytes()
+    words = [str(config.path), *config.overrides, "eval.tasks=24", "loop.concurrency=3"]
+    finish(tmp_path, "eval", words)
+    whole, total = facts(config, LEARNING), stored(database)
+    for leftover in database.parent.glob("experience.db*"):
+        leftover.unlink()
+    database.write_bytes(collected_facts)
+    first = stored(database)
+    moments = [
+        lambda count=count: stored(database) >= count  # type: ignore[misc]
+        for count in sorted(chance.sample(range(first + (total - first) // 3, total), 3))
+    ]
+    assert run_and_kill(tmp_path, "eval", words, moments) >= 2
+    finish(tmp_path, "eval", words)
+    assert whole.reflections
+    assert facts(config, LEARNING).same_as(whole)
+
+
+@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+def test_another_order_of_the_tasks_and_more_trials_are_refused(tmp_path: Path) -> None:
+    config = evaluated(collected(tmp_path), "eval.tasks=4", "loop.trials=2")
+    with pytest.raises(ConfigError, match=r"already holds 'eval/learning' facts made with retrieval\.learning\.order"):
+        evaluated(config, "environment.task_types=[pick]")
+    with pytest.raises(ConfigError, match=r"already holds 'eval/learning' facts made with retrieval\.learning\.trials"):
+        evaluated(config, "loop.trials=3")
+
+
+@pytest.mark.usefixtures("_in_a_folder_of_its_own")
+def test_only_retrieved_advice_can_be_learned_about(tmp_path: Path) -> None:
+    content = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": {"phrase": {"kind": "phrase", "learns": True}}}}
+    path = tmp_path / "phrase.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=r"eval\.arms\.phrase\.learns: only retrieved advice is learned about"):
+        evaluated(open_config(path))

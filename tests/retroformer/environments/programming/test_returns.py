@@ -1,0 +1,70 @@
+"""The graded return of stored attempts at programs, with numbers worked by hand and from the real sandbox."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from retroformer.environments.programming import Section, extras
+from retroformer.environments.programming.environment import HANDED_IN, TOO_LONG
+from retroformer.environments.programming.returns import own_results, share_of_tests
+from retroformer.environments.registry import taskset
+from retroformer.errors import ConfigError
+from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+
+DOUBLE = {
+    "id": "double",
+    "prompt": 'def double(n: int) -> int:\n    """Twice the number."""\n',
+    "entry_point": "double",
+    "tests": ["assert double(3) == 6"],
+}
+
+
+def attempt(*observations: str, outcome: Outcome = Outcome.FAILURE) -> Trajectory:
+    steps = tuple(Step(action="Tests: or a program", observation=text) for text in observations)
+    task = Task(id="double", environment="programming", split="own.jsonl")
+    ending = Ending.SOLVED if outcome is Outcome.SUCCESS else Ending.TERMINATED
+    return Trajectory(task=task, opening="Complete", steps=steps, outcome=outcome, ending=ending)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Tests passed:\na\nb\nc\nTests failed:\nd  # failed", 3 / 5),
+        ("Tests passed:\na\nb\nTests failed:\nnone", 2 / 3),
+        ("Tests passed:\nnone\nTests failed:\na  # failed\nb  # failed", 0.0),
+        (HANDED_IN, 0.0),
+        (TOO_LONG, 0.0),
+        ("Tests kept:\na", 0.0),
+    ],
+)
+def test_the_hidden_tests_count_as_one_that_an_unsolved_task_failed(answer: str, expected: float) -> None:
+    assert share_of_tests(attempt("Tests kept:\na", answer)) == pytest.approx(expected)
+
+
+def test_a_solved_task_returns_1_whatever_its_own_tests_say() -> None:
+    assert share_of_tests(attempt("Tests passed:\nnone\nTests failed:\na", outcome=Outcome.SUCCESS)) == 1.0
+    assert share_of_tests(attempt()) == 0.0
+
+
+def test_the_answers_of_the_sandbox_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text(json.dumps(DOUBLE) + "\n")
+    source = taskset(Section.model_validate({"data": tmp_path, "split": "own.jsonl"}))
+    world, returns = source.environment(), list[float]()
+    for program in ("return n * n", "return 2 * n", "return n +", "return 4"):
+        (task,) = source.tasks()
+        world.reset(task)
+        world.step("Tests:\nassert double(1) == 2\nassert double(2) == 4\nassert double(0) == 0")
+        answer = world.step(f"def double(n):\n    {program}\n")
+        outcome = Outcome.SUCCESS if answer.success else Outcome.FAILURE
+        returns.append(share_of_tests(attempt(answer.observation, outcome=outcome)))
+        assert own_results(answer.observation).total() == 3
+    # The square passes 2 and 0 of its own three tests, and so on; the hidden test asks for double(3).
+    assert returns == [2 / 4, 1.0, 0.0, 1 / 4]
+
+
+def test_without_own_tests_there_is_nothing_to_grade() -> None:
+    with pytest.raises(
+        ConfigError, match=r"train\.rated_by=shaped: with environment\.own_tests=0 .*rated_by=success\."
+    ):
+        extras.returns["shaped"](Section.model_validate({"own_tests": 0}), 0)
