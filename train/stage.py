@@ -195,9 +195,9 @@ def _task_facts(stage: Stage) -> dict[str, Any]:
     """Return the tasks that the adapter was trained on, so that an evaluation in any run can refuse them."""
     if stage.tasks is None:
         return {}
-    if len(stage.tasks) > 1:
+    if len(stage.tasks) != 1:
         return {"training_domains": [training.model_dump(mode="json") for training in stage.tasks]}
-    (training,) = stage.tasks
+    training = stage.tasks[0]
     return {
         "training_environment": training.environment,
         "training_seed": training.seed,

@@ -21,6 +21,7 @@ from retroformer.progress import tally
 from retroformer.protocols import Agent
 from retroformer.records import Task, Usage
 from retroformer.schedule import Work, work_through
+from retroformer.stage_metrics import training_tasks
 from retroformer.store import Store
 
 from ..measure.results import ArmResult, arm_results
@@ -85,8 +86,11 @@ def _accepted_tasks(experiment: Experiment) -> tuple[Task, ...]:
     """Return the tasks to play. Raises ConfigError, MissingInput if they, an arm or an actor cannot be played."""
     check_variants(experiment)
     tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
-    with closing(open_store(experiment)) as store:
-        refuse_trained_tasks(store, tasks)
+    # Domains of one environment may share tasks.
+    for domain in experiment.each_domain:
+        if training_tasks(domain, ()).are_of(experiment):
+            with closing(open_store(domain)) as store:
+                refuse_trained_tasks(store, tasks)
     for variant in _variants(experiment).values():
         check_prompts(variant)
         check_arms(variant)

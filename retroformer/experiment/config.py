@@ -24,8 +24,9 @@ Environment = Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(sect
 
 
 class Domain(Section):
-    """Sections of a config that each of its domains has for itself. A domain shares the reflector with the others, so
-    of the section `reflector` only the form of its prompt can be its own.
+    """Sections of a config that each of its domains has for itself.
+
+    All domains share one reflector: of its section, only the form of the prompt can be a domain's own.
     """
 
     environment: Environment

@@ -19,7 +19,9 @@ from retroformer.__main__ import main as retroformer
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load_domains
+from retroformer.experiment.parts import chosen_tasks
 from retroformer.experiment.storage import open_store
+from retroformer.records import Author, Key, Reflection
 from retroformer.stage_metrics import read_metrics
 from tests.support.endpoint import Body, Endpoint, prompt_of, reply_to
 from tests.support.runs import ROOT
@@ -154,6 +156,30 @@ def test_one_reflector_learns_from_two_environments_and_is_evaluated_in_both(
     assert "trajectories" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="add domain=household or domain=questions to the command"):
         retroformer(["export", str(config), "facts"])
+
+
+def test_training_tasks_of_one_domain_are_refused_in_another_with_the_same_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    games = {"environment": {"name": "alfworld", "source": "generated", "split": "train"}}
+    other = {"environment": {"name": "alfworld", "source": "generated", "split": "held_out"}}
+    content = {
+        "run": "same",
+        "collect": {"tasks": 2},
+        "eval": {"tasks": 3, "arms": {"alone": {"kind": "none"}}},
+        "domains": {"first": games | {"eval": {"split": "held_out"}}, "second": other | {"eval": {"split": "train"}}},
+    }
+    path = tmp_path / "same.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    first = load_domains(path)[0]
+    trained_on = chosen_tasks(first, 2)[1].id
+    store = open_store(first)
+    key = Key(arm="collect", task_id=trained_on, trial=1)
+    store.add_reflection(key, 0, Reflection(text=ADVICE, prompt=(), author=Author(endpoint="rule", model="rule")))
+    store.close()
+    with pytest.raises(ConfigError, match=f"1 of 3 evaluation tasks were used for training, such as '{trained_on}'"):
+        evaluate([str(path)])
 
 
 def adapters(experiment: Experiment) -> set[str | None]:
