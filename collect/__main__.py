@@ -2,12 +2,15 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from retroformer.command_line import Commands, ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
+
+if TYPE_CHECKING:
+    from retroformer.experiment.config import Experiment
 
 
 class CollectCommands(Commands):
@@ -34,17 +37,18 @@ def rate(
     Reads the tasks of environment.split. Writes attempts and rated reflections to the store, by default
     runs/RUN/experience.db. Stored work is not repeated, so the same command continues after a stop.
     """
-    from retroformer.experiment.parts import load_config
+    from retroformer.experiment.parts import load_configs
 
-    loaded = load_config(config, overrides)
-    if dry_run:
-        from .plan import describe_plan
+    for loaded in load_configs(config, overrides):
+        _print_domain(loaded.experiment)
+        if dry_run:
+            from .plan import describe_plan
 
-        print(describe_plan(loaded))
-        return
-    from .rate import rate_reflections
+            print(describe_plan(loaded))
+        else:
+            from .rate import rate_reflections
 
-    print(asyncio.run(rate_reflections(loaded)))
+            print(asyncio.run(rate_reflections(loaded)))
 
 
 @app.command(epilog=example("collect warm configs/demo.yaml"))
@@ -53,11 +57,15 @@ def warm(config: ConfigFile, overrides: Overrides) -> None:
 
     Reads the tasks of environment.split. Writes collect.written pieces of advice to the store, for `train warm`.
     """
-    from retroformer.experiment.parts import load_config
+    from retroformer.experiment.parts import load_configs
 
     from .warm import write_advice
 
-    print(asyncio.run(write_advice(load_config(config, overrides))))
+    configs = load_configs(config, overrides)
+    # Not every environment has advice written by rule; without any, the first domain says what is missing.
+    for loaded in [loaded for loaded in configs if loaded.experiment.collect.written] or configs[:1]:
+        _print_domain(loaded.experiment)
+        print(asyncio.run(write_advice(loaded)))
 
 
 @app.command("import", options_metavar="[--json]", epilog=example("collect import configs/hotpotqa.yaml logs"))
@@ -77,6 +85,12 @@ def import_(
     from .import_logs import import_logs
 
     print(import_logs(load_config(config, overrides), logs, as_json=as_json))
+
+
+def _print_domain(experiment: "Experiment") -> None:
+    """Print which domain the next lines are about, if the config has domains."""
+    if experiment.domain:
+        print(f"domain       {experiment.domain}", flush=True)
 
 
 def main(arguments: list[str]) -> None:

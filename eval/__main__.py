@@ -15,11 +15,11 @@ def evaluate(config: ConfigFile, overrides: Overrides) -> None:
     Reads the tasks of eval.split and asks the served reflectors. Writes attempts to the store, by default
     runs/RUN/experience.db, and the report to runs/RUN/eval/report.md and report.html.
     """
-    from retroformer.experiment.parts import load_config
+    from retroformer.experiment.parts import load_configs
 
     from .play.compare import compare_arms
 
-    print(asyncio.run(compare_arms(load_config(config, overrides))))
+    print(asyncio.run(compare_arms(*load_configs(config, overrides))))
 
 
 def main(arguments: list[str]) -> None:

@@ -108,10 +108,10 @@ def recover(config: ConfigFile, overrides: Overrides) -> None:
 
     Reads the store of the run. Writes a new file beside it, and explains how to replace the damaged file.
     """
-    from retroformer.experiment.file import load
+    from retroformer.experiment.file import load_domains
     from retroformer.store.recover import recover
 
-    saved = recover(load(config, overrides).store_url)
+    saved = recover(load_domains(config, overrides)[0].store_url)
     print(
         f"{saved.trajectories} trajectories and {saved.reflections} reflections could be read and are in "
         f"{saved.path}: move the damaged file away, with the -wal and -shm files beside it, put this one in its "

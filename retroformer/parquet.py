@@ -60,7 +60,7 @@ def export_run(experiment: Experiment, folder: Path) -> str:
     with closing(open_store(experiment)) as store:
         arms = store.arms()
         if not arms:
-            raise MissingInput(f"No facts of the run {experiment.run!r} in {store.url}: collect or evaluate first.")
+            raise MissingInput(f"No facts of the run {experiment.name!r} in {store.url}: collect or evaluate first.")
         for arm in arms:
             store.check_conditions(arm)
         conditions = {sha256_of(record): record for arm in arms if (record := store.conditions(arm))}

@@ -1,14 +1,44 @@
 """Metrics of a finished training stage, in metrics.json beside its adapter, for train and for eval."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retroformer.errors import DamagedFile, MissingInput
+from retroformer.experiment.config import Experiment
 
 METRICS = "metrics.json"
+
+
+class TrainingTasks(BaseModel):
+    """Tasks of one environment whose attempts an adapter was trained on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment: str
+    seed: int | None
+    """Seed of the experiment if it decides what these tasks are, as for generated games."""
+    tasks: tuple[str, ...]
+    """Ids, sorted."""
+
+    def are_of(self, experiment: Experiment) -> bool:
+        """Return True if an id stands for the same task in this training and in the experiment."""
+        return (self.environment, self.seed) == _identity(experiment)
+
+
+def training_tasks(experiment: Experiment, tasks: Iterable[str]) -> TrainingTasks:
+    """Return these tasks of an experiment as training tasks."""
+    environment, seed = _identity(experiment)
+    return TrainingTasks(environment=environment, seed=seed, tasks=tuple(sorted(set(tasks))))
+
+
+def _identity(experiment: Experiment) -> tuple[str, int | None]:
+    """Return the environment's name, and the seed if task ids stand for other tasks under another seed."""
+    section = experiment.environment
+    return section.name, experiment.seed if section.seeded_tasks else None
 
 
 class StageMetrics(BaseModel):
@@ -29,11 +59,14 @@ class StageMetrics(BaseModel):
     prompts: int | None = None
     """Training prompts of PPO and GRPO."""
     training_tasks: tuple[str, ...] = ()
-    """Ids of all tasks whose attempts the stage or the adapters it starts from were trained on, sorted."""
+    """Ids of all tasks whose attempts the stage or the adapters it starts from were trained on, sorted. They are of one
+    environment; `training_domains` has those of several."""
     training_environment: str = ""
     """Name of the environment of these tasks."""
     training_seed: int | None = None
     """Seed of the experiment if it decides what these tasks are, as for generated games."""
+    training_domains: tuple[TrainingTasks, ...] = ()
+    """Tasks of each environment if there are several."""
     steps: int | None = None
     """Optimiser steps of a stage on recorded data."""
     updates: int | None = None
@@ -59,9 +92,14 @@ class StageMetrics(BaseModel):
     """Mean and standard deviation of a reward model's scores on its training texts."""
 
     @property
-    def recorded_tasks(self) -> frozenset[str] | None:
-        """Tasks of the training; None if the stage was trained by a version that did not record them."""
-        return frozenset(self.training_tasks) if "training_tasks" in self.model_fields_set else None
+    def recorded_tasks(self) -> tuple[TrainingTasks, ...] | None:
+        """Tasks of the training by environment; None if the stage was trained by a version that recorded none."""
+        if self.training_domains:
+            return self.training_domains
+        if "training_tasks" not in self.model_fields_set:
+            return None
+        only = TrainingTasks(environment=self.training_environment, seed=self.training_seed, tasks=self.training_tasks)
+        return (only,)
 
     def measure(self, name: str) -> Any:
         """Return a measure by its name in the file, or None if the stage did not write it."""

@@ -38,12 +38,13 @@ def serve(
     Reads the base model and the adapters in runs/RUN. Writes logs to runs/RUN/logs, and prints its address, which is
     OpenAI-compatible, once it answers. Runs until it is interrupted.
     """
-    from retroformer.experiment.file import load
+    from retroformer.experiment.file import load_domains
 
     from . import endpoint
 
     more = json.loads(_first_line_of_input() or b"[]") if more_from_input else []
-    experiment = load(config, [*more, *overrides])
+    # Base, adapters and settings of the server are the same for all domains.
+    experiment = load_domains(config, [*more, *overrides])[0]
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

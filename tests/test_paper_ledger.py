@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
+from retroformer.experiment.file import load, load_domains
 from retroformer.experiment.parts import check_prompts
 from retroformer.prompts import load_pack
 from tests.support.papers import LEDGER, PAGE, STATUSES, Row, numbered_items, read_ledger, render
@@ -63,7 +63,7 @@ def test_every_status_is_allowed() -> None:
 def test_every_config_loads_with_its_overrides() -> None:
     for row in read_ledger().rows:
         if row.config:
-            run = load(ROOT / row.path, row.overrides).run
+            (run,) = {experiment.run for experiment in load_domains(ROOT / row.path, row.overrides)}
             assert [word for word in row.overrides if word.startswith("run=")] in ([], [f"run={run}"]), row.id
 
 

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ import yaml
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
-from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.file import load, load_domains
+from retroformer.experiment.parts import LoadedConfig, load_configs
 from retroformer.files.canonical import differences
 from tests.support.data import require_data
 from tests.support.endpoint import Endpoint
@@ -27,7 +28,8 @@ from tests.support.papers import Row, read_ledger
 from tests.support.runs import ROOT
 from tests.support.scripted_model import ScriptedModel, walkthroughs_of
 
-CONFIGS = sorted((ROOT / "configs" / "paper").glob("*.yaml"))
+DOMAINS = ROOT / "configs" / "paper" / "domains.yaml"
+CONFIGS = sorted(path for path in (ROOT / "configs" / "paper").glob("*.yaml") if path != DOMAINS)
 TASKS = 3
 RUST = shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))
 AFTER_TRAINING = {"How the models were trained"}
@@ -146,6 +148,28 @@ def test_a_config_of_the_papers_runs_as_shipped(
     assert all(f"| {arm} |" in report for arm in experiment.eval.arms)
     assert all(f"| {actor} |" in report for actor in experiment.eval.actors)
     assert {body["model"] for body in server.requests} == models_of(experiment, collects=trains(path))
+
+
+def test_the_config_with_domains_runs_as_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = load_domains(DOMAINS)
+    with ExitStack() as stack:
+        words = [f"eval.tasks={TASKS}", f"collect.tasks={TASKS}"]
+        for experiment in shipped:
+            server = stack.enter_context(Endpoint(ScriptedModel(experiment)))
+            words.append(f"domains.{experiment.domain}.environment.data={data_of(experiment, tmp_path)}")
+            words.append(f"domains.{experiment.domain}.actor.endpoint.base_url={server.url}")
+        configs = load_configs(DOMAINS, [*words, f"reflector.endpoint.base_url={server.url}"])
+        for experiment, config in zip(shipped, configs, strict=True):
+            changed = [key for key in changes(experiment, config.experiment) if not key.startswith("domains.")]
+            assert [key for key in changed if not CHANGED.fullmatch(key)] == []
+        assert all("rated: " in asyncio.run(rate_reflections(config)) for config in configs)
+        asyncio.run(compare_arms(*configs))
+    report = (shipped[0].folder / "eval" / "report.md").read_text()
+    assert {row.heading for row in rows_of(DOMAINS)} <= set(re.findall(r"^## (.+)$", report, re.MULTILINE))
+    for experiment in shipped:
+        assert all(f"| {experiment.domain} | {arm} | {TASKS} |" in report for arm in experiment.eval.arms)
+        assert (experiment.report_folder / "report.html").is_file()
 
 
 def models_of(experiment: Experiment, *, collects: bool) -> set[str]:

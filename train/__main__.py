@@ -68,7 +68,7 @@ def plan(
         from .plan.report import describe_plan
 
         # Printed one by one, since measuring takes minutes.
-        for paragraph in describe_plan(loaded.experiment, cards or (), lengths, measure=measure):
+        for paragraph in describe_plan(loaded[0].experiment, cards or (), lengths, measure=measure):
             print(paragraph, end="\n\n", flush=True)
 
 
@@ -82,7 +82,7 @@ def merge(config: ConfigFile, stage: Stage, overrides: Overrides) -> None:
     with _load(config, overrides, single_process="merge") as loaded:
         from .export.merge import merge, summary
 
-        print(summary(merge(loaded.experiment, stage)))
+        print(summary(merge(loaded[0].experiment, stage)))
 
 
 @app.command(epilog=example("train gguf configs/demo.yaml sft"))
@@ -94,21 +94,24 @@ def gguf(config: ConfigFile, stage: Stage, overrides: Overrides) -> None:
     with _load(config, overrides, single_process="gguf") as loaded:
         from .export.gguf_file import convert_stage
 
-        path = convert_stage(loaded.experiment, stage)
-        print(f"{path}: {path.stat().st_size / 1e6:,.0f} MB for llama.cpp, in {loaded.experiment.serve.dtype}")
+        path = convert_stage(loaded[0].experiment, stage)
+        print(f"{path}: {path.stat().st_size / 1e6:,.0f} MB for llama.cpp, in {loaded[0].experiment.serve.dtype}")
 
 
 @contextmanager
-def _load(config: Path, overrides: list[str], single_process: str = "") -> Iterator["LoadedConfig"]:
-    """Join the processes that a launcher started, and load the config; the command `single_process` runs in one."""
-    from retroformer.experiment.parts import load_config
+def _load(config: Path, overrides: list[str], single_process: str = "") -> Iterator[tuple["LoadedConfig", ...]]:
+    """Join the processes that a launcher started, and load the config of each domain, or the only one.
+
+    The command `single_process` runs in one process.
+    """
+    from retroformer.experiment.parts import load_configs
 
     from . import processes
 
     with processes.joined():
         if single_process:
             processes.require_one(single_process)
-        loaded = load_config(config, overrides)
+        loaded = load_configs(config, overrides)
         from .commands import silence_libraries
 
         silence_libraries()

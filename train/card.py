@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from retroformer.environments.registry import extras
+from retroformer.environments.section import EnvironmentSection
 from retroformer.experiment.config import Experiment
 
 from .stage_kinds import STAGES
@@ -42,6 +43,8 @@ def adapter_card(experiment: Experiment, base: Path, metrics: Mapping[str, Any])
     settings = {name: value for name, value in inputs.items() if name not in ("base", "data", "adapters")}
     # Strings stay in metrics.json only, since one could be a path.
     measures = {name: value for name, value in metrics.items() if name not in NO_MEASURE and not isinstance(value, str)}
+    if several := metrics.get("training_domains"):
+        measures["training_domains"] = {training["environment"]: training["tasks"] for training in several}
     parts = [
         _front_matter(stage, base_model, base),
         f"# {stage} of run {experiment.run}",
@@ -104,9 +107,11 @@ def _data(stage: str, experiment: Experiment, inputs: Mapping[str, Any]) -> str:
             f"Its own attempts at tasks of `{section.name}`, split `{section.split}`, seed {experiment.seed}; their "
             f"counts are below. sha256 of the tasks and of how they are played: `{inputs['data']}`."
         )
+    sections = [domain.environment for domain in experiment.each_domain]
+    tasks = " and ".join(f"`{section.name}`, split `{section.split}`" for section in sections)
     return (
-        f"Texts of attempts at tasks of `{section.name}`, split `{section.split}`, seed {experiment.seed}, round "
-        f"{experiment.round}; their counts are below. sha256 of the texts: `{inputs['data']}`."
+        f"Texts of attempts at tasks of {tasks}, seed {experiment.seed}, round {experiment.round}; their counts are "
+        f"below. sha256 of the texts: `{inputs['data']}`."
     )
 
 
@@ -144,17 +149,26 @@ def _how_to_load(stage: str, name: str, base: Path) -> str:
 
 
 def _limits(stage: str, experiment: Experiment) -> str:
+    names = _environments(experiment)
+    count = "one environment" if len(names) == 1 else f"{len(names)} environments"
+    shown = ", ".join(f"`{name}`" for name in names)
     return (
-        f"{STAGES[stage].limits} Its data are of one environment "
-        f"(`{experiment.environment.name}`), in English: on other tasks, other forms of prompt and in other languages "
-        "it is untested. It inherits the base's faults and adds no safeguards; it is not for advice to people."
+        f"{STAGES[stage].limits} Its data are of {count} ({shown}), in English: on other tasks, other forms of prompt "
+        "and in other languages it is untested. It inherits the base's faults and adds no safeguards; it is not for "
+        "advice to people."
     )
+
+
+def _environments(experiment: Experiment) -> dict[str, EnvironmentSection]:
+    """Return the environment of each domain, each once, by name."""
+    return {domain.environment.name: domain.environment for domain in experiment.each_domain}
 
 
 def _licences(experiment: Experiment, base: Path) -> str:
     licence = _base_licence(experiment.train.base_model, base)
     shown = "not stated in its folder: ask its publisher" if licence == "unknown" else licence
-    data = extras(experiment.environment).data_licence
+    licences = dict.fromkeys(extras(section).data_licence for section in _environments(experiment).values())
+    data = " ".join(filter(None, licences))
     return f"Base model: {shown}; it also applies to what is made from it. {data}".strip()
 
 

@@ -14,20 +14,40 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
 from retroformer.experiment.returns import STORED
 from retroformer.experiment.sections.train import Optimizer
-from retroformer.stage_metrics import StageMetrics
+from retroformer.stage_metrics import StageMetrics, training_tasks
 
 from . import processes
 from .base import load_tokenizer, require_adapter
 from .data import inputs
 from .data.samples import Prompt, samples
 from .stage import Stage, finished, make_stage
+from .stage_kinds import STAGES
 
 _TRAINED_ON_RATINGS = ("sft", "reward", "dpo")
 """Stages whose texts or pairs the ratings choose."""
 
 
-def train(name: str, config: LoadedConfig) -> str:
-    """Run the stage `name` unless it is done; return a summary in the main process, "" in all others."""
+def train(name: str, configs: Sequence[LoadedConfig]) -> str:
+    """Run the stage `name` unless it is done; return a summary in the main process, "" in all others.
+
+    Args:
+        name: the stage.
+        configs: the config, or all domains of a config that has some. They train one reflector.
+
+    Raises:
+        ConfigError: the stage trains an actor and the config has domains, or one of several domains is chosen.
+    """
+    config = configs[0]
+    if config.experiment.domains and STAGES[name].trains_actor:
+        raise ConfigError(
+            f"`train {name}` trains an actor, which plays one environment, and {config.path} has domains: train it "
+            "with a config of its own, and serve it with serve.adapters."
+        )
+    if len(configs) < len(config.experiment.domains):
+        raise ConfigError(
+            f"`train {name}` trains one reflector on the facts of all domains: leave domain={config.experiment.domain} "
+            "out."
+        )
     if name == "grpo":
         # Live returns start a server for the config, from its path and overrides.
         return grpo(config)
@@ -43,8 +63,8 @@ def actor(experiment: Experiment) -> str:
 
     demonstrations = scripted_play(experiment)
     texts = (demonstration.text for demonstration in demonstrations)
-    played = (demonstration.task_id for demonstration in demonstrations)
-    stage = make_stage("actor", experiment, experiment.train.actor, texts, {}, played)
+    played = training_tasks(experiment, (demonstration.task_id for demonstration in demonstrations))
+    stage = make_stage("actor", experiment, experiment.train.actor, texts, {}, [played])
     return run(stage, lambda: clone(stage, demonstrations))
 
 
@@ -124,8 +144,8 @@ def _grpo_live(config: LoadedConfig) -> str:
     experiment, failures = config.experiment, inputs.failures(config.experiment)
     adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
     data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
-    tasks = {failure.attempt.task.id for failure in failures}
-    stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, tasks)
+    tasks = training_tasks(experiment, (failure.attempt.task.id for failure in failures))
+    stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, [tasks])
     prompts = [failure.prompt for failure in failures]
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live_returns(config, failures)))
 
@@ -141,7 +161,8 @@ def sac(experiment: Experiment) -> str:
     extras(experiment.environment).refuse_training(experiment.environment)
     tasks, start = chosen_tasks(experiment, None), _starting_actor(experiment)
     data, adapters = facts_of_play(experiment, tasks), {"start": start} if start else {}
-    stage = make_stage("sac", experiment, experiment.train.sac, data, adapters, [task.id for task in tasks])
+    played = training_tasks(experiment, (task.id for task in tasks))
+    stage = make_stage("sac", experiment, experiment.train.sac, data, adapters, [played])
     return run(stage, lambda: train_by_sac(stage, tasks, start))
 
 

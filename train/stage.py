@@ -27,7 +27,7 @@ from retroformer.experiment.sections.train import Steps
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import code_version, folder_sha256, package_versions
-from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
+from retroformer.stage_metrics import METRICS, StageMetrics, TrainingTasks, read_metrics
 
 from . import processes
 from .base import compute_dtype
@@ -46,8 +46,8 @@ class Stage(NamedTuple):
     experiment: Experiment
     inputs: dict[str, Any]
     """Everything that determines the result, in JSON's types."""
-    tasks: tuple[str, ...] | None = None
-    """Ids of the tasks that it and the adapters it starts from are trained on; None if they are not known."""
+    tasks: tuple[TrainingTasks, ...] | None = None
+    """Tasks that it and the adapters it starts from are trained on, by environment; None if they are not known."""
 
     @property
     def folder(self) -> Path:
@@ -81,11 +81,11 @@ def make_stage(
     optimizer: Steps,
     data: Iterable[Any],
     adapters: dict[str, Path],
-    tasks: Iterable[str] | None = None,
+    tasks: Iterable[TrainingTasks] | None = None,
 ) -> Stage:
     """Describe the stage `name` on `data` (texts, in JSON's types), with the `adapters` it starts from, by role.
 
-    `tasks` are the ids of the tasks behind the data. They do not determine the result, so they are no input.
+    `tasks` are the tasks behind the data. They do not determine the result, so they are no input.
 
     Raises:
         ConfigError: the micro-batches do not divide the batch, or cannot be shared evenly among the processes.
@@ -117,15 +117,21 @@ def make_stage(
     return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()))
 
 
-def _all_tasks(tasks: Iterable[str], adapters: Iterable[Path]) -> tuple[str, ...] | None:
-    """Return these tasks with those of the adapters, sorted; None if those of an adapter are not recorded."""
-    together = set(tasks)
+def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Path]) -> tuple[TrainingTasks, ...] | None:
+    """Return these tasks with those of the adapters, by environment; None if those of an adapter are not recorded."""
+    together = list(tasks)
     for folder in adapters:
         recorded = read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
         if recorded is None:
             return None
-        together |= recorded
-    return tuple(sorted(together))
+        together += recorded
+    ids: dict[tuple[str, int | None], set[str]] = {}
+    for training in together:
+        ids.setdefault((training.environment, training.seed), set()).update(training.tasks)
+    return tuple(
+        TrainingTasks(environment=environment, seed=seed, tasks=tuple(sorted(own)))
+        for (environment, seed), own in ids.items()
+    )
 
 
 def _sha256_of_json(data: Iterable[Any]) -> str:
@@ -167,7 +173,7 @@ def publish(stage: Stage, write: Callable[[Path], None], metrics: dict[str, Any]
         write(unfinished)
         require_finite_weights(unfinished, "after training: nothing was published, and the checkpoints are kept.")
         _make_repeatable(unfinished / "adapter_config.json", base_model)
-        (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.model_dump(mode="json"), sort_keys=False))
+        (unfinished / CONFIG).write_text(yaml.safe_dump(stage.experiment.as_file(), sort_keys=False))
         facts = {
             "stage": stage.name,
             "fingerprint": stage.fingerprint,
@@ -189,11 +195,13 @@ def _task_facts(stage: Stage) -> dict[str, Any]:
     """Return the tasks that the adapter was trained on, so that an evaluation in any run can refuse them."""
     if stage.tasks is None:
         return {}
-    section = stage.experiment.environment
+    if len(stage.tasks) != 1:
+        return {"training_domains": [training.model_dump(mode="json") for training in stage.tasks]}
+    training = stage.tasks[0]
     return {
-        "training_environment": section.name,
-        "training_seed": stage.experiment.seed if section.seeded_tasks else None,
-        "training_tasks": stage.tasks,
+        "training_environment": training.environment,
+        "training_seed": training.seed,
+        "training_tasks": training.tasks,
     }
 
 

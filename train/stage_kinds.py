@@ -143,8 +143,9 @@ def stages_of(experiment: "Experiment") -> list[StageKind]:
     The warm start needs advice written by rule; GRPO with live returns has no reward model in memory.
     """
     live = experiment.train.grpo.reward == "live"
+    written = any(domain.collect.written for domain in experiment.each_domain)
     return [
         replace(kind, needs=("sft",)) if kind.name == "grpo" and live else kind
         for kind in _KINDS
-        if not kind.trains_actor and (kind.name != "warm" or experiment.collect.written)
+        if not kind.trains_actor and (kind.name != "warm" or written)
     ]

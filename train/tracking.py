@@ -55,7 +55,7 @@ def _service(name: str, stage: Stage) -> Iterator[Tracker]:
     service.init(
         project="retroformer",
         name=f"{stage.experiment.run}-{stage.name}",
-        config=stage.experiment.model_dump(mode="json"),
+        config=stage.experiment.as_file(),
     )
     try:
         yield lambda step, values: service.log(dict(values), step=step)

@@ -21,10 +21,12 @@ from retroformer.progress import tally
 from retroformer.protocols import Agent, Reflector
 from retroformer.records import Task, Usage
 from retroformer.schedule import Work, work_through
+from retroformer.stage_metrics import training_tasks
 from retroformer.store import Store
 
 from ..measure.results import ArmResult, arm_results
 from ..report.actors_table import write_actors_table
+from ..report.domains_table import write_domains_table
 from ..report.input import ReportInput
 from ..report.repeats_table import write_repeats_table
 from ..report.report import write_report
@@ -49,20 +51,65 @@ _SEEDS_OF_A_REPEAT = 1_000_003
 """Distance of the seeds of two repeats, so that the seeds of two runs with neighbouring seeds stay apart."""
 
 
-async def compare_arms(config: LoadedConfig) -> str:
+async def compare_arms(*configs: LoadedConfig) -> str:
     """Play what the store lacks and write the report; return a line with its path.
 
-    With several actors or repeats, write a report for each and a table of all.
+    With several actors or repeats, write a report for each and a table of all. `configs` are one config, or the domains
+    of one: then each has its reports, and a table shows all domains.
 
     Raises:
         RetroformerError: a server serves another model than the trained one, tasks overlap with training, or some
             tasks are unfinished (the report is still written if at least one was played).
     """
-    config = _held_out(config)
-    experiment = config.experiment
+    held_out = [_held_out(config) for config in configs]
+    # Everything that can be refused is refused before the first domain plays.
+    tasks = [_accepted_tasks(config.experiment) for config in held_out]
+    compared = [await _compare(*one) for one in zip(held_out, tasks, strict=True)]
+    path = compared[0].path
+    if len(compared) > 1:
+        path = write_domains_table([(one.experiment, one.results) for one in compared])
+    if unfinished := [sentence for one in compared for sentence in one.unfinished]:
+        raise InfrastructureFailure("\n".join((f"report: {path}", *unfinished)))
+    return f"report: {path}"
+
+
+class _Compared(NamedTuple):
+    """Comparison of a config, or of one of its domains."""
+
+    experiment: Experiment
+    path: Path
+    results: Mapping[str, Sequence[ArmResult]]
+    """Results by actor or repeat; under the empty name if there is only one."""
+    unfinished: Sequence[str]
+    """A sentence about unfinished tasks for each actor or repeat that has some."""
+
+
+def _accepted_tasks(experiment: Experiment) -> tuple[Task, ...]:
+    """Return the tasks to play. Raises ConfigError, MissingInput if they, an arm or an actor cannot be played."""
     check_variants(experiment)
-    configs = {actor: replace(config, experiment=with_actor(experiment, actor)) for actor in experiment.eval.actors}
-    played = await _with_actors(configs or {"": config})
+    tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
+    # Domains of one environment may share tasks.
+    for domain in experiment.each_domain:
+        if training_tasks(domain, ()).are_of(experiment):
+            with closing(open_store(domain)) as store:
+                refuse_trained_tasks(store, tasks)
+    for variant in _variants(experiment).values():
+        check_prompts(variant)
+        check_arms(variant)
+        refuse_adapters_trained_on(variant, tasks)
+    return tasks
+
+
+def _variants(experiment: Experiment) -> dict[str, Experiment]:
+    """Return the config for each of its actors; the config itself, under the empty name, if it has none."""
+    return {actor: with_actor(experiment, actor) for actor in experiment.eval.actors} or {"": experiment}
+
+
+async def _compare(config: LoadedConfig, tasks: tuple[Task, ...]) -> _Compared:
+    """Play all arms with each actor, or in each repeat, and write the reports."""
+    experiment = config.experiment
+    configs = {actor: replace(config, experiment=variant) for actor, variant in _variants(experiment).items()}
+    played = await _with_actors(configs, tasks)
     results = {name: report.results for name, report in played.items()}
     if experiment.eval.actors:
         path = write_actors_table(experiment, results)
@@ -70,24 +117,16 @@ async def compare_arms(config: LoadedConfig) -> str:
         path = write_repeats_table(experiment, results)
     else:
         path = played[""].path
-    if unfinished := [report.unfinished for report in played.values() if report.unfinished]:
-        raise InfrastructureFailure("\n".join((f"report: {path}", *unfinished)))
-    return f"report: {path}"
+    return _Compared(experiment, path, results, [one.unfinished for one in played.values() if one.unfinished])
 
 
-async def _with_actors(configs: Mapping[str, LoadedConfig]) -> dict[str, "_WrittenReport"]:
+async def _with_actors(configs: Mapping[str, LoadedConfig], tasks: tuple[Task, ...]) -> dict[str, "_WrittenReport"]:
     """Play all arms with one actor, or one repeat, after another; return their reports.
 
-    Everything that can be refused is refused before the first actor plays.
+    The conditions of every actor are checked before the first one plays.
     """
     experiment = next(iter(configs.values())).experiment
-    tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        refuse_trained_tasks(store, tasks)
-        for config in configs.values():
-            check_prompts(config.experiment)
-            check_arms(config.experiment)
-            refuse_adapters_trained_on(config.experiment, tasks)
         for actor, config in configs.items() if len(configs) > 1 else ():
             async with _open_evaluations(config, ledger, tasks, actor) as evaluations:
                 # Opening them has checked their conditions.

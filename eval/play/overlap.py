@@ -44,8 +44,7 @@ def refuse_adapters_trained_on(experiment: Experiment, tasks: Sequence[Task]) ->
     for name, folder in _served_folders(experiment):
         if not (folder / METRICS).is_file():
             continue
-        metrics = read_metrics(folder)
-        if _same_tasks(experiment, metrics) and (shared := sorted(chosen & _trained_on(metrics))):
+        if shared := sorted(chosen & _trained_on(read_metrics(folder), experiment)):
             raise ConfigError(
                 f"{len(shared)} of {len(tasks)} evaluation tasks were used to train {name!r} ({folder}), such as "
                 f"{shared[0]!r}: name another split with eval.split=NAME, or serve another adapter."
@@ -66,15 +65,12 @@ def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:
             yield model, model_folder(experiment, model.partition("@")[0])
 
 
-def _trained_on(metrics: StageMetrics) -> frozenset[str]:
-    """Return the tasks that an adapter was trained on, with those that SAC played."""
-    return (metrics.recorded_tasks or frozenset()) | frozenset(metrics.measure("tasks") or ())
-
-
-def _same_tasks(experiment: Experiment, metrics: StageMetrics) -> bool:
-    """Return True if an id stands for the same task in this evaluation and in that training."""
-    section = experiment.environment
-    if metrics.training_environment != section.name:
-        return False
-    seeds = {metrics.training_seed, experiment.seed if section.seeded_tasks else None}
-    return len(seeds) == 1
+def _trained_on(metrics: StageMetrics, experiment: Experiment) -> frozenset[str]:
+    """Return the tasks of this experiment's environment that an adapter was trained on, with those that SAC played."""
+    played = metrics.measure("tasks") or ()
+    return frozenset(
+        task
+        for training in metrics.recorded_tasks or ()
+        if training.are_of(experiment)
+        for task in (*training.tasks, *played)
+    )

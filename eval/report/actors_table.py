@@ -22,7 +22,7 @@ def write_actors_table(experiment: Experiment, played: Mapping[str, Sequence[Arm
         {actor: (of_actor, of_actor.finished) for actor, of_actor in rates.items() if of_actor.finished_tasks},
     )
     text = (
-        f"# {experiment.run}: {len(played)} actors\n\n{reflects}## Solved by each actor\n\n"
+        f"# {experiment.name}: {len(played)} actors\n\n{reflects}## Solved by each actor\n\n"
         f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks.\n\n{finished}\n"
     )
     if any(of_actor.unfinished for of_actor in rates.values()):

@@ -27,8 +27,8 @@ def to_html(text: str, title: str) -> str:
 
 def write_page(experiment: Experiment, text: str) -> Path:
     """Write report.md and report.html of a run without pictures; return the path of report.html."""
-    folder, text = experiment.folder / "eval", redacted(text)
+    folder, text = experiment.report_folder, redacted(text)
     folder.mkdir(parents=True, exist_ok=True)
     durable.write_text(folder / "report.md", text)
-    durable.write_text(folder / "report.html", to_html(text, f"Retroformer: {experiment.run}"))
+    durable.write_text(folder / "report.html", to_html(text, f"Retroformer: {experiment.name}"))
     return folder / "report.html"

@@ -34,4 +34,4 @@ class ReportInput(NamedTuple):
     @property
     def folder(self) -> Path:
         """Folder of the report."""
-        return self.experiment.folder / "eval" / self.name
+        return self.experiment.report_folder / self.name

@@ -75,7 +75,7 @@ def origin(experiment: Experiment) -> str:
     code = code_version()
     commit = f"`{code.commit}`" + (" with uncommitted changes" if code.dirty else "")
     versions = ", ".join(f"{name} {number}" for name, number in package_versions().items())
-    config = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
+    config = yaml.safe_dump(experiment.as_file(), sort_keys=False)
     return (
         f"Commit {commit}. Versions: {versions}. Every number can be traced to the attempts stored in "
         f"`{experiment.store_url}`.\n\nThe resolved config:\n\n```yaml\n{config}```"

@@ -21,7 +21,7 @@ def write_repeats_table(experiment: Experiment, played: Mapping[str, Sequence[Ar
     unfinished = f" {left} of them were left unfinished and count as failures." if left else ""
     tasks = next(iter(counted.values()))[0].solved_NT.shape[1]
     text = (
-        f"# {experiment.run}: {len(played)} repeats\n\n## Solved over all repeats\n\n"
+        f"# {experiment.name}: {len(played)} repeats\n\n## Solved over all repeats\n\n"
         f"Share of {tasks} {experiment.environment.name} tasks solved: mean and standard deviation over {len(played)} "
         f"repeats, each with other random numbers.{unfinished}\n\n{_means(experiment, counted)}\n\n"
         f"## Solved in each repeat\n\n{_each(experiment, counted)}\n"

@@ -36,7 +36,7 @@ def write_report(report_input: ReportInput) -> Path:
     draw_curve(rates, _title(report_input, rates), folder / "curve.png")
     text = redacted("\n\n".join(_sections(report_input, rates))) + "\n"
     durable.write_text(folder / "report.md", text)
-    html = to_html(text, f"Retroformer: {report_input.experiment.run}")
+    html = to_html(text, f"Retroformer: {report_input.experiment.name}")
     for picture in folder.glob("*.png"):
         encoded = base64.b64encode(picture.read_bytes()).decode()
         html = html.replace(f'src="{picture.name}"', f'src="data:image/png;base64,{encoded}"')
@@ -55,7 +55,7 @@ def _title(report_input: ReportInput, rates: Rates) -> str:
 def _sections(report_input: ReportInput, rates: Rates) -> Iterable[str]:
     experiment, results, intervals = report_input.experiment, report_input.results, rates.intervals
     observed = observe(report_input)
-    yield f"# {experiment.run}: does the advice help?"
+    yield f"# {experiment.name}: does the advice help?"
     if len(results) > 1:
         yield verdict(experiment, rates)
     yield "![Share of held-out tasks solved by each trial, one line per arm](curve.png)"

@@ -88,7 +88,9 @@ def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
     chosen = best_of(model.model)
     folder = model_folder(experiment, model.model.partition("@")[0] if chosen is None else chosen.model)
     recorded = read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
-    return "not recorded" if recorded is None else f"{len(recorded):,} tasks, none of these"
+    if recorded is None:
+        return "not recorded"
+    return f"{sum(len(of_one.tasks) for of_one in recorded):,} tasks, none of these"
 
 
 def _actor(experiment: Experiment, adapter_sha256: str | None) -> str:

@@ -33,11 +33,11 @@ def finished_advisers(experiment: Experiment) -> list[str]:
 
 
 def asked_for(experiment: Experiment) -> list[str]:
-    """Return the best-of-n names that the config asks its own server for."""
+    """Return the best-of-n names that the config, in any of its domains, asks its own server for."""
     names = list(experiment.serve.best_of)
-    if experiment.reflector.endpoint.base_url is None:
-        names.append(experiment.reflector.endpoint.model)
-        for arm in experiment.eval.arms.values():
+    for domain in experiment.each_domain if experiment.reflector.endpoint.base_url is None else ():
+        names.append(domain.reflector.endpoint.model)
+        for arm in domain.eval.arms.values():
             names += [arm.model] if isinstance(arm.model, str) else arm.model
     return list(dict.fromkeys(name.partition("@")[0] for name in names if best_of(name)))
 

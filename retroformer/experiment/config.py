@@ -5,7 +5,7 @@ stage looks up, such as an arm's kind or an adapter, are checked by that stage b
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 
@@ -20,9 +20,29 @@ from retroformer.experiment.sections.serve import Serve
 from retroformer.experiment.sections.train import Train
 from retroformer.secrets.url import SecretUrl
 
+Environment = Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
+
+
+class Domain(Section):
+    """Sections of a config that each of its domains has for itself.
+
+    All domains share one reflector: of its section, only the form of the prompt can be a domain's own.
+    """
+
+    environment: Environment
+    loop: Loop = Loop()
+    actor: ActorSection = ActorSection()
+    evaluator: EvaluatorSection = EvaluatorSection()
+    reflector: ReflectorSection = ReflectorSection()
+    collect: Collect = Collect()
+    eval: Eval = Eval()
+
 
 class Experiment(Section):
-    """One experiment, from its tasks to its report."""
+    """One experiment, from its tasks to its report.
+
+    If the config has several domains, an experiment is about one of them: its sections are those of this domain.
+    """
 
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     """Name of the run; all its files are written to runs/RUN."""
@@ -34,7 +54,7 @@ class Experiment(Section):
     store: SecretUrl | None = None
     """SQLAlchemy URL of the store, for several machines that share it; None: runs/RUN/experience.db. Its password is
     never written to a file, log or report."""
-    environment: Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
+    environment: Environment
     """Environment that provides the tasks; its `name` decides which other keys it has."""
     loop: Loop = Loop()
     actor: Annotated[ActorSection, Field(validate_default=True)] = ActorSection()
@@ -44,6 +64,28 @@ class Experiment(Section):
     train: Train = Train()
     serve: Serve = Serve()
     eval: Eval = Eval()
+    domain: str = ""
+    """The one domain that a command works on; empty: all domains, one after the other."""
+    domains: dict[str, Domain] = Field(default={})
+    """Domains by name: environments of one run, whose ratings train one reflector (Retroformer, Algorithm 1). In a
+    file, each domain replaces entries of the config's other sections."""
+
+    @property
+    def each_domain(self) -> tuple["Experiment", ...]:
+        """The experiments of all domains, in the order of the config; only this one if the config has no domains."""
+        return tuple(
+            self.model_copy(update={"domain": name} | dict(domain)) for name, domain in self.domains.items()
+        ) or (self,)
+
+    @property
+    def name(self) -> str:
+        """Name in the store and in reports: RUN, or RUN/DOMAIN, which no other run can have."""
+        return f"{self.run}/{self.domain}" if self.domain else self.run
+
+    def as_file(self) -> dict[str, Any]:
+        """Return the resolved config with all domains, in JSON's types, as a file would hold it."""
+        own = set(Domain.model_fields) if self.domains else {"domains"}
+        return self.model_dump(mode="json", exclude={"domain", *own})
 
     @field_validator("actor")
     @classmethod
@@ -56,6 +98,11 @@ class Experiment(Section):
     @property
     def folder(self) -> Path:
         return Path("runs") / self.run
+
+    @property
+    def report_folder(self) -> Path:
+        """Folder of the report: runs/RUN/eval, for a domain runs/RUN/eval/DOMAIN."""
+        return self.folder / "eval" / self.domain
 
     def stage_folder(self, stage: str) -> Path:
         """Return the folder of a training stage's adapter: runs/RUN/STAGE, in later rounds runs/RUN/STAGE-ROUND."""

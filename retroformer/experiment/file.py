@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from retroformer.environments.registry import section_class
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
+from retroformer.experiment.domains import join_domains, overrides_of, split_domains
 from retroformer.experiment.packaged import packaged_configs
 from retroformer.experiment.renamed import drop_removed_keys, rename_keys
 from retroformer.files.bounded_json import MOST_LEVELS
@@ -48,8 +49,40 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     Raises:
         MissingInput: no such file.
         ConfigError: the file is not YAML or does not describe an experiment; one message lists all faults. Or it gives
-            a removed key another value than its constant.
+            a removed key another value than its constant. Or it has several domains, and none is chosen.
     """
+    experiment, *others = load_domains(path, overrides)
+    if others:
+        names = " or ".join(f"domain={name}" for name in experiment.domains)
+        raise ConfigError(f"{path} has several domains, and this command works on one: add {names} to the command.")
+    return experiment
+
+
+def load_domains(path: Path, overrides: Sequence[str] = ()) -> tuple[Experiment, ...]:
+    """Load the experiment of each domain of a config, or of the one that `domain` names.
+
+    A config without domains is one experiment.
+
+    Raises:
+        MissingInput, ConfigError: as in `load`; or the domains do not fit together.
+    """
+    config = _read(path)
+    domains = split_domains(config)
+    if not domains:
+        config.pop("domains", None)
+        experiment = _experiment(path, config, overrides_of("", (), overrides))
+        if experiment.domain:
+            raise ConfigError(f"{path} has no domains: leave domain={experiment.domain} out.")
+        return (experiment,)
+    experiments = {
+        name: _experiment(path, own, overrides_of(name, tuple(domains), overrides), f", domain {name},")
+        for name, own in domains.items()
+    }
+    return join_domains(path, experiments)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read a config. Raises MissingInput, ConfigError."""
     try:
         config = read_yaml(path, _UniqueKeys)
     except MissingInput as error:
@@ -66,6 +99,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         raise ConfigError(
             f"{path} does not describe an experiment: expected keys and values, found {type(config).__name__}."
         )
+    return config
+
+
+def _experiment(path: Path, config: dict[str, Any], overrides: Sequence[str], domain: str = "") -> Experiment:
+    """Apply the overrides to a config and validate it. `domain` names it in messages. Raises ConfigError."""
     rename_keys(config)
     for override in overrides:
         _override(config, override)
@@ -76,7 +114,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
         faults = "\n".join(f"  {_fault(fault, config)}" for fault in error.errors())
-        raise ConfigError(f"{path} does not describe an experiment:\n{faults}") from None
+        raise ConfigError(f"{path}{domain} does not describe an experiment:\n{faults}") from None
     _keep_keys_secret(experiment)
     return experiment
 

@@ -15,7 +15,7 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
+from retroformer.experiment.file import load, load_domains
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.experiment.views import reflection_renderer
 from retroformer.prompts import load_pack
@@ -36,6 +36,17 @@ class LoadedConfig:
 def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Load the config at `path` with these overrides. Raises ConfigError, MissingInput."""
     return LoadedConfig(path, tuple(overrides), load(path, overrides))
+
+
+def load_configs(path: Path, overrides: Sequence[str] = ()) -> tuple[LoadedConfig, ...]:
+    """Load the config of each domain, or of the one that `domain` names. Raises ConfigError, MissingInput."""
+    experiments = load_domains(path, overrides)
+    return tuple(LoadedConfig(path, (*overrides, *_choice(experiment)), experiment) for experiment in experiments)
+
+
+def _choice(experiment: Experiment) -> tuple[str, ...]:
+    """Return the override with which the experiment's own server reads the same domain of the config."""
+    return (f"domain={experiment.domain}",) if experiment.domain else ()
 
 
 @dataclass(frozen=True)

@@ -6,4 +6,4 @@ from retroformer.store import Store
 
 def open_store(experiment: Experiment) -> Store:
     """Open the store of an experiment. Raises StoreError."""
-    return Store(experiment.store_url, experiment.run)
+    return Store(experiment.store_url, experiment.name)

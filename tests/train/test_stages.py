@@ -12,6 +12,7 @@ import pytest
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.file import load
 from retroformer.progress import line
+from retroformer.stage_metrics import training_tasks
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import collect, config_file, metrics
 from train.__main__ import main
@@ -148,8 +149,9 @@ def test_a_stage_records_the_tasks_that_it_and_its_adapters_were_trained_on(tiny
     assert "| training_tasks | 7 |" in (workplace / "runs/tiny/sft/README.md").read_text()
     # Another run starts from this adapter, with tasks of its own.
     experiment, start = load(config), {"start": workplace / "runs/tiny/sft"}
-    stage = make_stage("sft", experiment, experiment.train.sft, [], start, ["another"])
-    assert stage.tasks == ("another", *sorted(late + early))
+    another = [training_tasks(experiment, ["another"])]
+    stage = make_stage("sft", experiment, experiment.train.sft, [], start, another)
+    assert stage.tasks == (training_tasks(experiment, ["another", *late, *early]),)
 
 
 def test_the_tasks_of_a_stage_are_unknown_if_those_of_an_adapter_are(tiny_base: Path, workplace: Path) -> None:
@@ -160,8 +162,9 @@ def test_the_tasks_of_a_stage_are_unknown_if_those_of_an_adapter_are(tiny_base: 
     facts = json.loads((folder / "metrics.json").read_text())
     # As an earlier version wrote it.
     (folder / "metrics.json").write_text(json.dumps({key: facts[key] for key in facts if key != "training_tasks"}))
-    assert make_stage("sft", experiment, experiment.train.sft, [], {"start": folder}, ["another"]).tasks is None
-    assert make_stage("sft", experiment, experiment.train.sft, [], {}, ["another"]).tasks == ("another",)
+    another = [training_tasks(experiment, ["another"])]
+    assert make_stage("sft", experiment, experiment.train.sft, [], {"start": folder}, another).tasks is None
+    assert make_stage("sft", experiment, experiment.train.sft, [], {}, another).tasks == tuple(another)
     assert make_stage("sft", experiment, experiment.train.sft, [], {}).tasks is None
 
 

@@ -1,18 +1,25 @@
-"""Reads the inputs of each stage from the store; a missing input is an error that names the command to run first."""
+"""Reads the inputs of each stage from the store; a missing input is an error that names the command to run first.
+
+The facts of a config's domains are pooled, in the order of the config.
+"""
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import ExitStack, closing, contextmanager
+from itertools import chain
+from typing import NamedTuple
 
 from retroformer.arm_names import WRITTEN, collecting, is_rated
-from retroformer.errors import MissingInput
+from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.conditions import check_training_facts
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.returns import STORED, rerating
 from retroformer.experiment.storage import open_store
 from retroformer.preference_pairs import count_ratings, preference_pairs
-from retroformer.rating import Rating, counted, rated_reflections, ratings
+from retroformer.rating import Rating, Rerating, counted, rated_reflections, ratings
 from retroformer.records import PreferencePair, RatedReflection
+from retroformer.secrets.url import SecretUrl
+from retroformer.stage_metrics import TrainingTasks, training_tasks
 from retroformer.store import Store
 
 from .failures import Failure, stored_failures
@@ -21,13 +28,15 @@ from .samples import Prompt
 
 def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
     """Read all advice written by rule, with its prompts. Raises MissingInput if there is none."""
-    with _open(experiment, "collect warm") as store:
-        # The actor of a warm start is a program, whatever actor the config names.
-        check_training_facts(store, experiment, [WRITTEN], ("environment", "reflector"))
-        advice = [(row.reflection.prompt, row.reflection.text) for row in store.stream_reflections(WRITTEN)]
+    with _open(experiment, "collect warm") as sources:
+        advice = list[tuple[Prompt, str]]()
+        for store, domain in sources:
+            # The actor of a warm start is a program, whatever actor the config names.
+            check_training_facts(store, domain, [WRITTEN], ("environment", "reflector"))
+            advice += [(row.reflection.prompt, row.reflection.text) for row in store.stream_reflections(WRITTEN)]
         if not advice:
             raise MissingInput(
-                f"No written advice in {store.url}: run `retroformer collect warm EXPERIMENT.yaml` first "
+                f"No written advice in {_url(sources)}: run `retroformer collect warm EXPERIMENT.yaml` first "
                 "(with collect.written above 0)."
             )
         return advice
@@ -35,14 +44,14 @@ def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
 
 def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
     """Read the reflections with a positive rating, with their prompts. Raises MissingInput if there is none."""
-    with _open(experiment, "collect") as store:
+    with _open(experiment, "collect") as sources:
         signs = Counter[str]()
-        rated = counted(_rated(store, experiment), signs)
+        rated = counted(_rated(sources), signs)
         positive = [(rating.prompt, rating.text) for rating in rated if rating.rating > 0]
-        _refuse_unrated(store, signs)
+        _refuse_unrated(sources, signs)
         if not positive:
             raise MissingInput(
-                f"No positively rated reflections in {store.url} ({signs.total()} are rated, {_by_sign(signs)}): "
+                f"No positively rated reflections in {_url(sources)} ({signs.total()} are rated, {_by_sign(signs)}): "
                 "collect more tasks or candidates, or warm the reflector up first (`retroformer collect warm`, "
                 "`retroformer train warm`)."
             )
@@ -51,16 +60,15 @@ def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
 
 def pairs(experiment: Experiment) -> list[PreferencePair]:
     """Read pairs of reflections on one trajectory with different ratings. Raises MissingInput if there is none."""
-    with _open(experiment, "collect") as store:
+    with _open(experiment, "collect") as sources:
         # Arms are paired separately: the same trial of the same task is another trajectory in another arm.
-        anew = rerating(experiment)
-        pairs = [pair for arm in _rated_arms(store, experiment) for pair in preference_pairs(store, arm, anew)]
+        pairs = [pair for arm in _rated_arms(sources) for pair in preference_pairs(*arm)]
         if not pairs:
             signs = Counter[str]()
-            deque(counted(_rated(store, experiment), signs), maxlen=0)
-            _refuse_unrated(store, signs)
+            deque(counted(_rated(sources), signs), maxlen=0)
+            _refuse_unrated(sources, signs)
             raise MissingInput(
-                f"No preference pairs in {store.url} ({signs.total()} reflections are rated, {_by_sign(signs)}; "
+                f"No preference pairs in {_url(sources)} ({signs.total()} reflections are rated, {_by_sign(signs)}; "
                 "ties make no pairs): collect more tasks, or more candidates for each failure."
             )
         return pairs
@@ -68,24 +76,34 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
 
 def rated(experiment: Experiment) -> list[RatedReflection]:
     """Read every rated reflection. Raises MissingInput if there is none."""
-    with _open(experiment, "collect") as store:
-        arms, anew = _rated_arms(store, experiment), rerating(experiment)
-        reflections = [reflection for arm in arms for reflection in rated_reflections(store, arm, anew)]
-        _refuse_unrated(store, reflections)
+    with _open(experiment, "collect") as sources:
+        reflections = [reflection for arm in _rated_arms(sources) for reflection in rated_reflections(*arm)]
+        _refuse_unrated(sources, reflections)
         return reflections
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:
     """Read each distinct prompt of the rated reflections once. Raises MissingInput if there is none."""
-    with _open(experiment, "collect") as store:
-        prompts = list(dict.fromkeys(rating.prompt for rating in _rated(store, experiment)))
-        _refuse_unrated(store, prompts)
+    with _open(experiment, "collect") as sources:
+        prompts = list(dict.fromkeys(rating.prompt for rating in _rated(sources)))
+        _refuse_unrated(sources, prompts)
         return prompts
 
 
 def failures(experiment: Experiment) -> list[Failure]:
-    """Read every failure of the rounds so far that can be played again. Raises MissingInput if there is none."""
-    with _open(experiment, "collect") as store:
+    """Read every failure of the rounds so far that can be played again, for live returns.
+
+    Raises:
+        MissingInput: there is none.
+        ConfigError: the failures are of several domains.
+    """
+    if experiment.domains:
+        raise ConfigError(
+            "train.grpo.reward=live retries the failures of one environment, and this config has domains: set "
+            "train.grpo.reward=model."
+        )
+    with _open(experiment, "collect") as sources:
+        store = sources[0].store
         # Imported logs are left out, since they come from another actor and other environments.
         arms = [collecting(number) for number in range(1, experiment.round + 1)]
         check_training_facts(store, experiment, arms)
@@ -98,59 +116,91 @@ def failures(experiment: Experiment) -> list[Failure]:
         return failures
 
 
-def written_tasks(experiment: Experiment) -> set[str]:
-    """Read the ids of all tasks with advice written by rule. Raises MissingInput if there is no store."""
-    with _open(experiment, "collect warm") as store:
-        return store.reflected_tasks(WRITTEN)
+def written_tasks(experiment: Experiment) -> list[TrainingTasks]:
+    """Read all tasks with advice written by rule, by domain. Raises MissingInput if there is no store."""
+    with _open(experiment, "collect warm") as sources:
+        return [training_tasks(domain, store.reflected_tasks(WRITTEN)) for store, domain in sources]
 
 
-def rated_tasks(experiment: Experiment) -> set[str]:
-    """Read the ids of all tasks with reflections of the rounds so far. Raises MissingInput if there is no store."""
-    with _open(experiment, "collect") as store:
-        arms = [arm for arm in store.arms() if is_rated(arm, experiment.round)]
-        return set[str]().union(*map(store.reflected_tasks, arms))
+def rated_tasks(experiment: Experiment) -> list[TrainingTasks]:
+    """Read all tasks with reflections of the rounds so far, by domain. Raises MissingInput if there is no store."""
+    with _open(experiment, "collect") as sources:
+        return [
+            training_tasks(domain, chain.from_iterable(map(store.reflected_tasks, _arms(store, domain))))
+            for store, domain in sources
+        ]
 
 
 def both_ratings(experiment: Experiment) -> str:
-    """Return the numbers of ratings by the return that the config names, and by the stored return, in two lines."""
-    with _open(experiment, "collect") as store:
-        arms = _rated_arms(store, experiment)
+    """Return the numbers of ratings by the return that the config names, and by the stored return, in lines."""
+    with _open(experiment, "collect") as sources:
         return "\n".join(
-            f"reflections by {name}: {count_ratings(store, arms, anew)}"
-            for name, anew in ((experiment.train.rated_by, rerating(experiment)), (STORED, None))
+            f"{of}reflections by {name}: {count_ratings(source.store, _arms(*source), anew)}"
+            for source in sources
+            for of in (f"{source.experiment.run}: " if len(sources) > 1 else "",)
+            for name, anew in ((experiment.train.rated_by, rerating(source.experiment)), (STORED, None))
         )
 
 
-def _rated_arms(store: Store, experiment: Experiment) -> list[str]:
-    """Return the arms to train on. Raises ConfigError if one was collected under other conditions than the config's."""
-    arms = [arm for arm in store.arms() if is_rated(arm, experiment.round)]
-    check_training_facts(store, experiment, arms)
-    return arms
+class _Source(NamedTuple):
+    """Facts of a run, or of one of its domains."""
+
+    store: Store
+    experiment: Experiment
 
 
-def _rated(store: Store, experiment: Experiment) -> Iterator[Rating]:
-    """Yield the ratings of all rounds so far, with their reflections."""
-    arms, anew = _rated_arms(store, experiment), rerating(experiment)
-    return (rating for arm in arms for rating in ratings(store, arm, records=True, anew=anew))
+class _RatedArm(NamedTuple):
+    """An arm of rated reflections, and the rule that rates them anew; None for their stored ratings."""
+
+    store: Store
+    arm: str
+    anew: Rerating | None
 
 
-def _refuse_unrated(store: Store, rated: Sized) -> None:
+def _arms(store: Store, experiment: Experiment) -> list[str]:
+    """Return the arms with rated reflections of the rounds so far."""
+    return [arm for arm in store.arms() if is_rated(arm, experiment.round)]
+
+
+def _rated_arms(sources: Sequence[_Source]) -> list[_RatedArm]:
+    """Return the arms to train on, of all domains: one replay buffer (Retroformer, Algorithm 1).
+
+    Raises:
+        ConfigError: an arm was collected under other conditions than the config's.
+    """
+    rated = list[_RatedArm]()
+    for store, experiment in sources:
+        arms, anew = _arms(store, experiment), rerating(experiment)
+        check_training_facts(store, experiment, arms)
+        rated += [_RatedArm(store, arm, anew) for arm in arms]
+    return rated
+
+
+def _rated(sources: Sequence[_Source]) -> Iterator[Rating]:
+    """Yield the ratings of all domains and rounds so far, with their reflections."""
+    rated = _rated_arms(sources)
+    return (rating for store, arm, anew in rated for rating in ratings(store, arm, records=True, anew=anew))
+
+
+def _refuse_unrated(sources: Sequence[_Source], rated: Sized) -> None:
     """Raise MissingInput if no reflection is rated."""
     if not rated:
-        raise MissingInput(f"No rated reflections in {store.url}: run `retroformer collect EXPERIMENT.yaml` first.")
+        raise MissingInput(f"No rated reflections in {_url(sources)}: run `retroformer collect EXPERIMENT.yaml` first.")
 
 
 def _by_sign(signs: Counter[str]) -> str:
     return ", ".join(f"{signs[sign]} {sign}" for sign in ("positive", "negative", "zero"))
 
 
+def _url(sources: Sequence[_Source]) -> SecretUrl:
+    """Return the address of the store, which all domains share."""
+    return sources[0].store.url
+
+
 @contextmanager
-def _open(experiment: Experiment, command: str) -> Iterator[Store]:
-    """Open the run's store for reading, without creating one."""
+def _open(experiment: Experiment, command: str) -> Iterator[list[_Source]]:
+    """Open the facts of the run, or of each of its domains, for reading, without creating a store."""
     if experiment.store is None and not (path := experiment.folder / "experience.db").is_file():
         raise MissingInput(f"No experience at {path}: run `retroformer {command} EXPERIMENT.yaml` first.")
-    store = open_store(experiment)
-    try:
-        yield store
-    finally:
-        store.close()
+    with ExitStack() as stack:
+        yield [_Source(stack.enter_context(closing(open_store(each))), each) for each in experiment.each_domain]

@@ -1,0 +1,41 @@
+"""Report about several domains: the success of every arm in each of them, with one reflector for all."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from retroformer.experiment.config import Experiment
+from retroformer.markdown import table
+
+from ..measure.rates import rates_of
+from ..measure.results import ArmResult
+from .html import write_page
+
+_Played = Mapping[str, Sequence[ArmResult]]
+"""Results of a domain's arms by actor or repeat; under the empty name if it has neither."""
+
+
+def write_domains_table(played: Sequence[tuple[Experiment, _Played]]) -> Path:
+    """Write report.md and report.html of the run with a table of all domains; return the path of report.html.
+
+    Unfinished tasks count as failures.
+    """
+    run = played[0][0].model_copy(update={"domain": ""})
+    rows = [row for experiment, results in played for row in _rows(experiment, results)]
+    header = ["domain", "arm", "tasks", "unfinished", "solved at trial 0", "solved by the last trial", ""]
+    text = (
+        f"# {run.name}: {len(played)} domains, one reflector\n\n## Solved in each domain\n\n"
+        "Share of held-out tasks solved, with 95% intervals over tasks; unfinished tasks count as failures. The "
+        f"adapters are trained on the ratings of all domains.\n\n{table(header, rows)}\n"
+    )
+    return write_page(run, text)
+
+
+def _rows(experiment: Experiment, results: _Played) -> Iterator[list[str]]:
+    """Yield the table's rows of one domain."""
+    link = f"[report](<{experiment.domain}/report.md>)"
+    for arms in results.values():
+        rates = rates_of(arms, experiment.seed)
+        for arm in rates.all_tasks:
+            first_T, last_T = arm.solved_NT[0], arm.solved_NT[-1]
+            shares = (str(rates.intervals.of(solved_T)) for solved_T in (first_T, last_T))
+            yield [experiment.domain, arm.name, str(rates.tasks), str(arm.incomplete), *shares, link]
