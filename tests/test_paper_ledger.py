@@ -37,20 +37,13 @@ def test_ids_are_unique_and_papers_are_listed() -> None:
     assert {row.paper for row in ledger.rows} == set(ledger.papers)
 
 
-def test_every_numbered_figure_and_table_has_a_row_or_is_pending() -> None:
+def test_every_numbered_figure_and_table_has_a_row() -> None:
     ledger = read_ledger()
     for name, paper in ledger.papers.items():
         numbered = {f"Fig. {number + 1}" for number in range(paper.figures)}
         numbered |= {f"Table {number + 1}" for number in range(paper.tables)}
         found = numbered_items(row for row in ledger.rows if row.paper == name)
-        assert found | set(paper.pending) == numbered, name
-        assert found.isdisjoint(paper.pending), name
-
-
-def test_every_pending_item_has_a_comment_with_its_planned_row() -> None:
-    planned = re.findall(r"^# +where: (.+)$", LEDGER.read_text(), re.MULTILINE)
-    pending = [item for paper in read_ledger().papers.values() for item in paper.pending]
-    assert [item for item in pending if not any(where.startswith(item) for where in planned)] == []
+        assert found == numbered, name
 
 
 def test_every_status_is_allowed() -> None:

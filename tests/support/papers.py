@@ -51,8 +51,6 @@ class Paper(_Part):
     title: str
     figures: Annotated[int, Field(ge=0)]
     tables: Annotated[int, Field(ge=0)]
-    pending: tuple[str, ...] = ()
-    """Items whose rows wait for work under way."""
 
 
 class Row(_Part):
