@@ -95,12 +95,12 @@ def packs_of(experiment: Experiment) -> Iterator[str]:
 def test_the_reflectors_of_the_papers_read_two_examples_and_one_in_rust() -> None:
     """SALA's single model reads its own prompt, which has failed attempts among the examples of the actor."""
     for path in (ROOT / "configs" / "paper").glob("*.yaml"):
-        experiment = load(path)
-        if experiment.reflector.view == "full":
-            pack = load_pack(experiment.actor.prompts, experiment.environment.name)
-            assert len(pack.reflect_examples) == (1 if "rust" in experiment.environment.split else 2), path.name
-        else:
-            assert path.stem.startswith("sala")
+        for experiment in load_domains(path):
+            if experiment.reflector.view == "full":
+                pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+                assert len(pack.reflect_examples) == (1 if "rust" in experiment.environment.split else 2), path.name
+            else:
+                assert path.stem.startswith("sala")
 
 
 def test_every_config_of_the_papers_has_a_row() -> None:
