@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from retroformer.endpoint.thinking import without_thinking
 from retroformer.messages import final_text, steps_of
 from retroformer.records import Step, Usage
 
@@ -50,17 +51,22 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
     """
     form = _form(value)
     steps = form.steps if form.steps is not None else steps_of(form.messages or [])
-    output = final_text(steps) if form.output is None else form.output
+    output = final_text(steps) if form.output is None else without_thinking(form.output)
     if form.output is not None and not steps:
-        steps = (Step(action=form.output, observation=""),)
-    # The score alone is the return.
-    steps = tuple(step.model_copy(update={"reward": 0.0}) for step in steps)
+        steps = (Step(action=output, observation=""),)
+    steps = tuple(map(_as_lived, steps))
     rated = form.score
     if rated is None:
         if score is None:
             raise ValueError("score is missing: return one from 0 to 1, or name a function that rates the answer")
         rated = score(task, output)
     return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage)
+
+
+def _as_lived(step: Step) -> Step:
+    """Return a step without thinking, which no reflector reads, and without a reward: the score alone is the return."""
+    said = {"thought": without_thinking(step.thought), "action": without_thinking(step.action)}
+    return step.model_copy(update={"reward": 0.0, **said})
 
 
 def is_result(value: Any) -> bool:
@@ -87,7 +93,7 @@ def _form(value: Any) -> _Form:
     if isinstance(value, list | tuple):
         return _Form(messages=list(value))
     if not isinstance(value, Mapping):
-        raise ValueError(f"the agent returned a {type(value).__name__}: return a text, messages or an object")
+        raise ValueError(f"the agent returned {type(value).__name__}: return a text, messages or an object")
     known = {name: value[name] for name in _Form.model_fields if name in value}
     try:
         return _Form.model_validate(known)

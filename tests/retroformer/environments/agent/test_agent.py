@@ -133,7 +133,7 @@ FAULTS = {
         "import time\ndef agent(task, advice=''):\n    time.sleep(10**6)",
         "The environment did not answer within",
     ),
-    "returns nothing": ("def agent(task, advice=''):\n    pass", "the agent returned a NoneType"),
+    "returns nothing": ("def agent(task, advice=''):\n    pass", "the agent returned NoneType"),
     "returns no score": ("def agent(task, advice=''):\n    return 'done'", "score is missing"),
     "scores too high": ("def agent(task, advice=''):\n    return {'score': 1.5}", "score is 1.5: it must be a number"),
     "scores nan": ("def agent(task, advice=''):\n    return {'score': float('nan')}", "score is nan: it must be"),
