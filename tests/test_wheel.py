@@ -100,7 +100,7 @@ def test_the_error_for_a_missing_config_lists_those_of_the_package(installed: In
     refused = installed.ended(installed.command("collect", "demo.yaml"))
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
     folder = refused.stderr.partition(" in ")[2].partition(": ")[0]
-    assert f"come with the package in {folder}: alfworld.yaml, alternatives.yaml, demo.yaml, " in refused.stderr
+    assert f"come with the package in {folder}: agent.yaml, alfworld.yaml, " in refused.stderr
     assert (Path(folder) / "demo.yaml").is_file()
 
 

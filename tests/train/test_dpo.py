@@ -219,6 +219,7 @@ def test_a_step_does_not_depend_on_the_micro_batch_size(tiny_base: Path, workpla
         torch.testing.assert_close(value, weights[1][name], rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow  # The one of GRPO is not: rl/test_grpo_stage.py.
 def test_a_killed_run_resumes_and_ends_like_an_unbroken_one(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,7 +68,8 @@ def test_two_processes_train_as_one_process_does(tiny_base: Path, workplace: Pat
     assert alone["losses"][-1] < 0.95 * alone["losses"][0], "nothing was learned"
 
 
-@pytest.mark.parametrize("stage", ["ppo", pytest.param("grpo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["ppo", "grpo"])
 def test_two_processes_run_ppo_as_one_process_does(tiny_base: Path, workplace: Path, stage: str) -> None:
     quick = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_size": 2, "updates": 3, "epochs": 2}
     sizes: Any = {"ppo": quick, "grpo": quick | {"group": 4}}

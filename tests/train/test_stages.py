@@ -27,7 +27,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
 
-@pytest.mark.slow  # Shorter ones: DPO in test_dpo.py, GRPO in rl/test_grpo_stage.py.
+@pytest.mark.slow  # A shorter one: GRPO in rl/test_grpo_stage.py.
 def test_killed_stages_resume_and_end_like_unbroken_ones(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

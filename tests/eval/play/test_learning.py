@@ -181,6 +181,7 @@ def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_dat
     assert f"| recalled | no | {len(set(recalled.values()))} | {len(recalled)} | " in section
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_a_killed_evaluation_makes_the_same_choices(tmp_path: Path) -> None:
     config, chance = collected(tmp_path), random.Random(3)

@@ -115,7 +115,7 @@ def test_sft_imitates_what_the_other_return_rates_positively_and_the_summary_sho
     config = LoadedConfig(path, (), load(path, ["train.rated_by=success_by_second_retry"]))
     assert {text for _, text in inputs.positive_reflections(load(path))} == {GOOD}
     assert {text for _, text in inputs.positive_reflections(config.experiment)} == {BAD, "Once more."}
-    _, *lines = train("sft", config).split("\n")
+    _, *lines = train("sft", [config]).split("\n")
     # What a second retry after the good advice to the first task would have brought is unknown.
     assert lines == [
         "reflections by success_by_second_retry: 4 rated: 2 positive, 0 negative, 2 zero; 0 pairs",

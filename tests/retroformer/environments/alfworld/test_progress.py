@@ -119,7 +119,7 @@ def test_the_solutions_of_generated_games_reach_one_subgoal_after_another(gramma
 
 
 @needs_data("alfworld/valid_unseen.tar.zst")
-@pytest.mark.parametrize("grammar", ["move", "put"])
+@pytest.mark.parametrize("grammar", ["move", pytest.param("put", marks=pytest.mark.slow)])
 def test_the_solutions_of_released_games_of_every_kind_do_so_too(
     grammar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
