@@ -10,13 +10,16 @@ a list is the messages.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from retroformer.endpoint.thinking import without_thinking
 from retroformer.messages import final_text, steps_of
 from retroformer.records import Step, Usage
+
+_ROUNDING = 1e-9
+"""A mean of ones may be a little above 1."""
 
 Score = Callable[[Any, str], Any]
 """Function from a task and the agent's answer to a score from 0 to 1."""
@@ -29,7 +32,7 @@ class _Form(BaseModel):
     steps: tuple[Step, ...] | None = None
     messages: list[Any] | None = None
     output: str | None = None
-    usage: Usage = Usage()
+    usage: Annotated[Usage, BeforeValidator(lambda usage: _known_usage(usage))] = Usage()
 
 
 class AttemptResult(BaseModel):
@@ -50,17 +53,23 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
         ValueError: the value has another form, or there is no score; the sentence names the field.
     """
     form = _form(value)
-    steps = form.steps if form.steps is not None else steps_of(form.messages or [])
+    steps = tuple(map(_as_lived, form.steps if form.steps is not None else steps_of(form.messages or [])))
     output = final_text(steps) if form.output is None else without_thinking(form.output)
     if form.output is not None and not steps:
         steps = (Step(action=output, observation=""),)
-    steps = tuple(map(_as_lived, steps))
     rated = form.score
     if rated is None:
         if score is None:
             raise ValueError("score is missing: return one from 0 to 1, or name a function that rates the answer")
         rated = score(task, output)
     return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage)
+
+
+def _known_usage(usage: Any) -> Any:
+    """Return the fields that are counted: servers report more, or nothing."""
+    if usage is None:
+        return Usage()
+    return {name: usage[name] for name in Usage.model_fields if name in usage} if isinstance(usage, Mapping) else usage
 
 
 def _as_lived(step: Step) -> Step:
@@ -80,11 +89,11 @@ def checked_score(score: Any) -> float:
     """Return a score as a number from 0 to 1; True is 1. Raises ValueError if it is none."""
     try:
         number = float(score) if isinstance(score, bool | int | float) or hasattr(score, "__float__") else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not 0 <= number <= 1:
-        raise ValueError(f"score is {score!r}: it must be a number from 0 to 1")
-    return number
+    if not -_ROUNDING <= number <= 1 + _ROUNDING:
+        raise ValueError(f"score is {repr(score)[:80]}: it must be a number from 0 to 1")
+    return min(1.0, max(0.0, number))
 
 
 def _form(value: Any) -> _Form:

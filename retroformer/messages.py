@@ -12,7 +12,9 @@ from typing import Any
 from retroformer.endpoint.thinking import without_thinking
 from retroformer.records import Step
 
-_LANGCHAIN_ROLES = {"human": "user", "ai": "assistant"}
+_ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "model": "assistant", "function": "tool"}
+"""Roles of other packages by those of the OpenAI API."""
+_KNOWN_ROLES = {"system", "developer", "user", "assistant", "tool"}
 _FIELDS = ("role", "content", "tool_calls", "tool_call_id")
 
 
@@ -32,7 +34,13 @@ def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
         calls = turn["tool_calls"] or ()
         for place, call in enumerate(calls):
             name, identity = _call(call, f"messages[{number}].tool_calls[{place}]")
-            replies = [answer for answer in answers if answer["role"] == "tool" and answer["tool_call_id"] == identity]
+            replies = [answer for answer in answers if answer["role"] == "tool"]
+            # Some servers give calls no ids: their answers come in the order of the calls.
+            replies = (
+                replies[place : place + 1]
+                if identity is None
+                else [reply for reply in replies if reply["tool_call_id"] == identity]
+            )
             observation = "\n".join(_text(reply["content"], number) for reply in replies)
             steps.append(Step(thought="" if place else said, action=name, observation=observation))
         if not calls:
@@ -50,12 +58,13 @@ def _turn(message: Any, number: int) -> dict[str, Any]:
     """Return role, content, tool calls and tool call id of a message."""
     if not isinstance(message, Mapping):
         role = str(getattr(message, "role", None) or getattr(message, "type", None) or "")
-        message = {"role": _LANGCHAIN_ROLES.get(role, role or None)} | {
-            name: getattr(message, name, None) for name in _FIELDS if name != "role"
-        }
+        message = {"role": role} | {name: getattr(message, name, None) for name in _FIELDS if name != "role"}
     turn = {name: message.get(name) for name in _FIELDS}
-    if not isinstance(turn["role"], str):
+    if not isinstance(turn["role"], str) or not turn["role"]:
         raise ValueError(f"messages[{number}] has no role")
+    turn["role"] = _ROLES.get(turn["role"], turn["role"])
+    if turn["role"] not in _KNOWN_ROLES:
+        raise ValueError(f"messages[{number}] has the role {turn['role']!r}: use one of the OpenAI API")
     if not (turn["tool_calls"] is None or isinstance(turn["tool_calls"], Sequence)):
         raise ValueError(f"messages[{number}].tool_calls is not a list")
     return turn
@@ -95,9 +104,13 @@ def _text(content: Any, number: int) -> str:
         raise ValueError(f"messages[{number}].content is neither text nor a list of parts")
     parts = list[str]()
     for part in content:
-        if isinstance(part, Mapping):
-            kind = part.get("type", "part")
-            parts.append(str(part["text"]) if kind == "text" and "text" in part else f"[{kind}]")
-        else:
-            parts.append(str(part))
+        if isinstance(part, str):
+            parts.append(part)
+            continue
+        kind, text = (_field(part, name) for name in ("type", "text"))
+        parts.append(str(text) if kind == "text" and text is not None else f"[{kind or 'part'}]")
     return "\n".join(parts)
+
+
+def _field(part: Any, name: str) -> Any:
+    return part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)

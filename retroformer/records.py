@@ -1,6 +1,7 @@
 """Facts that stages exchange. All are frozen: a change makes a new fact, and derived values are properties."""
 
 import math
+import re
 from enum import StrEnum
 from statistics import fmean, stdev
 from typing import Annotated
@@ -66,6 +67,18 @@ class Usage(Record):
             completion_tokens=self.completion_tokens + other.completion_tokens,
             dollars=self.dollars + other.dollars,
         )
+
+
+_STORY = re.compile(r"@[0-9a-f]{12}$")
+
+
+def task_of_story(task_id: str) -> str:
+    """Return the id of the task without the mark of a story.
+
+    An agent that is improved where it runs lives through a task any number of times, each under an id of its own, such
+    as `refund-1@0123456789ab`.
+    """
+    return _STORY.sub("", task_id)
 
 
 class Transition(Record):

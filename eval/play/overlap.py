@@ -15,7 +15,7 @@ from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import model_folder, reward_folder
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
-from retroformer.records import Task
+from retroformer.records import Task, task_of_story
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 from retroformer.store import Store
 
@@ -26,7 +26,7 @@ def refuse_trained_tasks(store: Store, tasks: Sequence[Task]) -> None:
     """Raise ConfigError if this run collected training facts on one of these tasks."""
     chosen = {task.id for task in tasks}
     trained_on = (store.reflected_tasks(arm) for arm in store.arms() if is_for_training(arm))
-    if shared := sorted(chosen.intersection(chain.from_iterable(trained_on))):
+    if shared := sorted(chosen.intersection(map(task_of_story, chain.from_iterable(trained_on)))):
         raise ConfigError(
             f"{len(shared)} of {len(tasks)} evaluation tasks were used for training, such as {shared[0]!r}: "
             "name another split with eval.split=NAME."
@@ -69,7 +69,7 @@ def _trained_on(metrics: StageMetrics, experiment: Experiment) -> frozenset[str]
     """Return the tasks of this experiment's environment that an adapter was trained on, with those that SAC played."""
     played = metrics.measure("tasks") or ()
     return frozenset(
-        task
+        task_of_story(task)
         for training in metrics.recorded_tasks or ()
         if training.are_of(experiment)
         for task in (*training.tasks, *played)

@@ -1,6 +1,8 @@
 """The open store and endpoint of one process, used from any of its threads."""
 
 import os
+import threading
+import time
 from functools import partial
 
 from retroformer.agents.reflector import ModelReflector
@@ -8,11 +10,13 @@ from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.coaching.background import Background
 from retroformer.coaching.story import Scribe
 from retroformer.endpoint.model import LanguageModel
+from retroformer.errors import RetroformerError
 from retroformer.experiment.sections.base import Section
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.files.canonical import sha256_of
 from retroformer.ledger import Ledger
 from retroformer.prompts import load_pack, reflection_prompt
+from retroformer.secrets.redaction import keep_secret
 from retroformer.secrets.url import SecretUrl
 from retroformer.store import Store
 
@@ -35,7 +39,11 @@ class Connection:
 
     def __init__(self, settings: Settings) -> None:
         """Open the store. Raises StoreError, ConfigError, MissingInput."""
-        self.process = os.getpid()
+        # Before anything is stored: an agent's own error may show the key.
+        if key := os.environ.get(settings.endpoint.api_key_env):
+            keep_secret(key)
+        self.process, self.opened_at = os.getpid(), time.monotonic()
+        self._calls, self._idle = 0, threading.Condition()
         pack = load_pack(settings.prompts, "agent")
         self.store = Store(settings.store, settings.run)
         for arm in (COLLECT, UNADVISED):
@@ -48,8 +56,30 @@ class Connection:
         reflector = ModelReflector(self._model, render, settings.temperature, settings.max_new_tokens)
         self.scribe = Scribe(self.ledger, reflector)
 
+    @property
+    def failed(self) -> bool:
+        """True if the store has failed for good, as after a full disk."""
+        try:
+            self.ledger.check()
+        except RetroformerError:
+            return True
+        return False
+
+    def enter(self) -> None:
+        """Begin a call, which `close` waits for."""
+        with self._idle:
+            self._calls += 1
+
+    def leave(self) -> None:
+        """End a call."""
+        with self._idle:
+            self._calls -= 1
+            self._idle.notify_all()
+
     def close(self) -> None:
-        """Close everything; no call may be in progress."""
+        """Wait for the calls in progress, then close everything."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._calls == 0)
         self.background.start(self._model.close()).result()
         self.background.close()
         self.ledger.close()

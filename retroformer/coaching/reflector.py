@@ -14,10 +14,15 @@ agent is never made worse: its best attempt is returned, and a reflector or stor
 import asyncio
 import functools
 import inspect
+import logging
 import os
 import random
 import threading
-from collections.abc import Callable
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from statistics import fmean
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
@@ -27,10 +32,16 @@ from retroformer.attempt_result import checked_score, read_result
 from retroformer.coaching.connection import Connection, Settings
 from retroformer.coaching.session import Score, Session
 from retroformer.coaching.story import Story
-from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.records import Key
 from retroformer.secrets.url import SecretUrl
+
+_LOGGER = logging.getLogger(__name__)
+_REOPEN_SECONDS = 60.0
+"""Time after which a store that has failed is opened again."""
+_CHANCE = random.SystemRandom()
+"""Source of the choice of unadvised tasks; the agent may seed the other one."""
 
 AgentFunction = TypeVar("AgentFunction", bound=Callable[..., Any])
 
@@ -109,12 +120,15 @@ class Reflector:
         self._unadvised = unadvised
         self._lock = threading.Lock()
         self._connection: Connection | None = Connection(self._settings)
+        self._inherited = list[Connection | None]()
+        _forget_connection_in_children(self)
 
     def improve(self, *, trials: int = 3, score: Score | None = None) -> Callable[[AgentFunction], AgentFunction]:
         """Decorate an agent, `agent(task, advice="")`, sync or async, so that each call is up to `trials` attempts.
 
         A call ends with the first attempt of score 1 and returns what the best attempt returned. An exception of the
-        first attempt is raised; one of a later attempt only ends the retries. Both count as invalid.
+        first attempt is raised; one of a later attempt only ends the retries. Both count as invalid, and so does an
+        attempt that cannot be rated. The agent gets the same task at every attempt: it must not change it.
 
         Args:
             trials: number of attempts, the first included.
@@ -128,8 +142,9 @@ class Reflector:
             raise ConfigError(f"trials={trials}: give at least 1, the first attempt.")
 
         def decorate(agent: AgentFunction) -> AgentFunction:
-            improved = self._improved_later if inspect.iscoroutinefunction(agent) else self._improved
-            return cast(AgentFunction, functools.wraps(agent)(improved(agent, trials, score)))
+            asynchronous = inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
+            improved = self._improved_later if asynchronous else self._improved
+            return cast(AgentFunction, functools.wraps(agent, updated=())(improved(agent, trials, score)))
 
         return decorate
 
@@ -146,15 +161,18 @@ class Reflector:
             EndpointFailure: the reflector did not answer.
             StoreError: the store failed.
         """
-        if checked_score(score) == 1:
+        rated = checked_score(score)
+        if rated == 1:
             raise ValueError("an attempt of score 1 has succeeded: ask for advice on a failure")
-        story, result, connection = Story.of(task), read_result(attempt, task, lambda *_: score), self._connected()
+        story = Story.of(task)
+        result = read_result(attempt, task, lambda *_: rated).model_copy(update={"score": rated})
+        with self._connected() as connection:
 
-        async def work() -> Advice:
-            failure = await connection.scribe.keep(story, result)
-            return Advice(await connection.scribe.next_advice(story, failure), story.task.id)
+            async def work() -> Advice:
+                failure = await connection.scribe.keep(story, result)
+                return Advice(await connection.scribe.next_advice(story, failure), story.task.id)
 
-        return connection.background.start(work()).result()
+            return connection.background.start(work()).result()
 
     def outcome(self, run: str, score: float, attempt: Any = "") -> None:
         """Store what became of a task after its advice; the difference of the scores rates the advice.
@@ -166,18 +184,24 @@ class Reflector:
 
         Raises:
             MissingInput: there is no such story.
-            ValueError: the attempt has another form, or the score is out of bounds.
+            ValueError: the attempt has another form, the score is out of bounds, or the story has another outcome.
             StoreError: the store failed.
         """
-        result, connection = read_result(attempt, None, lambda *_: score), self._connected()
+        rated = checked_score(score)
+        result = read_result(attempt, None, lambda *_: rated).model_copy(update={"score": rated})
+        with self._connected() as connection:
 
-        async def work() -> None:
-            first = await connection.ledger.ask(connection.store.trajectory, Key(arm=COLLECT, task_id=run))
-            if first is None:
-                raise MissingInput(f"There is no story {run!r} in this store: give the `run` that `advise` returned.")
-            await connection.scribe.keep(Story(first.task, first.opening, trial=1), result)
+            async def work() -> None:
+                first = await connection.ledger.ask(connection.store.trajectory, Key(arm=COLLECT, task_id=run))
+                if first is None:
+                    raise MissingInput(
+                        f"There is no story {run!r} in this store: give the `run` that `advise` returned."
+                    )
+                story = Story(first.task, first.opening, trial=1)
+                if await connection.scribe.keep(story, result) != story.attempt(result):
+                    raise ValueError(f"the story {run!r} has another outcome already: each story has one")
 
-        connection.background.start(work()).result()
+            connection.background.start(work()).result()
 
     def gains(self) -> Gains:
         """Return what retries gained with advice, and what they gained by luck. Raises StoreError."""
@@ -185,11 +209,11 @@ class Reflector:
         return Gains(_mean(advised), len(advised), _mean(unadvised), len(unadvised))
 
     def close(self) -> None:
-        """Close the store and the connections; the next use opens them again."""
+        """Close the store and the connections after the calls in progress; the next use opens them again."""
         with self._lock:
-            if self._connection is not None and self._connection.process == os.getpid():
-                self._connection.close()
-            self._connection = None
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -200,57 +224,102 @@ class Reflector:
         self.close()
 
     def _improved(self, agent: Callable[..., Any], trials: int, score: Score | None) -> Callable[..., Any]:
-        def improved(task: Any, **named: Any) -> Any:
-            connection, session = self._session(task, trials, score)
-            while session.open:
-                try:
-                    returned = agent(task, advice=session.advice, **named)
-                    result = session.result_of(returned)
-                except Exception as error:
-                    connection.background.start(session.crashed(error)).result()
-                else:
-                    connection.background.start(session.attempted(returned, result)).result()
-            return session.best
+        def improved(task: Any, *arguments: Any, **named: Any) -> Any:
+            attempt = partial(agent, task, *arguments, **named)
+            with self._session(task, trials, score) as (connection, session):
+                if connection is None or session is None:
+                    return attempt(advice="")
+                while session.open:
+                    try:
+                        returned = attempt(advice=session.advice)
+                    except (Exception, SystemExit) as error:
+                        work = session.crashed(error)
+                    else:
+                        _refuse_awaitable(returned)
+                        work = session.attempted(returned, session.result_of(returned))
+                    connection.background.start(work).result()
+                return session.best
 
         return improved
 
     def _improved_later(self, agent: Callable[..., Any], trials: int, score: Score | None) -> Callable[..., Any]:
-        async def improved(task: Any, **named: Any) -> Any:
-            connection, session = self._session(task, trials, score)
-            while session.open:
-                try:
-                    returned = await agent(task, advice=session.advice, **named)
-                    result = session.result_of(returned)
-                except Exception as error:
-                    await asyncio.wrap_future(connection.background.start(session.crashed(error)))
-                else:
-                    await asyncio.wrap_future(connection.background.start(session.attempted(returned, result)))
-            return session.best
+        async def improved(task: Any, *arguments: Any, **named: Any) -> Any:
+            attempt = partial(agent, task, *arguments, **named)
+            with self._session(task, trials, score) as (connection, session):
+                if connection is None or session is None:
+                    return await attempt(advice="")
+                while session.open:
+                    try:
+                        returned = await attempt(advice=session.advice)
+                    except (Exception, SystemExit) as error:
+                        work = session.crashed(error)
+                    else:
+                        work = session.attempted(returned, session.result_of(returned))
+                    await asyncio.wrap_future(connection.background.start(work))
+                return session.best
 
         return improved
 
-    def _session(self, task: Any, trials: int, score: Score | None) -> tuple[Connection, Session]:
-        connection = self._connected()
-        story = Story.of(task, advised=random.random() >= self._unadvised)
-        return connection, Session(story, connection.scribe, task, trials, score)
+    @contextmanager
+    def _session(
+        self, task: Any, trials: int, score: Score | None
+    ) -> Iterator[tuple[Connection, Session] | tuple[None, None]]:
+        """Yield the connection and the session of a call; nothing if the store cannot be opened."""
+        try:
+            connection = self._entered()
+        except RetroformerError as error:
+            _LOGGER.warning("An agent goes on without advice: %s", error)
+            yield None, None
+            return
+        try:
+            story = Story.of(task, advised=_CHANCE.random() >= self._unadvised)
+            yield connection, Session(story, connection.scribe, task, trials, score)
+        finally:
+            connection.leave()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """Yield this process's connection for one call. Raises StoreError, ConfigError, MissingInput."""
+        connection = self._entered()
+        try:
+            yield connection
+        finally:
+            connection.leave()
+
+    def _entered(self) -> Connection:
+        with self._lock:
+            connection = self._connection
+            # The disk may have room again, and the database may answer again.
+            if connection is None or (connection.failed and time.monotonic() - connection.opened_at >= _REOPEN_SECONDS):
+                connection = self._connection = Connection(self._settings)
+            connection.enter()
+            return connection
 
     def _changes(self, arm: str) -> list[float]:
-        rows = self._connected().store.attempt_rows(arm)
+        with self._connected() as connection:
+            rows = list(connection.store.attempt_rows(arm))
         returns = {(row.task_id, row.trial): row.episode_return for row in rows}
         return [after - returns[task, trial - 1] for (task, trial), after in returns.items() if trial]
 
-    def _connected(self) -> Connection:
-        """Return this process's connection. Raises StoreError, ConfigError, MissingInput."""
-        connection = self._connection
-        if connection is not None and connection.process == os.getpid():
-            return connection
-        if connection is not None:
-            # Another thread of the parent may have held it when this process was forked.
-            self._lock = threading.Lock()
-        with self._lock:
-            if self._connection is None or self._connection.process != os.getpid():
-                self._connection = Connection(self._settings)
-            return self._connection
+
+def _forget_connection_in_children(reflector: Reflector) -> None:
+    """Have a forked process open a connection of its own, with a lock that no thread of its parent holds."""
+    reference = weakref.ref(reflector)
+
+    def forget() -> None:
+        if (child := reference()) is not None:
+            # Kept alive: closing the parent's files here would close its transactions.
+            child._inherited.append(child._connection)
+            child._connection, child._lock = None, threading.Lock()
+
+    os.register_at_fork(after_in_child=forget)
+
+
+def _refuse_awaitable(returned: Any) -> None:
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise ConfigError("The agent returned an awaitable: decorate an `async def` function.")
 
 
 def _mean(changes: list[float]) -> float:

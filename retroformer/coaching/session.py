@@ -9,6 +9,8 @@ from retroformer.coaching.story import Scribe, Story
 from retroformer.errors import RetroformerError
 
 _LOGGER = logging.getLogger(__name__)
+_UNRATED = -1.0
+"""Rank of an attempt without a score: below every score."""
 
 Score = Callable[[Any, Any], Any]
 """Function from a task and what the agent returned to a score from 0 to 1."""
@@ -20,7 +22,7 @@ class Session:
     def __init__(self, story: Story, scribe: Scribe, task: Any, trials: int, score: Score | None) -> None:
         self._story, self._scribe, self._task, self._trials, self._score = story, scribe, task, trials, score
         self._best: tuple[float, Any] | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self.open = True
         """True if another attempt is due."""
         self.advice = ""
@@ -33,22 +35,20 @@ class Session:
             raise self._error
         return self._best[1]
 
-    def result_of(self, returned: Any) -> AttemptResult:
-        """Return the steps and the score of what the agent returned. Raises ValueError, and what the score raises."""
-        form = dict(returned) if isinstance(returned, Mapping) else returned
-        if not is_result(form):
-            form = str(returned)
-        if self._score is None:
-            return read_result(form, self._task)
-        rated = self._score(self._task, returned)
-        if isinstance(form, dict):
-            form["score"] = rated
-        return read_result(form, self._task, lambda *_: rated)
+    def result_of(self, returned: Any) -> AttemptResult | Exception:
+        """Return the steps and the score of what the agent returned, or the error that rating it raised."""
+        try:
+            return self._read(returned)
+        except Exception as error:  # Foreign code: the score, and the attempt's own objects.
+            return error
 
-    async def attempted(self, returned: Any, result: AttemptResult) -> None:
+    async def attempted(self, returned: Any, result: AttemptResult | Exception) -> None:
         """Store an attempt, and have the advice for the next one written if one is due."""
-        if self._best is None or result.score > self._best[0]:
-            self._best = result.score, returned
+        if isinstance(result, Exception):
+            self._remember(_UNRATED, returned)
+            await self._end_invalid(result, "could not be rated")
+            return
+        self._remember(result.score, returned)
         try:
             failure = await self._scribe.keep(self._story, result)
             self.open = result.score < 1 and self._story.trial + 1 < self._trials
@@ -57,18 +57,39 @@ class Session:
         except RetroformerError as error:
             self._give_up(error)
 
-    async def crashed(self, error: Exception) -> None:
+    async def crashed(self, error: BaseException) -> None:
         """Count an attempt that raised an error, and end the call."""
         self._error = error
+        await self._end_invalid(error, "crashed")
+
+    def _read(self, returned: Any) -> AttemptResult:
+        form = dict(returned) if isinstance(returned, Mapping) else returned
+        if not is_result(form):
+            # A message of LangChain or of the OpenAI client has a content; anything else is its text.
+            form = [returned] if hasattr(returned, "content") else str(returned)
+        if self._score is None:
+            return read_result(form, self._task)
+        rated = self._score(self._task, returned)
+        if isinstance(form, dict):
+            form["score"] = rated
+        try:
+            return read_result(form, self._task, lambda *_: rated)
+        except ValueError:
+            # The score is what counts: the rest is shown to the reflector as it is.
+            return read_result(str(returned), self._task, lambda *_: rated)
+
+    def _remember(self, score: float, returned: Any) -> None:
+        if self._best is None or score > self._best[0]:
+            self._best = score, returned
+
+    async def _end_invalid(self, error: BaseException, what: str) -> None:
+        self.open = False
         if self._best is not None:
-            _LOGGER.warning(
-                "A retry of %s crashed, so its earlier attempt counts.", self._story.task.id, exc_info=error
-            )
+            _LOGGER.warning("An attempt at %s %s; the best one counts.", self._story.task.id, what, exc_info=error)
         try:
             await self._scribe.keep_invalid(self._story, error)
         except RetroformerError as failure:
             self._give_up(failure)
-        self.open = False
 
     def _give_up(self, error: RetroformerError) -> None:
         _LOGGER.warning("The task %s is not retried: %s", self._story.task.id, error)

@@ -1,5 +1,6 @@
 """One task as an agent lives through it: attempts, the advice between them, and how both become facts of a run."""
 
+import asyncio
 import hashlib
 import json
 import uuid
@@ -13,6 +14,7 @@ from retroformer.errors import InfrastructureFailure, usage_of
 from retroformer.files.characters import storable
 from retroformer.ledger import Ledger
 from retroformer.records import Ending, Key, Memory, Outcome, Step, Task, Trajectory
+from retroformer.secrets.redaction import redacted
 from retroformer.store import NewInvalid, NewReflection, NewTrajectory
 
 _ENVIRONMENT, _SPLIT = "agent", "live"
@@ -76,7 +78,7 @@ class Scribe:
 
     async def keep_invalid(self, story: Story, error: BaseException) -> None:
         """Count an attempt that crashed. Raises StoreError, ConfigError."""
-        cause = storable(f"{type(error).__name__}: {error}")
+        cause = redacted(storable(f"{type(error).__name__}: {error}"))
         await self._ledger.keep_invalid(NewInvalid(story.key, cause, usage_of(error)))
 
     async def next_advice(self, story: Story, failure: Trajectory) -> str:
@@ -93,7 +95,11 @@ class Scribe:
         try:
             written = await self._reflector.reflect(failure, story.memory, seed_of(story.key))
         except InfrastructureFailure as error:
-            await self._ledger.keep_invalid(NewInvalid(story.key, str(error), usage_of(error)))
+            await self.keep_invalid(story, error)
+            raise
+        except asyncio.CancelledError as stopped:
+            if usage_of(stopped).calls:
+                await asyncio.shield(self.keep_invalid(story, stopped))
             raise
         kept = await self._ledger.keep_reflection(NewReflection(story.key, before.candidate, written))
         story.memory = story.memory.remember(kept.text, _MEMORY)
@@ -107,10 +113,17 @@ def seed_of(key: Key) -> int:
 
 def text_of(task: Any) -> str:
     """Return the text of a task as the reflector reads it."""
-    return task if isinstance(task, str) else json.dumps(task, ensure_ascii=False, default=str)
+    if isinstance(task, str):
+        return task
+    try:
+        return json.dumps(task, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return repr(task)
 
 
 def _name(task: Any) -> str:
     """Return the task's own `id`, or a hash of its text."""
     own = task.get("id") if isinstance(task, dict) else None
-    return storable(str(own)) if own is not None else hashlib.sha256(text_of(task).encode()).hexdigest()[:16]
+    if own is not None:
+        return storable(str(own))
+    return hashlib.sha256(text_of(task).encode(errors="replace")).hexdigest()[:16]

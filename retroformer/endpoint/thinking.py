@@ -4,8 +4,8 @@ import re
 
 _BLOCK = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)|\[THINK\].*?(?:\[/THINK\]|\Z)", re.DOTALL)
 """Thinking between its marks; without an end if the model was cut off."""
-_BEGUN_BY_TEMPLATE = re.compile(r"\A.*(?:</(?:think|thinking|reasoning)>|\[/THINK\])", re.DOTALL)
-"""Thinking whose opening mark is the end of the prompt, as the chat template wrote it."""
+_BEGUN_BY_TEMPLATE = re.compile(r"\A.*(?:</(?:think|thinking|reasoning)>|\[/THINK\])[ \t]*(?:\n|\Z)", re.DOTALL)
+"""Thinking whose opening mark is the end of the prompt, as the chat template wrote it; its closing mark ends a line."""
 
 
 def without_thinking(text: str) -> str:

@@ -52,6 +52,14 @@ def test_thinking_is_no_part_of_an_attempt() -> None:
         Step(thought="Hm.", action="look", observation="<think>"),
     )
     assert read_result({"score": 0, "output": "<think>41</think>42"}, None).output == "42"
+    assert read_result({"steps": [step]}, None, lambda task, output: output == "look").score == 1
+
+
+def test_usage_as_servers_report_it_is_counted() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "details": {}}
+    counted = Usage(prompt_tokens=3, completion_tokens=4)
+    assert read_result({"score": 0, "output": "", "usage": usage}, None).usage == counted
+    assert read_result({"score": 0, "output": "", "usage": None}, None).usage == Usage()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +71,7 @@ def test_thinking_is_no_part_of_an_attempt() -> None:
         ({"score": None}, "score is missing"),
         ({"score": -0.1}, "score is -0.1: it must be a number from 0 to 1"),
         ({"score": math.inf}, "score is inf"),
+        ({"score": 10**400}, "score is 1000"),
         ({"score": "1"}, "score is '1'"),
         ({"score": [1]}, r"score is \[1\]"),
         ({"score": 0, "output": 3}, "output: Input should be a valid string"),

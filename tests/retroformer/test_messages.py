@@ -1,5 +1,6 @@
 """Tests that messages of agents become steps, in the forms of the OpenAI API, its client and LangChain."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,6 +54,21 @@ def test_the_users_next_message_is_the_observation_of_a_text() -> None:
     )
 
 
+def test_calls_without_ids_are_answered_in_their_order() -> None:
+    calls = [{"function": {"name": name, "arguments": "{}"}} for name in ("look", "open")]
+    messages = [
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "content": "A key."},
+        {"role": "tool", "content": "It is locked."},
+    ]
+    assert [step.observation for step in steps_of(messages)] == ["A key.", "It is locked."]
+
+
+def test_parts_that_are_objects_keep_their_text_and_lose_their_thinking() -> None:
+    parts = [SimpleNamespace(type="thinking", thinking="8?"), SimpleNamespace(type="text", text="7")]
+    assert steps_of([{"role": "assistant", "content": parts}]) == (Step(action="[thinking]\n7", observation=""),)
+
+
 def test_thinking_is_left_out() -> None:
     message = {"role": "assistant", "content": "<think>8?</think>7", "reasoning_content": "Perhaps 8."}
     assert steps_of([message]) == (Step(action="7", observation=""),)
@@ -85,6 +101,7 @@ def test_messages_of_langchain_and_of_the_openai_client_become_the_same_steps() 
     [
         ({"content": "x"}, r"messages\[1\] has no role"),
         ("x", r"messages\[1\] has no role"),
+        ({"role": "narrator", "content": "x"}, r"messages\[1\] has the role 'narrator'"),
         (None, r"messages\[1\] has no role"),
         ({"role": "assistant", "content": 3}, r"messages\[1\]\.content is neither text nor a list of parts"),
         ({"role": "assistant", "tool_calls": 3}, r"messages\[1\]\.tool_calls is not a list"),

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from retroformer.environments.agent.callers import caller, function_of, module_file, plugin
+from retroformer.environments.agent.callers import caller, function_of, module_files, plugin, plugin_version
 from retroformer.environments.agent.environment import AdviceCarrier, AgentEnvironment
 from retroformer.environments.agent.section import AgentSection, AgentSource
 from retroformer.environments.agent.tasks import read_tasks
@@ -63,8 +63,10 @@ def _versions(section: AgentSection) -> dict[str, str]:
     """Return the sha256 of the agent's own files: its module, or the files that its command names."""
     source = section.agent or AgentSource.model_construct()
     files = [Path(word) for word in source.command or () if Path(word).is_file()]
-    modules = [module_file(address) for address in (source.python, section.score) if address is not None]
-    files += [file for file in modules if file is not None]
+    for address in (source.python, section.score):
+        files += module_files(address) if address is not None else []
+    if source.plugin is not None:
+        return {"agent": plugin_version(source.plugin)}
     if not files:
         return {}
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]

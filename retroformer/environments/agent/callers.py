@@ -54,24 +54,35 @@ def function_of(address: str) -> Callable[..., Any]:
     _import_from_here()
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"The function {address} cannot be imported: {error}.") from error
+    except Exception as error:  # The module is the user's own: anything may go wrong in it.
+        what = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"The function {address} cannot be imported: {what}.") from error
     return _callable(function, address)
 
 
-def module_file(address: str) -> Path | None:
-    """Return the file of the module `package.module:function`; None if it has none."""
+def module_files(address: str) -> list[Path]:
+    """Return the Python files of `package.module:function`: all of its package, or its own if it is in none."""
     _import_from_here()
+    module = address.partition(":")[0]
     try:
-        spec = importlib.util.find_spec(address.partition(":")[0])
+        package = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
-        return None
-    return Path(spec.origin) if spec is not None and spec.origin is not None and Path(spec.origin).is_file() else None
+        return []
+    if package is None or package.origin is None or not Path(package.origin).is_file():
+        return []
+    origin = Path(package.origin)
+    return sorted(origin.parent.rglob("*.py")) if package.submodule_search_locations else [origin]
 
 
 def _import_from_here() -> None:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
+
+
+def plugin_version(name: str) -> str:
+    """Return name and version of the package that offers this agent; empty if none does."""
+    points = entry_points(group=ENTRY_POINTS, name=name)
+    return " ".join(f"{point.dist.name} {point.dist.version}" for point in points if point.dist is not None)
 
 
 def plugin(name: str) -> Callable[..., Any]:
@@ -82,8 +93,8 @@ def plugin(name: str) -> Callable[..., Any]:
         raise ConfigError(f"No installed package offers an agent {name!r} in {ENTRY_POINTS}: there is {names}.")
     try:
         return _callable(points[0].load(), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"The agent {name!r} cannot be imported: {error}.") from error
+    except Exception as error:  # The package is not ours: anything may go wrong in it.
+        raise ConfigError(f"The agent {name!r} cannot be imported: {type(error).__name__}: {error}.") from error
 
 
 def _callable(function: Any, address: str) -> Callable[..., Any]:
@@ -98,11 +109,13 @@ class Function:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self._loop = asyncio.Runner()
+        """One event loop for all attempts: a client that the agent keeps is bound to it."""
 
     def __call__(self, task: dict[str, Any], advice: str) -> Any:
         try:
             result = self._function(task, advice=advice)
-            return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+            return self._loop.run(_awaited(result)) if inspect.isawaitable(result) else result
         except EnvironmentFailure:
             raise
         except BaseException as error:  # Foreign code: whatever it raises, SystemExit too, belongs to this attempt.

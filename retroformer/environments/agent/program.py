@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from typing import IO, Any
 
 from retroformer.errors import EnvironmentFailure
@@ -17,6 +18,7 @@ _SHOWN = 300
 """Number of characters of an agent's own words that a cause shows."""
 _KILL_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of Linux."""
+_PART_BYTES = 1 << 16
 
 
 def shortened(words: str) -> str:
@@ -29,14 +31,17 @@ class Program:
 
     def __init__(self, command: tuple[str, ...], timeout_seconds: float) -> None:
         self._command, self._timeout = command, timeout_seconds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
-        self._received = b""
+        self._running: _Running | None = None
 
     def __call__(self, task: dict[str, Any], advice: str) -> Any:
-        line = json.dumps({"task": task, "advice": advice}, ensure_ascii=False).encode() + b"\n"
+        """Send one attempt to the program and return its answer. Raises EnvironmentFailure."""
+        line = json.dumps({"task": task, "advice": advice}, ensure_ascii=False).encode(errors="replace") + b"\n"
+        end = time.monotonic() + self._timeout
         try:
-            answer = self._ask(line)
+            answer = self._answer(line, end)
+        except TimeoutError:
+            self._stop()
+            raise EnvironmentFailure(f"The agent gave no answer within {self._timeout:g} s.") from None
         except EnvironmentFailure:
             self._stop()
             raise
@@ -47,74 +52,121 @@ class Program:
             shown = shortened(answer.decode(errors="replace"))
             raise EnvironmentFailure(f"The agent wrote a line that is not JSON: {shown!r}.") from None
 
-    def _ask(self, line: bytes) -> bytes:
-        """Send a line and return the next one. Raises EnvironmentFailure."""
-        end = time.monotonic() + self._timeout
-        process = self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def _answer(self, line: bytes, end: float) -> bytes:
+        """Return the answer to a line. Raises EnvironmentFailure, TimeoutError."""
+        running = self._running
+        if running is None:
+            running = self._running = _Running(self._command)
+        elif extra := running.unread():
+            raise EnvironmentFailure(f"The agent wrote more than one line for an attempt: {shortened(extra)!r}.")
         try:
-            process.stdin.write(line)
-            process.stdin.flush()
-        except OSError:
-            raise self._ended(process) from None
-        while b"\n" not in self._received:
-            ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                raise EnvironmentFailure(f"The agent gave no answer within {self._timeout:g} s.")
-            part = os.read(process.stdout.fileno(), 1 << 16)
-            if not part:
-                raise self._ended(process)
-            self._received += part
-        answer, _, self._received = self._received.partition(b"\n")
-        return answer
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+            return running.ask(line, end)
+        except EOFError:
+            if not running.answered:
+                raise running.ended() from None
+        # A program may end after an attempt: this one gets a new process.
         self._stop()
+        running = self._running = _Running(self._command)
+        try:
+            return running.ask(line, end)
+        except EOFError:
+            raise running.ended() from None
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+
+class _Running:
+    """A process of the program."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        """Start it. Raises EnvironmentFailure."""
+        self.answered = False
+        """True if it has answered an attempt."""
         self._received = b""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # It is open as long as the program runs.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # It is open as long as the program runs.
         try:
             self._process = subprocess.Popen(
-                self._command,
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
+                bufsize=0,
                 process_group=0,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
         except OSError as error:
-            raise EnvironmentFailure(f"The agent {self._command[0]!r} cannot be started: {error.strerror}.") from error
-        return self._process
+            self._errors.close()
+            raise EnvironmentFailure(f"The agent {command[0]!r} cannot be started: {error.strerror}.") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._stdin, False)
+        self._stopping = weakref.finalize(self, _end, self._process, self._errors)
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> EnvironmentFailure:
-        self._kill()
-        status = process.wait()
+    def ask(self, line: bytes, end: float) -> bytes:
+        """Send a line and return the next one. Raises EOFError if the process ends, TimeoutError after `end`."""
+        while b"\n" not in self._received:
+            ready, writable, _ = select.select(
+                [self._stdout], [self._stdin] if line else [], [], max(0.0, end - time.monotonic())
+            )
+            if not ready and not writable:
+                raise TimeoutError
+            if writable:
+                line = line[self._write(line) :]
+            if ready:
+                part = os.read(self._stdout, _PART_BYTES)
+                if not part and not self._received.strip():
+                    raise EOFError
+                # The last line may lack its end.
+                self._received += part or b"\n"
+        answer, _, self._received = self._received.partition(b"\n")
+        self.answered = True
+        return answer
+
+    def unread(self) -> str:
+        """Return what the process has written beyond its last answer."""
+        if select.select([self._stdout], [], [], 0)[0]:
+            self._received += os.read(self._stdout, _PART_BYTES)
+        return self._received.decode(errors="replace").strip()
+
+    def ended(self) -> EnvironmentFailure:
+        """Return the error that says how the process ended, with its last words."""
+        _kill(self._process)
+        status = self._process.wait()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        assert self._errors is not None
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()
         return EnvironmentFailure(f"The agent {how} before it answered: {shortened(words[-1] if words else 'no word')}")
 
-    def _stop(self) -> None:
-        if self._process is None:
-            return
-        self._kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # What was still to be written has no reader any more.
-                    pipe.close()
-        if self._errors is not None:
-            self._errors.close()
-        self._process = None
+    def stop(self) -> None:
+        """Kill the process with everything that it started."""
+        self._stopping()
 
-    def _kill(self) -> None:
-        """Kill the program with everything that it started."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+    def _write(self, line: bytes) -> int:
+        """Write as much as the process takes now. Raises EOFError if it has closed its standard input."""
+        try:
+            return os.write(self._stdin, line[:_PART_BYTES])
+        except BlockingIOError:
+            return 0
+        except OSError:
+            raise EOFError from None
+
+
+def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+    _kill(process)
+    process.wait()
+    for pipe in (process.stdin, process.stdout, errors):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # What was still to be written has no reader any more.
+                pipe.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _die_with_parent() -> None:

@@ -170,7 +170,8 @@ def test_a_fault_of_a_function_is_an_invalid_outcome_with_its_cause(
         ("import os; os.kill(os.getpid(), 9)", "The agent was killed by signal 9 before it answered"),
         ("input(); print('Hello!', flush=True); input()", "The agent wrote a line that is not JSON: 'Hello!'"),
         ("import time; time.sleep(10**6)", "The agent gave no answer within 3 s."),
-        ("input(); print('[1', end='', flush=True)", "The agent ended with status 0 before it answered"),
+        ("input(); print('[1', end='', flush=True)", "The agent wrote a line that is not JSON: '[1'"),
+        ("input()", "The agent ended with status 0 before it answered: no word"),
         ("input(); print('{\"score\": 2}', flush=True); input()", "score is 2: it must be a number from 0 to 1"),
     ],
 )
@@ -212,6 +213,41 @@ def test_a_program_that_fails_once_is_started_again_and_the_run_goes_on(tmp_path
     with pytest.raises(InfrastructureFailure, match=r"1 of 3 tasks are left unfinished(.|\n)*not today"):
         asyncio.run(rate_reflections(open_config(path, *one_at_a_time)))
     assert "3 rated: 3 positive" in asyncio.run(rate_reflections(open_config(path, *one_at_a_time)))
+
+
+def test_a_line_too_many_never_becomes_the_answer_to_another_task(tmp_path: Path, reflector: Endpoint) -> None:
+    twice = 'import sys\nfor line in sys.stdin:\n    print(\'{"score": 0}\\n{"score": 1}\', flush=True)\n'
+    path = write_vault(tmp_path, {"command": [sys.executable, "-c", twice]}, reflector.url)
+    with pytest.raises(InfrastructureFailure, match="The agent wrote more than one line for an attempt"):
+        asyncio.run(rate_reflections(open_config(path, "loop.concurrency=1", "collect.candidates=1")))
+    assert {attempt.episode_return for attempt in facts(open_config(path)).trajectories.values()} == {0.0}
+
+
+def test_a_program_may_end_after_every_attempt(tmp_path: Path, reflector: Endpoint) -> None:
+    once = "import json, sys\nfrom vault import open_vault\nasked = json.loads(input())\n"
+    once += "sys.stdout.write(json.dumps(open_vault(asked['task'], asked['advice'])))"
+    (tmp_path / "once.py").write_text(once)
+    assert "6 rated: 6 positive" in collect(tmp_path, {"command": [sys.executable, "once.py"]}, reflector.url)
+
+
+def test_a_program_that_reads_nothing_is_stopped_in_time(tmp_path: Path, reflector: Endpoint) -> None:
+    agent = {"command": [sys.executable, "-c", "import time; time.sleep(10**6)"]}
+    path = write_vault(tmp_path, agent, reflector.url, timeout_seconds=2.0)
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"id": "long", "input": "x" * 10**6}))
+    with pytest.raises(MissingInput, match="The agent gave no answer within 2 s"):
+        asyncio.run(rate_reflections(open_config(path)))
+
+
+def test_an_asynchronous_agent_keeps_its_event_loop(tmp_path: Path, reflector: Endpoint) -> None:
+    (tmp_path / "kept.py").write_text(
+        "import asyncio\nfrom vault import open_vault\n"
+        "async def agent(task, advice=''):\n"
+        "    loop = globals().setdefault('loop', asyncio.get_running_loop())\n"
+        "    assert loop is asyncio.get_running_loop()\n"
+        "    return open_vault(task, advice)\n"
+    )
+    assert "6 rated: 6 positive" in collect(tmp_path, {"python": "kept:agent"}, reflector.url)
+    sys.modules.pop("kept", None)
 
 
 def test_no_program_outlives_the_run(tmp_path: Path, reflector: Endpoint) -> None:
