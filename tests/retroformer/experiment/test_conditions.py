@@ -203,7 +203,8 @@ def test_facts_about_another_environment_are_not_imported(tmp_path: Path) -> Non
         import_run(load(questions), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"'collect' facts were made with environment.receptacles=8, not 20"):
         import_run(load(config.path, ("run=other", "environment.receptacles=20")), tmp_path / "out")
-    assert open_store(load(config.path, ("run=other",))).arms() == []
+    with closing(open_store(load(config.path, ("run=other",)))) as store:
+        assert store.arms() == []
 
 
 def test_imported_facts_bring_their_conditions_and_other_facts_are_not_added_to_them(tmp_path: Path) -> None:
