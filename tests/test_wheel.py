@@ -147,8 +147,9 @@ def test_the_first_experiment_improves_its_agent_from_the_wheel(installed: Insta
     _ask_endpoint(first, ("agent.yaml",))
     assert "report.html" in first.run("eval", "agent.yaml")
     with closing(Store(f"sqlite:///{first.folder}/runs/agent/experience.db", "agent")) as store:
-        unadvised, advised = (
+        unadvised, base, trained = (
             sum(attempt.outcome is Outcome.SUCCESS for attempt in store.trajectories(evaluation(arm)).values())
-            for arm in ("no advice", "trained")
+            for arm in ("no advice", "base model", "trained")
         )
-    assert unadvised == 0 < advised
+    assert unadvised == 0 < trained
+    assert base < trained
