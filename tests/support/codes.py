@@ -1,8 +1,12 @@
 """A task whose right answer a failed attempt shows: an agent that reads its advice solves it at the second attempt."""
 
 import re
+from contextlib import closing
 from typing import Any
 
+from retroformer.rating import rated_reflections
+from retroformer.records import Key
+from retroformer.store import Store
 from tests.support.endpoint import Body, prompt_of
 
 
@@ -20,3 +24,10 @@ def advise(body: Body) -> str:
     """Return the number that the attempt in the prompt has shown."""
     shown = re.findall(r"the note says (\d+)", prompt_of(body))
     return f"Enter {shown[-1]}." if shown else "Look around."
+
+
+def facts(url: str, arm: str = "collect") -> tuple[dict[Key, Any], list[float], list[str]]:
+    """Return the attempts, the ratings and the causes of invalid attempts."""
+    with closing(Store(url, "agent")) as store:
+        ratings = [reflection.rating for reflection in rated_reflections(store, arm)]
+        return store.trajectories(arm), ratings, store.invalid_causes(arm)
