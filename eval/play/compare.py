@@ -42,7 +42,7 @@ from .arms import (
     single_model_arms,
     with_arm_settings,
 )
-from .learning import Learner, play_and_learn
+from .learning import LearningArm, play_and_learn
 from .overlap import refuse_adapters_trained_on, refuse_trained_tasks
 from .variants import check_variants, repeat_name, with_actor, with_repeat
 from .verify import VerifiedModel, verify_actor, verify_models
@@ -262,7 +262,7 @@ async def _retry_and_learn(evaluation: _Evaluation, arms: Mapping[str, Arm]) -> 
     for name, arm in arms.items():
         for stored, single in single_model_arms(name, arm).items():
             reflector = retrieving_reflector(evaluation.experiment, evaluation.store)
-            learners.append(Learner(_arm_experience(evaluation, stored, single, reflector), reflector))
+            learners.append(LearningArm(_arm_experience(evaluation, stored, single, reflector), reflector))
     if learners:
         concurrency, shared = evaluation.experiment.loop.concurrency, first_trial(evaluation.name)
         await play_and_learn(evaluation.ledger, learners, evaluation.tasks, concurrency, shared)

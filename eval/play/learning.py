@@ -27,7 +27,7 @@ TASKS_AT_ONCE = 10
 """Number of tasks in a chunk: fewer would leave endpoints idle, more would let later tasks learn less."""
 
 
-class Learner(NamedTuple):
+class LearningArm(NamedTuple):
     """An arm that learns."""
 
     experience: Experience
@@ -36,7 +36,7 @@ class Learner(NamedTuple):
 
 
 async def play_and_learn(
-    ledger: Ledger, learners: Sequence[Learner], tasks: Sequence[Task], concurrency: int, shared: str
+    ledger: Ledger, learners: Sequence[LearningArm], tasks: Sequence[Task], concurrency: int, shared: str
 ) -> None:
     """Play the tasks chunk by chunk, the arms side by side. `shared` is the name of trial 0 in the store.
 

@@ -11,7 +11,7 @@ import yaml
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
-from eval.play.learning import TASKS_AT_ONCE, Learner, brought, play_and_learn
+from eval.play.learning import TASKS_AT_ONCE, LearningArm, brought, play_and_learn
 from retroformer.agents.retrieval import Brought, Experienced, RetrievingReflector, experienced
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.errors import ConfigError
@@ -55,7 +55,7 @@ def play(folder: Path, tasks: Sequence[Task], school: School, concurrency: int =
             experience = Experience(
                 ledger, ARM, school, agent, loop, 0, budget, slots=slots, first_trial_arm=FIRST_TRIAL
             )
-            await play_and_learn(ledger, [Learner(experience, reflector)], tasks, concurrency, FIRST_TRIAL)
+            await play_and_learn(ledger, [LearningArm(experience, reflector)], tasks, concurrency, FIRST_TRIAL)
             return experience.unfinished
 
     with closing(Store(f"sqlite:///{folder / 'experience.db'}", "riddles")) as store:
