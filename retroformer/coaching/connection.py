@@ -42,7 +42,7 @@ class Connection:
         # Before anything is stored: an agent's own error may show the key.
         if key := os.environ.get(settings.endpoint.api_key_env):
             keep_secret(key)
-        self.process, self.opened_at = os.getpid(), time.monotonic()
+        self.opened_at = time.monotonic()
         self._calls, self._idle = 0, threading.Condition()
         pack = load_pack(settings.prompts, "agent")
         self.store = Store(settings.store, settings.run)

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from retroformer.arm_names import COLLECT, UNADVISED
-from retroformer.attempt_result import checked_score, read_result
+from retroformer.attempt_result import AttemptResult, checked_score, read_result
 from retroformer.coaching.connection import Connection, Settings
 from retroformer.coaching.session import Score, Session
 from retroformer.coaching.story import Story
@@ -164,8 +164,7 @@ class Reflector:
         rated = checked_score(score)
         if rated == 1:
             raise ValueError("an attempt of score 1 has succeeded: ask for advice on a failure")
-        story = Story.of(task)
-        result = read_result(attempt, task, lambda *_: rated).model_copy(update={"score": rated})
+        story, result = Story.of(task), _with_score(attempt, rated)
         with self._connected() as connection:
 
             async def work() -> Advice:
@@ -187,8 +186,7 @@ class Reflector:
             ValueError: the attempt has another form, the score is out of bounds, or the story has another outcome.
             StoreError: the store failed.
         """
-        rated = checked_score(score)
-        result = read_result(attempt, None, lambda *_: rated).model_copy(update={"score": rated})
+        result = _with_score(attempt, checked_score(score))
         with self._connected() as connection:
 
             async def work() -> None:
@@ -313,6 +311,11 @@ def _forget_connection_in_children(reflector: Reflector) -> None:
             child._connection, child._lock = None, threading.Lock()
 
     os.register_at_fork(after_in_child=forget)
+
+
+def _with_score(attempt: Any, score: float) -> AttemptResult:
+    """Return an attempt with this score, whatever score is in it. Raises ValueError if it has another form."""
+    return read_result(attempt, None, lambda *_: score).model_copy(update={"score": score})
 
 
 def _refuse_awaitable(returned: Any) -> None:

@@ -1,8 +1,9 @@
 """Agents that are not ours: a function, a program or a service, with tasks from a JSON lines file."""
 
-import hashlib
 import shutil
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from retroformer.environments.agent.callers import caller, function_of, module_files, plugin, plugin_version
 from retroformer.environments.agent.environment import AdviceCarrier, AgentEnvironment
@@ -11,6 +12,7 @@ from retroformer.environments.agent.tasks import read_tasks
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.errors import ConfigError
 from retroformer.protocols import Actor
+from retroformer.provenance import files_sha256
 from retroformer.records import Task
 
 __all__ = ["AgentTaskset", "Section", "extras", "taskset"]
@@ -27,12 +29,17 @@ class AgentTaskset:
     def tasks(self) -> tuple[Task, ...]:
         """Return the tasks of the split, in the order of the file. Raises MissingInput."""
         split = self._section.split
-        return tuple(Task(id=name, environment="agent", split=split) for name in read_tasks(self._section))
+        return tuple(Task(id=name, environment="agent", split=split) for name in self._rows)
 
     def environment(self) -> AgentEnvironment:
         """Return an environment that can play any of these tasks. Raises MissingInput, ConfigError."""
         score = None if self._section.score is None else function_of(self._section.score)
-        return AgentEnvironment(read_tasks(self._section), caller(self._section), score)
+        return AgentEnvironment(self._rows, caller(self._section), score)
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        """Tasks by id, read once for all environments of a process. Raises MissingInput."""
+        return read_tasks(self._section)
 
 
 def taskset(section: AgentSection, seed: int = 0) -> AgentTaskset:
@@ -46,9 +53,7 @@ def _advice_carrier(parts: ActorParts) -> Actor:
 
 def _require_agent(section: AgentSection) -> None:
     """Check that the agent exists before any attempt. Raises ConfigError."""
-    source = section.agent
-    if source is None:
-        raise ConfigError("There is no agent to play: name one in environment.agent.")
+    source = section.source
     if source.command is not None and shutil.which(source.command[0]) is None:
         raise ConfigError(f"There is no program {source.command[0]!r}: correct environment.agent.command.")
     if source.python is not None:
@@ -69,8 +74,8 @@ def _versions(section: AgentSection) -> dict[str, str]:
         return {"agent": plugin_version(source.plugin)}
     if not files:
         return {}
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-    return {"agent": hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]}
+    # Numbered, as two folders may have files of one name; without folders, which differ from machine to machine.
+    return {"agent": files_sha256({f"{number} {file.name}": file for number, file in enumerate(files)})[:16]}
 
 
 extras = Extras(

@@ -32,13 +32,11 @@ class Caller(Protocol):
 
 def caller(section: AgentSection) -> Caller:
     """Return the agent of a section. Raises ConfigError."""
-    source = section.agent
-    if source is None:
-        raise ConfigError("There is no agent to play: name one in environment.agent.")
+    source = section.source
     if source.command is not None:
         return Program(source.command, section.timeout_seconds)
     if source.url is not None:
-        return Service(source.url.secret_url(), section.timeout_seconds)
+        return HttpAgent(source.url.secret_url(), section.timeout_seconds)
     return Function(function_of(source.python) if source.python is not None else plugin(source.plugin or ""))
 
 
@@ -126,7 +124,7 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-class Service:
+class HttpAgent:
     """HTTP service that plays one attempt per POST request."""
 
     def __init__(self, url: str, timeout_seconds: float) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from retroformer.environments.section import EnvironmentSection
+from retroformer.errors import ConfigError
 from retroformer.experiment.sections.base import Positive, Section
 from retroformer.secrets.url import SecretUrl
 
@@ -51,6 +52,13 @@ class AgentSection(EnvironmentSection):
     """Time limit of one attempt in seconds; after that it is invalid."""
     max_steps: Positive = 1
     """An agent plays a whole attempt in one action."""
+
+    @property
+    def source(self) -> AgentSource:
+        """The agent. Raises ConfigError if the config names none."""
+        if self.agent is None:
+            raise ConfigError("There is no agent to play: name one in environment.agent.")
+        return self.agent
 
     @property
     def longest_step_seconds(self) -> float:
