@@ -13,7 +13,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo evidence evidence-1 evidence-2 evidence-3 alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest check clean
+.PHONY: install demo evidence evidence-1 evidence-2 evidence-3 alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest check site clean
 
 install: $(VENV)/.installed
 
@@ -96,5 +96,8 @@ check: $(VENV)/.developing  ## formatting, lint, types and tests: what pre-commi
 	$(RUN) -m pyright
 	$(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
+site: $(VENV)/.developing  ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
+
 clean:
-	rm -rf $(VENV) .venv-newest runs
+	rm -rf $(VENV) .venv-newest runs site

@@ -1,4 +1,4 @@
-"""The environment in docs/environments.md is installed as a reader would install it, and played by every command."""
+"""The environment in docs/own-environment.md is installed as a reader would install it, and played by every command."""
 
 import json
 import os

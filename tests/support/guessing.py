@@ -1,4 +1,4 @@
-"""The environment of docs/environments.md, saved and installed as its readers do, and models that play it well."""
+"""The environment of docs/own-environment.md, saved and installed as its readers do, and models that play it well."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import ROOT
 
 FILES = ("pyproject.toml", "guessing.py", "guessing.yaml", "guessing-prompts.yaml", "test_guessing.py")
-SECTION = (ROOT / "docs/environments.md").read_text().partition("## Your own environment")[2]
+SECTION = (ROOT / "docs/own-environment.md").read_text()
 BLOCKS = re.findall(r"^```\w+\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
 _ANSWER = re.compile(r"Action \d+: guess (\d+)\nObservation \d+: (Higher|Lower)")
 _NOTE = re.compile(r"- It is from (\d+) to (\d+)\.")
