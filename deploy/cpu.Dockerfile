@@ -10,7 +10,9 @@ RUN apt-get update \
 WORKDIR /work
 # A torch that is already there is kept, so the CPU build comes first: the registry's own build brings CUDA libraries.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --extra-index-url ${TORCH_INDEX} torch==2.13.0
+RUN python3 -m venv /opt/venv \
+    && /opt/venv/bin/pip install --no-cache-dir --upgrade pip \
+    && /opt/venv/bin/pip install --no-cache-dir --extra-index-url ${TORCH_INDEX} torch==2.13.0
 ENV PATH=/opt/venv/bin:${PATH} HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE
 
 COPY . /opt/retroformer

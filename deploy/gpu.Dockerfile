@@ -8,7 +8,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /work
-RUN python3 -m venv /opt/venv
+RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --upgrade pip
 ENV PATH=/opt/venv/bin:${PATH} OMP_WAIT_POLICY=PASSIVE HF_HOME=/work/models
 
 COPY . /opt/retroformer
