@@ -10,22 +10,24 @@ from typer.main import get_command
 
 from retroformer.command_line import Commands, ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
+from retroformer.plugin_commands import plugin_command, plugin_command_names
 from retroformer.stages import Stage, stage_package
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class RetroformerCommands(Commands):
-    """The commands of the stages, each imported on use, followed by those of this module."""
+    """The commands of the stages, each imported on use, then those of this module, then those of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*STAGES, *super().list_commands(ctx)]
+        own = [*STAGES, *super().list_commands(ctx)]
+        return own + [name for name in plugin_command_names() if name not in own]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for stage in STAGES:
             if cmd_name == stage:
                 return get_command(import_module(f"{stage_package(stage)}.__main__").app)
-        return super().get_command(ctx, cmd_name)
+        return super().get_command(ctx, cmd_name) or plugin_command(cmd_name)
 
 
 app = make_app(

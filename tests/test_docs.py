@@ -13,6 +13,7 @@ from retroformer.environments.registry import section_class
 from retroformer.environments.section import EnvironmentSection
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
+from retroformer.plugin_commands import plugin_command_names
 from retroformer.stages import stage_package
 from tests.support.keys import ENVIRONMENTS, keys
 from tests.support.runs import ROOT
@@ -24,7 +25,7 @@ COMMAND_BLOCK = re.compile(r"^    (?=make |python |retroformer |accelerate |prin
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 STAGES = ("collect", "train", "serve", "eval")
-CONSOLE = (*STAGES, "init", "play", "export", "import", "recover")
+CONSOLE = (*STAGES, "init", "play", "export", "import", "recover", *plugin_command_names())
 """Commands of `retroformer`."""
 KEY_ROW = re.compile(r"^\| (`[a-z_.]+`(?:, `[a-z_.]+`)*) \| (?:`(.*?)`)? ?\|", re.MULTILINE)
 

@@ -11,18 +11,18 @@ import pytest
 
 from retroformer.__main__ import main
 from retroformer.experiment.file import load
+from retroformer.plugin_commands import plugin_command_names
 from tests.support.commands import commands
 
 ROOT = Path(__file__).parents[1]
+OWN = ("collect", "train", "serve", "eval", "init", "play", "export", "import", "recover")
+ALL = ", ".join([*OWN, *plugin_command_names()])
 COMMANDS = sorted(commands("retroformer"))
 EXAMPLE = re.compile(r"  Example: retroformer (.+?) (configs/\S+\.yaml)(.*)$", re.DOTALL)
 
 
 def test_all_stages_and_commands_on_runs_are_listed() -> None:
-    assert {words[0] for words in COMMANDS} == {
-        *("collect", "train", "serve", "eval"),
-        *("init", "play", "export", "import", "recover"),
-    }
+    assert {words[0] for words in COMMANDS} == {*OWN, *plugin_command_names()}
     assert {("collect", "rate"), ("collect", "import"), ("train", "grpo"), ("train", "gguf")} < set(COMMANDS)
 
 
@@ -62,11 +62,8 @@ def test_a_stage_is_a_command_of_its_own(command: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ("", "Name a command: collect, train, serve, eval, init, play, export, import, recover."),
-        (
-            "colect",
-            "No such command: 'colect'. Choose from collect, train, serve, eval, init, play, export, import, recover.",
-        ),
+        ("", f"Name a command: {ALL}."),
+        ("colect", f"No such command: 'colect'. Choose from {ALL}."),
         ("collect wram x.yaml", "No such command: 'wram'. Choose from rate, warm, import."),
         ("train stf x.yaml", "No such command: 'stf'. Choose from actor, warm, sft,"),
         ("train merge x.yaml stf", "'stf' is not one of 'actor', 'warm', 'sft',"),

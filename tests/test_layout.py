@@ -103,6 +103,17 @@ def test_an_environment_is_imported_only_by_itself() -> None:
     assert not intruders
 
 
+def test_an_integration_is_imported_only_by_itself() -> None:
+    own = "retroformer.integrations."
+    intruders = {
+        (name, imported)
+        for name, names in import_graph().items()
+        for imported in names
+        if imported.startswith(own) and name.split(".")[:3] != imported.split(".")[:3]
+    }
+    assert not intruders
+
+
 @pytest.mark.parametrize("name", ["rollout", "rating", "records", "schedule"])
 def test_the_method_does_not_depend_on_the_config(name: str) -> None:
     assert "retroformer.experiment.config" not in reachable(import_graph(), f"retroformer.{name}")
