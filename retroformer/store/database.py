@@ -34,6 +34,8 @@ _READING = {"options": "-c default_transaction_read_only=on"}
 _ROWS_AT_ONCE = 1000
 """Number of rows of a stream in memory at a time."""
 
+_DATABASES = ("sqlite", "postgresql")
+"""Schemes of the addresses of stores, without the driver."""
 _PASSING_STATES = ("08", "57P", "53300", "40001", "40P01", "55P03")
 """SQLSTATE codes, or their prefixes, of lost connections, restarts, too many clients, and conflicts."""
 _PASSING_WORDS = (
@@ -203,6 +205,13 @@ def _parsed(url: SecretUrl) -> sa.URL:
     authority = secret.partition("://")[2].partition("/")[0]
     if authority.count("@") > 1:
         raise StoreError("The address of the store has a password with an @ in it: write that as %40.")
+    scheme, slashes, rest = secret.partition("://")
+    if not slashes or scheme.partition("+")[0] not in _DATABASES or "://" in rest.partition("?")[0]:
+        raise StoreError(
+            f"A store is an SQLite file or a PostgreSQL database, not {url}: name it as in sqlite:///runs/my.db or "
+            "postgresql+psycopg://user@host/name. `retroformer push` and `pull` copy adapters and ratings to and from "
+            "a bucket."
+        )
     try:
         parsed = sa.make_url(secret)
     except ValueError:
