@@ -12,13 +12,20 @@ A file of cases is JSON lines or Parquet, one case a row (docs/cases.md). An att
 
 from typing import Annotated, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from retroformer.records import KeyNumber, Name, Record, Step, Usage
+from retroformer.records import Name, Record, Step, Usage
 
 _ROUNDING = 1e-6
 """Largest error of a rating that another program wrote."""
 
+MOST_NUMBER = 1023
+"""Largest number of a candidate or repeat in a case."""
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles of the OpenAI chat API."""
+
+CaseNumber = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -54,10 +61,16 @@ class ContentPart(Record):
     data: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+def _known_role(role: str) -> str:
+    if role not in ROLES:
+        raise ValueError(f"{role!r} is not a role: use one of {', '.join(ROLES)}")
+    return role
+
+
 class ChatMessage(Record):
     """One message of a conversation, in the form of the OpenAI chat API."""
 
-    role: str
+    role: Annotated[str, AfterValidator(_known_role)]
     content: str | tuple[ContentPart, ...] | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
@@ -65,13 +78,22 @@ class ChatMessage(Record):
 
 
 class CaseAttempt(Record):
-    """One attempt: its score, and what the agent did in at least one of three forms."""
+    """One attempt: its score, and what the agent did in at least one of three forms.
+
+    If there are several, the steps are what the reflector reads, else the messages.
+    """
 
     score: Score
     steps: tuple[Step, ...] | None = None
     messages: tuple[ChatMessage, ...] | None = None
     output: str | None = None
     usage: Usage = Usage()
+
+    @model_validator(mode="after")
+    def _has_a_form(self) -> Self:
+        if self.steps is None and self.messages is None and self.output is None:
+            raise ValueError("it has no steps, messages or output: give at least one of them")
+        return self
 
 
 class CaseAdvice(Record):
@@ -88,10 +110,12 @@ class Case(Record):
     """
 
     task: CaseTask
-    trial: KeyNumber = 0
+    trial: Annotated[int, Field(ge=0, lt=2**31 - 1)] = 0
     """Number of the attempt among those at its task, from 0; the retry is the next one."""
-    candidate: KeyNumber = 0
+    candidate: CaseNumber = 0
     """Number of the advice among those on this attempt."""
+    repeat: CaseNumber = 0
+    """Number of the retry among those that read this advice."""
     attempt: CaseAttempt
     advice: CaseAdvice | None = None
     retry: CaseAttempt | None = None
