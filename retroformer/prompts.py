@@ -163,21 +163,17 @@ def program_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
 
 
 def conversation_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
-    """Render an attempt as a chat: instruction and examples; last attempt, advice and opening; then turn by turn."""
-    last, reflections = scene.memory.last_trajectory, scene.memory.reflections
-    parts = []
-    if last is not None and last.steps:
-        parts.append(f"{pack.last_attempt.strip()}\n{_steps(pack, shorten(last.steps, _LAST_ATTEMPT_CHARACTERS))}")
-    if reflections:
-        parts.append("\n".join((pack.remember.strip(), *(f"- {' '.join(text.split())}" for text in reflections))))
-    opening = "\n\n".join((*(part.strip() for part in parts), scene.opening.strip()))
+    """Render an attempt as a chat: instruction and examples, memory and opening, then this attempt turn by turn."""
     turns = (
         Message(role=role, content=text)
         for step in scene.steps
         for role, text in (("assistant", step.action), ("user", step.observation))
     )
-    system = _paragraphs(pack.act, pack.examples_for(scene.task))
-    return (Message(role="system", content=system), Message(role="user", content=opening), *turns)
+    return (
+        Message(role="system", content=_paragraphs(pack.act, pack.examples_for(scene.task))),
+        Message(role="user", content=_advised_opening(pack, scene)),
+        *turns,
+    )
 
 
 def tests_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
