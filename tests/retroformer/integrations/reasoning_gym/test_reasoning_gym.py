@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_neither_splits_nor_seeds_share_the_seeds_of_their_tasks() -> None:
         return int(section.dataset_seed)
 
     seeds = sorted(seed(number, split) for number in range(10) for split in ("train", "held_out"))
-    assert min(after - before for before, after in zip(seeds, seeds[1:], strict=False)) >= 100_000
+    assert min(after - before for before, after in pairwise(seeds)) >= 100_000
     assert seeds[-1] < 2**31
 
 
