@@ -85,6 +85,31 @@ def play(
         play.play(experiment, task, as_json=jsonl)
 
 
+@app.command(
+    options_metavar="[--task ID] [--arm NAME] [--json]",
+    epilog="RUN is a config, the folder of a run (runs/NAME) or the file of its store. Each key=value replaces an "
+    "entry of the config.\n\nExample: retroformer show configs/demo.yaml --task ID",
+)
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Config, folder or store of the run.")],
+    overrides: Overrides,
+    *,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="Show the stories of this task.", parser=str)] = None,
+    arm: Annotated[str | None, typer.Option(metavar="NAME", help="Show this arm only.", parser=str)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per story instead of text.")] = False,
+) -> None:
+    """Show what happened: attempts, the advice on them, the retries and the ratings.
+
+    Reads the store of the run. Writes the list of stories, or those of one task, to standard output.
+    """
+    from retroformer.stories.runs import opened
+    from retroformer.stories.show import shown
+
+    with opened(run, overrides) as runs:
+        for line in shown(runs, task, arm, as_json=as_json):
+            print(line)
+
+
 @app.command(epilog=example("export configs/agent.yaml cases.jsonl"))
 def export(config: ConfigFile, path: FileOrFolder, overrides: Overrides) -> None:
     """Write the cases of a run to a file, or all its facts to a folder.
