@@ -106,6 +106,10 @@ class Reader:
 
     # Counts.
 
+    def experiments(self) -> list[str]:
+        """Return the names of all experiments in the database."""
+        return list(self._scalars(sa.select(ARMS.c.experiment).distinct().order_by(ARMS.c.experiment)))
+
     def arms(self) -> list[str]:
         """Return the names of the arms that have facts."""
         return list(self._scalars(sa.select(ARMS.c.arm).where(ARMS.c.experiment == self.experiment).order_by("arm")))
@@ -134,6 +138,11 @@ class Reader:
         """Return the causes of an arm's invalid attempts, oldest first."""
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id)
         return list(self._scalars(chosen))
+
+    def causes_of_task(self, arm: str, task_id: str) -> list[str]:
+        """Return the causes of the invalid attempts at one task of an arm, oldest first."""
+        chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm), INVALIDS.c.task_id == task_id)
+        return list(self._scalars(chosen.order_by(INVALIDS.c.id)))
 
     def cause_counts(self, arms: Sequence[str], most: int) -> list[tuple[str, int]]:
         """Return the most frequent causes of invalid attempts in these arms, with their counts."""
