@@ -110,6 +110,23 @@ def show(
             print(line)
 
 
+@app.command(
+    options_metavar="[--port N]",
+    epilog="RUN is a config, the folder of a run (runs/NAME) or the file of its store.\n\n"
+    "Example: retroformer view configs/demo.yaml",
+)
+def view(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN ...", help="Configs, folders or stores of runs.")],
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 8765,
+) -> None:
+    """Look at runs in a browser, also while they go on.
+
+    Reads the stores and folders of the runs. Writes nothing to them; an index of the stories goes to the cache folder.
+    """
+    import_module(f"{stage_package('eval')}.view.command").view(runs, port, partial(print, flush=True))
+
+
 @app.command(epilog=example("export configs/agent.yaml cases.jsonl"))
 def export(config: ConfigFile, path: FileOrFolder, overrides: Overrides) -> None:
     """Write the cases of a run to a file, or all its facts to a folder.
