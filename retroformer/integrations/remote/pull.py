@@ -14,8 +14,9 @@ from retroformer.files import durable
 from retroformer.files.durable import ABANDONED_SECONDS
 from retroformer.parquet import import_run
 
+from .address import open_remote
 from .contents import MANIFEST, MANIFEST_BYTES, Manifest, parse_manifest, require_sound
-from .transport import Remote, open_remote
+from .transport import Remote
 
 
 def pull_to(address: str, target: Path | None) -> str:

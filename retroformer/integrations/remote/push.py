@@ -21,8 +21,8 @@ from retroformer.provenance import ADAPTER_FILES, folder_sha256
 from retroformer.secrets.redaction import redacted
 from retroformer.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
 
+from .address import open_remote
 from .contents import MANIFEST, RATINGS_FILES, Contents
-from .transport import open_remote
 
 CARD, CONFIG = "README.md", "config.yaml"
 STAGES = (*ADVISERS, REWARD, *ACTORS)

@@ -1,19 +1,14 @@
-"""Where files travel to and from: a repository of a model hub, or a folder of any file system that fsspec knows."""
+"""The protocol of the places where files travel to and from, and one sentence for the errors of their libraries."""
 
-import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from retroformer.errors import ConfigError, MissingInput, RetroformerError
-from retroformer.secrets.redaction import keep_secret
-from retroformer.secrets.url import SecretUrl
+from retroformer.errors import MissingInput, RetroformerError
 
 HUB = "hf://"
-_SECRET_VARIABLE = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE|CONNECTION_STRING)$", re.IGNORECASE)
 
 
 class RemoteError(RetroformerError, ConnectionError):
@@ -33,38 +28,6 @@ class Remote(Protocol):
     def read(self, name: str, path: Path, most_bytes: int) -> None:
         """Copy a file to `path`, at most one byte more than `most_bytes`. Raises MissingInput, RemoteError."""
         ...
-
-
-def open_remote(address: str, kind: str | None = None, *, private: bool = False) -> Remote:
-    """Return the files at an address. `kind` is what will be pushed there: an adapter or ratings; None: to pull.
-
-    Raises:
-        ConfigError: it is no address.
-        MissingInput: the extra `remote`, or the package of this kind of address, is not installed.
-        RemoteError: it cannot be reached.
-    """
-    _hide_keys()
-    url = SecretUrl(address)
-    if "://" not in address:
-        raise ConfigError(
-            f"{address!r} is no address: write hf://OWNER/NAME, s3://BUCKET/FOLDER, file:///FOLDER or another address "
-            "of fsspec."
-        )
-    try:
-        if address.startswith(HUB):
-            from .hub import Hub
-
-            return Hub(address, kind, private=private)
-        from .bucket import Bucket
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("fsspec", "huggingface_hub"):
-            raise
-        raise MissingInput(
-            f"push and pull need {error.name}: install it with `pip install 'retroformer[remote]'`."
-        ) from None
-    if private:
-        raise ConfigError(f"--private is for hf:// addresses: who may read {url} is decided by its own settings.")
-    return Bucket(url)
 
 
 @contextmanager
@@ -89,13 +52,6 @@ def reaching(address: str) -> Iterator[None]:
 def quiet() -> bool:
     """Return True if nobody watches progress bars."""
     return not sys.stderr.isatty()
-
-
-def _hide_keys() -> None:
-    """Hide the keys with which the libraries log in, in everything that this process prints."""
-    for name, value in os.environ.items():
-        if value and _SECRET_VARIABLE.search(name):
-            keep_secret(value)
 
 
 def _one_line(error: Exception) -> str:
