@@ -22,6 +22,7 @@ from pydantic import JsonValue
 
 from retroformer.errors import run_command
 from retroformer.experiment.best_of import best_of
+from retroformer.models.base_dtype import serving_dtype
 from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import Provenance, ServedModel, chat_template_sha256, folder_sha256, package_versions
 
@@ -308,10 +309,9 @@ def main(argv: Sequence[str]) -> None:
     targets, models = served_names(base, folders, aliases, reward_folders, settings)
     loaded = {targets[name].adapter: folder for name, folder in folders.items()}
     rewards = {name: folder for folder, name in reward_names(reward_folders).items()}
-    model = Model(base, loaded, arguments.dtype, rewards, settings)
-    provenance = Provenance(
-        models=models, dtype=arguments.dtype, quantization=model.quantization, versions=package_versions()
-    )
+    dtype = serving_dtype(arguments.dtype, base, torch)
+    model = Model(base, loaded, dtype, rewards, settings)
+    provenance = Provenance(models=models, dtype=dtype, quantization=model.quantization, versions=package_versions())
     engine = Engine(model, arguments.max_batch)
     worker = Worker(model, engine, targets, provenance, MarkedPrompt(private.marker))
     listening = socket.socket(fileno=arguments.socket)

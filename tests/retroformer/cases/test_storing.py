@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.cases.case import Case
 from retroformer.cases.storing import CaseWriter, StoredCases
-from retroformer.environments.agent.section import AgentSection
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
@@ -18,23 +15,8 @@ from retroformer.preference_pairs import preference_pairs
 from retroformer.rating import rated_reflections
 from retroformer.records import Outcome
 from retroformer.store import Store
+from tests.support.cases import case
 from train.data.inputs import failures, positive_reflections
-
-
-@pytest.fixture
-def experiment(tmp_path: Path) -> Experiment:
-    return Experiment(run="mine", environment=AgentSection(), store=f"sqlite:///{tmp_path / 'mine.db'}")
-
-
-def case(**changes: Any) -> Case:
-    """Return a case in which advice turned a failure into a success."""
-    fields: dict[str, Any] = {
-        "task": {"id": "refund-1", "input": "Refund order 4711."},
-        "attempt": {"score": 0.0, "output": "I cannot find the order."},
-        "advice": {"text": "Search by customer first.", "model": "sft"},
-        "retry": {"score": 1.0, "output": "Refunded."},
-    }
-    return Case.model_validate({name: value for name, value in (fields | changes).items() if value is not None})
 
 
 def store(experiment: Experiment, *cases: Case, source: str = "cases") -> StoredCases:
