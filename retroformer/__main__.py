@@ -39,7 +39,12 @@ app = make_app(
     "Train a small open model to give a frozen language agent advice that makes its next attempt better.",
     RetroformerCommands,
 )
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the Parquet files.")]
+FileOrFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE|FOLDER", help="File of cases (.jsonl or .parquet), or folder of the facts' Parquet files."
+    ),
+]
 
 
 @app.command(
@@ -85,28 +90,74 @@ def play(
         play.play(experiment, task, as_json=jsonl)
 
 
-@app.command(epilog=example("export configs/demo.yaml facts"))
-def export(config: ConfigFile, folder: Folder, overrides: Overrides) -> None:
-    """Write the facts of a run as Parquet files.
+@app.command(
+    options_metavar="[--task ID] [--arm NAME] [--json]",
+    epilog="RUN is a config, the folder of a run (runs/NAME) or the file of its store. Each key=value replaces an "
+    "entry of the config.\n\nExample: retroformer show configs/demo.yaml --task ID",
+)
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Config, folder or store of the run.")],
+    overrides: Overrides,
+    *,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="Show the stories of this task.", parser=str)] = None,
+    arm: Annotated[str | None, typer.Option(metavar="NAME", help="Show this arm only.", parser=str)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per story instead of text.")] = False,
+) -> None:
+    """Show what happened: attempts, the advice on them, the retries and the ratings.
 
-    Reads the store of the run. Writes the Parquet files to FOLDER.
+    Reads the store of the run. Writes the list of stories, or those of one task, to standard output.
     """
+    from retroformer.stories.runs import opened
+    from retroformer.stories.show import shown
+
+    with opened(run, overrides) as runs:
+        for line in shown(runs, task, arm, as_json=as_json):
+            print(line)
+
+
+@app.command(
+    options_metavar="[--port N]",
+    epilog="RUN is a config, the folder of a run (runs/NAME) or the file of its store.\n\n"
+    "Example: retroformer view configs/demo.yaml",
+)
+def view(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN ...", help="Configs, folders or stores of runs.")],
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 8765,
+) -> None:
+    """Look at runs in a browser, also while they go on.
+
+    Reads the stores and folders of the runs. Writes nothing to them; an index of the stories goes to the cache folder.
+    """
+    import_module(f"{stage_package('eval')}.view.command").view(runs, port, partial(print, flush=True))
+
+
+@app.command(epilog=example("export configs/agent.yaml cases.jsonl"))
+def export(config: ConfigFile, path: FileOrFolder, overrides: Overrides) -> None:
+    """Write the cases of a run to a file, or all its facts to a folder.
+
+    Reads the store of the run. Writes FILE.jsonl or FILE.parquet, or the Parquet files of FOLDER.
+    """
+    from retroformer.cases.commands import export_cases
+    from retroformer.cases.files import is_case_file
     from retroformer.experiment.file import load
     from retroformer.parquet import export_run
 
-    print(export_run(load(config, overrides), folder))
+    print((export_cases if is_case_file(path) else export_run)(load(config, overrides), path))
 
 
-@app.command("import", epilog=example("import configs/demo.yaml facts run=try2"))
-def import_(config: ConfigFile, folder: Folder, overrides: Overrides) -> None:
-    """Add exported facts to a run.
+@app.command("import", epilog=example("import configs/agent.yaml cases.jsonl run=imported"))
+def import_(config: ConfigFile, path: FileOrFolder, overrides: Overrides) -> None:
+    """Add cases, or exported facts, to a run.
 
-    Reads the Parquet files in FOLDER. Writes their facts to the store of the run.
+    Reads FILE.jsonl, FILE.parquet or the Parquet files of FOLDER. Writes their facts to the store of the run.
     """
+    from retroformer.cases.commands import import_cases
+    from retroformer.cases.files import is_case_file
     from retroformer.experiment.file import load
     from retroformer.parquet import import_run
 
-    print(import_run(load(config, overrides), folder))
+    print((import_cases if is_case_file(path) else import_run)(load(config, overrides), path))
 
 
 @app.command(epilog=example("recover configs/demo.yaml"))

@@ -8,6 +8,7 @@
 a list is the messages.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -15,8 +16,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from retroformer.endpoint.thinking import without_thinking
+from retroformer.files.characters import storable
 from retroformer.messages import final_text, steps_of
-from retroformer.records import Step, Usage
+from retroformer.records import Ending, Outcome, Step, Task, Trajectory, Usage
 
 _ROUNDING = 1e-9
 """A mean of ones may be a little above 1."""
@@ -63,6 +65,34 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
             raise ValueError("score is missing: return one from 0 to 1, or name a function that rates the answer")
         rated = score(task, output)
     return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage)
+
+
+def as_trajectory(task: Task, opening: str, result: AttemptResult) -> Trajectory:
+    """Return an attempt as a fact; its return is the score."""
+    steps = result.steps or (Step(action=result.output, observation=""),)
+    *before, last = (
+        Step(thought=storable(step.thought), action=storable(step.action), observation=storable(step.observation))
+        for step in steps
+    )
+    solved = result.score == 1
+    return Trajectory(
+        task=task,
+        opening=opening,
+        steps=(*before, last.model_copy(update={"reward": result.score})),
+        outcome=Outcome.SUCCESS if solved else Outcome.FAILURE,
+        ending=Ending.SOLVED if solved else Ending.TERMINATED,
+        usage=result.usage,
+    )
+
+
+def text_of(task: Any) -> str:
+    """Return the text of a task as the reflector reads it."""
+    if isinstance(task, str):
+        return task
+    try:
+        return json.dumps(task, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return repr(task)
 
 
 def _known_usage(usage: Any) -> Any:

@@ -2,11 +2,12 @@
 
 import math
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from statistics import fmean, stdev
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from retroformer.files.characters import is_storable
 
@@ -69,6 +70,64 @@ class Usage(Record):
         )
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles of the OpenAI chat API."""
+
+
+IF_GIVEN = Field(exclude_if=lambda value: value is None)
+"""Mark of an optional field that JSON shows only if it has a value, so that records of earlier versions are equal."""
+_IF_ANY = Field(exclude_if=lambda value: not value)
+"""Mark of a collection that JSON shows only if it is not empty."""
+
+
+class FunctionCall(Record):
+    """Name of a tool and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Record):
+    """Call of a tool in an assistant's message."""
+
+    id: Annotated[str | None, IF_GIVEN] = None
+    type: str = "function"
+    function: FunctionCall
+
+
+class ContentPart(Record):
+    """Part of a message's content; a part that is not text keeps its own fields, as JSON."""
+
+    type: str
+    text: Annotated[str | None, IF_GIVEN] = None
+    data: Annotated[dict[str, JsonValue], _IF_ANY] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_other_fields(cls, part: Any) -> Any:
+        """Move fields of other types of parts, such as `image_url`, into `data`."""
+        if not isinstance(part, Mapping) or set(part) <= {"type", "text"} or isinstance(part.get("data"), Mapping):
+            return part
+        own = {name: part[name] for name in ("type", "text") if name in part}
+        return own | {"data": {name: value for name, value in part.items() if name not in own}}
+
+
+def _known_role(role: str) -> str:
+    if role not in ROLES:
+        raise ValueError(f"{role!r} is not a role: use one of {', '.join(ROLES)}")
+    return role
+
+
+class ChatMessage(Record):
+    """One message of a conversation, in the form of the OpenAI chat API."""
+
+    role: Annotated[str, AfterValidator(_known_role)]
+    content: str | tuple[ContentPart, ...] | None = None
+    tool_calls: Annotated[tuple[ToolCall, ...], _IF_ANY] = ()
+    tool_call_id: Annotated[str | None, IF_GIVEN] = None
+    name: Annotated[str | None, IF_GIVEN] = None
+
+
 _STORY = re.compile(r"@[0-9a-f]{12}$")
 
 
@@ -81,6 +140,17 @@ def task_of_story(task_id: str) -> str:
     return _STORY.sub("", task_id)
 
 
+class Tool(Record):
+    """Tool that an environment offers to actors with native tool calling."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = Field(default={"type": "object", "properties": {}})
+    """JSON schema of the arguments."""
+    form: str = ""
+    """Action that a call stands for, such as `Search[{entity}]`; empty: `name({"argument": "value"})`."""
+
+
 class Transition(Record):
     """Answer of an environment to an action. `terminated` is not `truncated`; `success` is final."""
 
@@ -91,6 +161,8 @@ class Transition(Record):
     success: bool = False
     choices: tuple[str, ...] = ()
     """Actions that are possible now, if the environment lists them."""
+    tools: tuple[Tool, ...] | None = None
+    """Tools that can be called now, if they depend on the state; None: those of the transition before."""
     tests_passed: bool | None = None
     """True if the program passed the tests that the agent wrote; programming only."""
     steps: tuple[Step, ...] | None = None

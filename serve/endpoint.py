@@ -154,6 +154,7 @@ def _worker_arguments(experiment: Experiment, names: ServedNames) -> list[str]:
         *(f"--alias={alias}={name}" for alias, name in names.aliases.items()),
         *(f"--reward={name}={folder}" for name, folder in names.best_of.items()),
         *(["--hand-over"] if experiment.serve.hand_over else []),
+        f"--template-settings={json.dumps(experiment.train.chat_template_kwargs)}",
     ]
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from retroformer.experiment.best_of import best_of
 from retroformer.provenance import ServedModel, chat_template_sha256, folder_sha256
 
@@ -13,13 +15,17 @@ PINNED_DIGITS = 12
 
 
 def served_targets(
-    base: Path, adapters: Mapping[str, Path], aliases: Mapping[str, str], reward_folders: Mapping[str, Path]
+    base: Path,
+    adapters: Mapping[str, Path],
+    aliases: Mapping[str, str],
+    reward_folders: Mapping[str, Path],
+    template_settings: Mapping[str, JsonValue] | None = None,
 ) -> tuple[dict[str, Target], dict[str, ServedModel]]:
     """Return the target and provenance of every name: base, adapters, aliases, best-of names, each also as NAME@HASH.
 
     `reward_folders` has the folders of reward models by best-of name, such as `sft+best8`.
     """
-    base_sha256, template_sha256 = folder_sha256(base), chat_template_sha256(base)
+    base_sha256, template_sha256 = folder_sha256(base), chat_template_sha256(base, template_settings)
     targets = {"base": Target(BASE)} | {name: Target(f"adapter{number}") for number, name in enumerate(adapters)}
     hashes: dict[str, str | None] = {"base": None} | {name: folder_sha256(path) for name, path in adapters.items()}
     for alias, name in aliases.items():

@@ -19,8 +19,10 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastchat.constants import ErrorCode
+from pydantic import JsonValue
 
 from retroformer.errors import run_command
+from retroformer.models.base_dtype import serving_dtype
 from retroformer.models.embedded import base_model_folder
 from retroformer.promotions.history import History
 from retroformer.provenance import Provenance, ServedModel, package_versions
@@ -262,6 +264,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--promotions", type=Path, metavar="FOLDER of the run", help="serve its promoted reflector")
     parser.add_argument("--follow", action="store_true", help="serve later promotions, too")
     parser.add_argument("--hand-over", action="store_true", help="take adapters and prompts in token ids")
+    parser.add_argument(
+        "--template-settings", type=json.loads, default={}, help="as train.chat_template_kwargs, in JSON"
+    )
     parser.add_argument("--private", type=int, required=True, help="file descriptor with the secrets of the run")
     parser.add_argument("--socket", type=int, required=True, help="file descriptor")
     arguments = parser.parse_args(argv)
@@ -272,14 +277,13 @@ def main(argv: Sequence[str]) -> None:
     aliases = dict(pair.split("=", 1) for pair in arguments.alias)
     reward_folders = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.reward)}
     base = base_model_folder(arguments.base)
-    targets, models = served_targets(base, folders, aliases, reward_folders)
+    settings = arguments.template_settings
+    targets, models = served_targets(base, folders, aliases, reward_folders, settings)
     loaded = {targets[name].adapter: folder for name, folder in folders.items()}
-    model = Model(
-        base, loaded, arguments.dtype, {name: folder for folder, name in reward_names(reward_folders).items()}
-    )
-    provenance = Provenance(
-        models=models, dtype=arguments.dtype, quantization=model.quantization, versions=package_versions()
-    )
+    rewards = {name: folder for folder, name in reward_names(reward_folders).items()}
+    dtype = serving_dtype(arguments.dtype, base, torch)
+    model = Model(base, loaded, dtype, rewards, settings)
+    provenance = Provenance(models=models, dtype=dtype, quantization=model.quantization, versions=package_versions())
     engine = Engine(model, arguments.max_batch)
     worker = Worker(model, engine, targets, provenance, MarkedPrompt(private.marker))
     if arguments.promotions is not None:

@@ -26,7 +26,7 @@ COMMAND_BLOCK = re.compile(r"^    (?=make |python |retroformer |accelerate |prin
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 STAGES = ("collect", "train", "serve", "eval")
-CONSOLE = (*STAGES, *OF_GATE, "init", "play", "export", "import", "recover", *plugin_command_names())
+CONSOLE = (*STAGES, *OF_GATE, "init", "play", "show", "view", "export", "import", "recover", *plugin_command_names())
 """Commands of `retroformer`."""
 KEY_ROW = re.compile(r"^\| (`[a-z_.]+`(?:, `[a-z_.]+`)*) \| (?:`(.*?)`)? ?\|", re.MULTILINE)
 

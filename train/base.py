@@ -11,8 +11,10 @@ from torch import nn
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora, Train
-from retroformer.models.chat_template import chat_template
+from retroformer.models import base_dtype
+from retroformer.models.adapter_fit import require_fit
 from retroformer.models.embedded import base_model_folder, model_config
+from retroformer.models.prompt_template import prompt_template
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
 from .integrity.finite import require_finite
@@ -20,7 +22,6 @@ from .integrity.model_files import (
     WEIGHTS,
     damaged_base,
     reading_base,
-    require_fit,
     require_sound_adapter,
     require_sound_base,
 )
@@ -36,10 +37,7 @@ def device() -> torch.device:
 @cache
 def computes_bfloat16() -> bool:
     """Return True if this machine computes bfloat16 natively. A CPU that does not is eight times slower in bfloat16."""
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return base_dtype.computes_bfloat16(torch)
 
 
 def compute_dtype(train: Train) -> Literal["bfloat16", "float32"]:
@@ -62,7 +60,7 @@ def load_tokenizer(train: Train) -> Any:
     require_sound_base(folder)
     with reading_base(folder):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = chat_template(folder)
+    tokenizer.chat_template = prompt_template(folder, train.chat_template_kwargs)
     if not tokenizer.chat_template:
         raise ConfigError(
             f"The tokenizer of {train.base_model!r} has no chat template: put the model's chat_template.jinja into "
@@ -77,7 +75,9 @@ def guard_padding(tokenizer: Any) -> None:
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id != tokenizer.eos_token_id:
         return
     vocabulary = tokenizer.get_vocab()
-    candidates = [name for name in (tokenizer.unk_token, "<unk>", "<pad>", "<|endoftext|>") if name in vocabulary]
+    # Llama 3 has no unknown token, but a token for padding that its tokenizer does not name.
+    names = (tokenizer.unk_token, "<unk>", "<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>")
+    candidates = [name for name in names if name in vocabulary]
     for name in candidates:
         if name != tokenizer.eos_token:
             tokenizer.pad_token = name

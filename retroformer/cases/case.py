@@ -10,68 +10,77 @@ A file of cases is JSON lines or Parquet, one case a row (docs/cases.md). An att
 `retroformer.attempt_result`: steps, messages of the OpenAI chat API, or its output alone.
 """
 
+import json
 from typing import Annotated, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from retroformer.records import KeyNumber, Name, Record, Step, Usage
+from retroformer.records import (
+    IF_GIVEN,
+    ChatMessage,
+    ContentPart,
+    FunctionCall,
+    Name,
+    Record,
+    Step,
+    ToolCall,
+    Usage,
+)
+
+__all__ = [
+    "MOST_NUMBER",
+    "Case",
+    "CaseAdvice",
+    "CaseAttempt",
+    "CaseTask",
+    "ChatMessage",
+    "ContentPart",
+    "FunctionCall",
+    "ToolCall",
+]
 
 _ROUNDING = 1e-6
 """Largest error of a rating that another program wrote."""
 
+MOST_NUMBER = 1023
+"""Largest number of a candidate or repeat in a case."""
+
+CaseNumber = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+def _is_json(value: JsonValue) -> JsonValue:
+    if not isinstance(value, str):
+        json.dumps(value, allow_nan=False)
+    return value
 
 
 class CaseTask(Record):
     """Task as the agent saw it. Cases of one id are about one task."""
 
     id: Annotated[Name, Field(min_length=1)]
-    input: JsonValue
+    input: Annotated[JsonValue, AfterValidator(_is_json)]
     """Text of the task, or any JSON."""
     split: str = "train"
 
 
-class FunctionCall(Record):
-    """Name of a tool and its arguments as JSON text."""
-
-    name: str
-    arguments: str
-
-
-class ToolCall(Record):
-    """Call of a tool in an assistant's message."""
-
-    id: str | None = None
-    type: str = "function"
-    function: FunctionCall
-
-
-class ContentPart(Record):
-    """Part of a message's content; a part that is not text keeps its own fields, as JSON."""
-
-    type: str
-    text: str | None = None
-    data: dict[str, JsonValue] = Field(default_factory=dict)
-
-
-class ChatMessage(Record):
-    """One message of a conversation, in the form of the OpenAI chat API."""
-
-    role: str
-    content: str | tuple[ContentPart, ...] | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
-
-
 class CaseAttempt(Record):
-    """One attempt: its score, and what the agent did in at least one of three forms."""
+    """One attempt: its score, and what the agent did in at least one of three forms.
+
+    If there are several, the steps are what the reflector reads, else the messages.
+    """
 
     score: Score
-    steps: tuple[Step, ...] | None = None
-    messages: tuple[ChatMessage, ...] | None = None
-    output: str | None = None
-    usage: Usage = Usage()
+    steps: Annotated[tuple[Step, ...] | None, IF_GIVEN] = None
+    messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
+    output: Annotated[str | None, IF_GIVEN] = None
+    usage: Annotated[Usage, Field(exclude_if=lambda usage: usage == Usage())] = Usage()
+
+    @model_validator(mode="after")
+    def _has_a_form(self) -> Self:
+        if self.steps is None and self.messages is None and self.output is None:
+            raise ValueError("it has no steps, messages or output: give at least one of them")
+        return self
 
 
 class CaseAdvice(Record):
@@ -88,14 +97,16 @@ class Case(Record):
     """
 
     task: CaseTask
-    trial: KeyNumber = 0
+    trial: Annotated[int, Field(ge=0, lt=2**31 - 1)] = 0
     """Number of the attempt among those at its task, from 0; the retry is the next one."""
-    candidate: KeyNumber = 0
+    candidate: CaseNumber = 0
     """Number of the advice among those on this attempt."""
+    repeat: CaseNumber = 0
+    """Number of the retry among those that read this advice."""
     attempt: CaseAttempt
-    advice: CaseAdvice | None = None
-    retry: CaseAttempt | None = None
-    rating: Annotated[float, Field(ge=-1, le=1)] | None = None
+    advice: Annotated[CaseAdvice | None, IF_GIVEN] = None
+    retry: Annotated[CaseAttempt | None, IF_GIVEN] = None
+    rating: Annotated[Annotated[float, Field(ge=-1, le=1)] | None, IF_GIVEN] = None
     """Score of the retry minus that of the attempt. A file may leave it out, as it follows from them."""
 
     @property

@@ -2,18 +2,17 @@
 
 import asyncio
 import hashlib
-import json
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
 from retroformer.agents.reflector import ModelReflector
 from retroformer.arm_names import COLLECT, UNADVISED
-from retroformer.attempt_result import AttemptResult
+from retroformer.attempt_result import AttemptResult, as_trajectory, text_of
 from retroformer.errors import InfrastructureFailure, usage_of
 from retroformer.files.characters import storable
 from retroformer.ledger import Ledger
-from retroformer.records import Ending, Key, Memory, Outcome, Step, Task, Trajectory
+from retroformer.records import Key, Memory, Task, Trajectory
 from retroformer.secrets.redaction import redacted
 from retroformer.store import NewInvalid, NewReflection, NewTrajectory
 
@@ -50,20 +49,7 @@ class Story:
 
     def attempt(self, result: AttemptResult) -> Trajectory:
         """Return an attempt as a fact; its return is the score."""
-        steps = result.steps or (Step(action=result.output, observation=""),)
-        *before, last = (
-            Step(thought=storable(step.thought), action=storable(step.action), observation=storable(step.observation))
-            for step in steps
-        )
-        solved = result.score == 1
-        return Trajectory(
-            task=self.task,
-            opening=self.opening,
-            steps=(*before, last.model_copy(update={"reward": result.score})),
-            outcome=Outcome.SUCCESS if solved else Outcome.FAILURE,
-            ending=Ending.SOLVED if solved else Ending.TERMINATED,
-            usage=result.usage,
-        )
+        return as_trajectory(self.task, self.opening, result)
 
 
 class Scribe:
@@ -109,16 +95,6 @@ class Scribe:
 def seed_of(key: Key) -> int:
     """Return the seed of a reflection, which depends on its key."""
     return int.from_bytes(hashlib.sha256(f"{key.task_id}|{key.trial}".encode()).digest()[:4])
-
-
-def text_of(task: Any) -> str:
-    """Return the text of a task as the reflector reads it."""
-    if isinstance(task, str):
-        return task
-    try:
-        return json.dumps(task, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):
-        return repr(task)
 
 
 def _name(task: Any) -> str:

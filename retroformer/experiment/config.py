@@ -7,7 +7,7 @@ stage looks up, such as an arm's kind or an adapter, are checked by that stage b
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from retroformer.environments.registry import section_of
 from retroformer.environments.section import EnvironmentSection
@@ -88,6 +88,16 @@ class Experiment(Section):
         """Return the resolved config with all domains, in JSON's types, as a file would hold it."""
         own = set(Domain.model_fields) if self.domains else {"domains"}
         return self.model_dump(mode="json", exclude={"domain", *own})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_preset_is_served_in_its_own_type(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
+            return values
+        serve = values.get("serve") or {}
+        if values["train"].get("preset") is None or not isinstance(serve, dict):
+            return values
+        return values | {"serve": {"dtype": "auto"} | serve}
 
     @field_validator("actor")
     @classmethod

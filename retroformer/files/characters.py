@@ -1,4 +1,4 @@
-"""Finds characters that cannot be stored: NUL, and unpaired surrogates, which JSON can escape."""
+"""Finds characters that cannot be stored (NUL and unpaired surrogates), and those that deceive a reader."""
 
 import re
 from collections.abc import Iterator
@@ -8,6 +8,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_DECEIVING = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+"""Control characters other than tab and line feed, characters that change the direction of text, and invisible ones."""
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -24,6 +26,11 @@ def is_storable(text: str) -> bool:
 def storable(text: str) -> str:
     """Replace each character that a database cannot hold by U+FFFD."""
     return text if text.isascii() and "\0" not in text else _UNSTORABLE.sub(REPLACEMENT, text)
+
+
+def visible(text: str) -> str:
+    r"""Write characters that move the cursor, change the direction of text or cannot be seen as escapes: `\u202e`."""
+    return _DECEIVING.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r\n", "\n"))
 
 
 def surrogate_in_json(value: Any, text: str) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -29,9 +30,12 @@ _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
 _OF_NETWORK = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 60_000}
 """Timeouts in seconds, the last in milliseconds: a network that drops packets must not hang a stage forever."""
+_READING = {"options": "-c default_transaction_read_only=on"}
 _ROWS_AT_ONCE = 1000
 """Number of rows of a stream in memory at a time."""
 
+_DATABASES = ("sqlite", "postgresql")
+"""Schemes of the addresses of stores, without the driver."""
 _PASSING_STATES = ("08", "57P", "53300", "40001", "40P01", "55P03")
 """SQLSTATE codes, or their prefixes, of lost connections, restarts, too many clients, and conflicts."""
 _PASSING_WORDS = (
@@ -57,7 +61,10 @@ _log = logging.getLogger(__name__)
 class Database:
     """Database of the store. Any thread may run transactions on its tables."""
 
-    def __init__(self, url: str | SecretUrl, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, url: str | SecretUrl, patience_seconds: float = PATIENCE_SECONDS, *, read_only: bool = False
+    ) -> None:
+        """Connect, and create missing tables; with `read_only`, change nothing. Raises StoreError."""
         self._patience, self._closing = patience_seconds, threading.Event()
         self.url = SecretUrl(url)
         # The pool would log, with a traceback, errors that are retried or raised here.
@@ -65,16 +72,20 @@ class Database:
         with self._translated():
             parsed = _parsed(self.url)
             self._file = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
-            if self._file is not None:
+            if self._file is not None and not read_only:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
             networked = parsed.get_backend_name() == "postgresql"
-            self._engine = sa.create_engine(parsed, connect_args=_OF_NETWORK if networked else {})
+            arguments = _OF_NETWORK | (_READING if read_only else {}) if networked else {}
+            self._engine = sa.create_engine(_for_reading(parsed) if read_only else parsed, connect_args=arguments)
             self.dialect = self._engine.dialect.name
             if self.dialect == "sqlite":
-                event.listen(self._engine, "connect", _tune_sqlite)
+                event.listen(self._engine, "connect", _tune_reader if read_only else _tune_sqlite)
                 event.listen(self._engine, "begin", _begin_sqlite)
             try:
-                self._create_tables()
+                if read_only:
+                    self._check_tables()
+                else:
+                    self._create_tables()
             except BaseException:
                 self._engine.dispose()
                 raise
@@ -157,6 +168,21 @@ class Database:
                 for index in table.indexes:
                     connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
 
+    def _check_tables(self) -> None:
+        """Raise StoreError if a table or a column is missing."""
+        inspector = sa.inspect(self._engine)
+        for table in METADATA.sorted_tables:
+            stored = (
+                {column["name"] for column in inspector.get_columns(table.name)}
+                if inspector.has_table(table.name)
+                else set()
+            )
+            if not stored >= set(table.columns.keys()):
+                raise StoreError(
+                    f"The store {self.url} was written by an earlier version: run `retroformer collect --dry-run` with "
+                    "its config once, which upgrades it."
+                )
+
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
@@ -179,6 +205,13 @@ def _parsed(url: SecretUrl) -> sa.URL:
     authority = secret.partition("://")[2].partition("/")[0]
     if authority.count("@") > 1:
         raise StoreError("The address of the store has a password with an @ in it: write that as %40.")
+    scheme, slashes, rest = secret.partition("://")
+    if not slashes or scheme.partition("+")[0] not in _DATABASES or "://" in rest.partition("?")[0]:
+        raise StoreError(
+            f"A store is an SQLite file or a PostgreSQL database, not {url}: name it as in sqlite:///runs/my.db or "
+            "postgresql+psycopg://user@host/name. `retroformer push` and `pull` copy adapters and ratings to and from "
+            "a bucket."
+        )
     try:
         parsed = sa.make_url(secret)
     except ValueError:
@@ -189,6 +222,14 @@ def _parsed(url: SecretUrl) -> sa.URL:
             f"The store {url} names no file, so nothing would be kept: name one, as in sqlite:///runs/my.db."
         )
     return parsed
+
+
+def _for_reading(parsed: sa.URL) -> sa.URL:
+    """Return the address by which SQLite opens a file without changing it."""
+    if parsed.get_backend_name() != "sqlite":
+        return parsed
+    path = Path(str(parsed.database)).absolute()
+    return sa.URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
 
 
 def _pauses() -> Iterator[float]:
@@ -226,6 +267,11 @@ def _tune_sqlite(connection: Any, _: object) -> None:
         # The pool does not know the connection yet, so it would stay open.
         connection.close()
         raise
+
+
+def _tune_reader(connection: Any, _: object) -> None:
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")
 
 
 def _set_pragmas(connection: Any) -> None:

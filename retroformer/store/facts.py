@@ -41,8 +41,15 @@ _FACTS_AT_ONCE = 500
 class Store(Reader):
     """Facts of one experiment: all queries of Reader, and methods that add facts."""
 
-    def __init__(self, url: str | SecretUrl, experiment: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        super().__init__(Database(url, patience_seconds), experiment)
+    def __init__(
+        self,
+        url: str | SecretUrl,
+        experiment: str,
+        patience_seconds: float = PATIENCE_SECONDS,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        super().__init__(Database(url, patience_seconds, read_only=read_only), experiment)
         self.url = self._database.url
         self.leases = Leases(self._database, experiment)
         self._declared: dict[str, str] = {}

@@ -4,18 +4,22 @@ Shapes: B rows, T new tokens of all rows packed in one line, V vocabulary.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 
-from retroformer.errors import MissingInput
+from retroformer.errors import MissingInput, RetroformerError
 from retroformer.experiment.adapters import ADVISERS, REWARD
-from retroformer.models.chat_template import chat_template
+from retroformer.models.adapter_fit import require_fit
 from retroformer.models.embedded import model_config
+from retroformer.models.prompt_template import prompt_template
+from retroformer.models.reward_adapter import read_reward_adapter
 
 from . import attention
 from .geometry import Geometry
@@ -38,16 +42,24 @@ class Model:
     """
 
     def __init__(
-        self, folder: Path, adapters: Mapping[str, Path], dtype: str, rewards: Mapping[str, Path] | None = None
+        self,
+        folder: Path,
+        adapters: Mapping[str, Path],
+        dtype: str,
+        rewards: Mapping[str, Path] | None = None,
+        template_settings: Mapping[str, JsonValue] | None = None,
     ) -> None:
-        """Load the base model, the `adapters` that write and the `rewards` that score; their names must differ."""
+        """Load the base model, the `adapters` that write and the `rewards` that score; their names must differ.
+
+        `template_settings` are those of `train.chat_template_kwargs`.
+        """
         from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
 
         AttentionInterface.register(attention.NAME, attention.attend)
         logging.disable_progress_bar()
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self._tokenizer.chat_template = chat_template(folder)
+        self._tokenizer.chat_template = prompt_template(folder, template_settings)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=model_config(folder), dtype=dtype, attn_implementation=attention.NAME
@@ -184,16 +196,22 @@ def _with_adapters(
     """Return `model` with each adapter loaded under its name, and the heads of the reward models, (H,).
 
     Raises:
-        MissingInput: a folder holds no readable adapter of this model.
+        MissingInput: a folder holds no readable adapter.
+        ConfigError: an adapter was made for a base model of another shape.
     """
     from peft import PeftModel
-    from safetensors import SafetensorError
 
     peft_model: Any = None
     heads_H = dict[str, torch.Tensor]()
     for name, folder in (*adapters.items(), *rewards.items()):
-        try:
+        # The first adapter that peft loads renames the layers of the base.
+        with _reading(folder):
             require_finite_weights(folder)
+            if name in rewards:
+                read_reward_adapter(folder)  # An adapter without a score head is refused with this reason.
+            require_fit(model, folder, scores=name in rewards)
+    for name, folder in (*adapters.items(), *rewards.items()):
+        with _reading(folder):
             if name in rewards:
                 peft_model, heads_H[name] = add_reward_model(peft_model, model, folder, name)
             elif peft_model is None:
@@ -201,12 +219,21 @@ def _with_adapters(
             else:
                 peft_model.load_adapter(str(folder), adapter_name=name)
             require_plain_lora(peft_model)
-        except torch.OutOfMemoryError:
-            raise
-        # Damaged weights; a config that is damaged, absent or of another kind; shapes of another base.
-        except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-            raise MissingInput(_unreadable(folder, error)) from error
     return (model if peft_model is None else adopt_adapters(peft_model, spans)), heads_H
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Translate the errors of a block that reads the adapter in `folder` to MissingInput."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, RetroformerError):
+        raise
+    # Damaged weights; a config that is damaged, absent or of another kind; layers that are no plain LoRA.
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+        raise MissingInput(_unreadable(folder, error)) from error
 
 
 def _unreadable(folder: Path, error: Exception) -> str:

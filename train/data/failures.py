@@ -54,7 +54,9 @@ def _memory(advice: dict[Key, StoredReflection], key: Key, accepted: int, loop: 
     """Return the actor's memory in the trial before that of `key`: the reflections accepted until then."""
     if key.trial == 1:
         return Memory()
-    previous = advice[_previous(key, accepted)]
+    previous = advice.get(_previous(key, accepted))
+    if previous is None:
+        return Memory()  # An imported case may begin at any trial.
     earlier = _memory(advice, previous.key, previous.previous_candidate, loop)
     return earlier.remember(previous.reflection.text, loop.memory)
 

@@ -12,18 +12,22 @@ A base that was in 4 bits in training is dequantised before merging, and the log
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.experiment.config import Experiment
-from retroformer.models.chat_template import chat_template
+from retroformer.experiment.sections.train import Train
+from retroformer.models.adapter_fit import require_fit
+from retroformer.models.base_dtype import Dtype, serving_dtype
 from retroformer.models.embedded import base_model_folder
+from retroformer.models.prompt_template import prompt_template
 from retroformer.provenance import code_version, folder_sha256, package_versions
 from retroformer.stage_metrics import read_metrics
 
@@ -31,7 +35,6 @@ from ..base import CPU, device, load_base, load_tokenizer, require_adapter
 from ..card import CARD, merged_card
 from ..data import inputs
 from ..data.samples import samples
-from ..integrity.model_files import require_fit
 from ..stage import replacing
 
 FACTS = "merge.json"
@@ -78,12 +81,14 @@ def merge(experiment: Experiment, name: str) -> Path:
         ConfigError: merged and unmerged logits differ.
     """
     adapter, base = require_adapter(experiment.stage_folder(name)), base_model_folder(experiment.train.base_model)
+    dtype = serving_dtype(experiment.serve.dtype, base, torch)
     facts: dict[str, Any] = {
         "stage": name,
         "adapter_sha256": folder_sha256(adapter),
         "base_sha256": folder_sha256(base),
         "quantization": experiment.train.quantization,
-        "dtype": experiment.serve.dtype,
+        "dtype": dtype,
+        **_template_settings(experiment),
     }
     _require_as_trained(adapter, facts)
     folder = adapter.with_name(f"{adapter.name}-merged")
@@ -91,14 +96,14 @@ def merge(experiment: Experiment, name: str) -> Path:
         return folder
     texts = texts_of(experiment, name)
     with replacing(folder) as unfinished:
-        unmerged, plain = _write_merged(experiment, adapter, unfinished, texts)
-        _add_tokenizer_and_config(base, unfinished)
-        agreement = compare(_read_back(experiment, unfinished, texts, scores=_is_scorer(adapter)), unmerged, plain)
-        require_agreement(agreement, experiment.serve.dtype)
+        unmerged, plain = _write_merged(experiment, adapter, dtype, unfinished, texts)
+        _add_tokenizer_and_config(base, unfinished, experiment.train.chat_template_kwargs)
+        agreement = compare(_read_back(dtype, unfinished, texts, scores=_is_scorer(adapter)), unmerged, plain)
+        require_agreement(agreement, dtype)
         facts |= {
             "model_sha256": folder_sha256(unfinished),
             "agreement": asdict(agreement),
-            "tolerance": {"furthest": TOLERANCE[experiment.serve.dtype], "lost": LOST},
+            "tolerance": {"furthest": TOLERANCE[dtype], "lost": LOST},
             "code": code_version().model_dump(),
             "versions": package_versions(),
         }
@@ -182,6 +187,12 @@ def _require_as_trained(adapter: Path, facts: dict[str, Any]) -> None:
             )
 
 
+def _template_settings(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings of the chat template that the merged model's template begins with; {} if there are none."""
+    settings = experiment.train.chat_template_kwargs
+    return {"chat_template_kwargs": settings} if settings else {}
+
+
 def _facts(folder: Path) -> dict[str, Any]:
     """Read merge.json; return {} if it cannot be read."""
     try:
@@ -203,13 +214,13 @@ def _is_scorer(adapter: Path) -> bool:
 
 
 def _write_merged(
-    experiment: Experiment, adapter: Path, folder: Path, texts: Sequence[Sequence[int]]
+    experiment: Experiment, adapter: Path, dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]]
 ) -> tuple[Tensor, Tensor]:
     """Merge and save; return the logits of base plus adapter before merging, and those of the base alone."""
     from peft import PeftModel
 
     scores = _is_scorer(adapter)
-    base = _base_to_merge_into(experiment, scores=scores)
+    base = _base_to_merge_into(experiment.train, dtype, scores=scores)
     require_fit(base, adapter, scores=scores)
     adapted: Any = PeftModel.from_pretrained(base, str(adapter)).eval()
     unmerged = logits(adapted, texts, scores=scores)
@@ -221,32 +232,31 @@ def _write_merged(
     return unmerged, plain
 
 
-def _base_to_merge_into(experiment: Experiment, *, scores: bool) -> Any:
+def _base_to_merge_into(train: Train, dtype: Dtype, *, scores: bool) -> Any:
     """Load the base in the dtype of serving; a 4-bit base is dequantised."""
-    train, dtype = experiment.train, experiment.serve.dtype
     if train.quantization == "none":
         return load_base(train.model_copy(update={"dtype": dtype}), scores=scores)
     return load_base(train, scores=scores).dequantize().to(getattr(torch, dtype))
 
 
-def _add_tokenizer_and_config(base: Path, folder: Path) -> None:
+def _add_tokenizer_and_config(base: Path, folder: Path, settings: Mapping[str, JsonValue]) -> None:
     """Copy the base's tokenizer, and the entries of its config that transformers dropped but older programs read."""
     for pattern in (*TOKENIZER_FILES, "generation_config.json"):
         for path in base.glob(pattern):
             shutil.copyfile(path, folder / path.name)
-    if template := chat_template(base):
+    if template := prompt_template(base, settings):
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     of_base, saved = (json.loads((at / "config.json").read_text(encoding="utf-8")) for at in (base, folder))
     kept = {name: value for name, value in of_base.items() if name not in ("torch_dtype", "quantization_config")}
     (folder / "config.json").write_text(json.dumps(kept | saved, indent=2) + "\n", encoding="utf-8")
 
 
-def _read_back(experiment: Experiment, folder: Path, texts: Sequence[Sequence[int]], *, scores: bool) -> Tensor:
+def _read_back(dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]], *, scores: bool) -> Tensor:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
     attention = "eager" if device() == CPU else "sdpa"  # The same as in load_base.
-    model = kind.from_pretrained(folder, dtype=experiment.serve.dtype, attn_implementation=attention)
+    model = kind.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
     return logits(model.to(device()).eval(), texts, scores=scores)
 
 

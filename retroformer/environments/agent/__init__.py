@@ -5,15 +5,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from retroformer.environments.agent.callers import caller, function_of, module_files, plugin, plugin_version
+from retroformer.environments.agent.callers import caller, plugin, plugin_version
 from retroformer.environments.agent.environment import AdviceCarrier, AgentEnvironment
 from retroformer.environments.agent.section import AgentSection, AgentSource
-from retroformer.environments.agent.tasks import read_tasks
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.errors import ConfigError
 from retroformer.protocols import Actor
 from retroformer.provenance import files_sha256
 from retroformer.records import Task
+from retroformer.task_file import read_tasks
+from retroformer.user_code import function_of, module_files
 
 __all__ = ["AgentTaskset", "Section", "extras", "taskset"]
 
@@ -39,7 +40,7 @@ class AgentTaskset:
     @cached_property
     def _rows(self) -> dict[str, dict[str, Any]]:
         """Tasks by id, read once for all environments of a process. Raises MissingInput."""
-        return read_tasks(self._section)
+        return read_tasks(self._section.data, self._section.split)
 
 
 def taskset(section: AgentSection, seed: int = 0) -> AgentTaskset:

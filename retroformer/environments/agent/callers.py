@@ -5,18 +5,15 @@ garbage raises EnvironmentFailure, with the cause.
 """
 
 import asyncio
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, Protocol
 
 from retroformer.environments.agent.program import Program, shortened
 from retroformer.environments.agent.section import AgentSection
 from retroformer.errors import ConfigError, EnvironmentFailure
+from retroformer.user_code import checked_callable, function_of
 
 ENTRY_POINTS = "retroformer.agents"
 """Entry point group of installed packages' agents: NAME = "module:function"."""
@@ -40,43 +37,6 @@ def caller(section: AgentSection) -> Caller:
     return Function(function_of(source.python) if source.python is not None else plugin(source.plugin or ""))
 
 
-def function_of(address: str) -> Callable[..., Any]:
-    """Import the function `package.module:function`, also from the folder where the command runs.
-
-    Raises:
-        ConfigError: there is no such function.
-    """
-    module_name, colon, name = address.partition(":")
-    if not colon:
-        raise ConfigError(f"{address!r} is not the address of a function: write it as package.module:function.")
-    _import_from_here()
-    try:
-        function = getattr(importlib.import_module(module_name), name)
-    except Exception as error:  # The module is the user's own: anything may go wrong in it.
-        what = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"The function {address} cannot be imported: {what}.") from error
-    return _callable(function, address)
-
-
-def module_files(address: str) -> list[Path]:
-    """Return the Python files of `package.module:function`: all of its package, or its own if it is in none."""
-    _import_from_here()
-    module = address.partition(":")[0]
-    try:
-        package = importlib.util.find_spec(module.partition(".")[0])
-    except (ImportError, ValueError):
-        return []
-    if package is None or package.origin is None or not Path(package.origin).is_file():
-        return []
-    origin = Path(package.origin)
-    return sorted(origin.parent.rglob("*.py")) if package.submodule_search_locations else [origin]
-
-
-def _import_from_here() -> None:
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-
-
 def plugin_version(name: str) -> str:
     """Return name and version of the package that offers this agent; empty if none does."""
     points = entry_points(group=ENTRY_POINTS, name=name)
@@ -90,16 +50,9 @@ def plugin(name: str) -> Callable[..., Any]:
         names = ", ".join(sorted(point.name for point in entry_points(group=ENTRY_POINTS))) or "none"
         raise ConfigError(f"No installed package offers an agent {name!r} in {ENTRY_POINTS}: there is {names}.")
     try:
-        return _callable(points[0].load(), name)
+        return checked_callable(points[0].load(), name)
     except Exception as error:  # The package is not ours: anything may go wrong in it.
         raise ConfigError(f"The agent {name!r} cannot be imported: {type(error).__name__}: {error}.") from error
-
-
-def _callable(function: Any, address: str) -> Callable[..., Any]:
-    if not callable(function):
-        raise ConfigError(f"{address} is a {type(function).__name__}: name a function.")
-    checked: Callable[..., Any] = function
-    return checked
 
 
 class Function:

@@ -4,10 +4,10 @@ from typing import Any
 
 from retroformer.attempt_result import Score, read_result
 from retroformer.environments.agent.callers import Caller
-from retroformer.environments.agent.tasks import opening_of
 from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.protocols import Move, Scene
 from retroformer.records import Task, Transition
+from retroformer.task_file import opening_of
 
 
 class AgentEnvironment:

@@ -1,9 +1,9 @@
-"""Tasks of an agent, from a JSON lines file."""
+"""Tasks of a user's own, from a JSON lines file: an `id`, perhaps a `split`, and whatever the agent needs."""
 
 import json
+from pathlib import Path
 from typing import Any
 
-from retroformer.environments.agent.section import AgentSection
 from retroformer.errors import MissingInput
 from retroformer.files.bounded_file import MIB
 from retroformer.files.bounded_json import json_rows
@@ -15,24 +15,23 @@ _OPENING = ("input", "prompt", "question", "task")
 """Fields of a task that hold its text, the first that is there."""
 
 
-def read_tasks(section: AgentSection) -> dict[str, dict[str, Any]]:
+def read_tasks(path: Path | None, split: str) -> dict[str, dict[str, Any]]:
     """Return the tasks of the split by id, in the order of the file.
 
     Raises:
         MissingInput: there is no file, or a line of it is not a task.
     """
-    path = section.data
     if path is None:
-        raise MissingInput("Set environment.data to the JSON lines file with the tasks of the agent.")
+        raise MissingInput("Set environment.data to the JSON lines file with the tasks.")
     if not path.is_file():
-        raise MissingInput(f"There is no file {path} with the tasks of the agent: correct environment.data.")
+        raise MissingInput(f"There is no file {path} with the tasks: correct environment.data.")
     tasks: dict[str, dict[str, Any]] = {}
     seen: set[str] = set()
     for task in json_rows(path, _task, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES):
         if task["id"] in seen:
             raise MissingInput(f"The task {task['id']!r} is twice in {path}: give every task an id of its own.")
         seen.add(task["id"])
-        if task.get("split", "train") == section.split:
+        if task.get("split", "train") == split:
             tasks[task["id"]] = task
     return tasks
 

@@ -1,0 +1,128 @@
+"""Test that cases become facts of a run: each one once, with its rating, under conditions of their own."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from retroformer.arm_names import COLLECT, UNADVISED
+from retroformer.cases.case import Case
+from retroformer.cases.storing import CaseWriter, StoredCases
+from retroformer.errors import ConfigError
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.storage import open_store
+from retroformer.preference_pairs import preference_pairs
+from retroformer.rating import rated_reflections
+from retroformer.records import Outcome
+from retroformer.store import Store
+from tests.support.cases import case
+from train.data.inputs import failures, positive_reflections
+
+
+def store(experiment: Experiment, *cases: Case, source: str = "cases") -> StoredCases:
+    with CaseWriter(experiment, source) as writer:
+        return writer.add(cases)
+
+
+def opened(experiment: Experiment) -> "closing[Store]":
+    return closing(open_store(experiment))
+
+
+def test_an_attempt_with_advice_and_a_retry_is_a_rated_reflection(experiment: Experiment) -> None:
+    assert store(experiment, case(attempt={"score": 0.25, "output": "No."})) == StoredCases(1, 1, 0, 3)
+    with opened(experiment) as facts:
+        (rated,) = rated_reflections(facts, COLLECT)
+        assert (rated.text, rated.rating, rated.reflection.author.model) == ("Search by customer first.", 0.75, "sft")
+        assert "Refund order 4711." in rated.reflection.prompt[-1].content
+        outcomes = [attempt.outcome for attempt in facts.trajectories(COLLECT).values()]
+        assert sorted(outcomes) == [Outcome.FAILURE, Outcome.SUCCESS]
+    assert [text for _, text in positive_reflections(experiment)] == ["Search by customer first."]
+
+
+def test_a_failure_without_a_retry_waits_for_advice(experiment: Experiment) -> None:
+    assert store(experiment, case(advice=None, retry=None)) == StoredCases(1, 0, 1, 1)
+    with opened(experiment) as facts:
+        assert (facts.attempt_count(COLLECT), facts.advice_count(COLLECT)) == (1, 0)
+
+
+def test_a_retry_without_advice_is_an_unadvised_one(experiment: Experiment) -> None:
+    store(experiment, case(advice=None))
+    with opened(experiment) as facts:
+        assert facts.arms() == [UNADVISED]
+        assert [(key.trial, attempt.episode_return) for key, attempt in facts.trajectories(UNADVISED).items()] == [
+            (0, 0.0),
+            (1, 1.0),
+        ]
+
+
+def test_cases_stored_twice_in_any_order_are_stored_once(experiment: Experiment) -> None:
+    cases = [case(), case(trial=1), case(candidate=1), case(advice={"text": "Other."}), case(advice=None, retry=None)]
+    assert store(experiment, *cases).new_facts > 0
+    assert store(experiment, *reversed(cases)).new_facts == 0
+
+
+def test_different_cases_of_one_task_do_not_displace_each_other(experiment: Experiment) -> None:
+    failed = [{"score": 0.0, "output": text} for text in ("No.", "Never.")]
+    advice = [{"text": text} for text in ("Look.", "Ask.")]
+    retried = [{"score": score, "output": "Done."} for score in (0.5, 1.0)]
+    cases = [case(attempt=a, advice=b, retry=c) for a in failed for b in advice for c in retried]
+    assert store(experiment, *cases) == StoredCases(8, 8, 0, 2 + 4 + 8)
+    with opened(experiment) as facts:
+        rated = list(rated_reflections(facts, COLLECT))
+        assert sorted((each.text, each.rating) for each in rated) == [("Ask.", 0.75)] * 2 + [("Look.", 0.75)] * 2
+        assert {returned for each in rated for returned in each.returns_after} == {0.5, 1.0}
+
+
+def test_advice_on_one_attempt_makes_preference_pairs(experiment: Experiment) -> None:
+    store(experiment, case(), case(advice={"text": "Give up."}, retry={"score": 0.0, "output": "No."}))
+    with opened(experiment) as facts:
+        (pair,) = preference_pairs(facts, COLLECT)
+    assert (pair.chosen, pair.rejected) == ("Search by customer first.", "Give up.")
+
+
+def test_equal_retries_with_numbers_of_their_own_are_all_counted(experiment: Experiment) -> None:
+    store(experiment, *(case(repeat=number) for number in range(3)))
+    with opened(experiment) as facts:
+        (rated,) = rated_reflections(facts, COLLECT)
+        assert rated.returns_after == (1.0, 1.0, 1.0)
+
+
+def test_cases_are_never_mixed_with_attempts_of_other_conditions(experiment: Experiment) -> None:
+    store(experiment, case(), source="inspect")
+    with pytest.raises(ConfigError, match=r"recorded\.source='inspect', not 'cases'"):
+        store(experiment, case())
+
+
+def test_nothing_of_a_file_is_stored_if_reading_it_fails(experiment: Experiment) -> None:
+    def read() -> Iterator[Case]:
+        for number in range(1200):
+            yield case(task={"id": f"refund-{number}", "input": "Refund it."})
+        raise ConfigError("Line 1201 is wrong.")
+
+    with CaseWriter(experiment) as writer:
+        with pytest.raises(ConfigError, match="Line 1201"):
+            writer.add_whole(read)
+        assert writer.store.arms() == []
+
+
+def test_no_thinking_is_stored(experiment: Experiment) -> None:
+    thinking = "<think>The secret thought.</think>"
+    says = {"role": "assistant", "content": f"{thinking}Which order?"}
+    store(
+        experiment,
+        case(
+            attempt={"score": 0.0, "messages": [{"role": "user", "content": "Hi."}, says]},
+            advice={"text": f"{thinking}Search."},
+            retry={"score": 1.0, "steps": [{"thought": f"{thinking}a", "action": "b", "observation": "c"}]},
+        ),
+    )
+    with opened(experiment) as facts:
+        (rated,) = rated_reflections(facts, COLLECT)
+        assert rated.text == "Search."
+        records = [attempt.model_dump_json() for attempt in facts.trajectories(COLLECT).values()]
+        assert not [text for text in [*records, rated.model_dump_json()] if "secret thought" in text]
+
+
+def test_cases_of_later_trials_can_be_trained_on(experiment: Experiment) -> None:
+    store(experiment, case(trial=2), case(trial=1))
+    assert sorted(failure.trial for failure in failures(experiment)) == [2, 3]
