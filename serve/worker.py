@@ -19,7 +19,6 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastchat.constants import ErrorCode
-from pydantic import JsonValue
 
 from retroformer.errors import run_command
 from retroformer.models.base_dtype import serving_dtype
