@@ -14,19 +14,24 @@ from retroformer.plugin_commands import plugin_command, plugin_command_names
 from retroformer.stages import Stage, stage_package
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
+OF_GATE = ("rollback", "promotions")
+"""Commands of the stage `eval` that are called by their own names."""
 
 
 class RetroformerCommands(Commands):
     """The commands of the stages, each imported on use, then those of this module, then those of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        own = [*STAGES, *super().list_commands(ctx)]
+        own = [*STAGES, *OF_GATE, *super().list_commands(ctx)]
         return own + [name for name in plugin_command_names() if name not in own]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for stage in STAGES:
             if cmd_name == stage:
                 return get_command(import_module(f"{stage_package(stage)}.__main__").app)
+        if cmd_name in OF_GATE:
+            group: Any = get_command(import_module(f"{stage_package('eval')}.gate.__main__").app)
+            return group.get_command(ctx, cmd_name)
         return super().get_command(ctx, cmd_name) or plugin_command(cmd_name)
 
 
@@ -108,6 +113,23 @@ def show(
     with opened(run, overrides) as runs:
         for line in shown(runs, task, arm, as_json=as_json):
             print(line)
+
+
+@app.command(
+    options_metavar="[--port N]",
+    epilog="RUN is a config, the folder of a run (runs/NAME) or the file of its store.\n\n"
+    "Example: retroformer view configs/demo.yaml",
+)
+def view(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN ...", help="Configs, folders or stores of runs.")],
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 8765,
+) -> None:
+    """Look at runs in a browser, also while they go on.
+
+    Reads the stores and folders of the runs. Writes nothing to them; an index of the stories goes to the cache folder.
+    """
+    import_module(f"{stage_package('eval')}.view.command").view(runs, port, partial(print, flush=True))
 
 
 @app.command(epilog=example("export configs/agent.yaml cases.jsonl"))
