@@ -56,7 +56,8 @@ def describe_plan(
         yield "\n".join(f"{case.kind.name} {_verdict(case, room)}." for case in stages)
     for stages in on_gpu.values() if here == "cpu" else ():
         yield _by_stage("a GPU", stages)
-    yield _by_card(on_gpu, cards or CARDS_GIB)
+    on_cpu = {length: cases(experiment, shape, "cpu", length) for length in lengths}
+    yield _by_place(on_gpu, on_cpu, cards or CARDS_GIB)
     if measure:
         yield from _measured(experiment, on_this_machine[lengths[0]], room)
 
@@ -113,23 +114,28 @@ def _by_stage(place: str, stages: Sequence[Case]) -> str:
     return f"{title}\n\n" + table(["", *(case.kind.name for case in stages)], rows)
 
 
-def _by_card(stages: Mapping[int, list[Case]], cards: Sequence[float]) -> str:
-    def cell(case: Case, room: float) -> str:
-        size, settings = fit(case, room)
-        return f"{settings[0].partition('=')[2]} ({size})" if size else _verdict(case, room)
-
-    share = USABLE_SHARE["cuda"]
+def _by_place(on_gpu: Mapping[int, list[Case]], on_cpu: Mapping[int, list[Case]], cards: Sequence[float]) -> str:
+    """Format what fits GPUs with the memories `cards`, in GiB, and the CPU of this machine."""
+    gpu_rooms = [(f"{card:g} GiB", USABLE_SHARE["cuda"] * card * GIB, on_gpu) for card in cards]
+    memory = _memory("cpu")
+    places = [*gpu_rooms, (f"CPU, {memory / GIB:.0f} GiB", USABLE_SHARE["cpu"] * memory, on_cpu)]
     rows = [
-        [f"{card:g} GiB", str(length), *(cell(case, share * card * GIB) for case in planned)]
-        for card in cards
+        [name, str(length), *(_cell(case, room) for case in planned)]
+        for name, room, stages in places
         for length, planned in stages.items()
     ]
     title = (
-        f"The largest micro-batch that divides the stage's batch and fits into {share:.0%} of a GPU; in brackets the "
-        "largest that fits. A micro-batch of reward and dpo is pairs, so twice as many texts."
+        f"The largest micro-batch that divides the stage's batch and fits into {USABLE_SHARE['cuda']:.0%} of a GPU, or "
+        f"{USABLE_SHARE['cpu']:.0%} of this machine's memory on its CPU, which has no gradient checkpointing; in "
+        "brackets the largest that fits. A micro-batch of reward and dpo is pairs, so twice as many texts."
     )
-    names = (case.kind.name for case in next(iter(stages.values())))
+    names = (case.kind.name for case in next(iter(on_gpu.values())))
     return f"{title}\n\n" + table(["card", "tokens", *names], rows)
+
+
+def _cell(case: Case, room: float) -> str:
+    size, settings = fit(case, room)
+    return f"{settings[0].partition('=')[2]} ({size})" if size else _verdict(case, room)
 
 
 def _measured(experiment: Experiment, stages: Sequence[Case], room: float) -> Iterator[str]:

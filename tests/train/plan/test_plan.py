@@ -276,7 +276,9 @@ def test_a_plan_of_longchat_says_by_card_and_length_what_fits(
     assert [line.split()[1:5:3] for line in lines] == [["12", "2048"], ["12", "65536"], ["80", "2048"], ["80", "65536"]]
     assert "does not fit" not in lines[0]
     assert len(re.findall(r"does not fit: set train\.\w+\.micro_batch_size=1 train\.max_length=\d+ ", lines[1])) == 5
-    assert "| card   | tokens | sft " in text
+    assert re.search(r"\| card +\| tokens \| sft ", text)
+    on_cpu = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| CPU, ")]
+    assert on_cpu == ["2048", "65536"], "a row for the CPU of this machine at each length"
 
 
 def test_a_length_that_is_no_number_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
