@@ -79,4 +79,6 @@ def _listener(port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ServiceError(f"Port {port} of {HOST} is taken: choose another with --port.") from error
+    # Whoever reads the address may connect at once, before the server has started.
+    listener.listen()
     return listener
