@@ -10,11 +10,12 @@ from retroformer.errors import ConfigError
 
 from .base import CPU, device
 from .plan.estimate import case_of, estimate
-from .plan.report import GIB, fit
+from .plan.fit import fit
 from .plan.shape import read_config, shape_of
 from .stage import Stage
 from .stage_kinds import STAGES, stages_of
 
+GIB = 1024**3
 GROWTH = 1.25
 """Growth of a process for each byte of its tensors: docs/results/memory.md has the measurements."""
 

@@ -13,8 +13,9 @@ from tests.train import world
 from train.__main__ import main
 from train.base import leave_casting_to_autocast, lora_config
 from train.plan.estimate import NF4, Case, cases, estimate, largest
+from train.plan.fit import fit
 from train.plan.live_bytes import LiveBytes, tensors_of
-from train.plan.report import GIB, USABLE_SHARE, describe_plan, fit, table
+from train.plan.report import GIB, USABLE_SHARE, describe_plan, table
 from train.plan.shape import LONGCHAT, Shape, read_config, shape_of, skeleton
 from train.stage_kinds import STAGES, Device, stages_of
 
