@@ -15,17 +15,9 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from retroformer.records import (
-    IF_GIVEN,
-    ChatMessage,
-    ContentPart,
-    FunctionCall,
-    Name,
-    Record,
-    Step,
-    ToolCall,
-    Usage,
-)
+from retroformer.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.immutable import IF_GIVEN
+from retroformer.records import Name, Record, Step, Usage
 
 __all__ = [
     "MOST_NUMBER",

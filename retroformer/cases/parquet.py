@@ -15,10 +15,10 @@ from pydantic import BaseModel, JsonValue
 
 from retroformer.cases.case import Case, CaseTask
 from retroformer.cases.jsonl import CASE_BYTES, parse_case
+from retroformer.conversation import ChatMessage, ContentPart
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded_file import GIB, open_regular, size
 from retroformer.files.durable import replacing
-from retroformer.records import ChatMessage, ContentPart
 from retroformer.store.text import serialised
 
 if TYPE_CHECKING:
