@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             modes = [{"path": p, "uploadMode": "lfs" if p.endswith(_LARGE) else "regular"} for p in asked]
             self._answer({"files": [mode | {"shouldIgnore": False} for mode in modes]})
         elif what == "commit":
-            self._commit(repository, [json.loads(line) for line in body.splitlines()])
+            self._commit(repository, f"{kind}s/{repo}".removeprefix("models/"), body)
         elif (commit := repository.at(match["revision"] or "main")) is None:
             self._refuse(HTTPStatus.NOT_FOUND, "RevisionNotFound")
         else:
@@ -139,9 +139,9 @@ class _Handler(BaseHTTPRequestHandler):
                 {"id": repo, "sha": commit[0], "private": repository.private, "siblings": siblings, "tags": []}
             )
 
-    def _commit(self, repository: Repository, operations: list[dict[str, Any]]) -> None:
+    def _commit(self, repository: Repository, path: str, body: bytes) -> None:
         files = dict(repository.commits[-1])
-        for operation in operations:
+        for operation in map(json.loads, body.splitlines()):
             value = operation["value"]
             if operation["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
@@ -150,7 +150,8 @@ class _Handler(BaseHTTPRequestHandler):
                 repository.large.add(value["path"])
         repository.commits.append(files)
         oid = repository.hash_of(len(repository.commits) - 1)
-        self._answer({"success": True, "commitOid": oid, "commitUrl": f"{self.hub.url}/commit/{oid}", "hookOutput": ""})
+        url = f"{self.hub.url}/{path}/commit/{oid}"
+        self._answer({"success": True, "commitOid": oid, "commitUrl": url, "hookOutput": ""})
 
     def batch(self, match: re.Match[str], body: bytes) -> None:
         objects = [

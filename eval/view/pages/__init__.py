@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from ..site import PageOf
+from .compare import compare
+from .learning import learning
 from .overview import overview
 from .stories import stories
 from .story import prompt, story
@@ -12,4 +14,6 @@ PAGES: Mapping[str, PageOf] = {
     "stories": stories,
     "story": story,
     "prompt": prompt,
+    "compare": compare,
+    "learning": learning,
 }

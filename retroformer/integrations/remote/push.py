@@ -5,26 +5,31 @@ Only files named here leave the machine: never the store, never a file outside t
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
 
+from retroformer.cases.case import Case
+from retroformer.cases.files import write_cases
+from retroformer.cases.stored import exported_arms, stored_cases
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.experiment.adapters import ACTORS, ADVISERS, REWARD, has_adapter
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
+from retroformer.experiment.storage import open_store
 from retroformer.files.bounded_file import size
 from retroformer.parquet import export_run
 from retroformer.provenance import ADAPTER_FILES, folder_sha256
-from retroformer.secrets.redaction import redacted
+from retroformer.secrets.redaction import redacted, redacted_data
 from retroformer.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
 
 from .address import open_remote
 from .contents import MANIFEST, RATINGS_FILES, Contents
 
-CARD, CONFIG = "README.md", "config.yaml"
+CARD, CONFIG, CASES = "README.md", "config.yaml", "cases.parquet"
 STAGES = (*ADVISERS, REWARD, *ACTORS)
 
 
@@ -77,7 +82,24 @@ def _ratings(experiment: Experiment, scratch: Path) -> Contents:
     card = _written(scratch / CARD, _ratings_card(experiment, counts))
     config = _written(scratch / CONFIG, _without_secrets(experiment.as_file()))
     files = {name: scratch / name for name in RATINGS_FILES} | {CARD: card, CONFIG: config}
+    if _wrote_cases(experiment, scratch / CASES):
+        files[CASES] = scratch / CASES
     return Contents("ratings", experiment.run, files)
+
+
+def _wrote_cases(experiment: Experiment, path: Path) -> bool:
+    """Write the cases of a run for other programs. Return False if it has none, or returns that are no scores."""
+    with closing(open_store(experiment)) as store:
+        cases = (case for arm in exported_arms(store) for case in stored_cases(store, arm))
+        try:
+            # Stores of earlier versions may hold a key that a task or model has shown.
+            return write_cases(path, (_redacted(case) for case in cases)) > 0
+        except ConfigError:
+            return False
+
+
+def _redacted(case: Case) -> Case:
+    return Case.model_validate_json(redacted_data(case.model_dump_json()))
 
 
 def _own_file(folder: Path, name: str) -> Path:
@@ -110,8 +132,9 @@ def _ratings_card(experiment: Experiment, counts: str) -> str:
     header = yaml.safe_dump({"tags": ["retroformer"], "configs": files}, sort_keys=False)
     return (
         f"---\n{header}---\n\n# Ratings of run {experiment.run}\n\n{counts}, made by Retroformer in the environment "
-        f"`{experiment.environment.name}`. Each row has a fact as JSON in `record`; the rating of a reflection is the "
-        "return of the attempt that read it minus that of the attempt before. `retroformer pull ADDRESS CONFIG` adds "
+        f"`{experiment.environment.name}`. `cases.parquet`, if it is there, has an attempt, the advice on it, the "
+        "retry that read it and the rating in each row. In the other files each row has a fact as JSON in `record`. "
+        "`retroformer pull ADDRESS CONFIG` adds "
         "them to the store of a run with the settings of `config.yaml`.\n"
     )
 

@@ -18,7 +18,7 @@ from retroformer.records import Author, Ending, Key, Message, Outcome, Reflectio
 from tests.train.world import save_tiny_model, trained
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with config.yaml and the adapter runs/tiny/sft; tests copy it."""
     folder = tmp_path_factory.mktemp("trained")

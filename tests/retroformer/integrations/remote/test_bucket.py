@@ -10,6 +10,7 @@ import fsspec
 import pytest
 import yaml
 
+from retroformer.cases.files import read_cases
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError, RetroformerError
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
@@ -69,7 +70,14 @@ def test_pushed_ratings_are_imported_into_another_store(home: Path, away: Path) 
             ]
         assert "0 of them new" in pull_to("memory://ratings", CONFIG)
     uploaded = {path.rpartition("/")[2] for path in fsspec.filesystem("memory").find("/ratings")}
-    assert uploaded == {"trajectories.parquet", "reflections.parquet", "README.md", "config.yaml", "retroformer.json"}
+    facts = {"trajectories.parquet", "reflections.parquet"}
+    assert uploaded == facts | {"cases.parquet", "README.md", "config.yaml", "retroformer.json"}
+
+
+def test_pushed_ratings_are_cases_for_other_programs(home: Path, tmp_path: Path) -> None:
+    push_run(CONFIG, (), f"file://{tmp_path}/bucket", None)
+    (case,) = read_cases(tmp_path / "bucket/cases.parquet")
+    assert (case.task.id, case.advice and case.advice.text, case.rating) == ("mug", "Look in shelf 1.", 1.0)
 
 
 def test_a_folder_that_is_not_named_is_called_as_the_address(bucket: Path, away: Path) -> None:
