@@ -2,14 +2,16 @@
 
 import math
 import re
-from collections.abc import Mapping
 from enum import StrEnum
 from statistics import fmean, stdev
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field
 
+from retroformer.conversation import ChatMessage
 from retroformer.files.characters import is_storable
+from retroformer.immutable import IF_GIVEN
+from retroformer.immutable import Record as Record
 
 _MOST_TOKENS = 2**53
 """Largest number of tokens: more than anyone pays for, and less than a database column holds."""
@@ -28,12 +30,6 @@ KeyNumber = Annotated[int, Field(ge=0, le=_HIGHEST_NUMBER)]
 
 
 Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
-
-
-class Record(BaseModel):
-    """Immutable fact."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Task(Record):
@@ -68,64 +64,6 @@ class Usage(Record):
             completion_tokens=self.completion_tokens + other.completion_tokens,
             dollars=self.dollars + other.dollars,
         )
-
-
-ROLES = ("system", "developer", "user", "assistant", "tool")
-"""Roles of the OpenAI chat API."""
-
-
-IF_GIVEN = Field(exclude_if=lambda value: value is None)
-"""Mark of an optional field that JSON shows only if it has a value, so that records of earlier versions are equal."""
-_IF_ANY = Field(exclude_if=lambda value: not value)
-"""Mark of a collection that JSON shows only if it is not empty."""
-
-
-class FunctionCall(Record):
-    """Name of a tool and its arguments as JSON text."""
-
-    name: str
-    arguments: str
-
-
-class ToolCall(Record):
-    """Call of a tool in an assistant's message."""
-
-    id: Annotated[str | None, IF_GIVEN] = None
-    type: str = "function"
-    function: FunctionCall
-
-
-class ContentPart(Record):
-    """Part of a message's content; a part that is not text keeps its own fields, as JSON."""
-
-    type: str
-    text: Annotated[str | None, IF_GIVEN] = None
-    data: Annotated[dict[str, JsonValue], _IF_ANY] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keep_other_fields(cls, part: Any) -> Any:
-        """Move fields of other types of parts, such as `image_url`, into `data`."""
-        if not isinstance(part, Mapping) or set(part) <= {"type", "text"} or isinstance(part.get("data"), Mapping):
-            return part
-        own = {name: part[name] for name in ("type", "text") if name in part}
-        return own | {"data": {name: value for name, value in part.items() if name not in own}}
-
-
-def _known_role(role: str) -> str:
-    if role not in ROLES:
-        raise ValueError(f"{role!r} is not a role: use one of {', '.join(ROLES)}")
-    return role
-
-
-class ChatMessage(Record):
-    """One message of a conversation, in the form of the OpenAI chat API."""
-
-    role: Annotated[str, AfterValidator(_known_role)]
-    content: str | tuple[ContentPart, ...] | None = None
-    tool_calls: Annotated[tuple[ToolCall, ...], _IF_ANY] = ()
-    tool_call_id: Annotated[str | None, IF_GIVEN] = None
-    name: Annotated[str | None, IF_GIVEN] = None
 
 
 _STORY = re.compile(r"@[0-9a-f]{12}$")
@@ -167,6 +105,8 @@ class Transition(Record):
     """True if the program passed the tests that the agent wrote; programming only."""
     steps: tuple[Step, ...] | None = None
     """Steps of an agent that plays the whole attempt in answer to one action; they stand for that action."""
+    messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
+    """Conversation of such an agent, if it gave one."""
     usage: Usage = Usage()
     """Consumption of such an agent's own model calls."""
 
@@ -205,6 +145,8 @@ class Trajectory(Record):
     opening: str
     """The first observation, before any action."""
     steps: tuple[Step, ...] = ()
+    messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
+    """Conversation that the steps were read from, if the agent gave one; the reflector reads the steps."""
     outcome: Outcome
     ending: Ending
     cause: str = ""

@@ -14,6 +14,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "inspect_ai": ("inspect", ("inspect_ai",)),
     "otlp": ("otlp", ("opentelemetry", "google.protobuf")),
+    "reasoning_gym": ("reasoning-gym", ("reasoning_gym",)),
+    "remote": ("remote", ("fsspec", "huggingface_hub")),
 }
 """Extra and third-party modules of each integration, by its folder."""
 FOLDERS = sorted(path.name for path in FOLDER.iterdir() if (path / "__init__.py").is_file())

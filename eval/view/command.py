@@ -16,9 +16,11 @@ def view(paths: Sequence[Path], port: int, announce: Callable[[str], None]) -> N
         ServiceError: the port is taken.
     """
     try:
-        from .server import open_site, serve
+        from .server import Server, open_site
     except ModuleNotFoundError as error:
         raise MissingInput(f"The viewer needs {error.name}: run `pip install 'retroformer[view]'`.") from error
     with ExitStack() as stack:
         runs = [run for path in paths for run in stack.enter_context(opened(path))]
-        serve(stack.enter_context(open_site(runs)), port, announce)
+        server = Server(stack.enter_context(open_site(runs)), port)
+        announce(server.address)
+        server.run()

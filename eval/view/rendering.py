@@ -10,6 +10,8 @@ from markupsafe import Markup, escape
 
 from retroformer.files.characters import visible
 
+from ..measure.statistics import MeanInterval
+
 FOLDER = Path(__file__).parent
 
 
@@ -47,6 +49,12 @@ def percent(part: float, total: float) -> str:
     return f"{100 * part / total:.0f}%" if total else _NOTHING
 
 
+def interval(value: MeanInterval) -> Markup:
+    """Return a difference with its 95% interval, which does not wrap."""
+    bounds = f"[{number(value.low, signed=True)}, {number(value.high, signed=True)}]"
+    return Markup('<span class="interval">{} {}</span>').format(number(value.mean, signed=True), bounds)
+
+
 def _signed(value: float | None) -> str:
     return number(value, signed=True)
 
@@ -81,6 +89,7 @@ def templates() -> Environment:
         "sign": _sign,
         "lines": _lines,
         "thousands": _thousands,
+        "interval": interval,
         "visible": visible,
     }
     environment.globals |= {"link": link, "story_link": story_link, "percent": percent}

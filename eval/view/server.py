@@ -3,9 +3,11 @@
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+import uvicorn
 
 from retroformer.errors import RetroformerError, ServiceError
 from retroformer.stories.runs import OpenRun
@@ -45,14 +47,31 @@ def _follow(index: Index, stopped: threading.Event) -> None:
         stopped.wait(_POLL_SECONDS)
 
 
-def serve(site: Site, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the site until it is interrupted; port 0 takes a free one. `announce` gets the address.
+class Server:
+    """Server of a site on a port of the loopback interface; port 0 takes a free one.
 
     Raises:
         ServiceError: the port is taken.
     """
-    import uvicorn
 
+    def __init__(self, site: Site, port: int) -> None:
+        self._listener = _listener(port)
+        port = self._listener.getsockname()[1]
+        self.address = f"http://{HOST}:{port}"
+        config = uvicorn.Config(application(site, port), log_level="warning", access_log=False, lifespan="off")
+        self._server = uvicorn.Server(config)
+
+    def run(self) -> None:
+        """Serve until `stop` is called or the process is interrupted."""
+        with self._listener:
+            self._server.run(sockets=[self._listener])
+
+    def stop(self) -> None:
+        """End `run`, from any thread."""
+        self._server.should_exit = True
+
+
+def _listener(port: int) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -60,8 +79,6 @@ def serve(site: Site, port: int, announce: Callable[[str], None]) -> None:
     except OSError as error:
         listener.close()
         raise ServiceError(f"Port {port} of {HOST} is taken: choose another with --port.") from error
-    with listener:
-        chosen = listener.getsockname()[1]
-        announce(f"http://{HOST}:{chosen}")
-        config = uvicorn.Config(application(site, chosen), log_level="warning", access_log=False, lifespan="off")
-        uvicorn.Server(config).run(sockets=[listener])
+    # Whoever reads the address may connect at once, before the server has started.
+    listener.listen()
+    return listener

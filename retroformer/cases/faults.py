@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask
-from retroformer.records import ChatMessage, ContentPart, FunctionCall, Step, ToolCall, Usage
+from retroformer.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.records import Step, Usage
 
 _MODELS = (Case, CaseTask, CaseAttempt, CaseAdvice, Step, ChatMessage, ContentPart, ToolCall, FunctionCall, Usage)
 _NAMES = sorted({name for model in _MODELS for name in model.model_fields})

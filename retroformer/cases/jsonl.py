@@ -1,12 +1,15 @@
 """Cases as JSON lines: one case a line, in UTF-8, perhaps compressed (`.jsonl.gz`, `.jsonl.xz`)."""
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from retroformer.cases.case import Case
 from retroformer.cases.faults import fault_of
+from retroformer.conversation import THINKING, ChatMessage
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded_file import GIB, MIB, text_lines
 from retroformer.files.durable import replacing
@@ -25,7 +28,7 @@ def read_jsonl(path: Path) -> Iterator[Case]:
         MissingInput: as `text_lines` raises it.
     """
     for number, line in text_lines(path, CASE_BYTES, _FILE_BYTES):
-        yield parse_case(line, f"Line {number} of {path}")
+        yield parse_case(line.rstrip(), f"Line {number} of {path}")
 
 
 def write_jsonl(path: Path, cases: Iterable[Case]) -> int:
@@ -47,4 +50,28 @@ def parse_case(text: str, where: str) -> Case:
     try:
         return Case.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise DamagedFile(f"{where}{fault_of(error)}; correct it and read the file again.") from None
+        fault = error
+    if any(each["type"] == "extra_forbidden" for each in fault.errors(include_url=False)):
+        try:
+            return Case.model_validate_json(_without_client_fields(text), strict=True)
+        except ValidationError as error:
+            fault = error
+    raise DamagedFile(f"{where}{fault_of(fault)}; correct it and read the file again.")
+
+
+def _without_client_fields(text: str) -> str:
+    """Return a case without fields of messages that clients add: thinking, and empty ones such as `refusal`."""
+    case = json.loads(text)
+    for place in ("attempt", "retry"):
+        attempt = case.get(place)
+        messages = attempt.get("messages") if isinstance(attempt, dict) else None
+        if isinstance(messages, list):
+            attempt["messages"] = [_own_fields(message) for message in messages]
+    return json.dumps(case)
+
+
+def _own_fields(message: Any) -> Any:
+    if not isinstance(message, dict):
+        return message
+    own = ChatMessage.model_fields
+    return {name: value for name, value in message.items() if name in own or (value and name not in THINKING)}

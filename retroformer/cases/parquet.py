@@ -15,10 +15,10 @@ from pydantic import BaseModel, JsonValue
 
 from retroformer.cases.case import Case, CaseTask
 from retroformer.cases.jsonl import CASE_BYTES, parse_case
+from retroformer.conversation import ChatMessage, ContentPart
 from retroformer.errors import DamagedFile
 from retroformer.files.bounded_file import GIB, open_regular, size
 from retroformer.files.durable import replacing
-from retroformer.records import ChatMessage, ContentPart
 from retroformer.store.text import serialised
 
 if TYPE_CHECKING:
@@ -125,8 +125,9 @@ def _check_size(metadata: Any, path: Path) -> None:
 
 def _case(row: dict[str, Any], where: str) -> Case:
     """Parse a row. Raises DamagedFile."""
+    fields = _from_columns(_without_nulls(row), where)
     try:
-        text = json.dumps(_from_columns(_without_nulls(row), where), ensure_ascii=False)
+        text = json.dumps(fields, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise DamagedFile(f"{where} holds a value that is not JSON ({error}): correct its column.") from None
     if len(text) > CASE_BYTES:

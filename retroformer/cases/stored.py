@@ -16,6 +16,7 @@ from retroformer.cases.case import Case, CaseAdvice, CaseAttempt, CaseTask
 from retroformer.cases.faults import fault_of
 from retroformer.cases.storing import number_in_case
 from retroformer.errors import ConfigError
+from retroformer.messages import steps_of
 from retroformer.records import Key, Reflection, Trajectory, task_of_story
 from retroformer.store import Store, StoredReflection
 
@@ -101,8 +102,17 @@ def _case(attempts: Attempts, before: Key, after: Key | None, advice: Reflection
 
 
 def _attempt(attempt: Trajectory) -> CaseAttempt:
-    """Return an attempt in the form in which it was given: its answer alone, or its steps."""
-    form: dict[str, object] = {"steps": attempt.steps}
+    """Return an attempt in the form in which it was given: messages, its answer alone, or its steps."""
+    return CaseAttempt.model_validate(
+        _form(attempt) | {"score": checked_score(attempt.episode_return), "usage": attempt.usage}
+    )
+
+
+def _form(attempt: Trajectory) -> dict[str, object]:
+    if attempt.messages is not None:
+        said = [(step.thought, step.action, step.observation) for step in steps_of(attempt.messages)]
+        own = [(step.thought, step.action, step.observation) for step in attempt.steps]
+        return {"messages": attempt.messages} | ({"steps": attempt.steps} if said != own else {})
     if len(attempt.steps) == 1 and not attempt.steps[0].thought and not attempt.steps[0].observation:
-        form = {"output": attempt.steps[0].action}
-    return CaseAttempt.model_validate(form | {"score": checked_score(attempt.episode_return), "usage": attempt.usage})
+        return {"output": attempt.steps[0].action}
+    return {"steps": attempt.steps}

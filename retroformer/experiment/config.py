@@ -15,6 +15,7 @@ from retroformer.experiment.sections.agents import ActorSection, EvaluatorSectio
 from retroformer.experiment.sections.base import Positive, Section
 from retroformer.experiment.sections.collect import Collect
 from retroformer.experiment.sections.eval import Eval
+from retroformer.experiment.sections.gate import Gate
 from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.sections.serve import Serve
 from retroformer.experiment.sections.train import Train
@@ -64,6 +65,7 @@ class Experiment(Section):
     train: Train = Train()
     serve: Serve = Serve()
     eval: Eval = Eval()
+    gate: Gate = Gate()
     domain: str = ""
     """The one domain that a command works on; empty: all domains, one after the other."""
     domains: dict[str, Domain] = Field(default={})

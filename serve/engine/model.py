@@ -75,7 +75,7 @@ class Model:
         )
         self.quantization = _quantization(config)
         """Quantization of the base weights, such as `nf4`; `none` without one."""
-        self.context_tokens = int(config.max_position_embeddings)
+        self.context_tokens = _context(config)
         ends = model.generation_config.eos_token_id
         self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
         self.vocabulary = int(config.vocab_size)
@@ -180,6 +180,14 @@ class Model:
             spans.append((name, slice(start, stop)))
             start = stop
         return tuple(spans)
+
+
+def _context(config: Any) -> int:
+    """Return the largest number of tokens of a row: rows attend to all their tokens, so no window may slide."""
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    slides = kinds is None or "sliding_attention" in kinds
+    longest = int(config.max_position_embeddings)
+    return longest if window is None or not slides else min(longest, int(window))
 
 
 def _quantization(config: Any) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from ..site import PageOf
+from .compare import compare
 from .overview import overview
 from .stories import stories
 from .story import prompt, story
@@ -12,4 +13,5 @@ PAGES: Mapping[str, PageOf] = {
     "stories": stories,
     "story": story,
     "prompt": prompt,
+    "compare": compare,
 }

@@ -18,6 +18,16 @@ from tests.support.cases import case
 from tests.support.characters import advice, attempt_at, task
 from tests.support.runs import ROOT
 
+MESSAGES = [
+    {"role": "user", "content": [{"type": "text", "text": "Now."}, {"type": "image_url", "image_url": {"url": "a"}}]},
+    {
+        "role": "assistant",
+        "content": "Let me look.",
+        "tool_calls": [{"id": "c1", "function": {"name": "find", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "None."},
+]
+STEPS = [{"action": "find", "observation": "None."}]
 CASES = [
     case(),
     case(repeat=1),
@@ -26,6 +36,8 @@ CASES = [
     case(advice=None),
     case(task={"id": "refund-2", "input": {"order": 7}}, advice=None, retry=None),
     case(task={"id": "refund-3", "input": "Now."}, retry=None),
+    case(task={"id": "refund-4", "input": "Now."}, attempt={"score": 0.0, "messages": MESSAGES}, retry=None),
+    case(task={"id": "refund-5", "input": "Now."}, attempt={"score": 0.0, "messages": MESSAGES, "steps": STEPS}),
 ]
 
 
@@ -37,9 +49,9 @@ def sorted_lines(path: Path) -> list[str]:
 def test_exported_cases_are_those_that_were_imported(experiment: Experiment, tmp_path: Path, name: str) -> None:
     rf.write_cases(tmp_path / name, CASES)
     said = import_cases(experiment, tmp_path / name)
-    assert said.startswith("7 cases are in sqlite:///")
-    assert said.endswith("14 of their facts new: 4 are rated, 1 failures wait for advice")
-    assert export_cases(experiment, tmp_path / f"again-{name}").startswith("7 cases are in")
+    assert said.startswith("9 cases are in sqlite:///")
+    assert said.endswith("19 of their facts new: 5 are rated, 1 failures wait for advice")
+    assert export_cases(experiment, tmp_path / f"again-{name}").startswith("9 cases are in")
     again = {exported.model_dump_json() for exported in rf.read_cases(tmp_path / f"again-{name}")}
     expected = [rf.Case.model_validate(each.model_dump() | {"rating": each.gain}) for each in CASES]
     # The input is stored as the text that the reflector reads.
@@ -105,8 +117,8 @@ def test_the_commands_take_the_format_from_the_name(
     main(["import", config, "cases.parquet", "run=other"])
     main(["export", config, "folder"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" ", 1)[0] for line in lines] == ["7", "7", "7", "10"]
+    assert [line.split(" ", 1)[0] for line in lines] == ["9", "9", "9", "13"]
     assert {path.name for path in (tmp_path / "folder").iterdir()} == {"trajectories.parquet", "reflections.parquet"}
     store = Store("sqlite:///mine.db", "other")
-    assert (store.attempt_count(COLLECT), store.advice_count(COLLECT), store.attempt_count(UNADVISED)) == (8, 4, 2)
+    assert (store.attempt_count(COLLECT), store.advice_count(COLLECT), store.attempt_count(UNADVISED)) == (11, 6, 2)
     store.close()
