@@ -13,11 +13,12 @@ FOLDER = ROOT / "retroformer/integrations"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "inspect_ai": ("inspect", ("inspect_ai",)),
+    "mcp": ("mcp", ("mcp",)),
     "otlp": ("otlp", ("opentelemetry", "google.protobuf")),
     "reasoning_gym": ("reasoning-gym", ("reasoning_gym",)),
-    "remote": ("remote", ("fsspec", "huggingface_hub")),
+    "remote": ("remote", ("fsspec",)),
 }
-"""Extra and third-party modules of each integration, by its folder."""
+"""Extra of an integration, by its folder, and the third-party modules that only integrations import."""
 FOLDERS = sorted(path.name for path in FOLDER.iterdir() if (path / "__init__.py").is_file())
 CORE = ("collect", "train", "serve", "eval", "retroformer")
 
@@ -33,8 +34,8 @@ def entry_points() -> dict[str, str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_an_integration_has_an_extra_and_entry_points(folder: str) -> None:
-    assert folder in PACKAGES, f"Name the extra and the modules of {folder} in PACKAGES."
-    assert PACKAGES[folder][0] in PROJECT["optional-dependencies"]
+        extra = PACKAGES[folder][0] if folder in PACKAGES else folder.replace("_", "-")
+    assert extra in PROJECT["optional-dependencies"]
     start = f"retroformer.integrations.{folder}"
     assert [address for address in entry_points().values() if address.startswith((f"{start}.", f"{start}:"))] or (
         start in entry_points().values()

@@ -1,6 +1,6 @@
 """An evaluation with the real `inspect_ai`: an agent that solves a sum only from the second epoch, with advice.
 
-`python -m tests.support.inspect_task '[[FOLDER, SAMPLES, EPOCHS, QUESTION, "eval" or "json"]]'` prints the path of each log.
+`python -m tests.support.inspect_task '[[FOLDER, SAMPLES, EPOCHS, QUESTION, FORMAT]]'` prints the path of each log.
 """
 
 import json
