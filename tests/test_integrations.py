@@ -34,7 +34,7 @@ def entry_points() -> dict[str, str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_an_integration_has_an_extra_and_entry_points(folder: str) -> None:
-        extra = PACKAGES[folder][0] if folder in PACKAGES else folder.replace("_", "-")
+    extra = PACKAGES[folder][0] if folder in PACKAGES else folder.replace("_", "-")
     assert extra in PROJECT["optional-dependencies"]
     start = f"retroformer.integrations.{folder}"
     assert [address for address in entry_points().values() if address.startswith((f"{start}.", f"{start}:"))] or (
