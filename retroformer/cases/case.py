@@ -41,6 +41,12 @@ CaseNumber = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
+def _not_empty(name: str) -> str:
+    if not name:
+        raise ValueError("it is empty: give every task a name")
+    return name
+
+
 def _is_json(value: JsonValue) -> JsonValue:
     if not isinstance(value, str):
         json.dumps(value, allow_nan=False)
@@ -50,7 +56,7 @@ def _is_json(value: JsonValue) -> JsonValue:
 class CaseTask(Record):
     """Task as the agent saw it. Cases of one id are about one task."""
 
-    id: Annotated[Name, Field(min_length=1)]
+    id: Annotated[Name, AfterValidator(_not_empty)]
     input: Annotated[JsonValue, AfterValidator(_is_json)]
     """Text of the task, or any JSON."""
     split: str = "train"

@@ -28,7 +28,7 @@ def read_jsonl(path: Path) -> Iterator[Case]:
         MissingInput: as `text_lines` raises it.
     """
     for number, line in text_lines(path, CASE_BYTES, _FILE_BYTES):
-        yield parse_case(line, f"Line {number} of {path}")
+        yield parse_case(line.rstrip(), f"Line {number} of {path}")
 
 
 def write_jsonl(path: Path, cases: Iterable[Case]) -> int:

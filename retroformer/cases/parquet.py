@@ -125,8 +125,9 @@ def _check_size(metadata: Any, path: Path) -> None:
 
 def _case(row: dict[str, Any], where: str) -> Case:
     """Parse a row. Raises DamagedFile."""
+    fields = _from_columns(_without_nulls(row), where)
     try:
-        text = json.dumps(_from_columns(_without_nulls(row), where), ensure_ascii=False)
+        text = json.dumps(fields, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise DamagedFile(f"{where} holds a value that is not JSON ({error}): correct its column.") from None
     if len(text) > CASE_BYTES:

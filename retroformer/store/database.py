@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
-from retroformer.errors import StoreError
+from retroformer.errors import RetroformerError, StoreError
 from retroformer.secrets.url import SecretUrl
-from retroformer.store.schema import METADATA
+from retroformer.store.schema import FACT_TABLES, METADATA
 from retroformer.store.upgrade import upgrade
 
 Result = TypeVar("Result")
@@ -169,9 +169,9 @@ class Database:
                     connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
 
     def _check_tables(self) -> None:
-        """Raise StoreError if a table or a column is missing."""
+        """Raise StoreError if a table of facts lacks a column, as in a store of version 0.1.0."""
         inspector = sa.inspect(self._engine)
-        for table in METADATA.sorted_tables:
+        for table in FACT_TABLES:
             stored = (
                 {column["name"] for column in inspector.get_columns(table.name)}
                 if inspector.has_table(table.name)
@@ -188,8 +188,8 @@ class Database:
         try:
             yield
         except (exc.SQLAlchemyError, ModuleNotFoundError, OSError) as error:
-            if isinstance(error, StoreError):
-                raise
+            if isinstance(error, RetroformerError):
+                raise  # It is of an import: the transaction has read its facts from a file.
             reason = _reason(error)
             raise StoreError(f"The store {self.url} cannot be used ({reason}): {_hint(reason)}.") from error
 
