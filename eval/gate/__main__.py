@@ -1,5 +1,8 @@
 """`retroformer promote`, `rollback`, `promotions` and `monitor`: which adapter is served as `reflector`."""
 
+import asyncio
+import sys
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -8,6 +11,41 @@ from retroformer.command_line import ConfigFile, Overrides, call, example, make_
 from retroformer.errors import run_command
 
 app = make_app()
+
+
+class Opponent(StrEnum):
+    """What a candidate is compared with."""
+
+    CURRENT = "current"
+    NONE = "none"
+
+
+@app.command(
+    epilog="ADAPTER is the name of a finished stage, such as ppo, or of serve.adapters.\n\n"
+    + example("promote configs/demo.yaml ppo")
+)
+def promote(
+    config: ConfigFile,
+    adapter: Annotated[str, typer.Argument(metavar="ADAPTER", help="Adapter to serve as reflector.")],
+    overrides: Overrides,
+    *,
+    against: Annotated[
+        Opponent, typer.Option(help="Compare it with the current reflector, or with no advice.")
+    ] = Opponent.CURRENT,
+) -> None:
+    """Serve another adapter as reflector, if it is shown to be better.
+
+    Reads the adapter and the tasks of gate.split. Plays them with the advice of both until a sequential test decides.
+    Writes attempts to the store and the promotion to runs/RUN, which a running server follows. The exit status is 1 if
+    the adapter is not promoted.
+    """
+    from .contest import prepare
+    from .promote import decide
+
+    decision = asyncio.run(decide(prepare(config, overrides, adapter, against.value)))
+    if decision.promotion is None:
+        sys.exit(decision.sentence)
+    print(decision.sentence)
 
 
 @app.command(epilog=example("rollback configs/demo.yaml"))

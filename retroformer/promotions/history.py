@@ -22,6 +22,7 @@ from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.durable import rename, sync, sync_entries
 from retroformer.promotions.promotion import DIGITS, NO_ADVICE, Evidence, PromotedAdapter, Promotion
 from retroformer.provenance import ADAPTER_FILES, folder_sha256
+from retroformer.stage_metrics import METRICS
 
 
 class History:
@@ -105,7 +106,8 @@ class History:
         unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")
         try:
             unfinished.mkdir()
-            for file in ADAPTER_FILES:
+            # The metrics list the tasks that the adapter was trained on.
+            for file in (*ADAPTER_FILES, *([METRICS] if (source / METRICS).is_file() else [])):
                 shutil.copyfile(source / file, unfinished / file)
             copied = folder_sha256(unfinished)
             if copied != kept.sha256:
