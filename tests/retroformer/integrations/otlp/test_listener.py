@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -17,15 +15,14 @@ import pytest
 pytest.importorskip("opentelemetry.proto")
 pytest.importorskip("starlette")
 
-from google.protobuf.json_format import ParseDict
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from retroformer.integrations.otlp.attempts import read
 from retroformer.traces.attempt import TracedAttempt
 from retroformer.traces.grouping import cases_of
 from tests.support import spans
 from tests.support.endpoint import Body, Endpoint
+from tests.support.protobuf import as_protobuf
 
 ROOT = Path(__file__).parents[4]
 JSON, PROTOBUF = {"content-type": "application/json"}, {"content-type": "application/x-protobuf"}
@@ -85,25 +82,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
 
 def an_attempt(trace: int) -> spans.Json:
     return spans.request(spans.attempt(trace, spans.gen_ai("No."), task_id=f"task-{trace}", score=0.0))
-
-
-def as_protobuf(request: spans.Json) -> bytes:
-    """Encode a request. In protobuf's own JSON, ids are base64 of the bytes that OTLP writes in hexadecimal digits."""
-    message = ExportTraceServiceRequest()
-    ParseDict(_with_base64_ids(request), message)
-    return message.SerializeToString()
-
-
-def _with_base64_ids(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_with_base64_ids(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    ids = ("traceId", "spanId", "parentSpanId")
-    return {
-        name: b64encode(bytes.fromhex(item)).decode() if name in ids else _with_base64_ids(item)
-        for name, item in value.items()
-    }
 
 
 @pytest.mark.parametrize("convention", ["openinference", "gen_ai"])
