@@ -127,12 +127,17 @@ def test_protobuf_of_an_exporter_gives_the_same_cases(config: Path, capsys: pyte
 @pytest.mark.slow
 def test_an_import_that_is_killed_stores_all_or_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = spans.write_lines(config.parent / "traces.jsonl", exported(1000, "openinference"))
-    words = ["import", str(config), str(path), "--format", "otlp"]
+    log = config.parent / "mine.db-wal"
+    moments = [after_cpu_seconds(seconds) for seconds in (0.6, 1.0, 1.4)]
+    moments += [lambda _, size=size: log.exists() and log.stat().st_size > size for size in (0, 10**5, 10**6)]
     kept, killed = list[int](), 0
-    for seconds in (0.8, 1.2, 1.6, 2.0, 2.4, 2.8):
-        killed += start_and_kill(config.parent, "collect", words, after_cpu_seconds(seconds)) is None
+    for moment in moments:
+        for file in config.parent.glob("mine.db*"):
+            file.unlink()
+        words = ["import", str(config), str(path), "--format", "otlp"]
+        killed += start_and_kill(config.parent, "collect", words, moment) is None
         kept.append(stored(config)[1])
-    assert killed >= 3
-    assert set(kept) <= {0, 400}
-    imported(config, path, capsys)
-    assert stored(config)[1] == 400
+        imported(config, path, capsys)
+        assert stored(config)[1] == 400
+    assert killed >= 4
+    assert set(kept) <= {0, 400}, kept
