@@ -13,7 +13,7 @@ from retroformer.errors import ConfigError, ServiceError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.serve import Serve
 
-from .loopback import is_loopback
+from retroformer.loopback import is_loopback
 from .private import Private
 from .probe import HEALTH, ServerAddress
 from .served_names import ServedNames, served_names
