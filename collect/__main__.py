@@ -68,18 +68,37 @@ def warm(config: ConfigFile, overrides: Overrides) -> None:
         print(asyncio.run(write_advice(loaded)))
 
 
-@app.command("import", options_metavar="[--json]", epilog=example("collect import configs/hotpotqa.yaml logs"))
+@app.command(
+    "import",
+    options_metavar="[--format NAME] [--score NAME] [--json]",
+    epilog=example("collect import configs/hotpotqa.yaml logs"),
+)
 def import_(
     config: ConfigFile,
-    logs: Annotated[Path, typer.Argument(metavar="LOGS", help="Folder or file of the logs.")],
+    logs: Annotated[Path, typer.Argument(metavar="LOGS", help="Folder or file of the logs or traces.")],
     overrides: Overrides,
     *,
+    trace_format: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="Format of traces, such as otlp or inspect.")
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option("--score", metavar="NAME", help="Score in the traces that rates an attempt.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as a last line of JSON.")] = False,
 ) -> None:
-    """Import recorded Reflexion logs.
+    """Import recorded Reflexion logs, or with --format the traces of another program.
 
-    Reads the logs of another program. Writes their attempts and rated reflections to the store, ready for training.
+    Reads the logs or traces. Writes their attempts and rated reflections to the store, ready for training.
     """
+    if trace_format is not None:
+        from retroformer.experiment.file import load
+
+        from .import_traces import import_traces
+
+        print(import_traces(load(config, overrides), logs, trace_format, score, as_json=as_json))
+        return
+    if score is not None:
+        raise typer.BadParameter("--score names a score in traces: name their --format, too.")
     from retroformer.experiment.parts import load_config
 
     from .import_logs import import_logs

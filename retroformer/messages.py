@@ -49,6 +49,14 @@ def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+def standard_role(role: str) -> str:
+    """Return a role in the words of the OpenAI API. Raises ValueError if it has no such role."""
+    standard = _ROLES.get(role, role)
+    if standard not in _KNOWN_ROLES:
+        raise ValueError(f"the role {role!r} is none of the OpenAI API: use {', '.join(sorted(_KNOWN_ROLES))}")
+    return standard
+
+
 def final_text(steps: Sequence[Step]) -> str:
     """Return the agent's last text, which is its answer; empty if there are no steps."""
     return steps[-1].action if steps else ""

@@ -21,7 +21,7 @@ from retroformer.records import Memory, Message, Record, Step, Task, Trajectory
 
 _CUT = " [shortened]"
 _EXAMPLE_ACTION = re.compile(r"^(?:Action \d+: |> (?!think:))(.+)$", re.MULTILINE)
-_ADDED = ("layout", "examples_by_task", "reflect_examples")
+_ADDED = ("layout", "examples_by_task", "reflect_examples", "tools")
 """Keys that the first packs lacked: unused, they must not change the hash of a pack."""
 _KEPT_CHARACTERS = 80
 """Number of characters of an observation that are never cut."""
@@ -58,6 +58,8 @@ class PromptPack(Record):
     """Line after the trajectory that asks for advice."""
     tests: str = ""
     """Instruction for the actor to write its own tests; programming only."""
+    tools: str = "Work on the task by calling the tools, step by step."
+    """Instruction for the actor with native tool calling."""
     judge: str = "You are shown one attempt of an agent at a task. Did it solve the task? Answer yes or no."
     """Instruction for a model that judges attempts."""
 
@@ -131,15 +133,18 @@ def is_pack_file(name: str) -> bool:
 
 def react_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
     """Render the ReAct prompt for the next thought and action: instruction and examples, then this attempt so far."""
-    reflections = "".join(f"\n- {' '.join(text.split())}" for text in scene.memory.reflections)
-    advice = f"{pack.remember.strip()}{reflections}\n\n" if reflections else ""
-    if (last := scene.memory.last_trajectory) is not None:
-        steps = shorten(last.steps, _LAST_ATTEMPT_CHARACTERS)
-        advice = f"{pack.last_attempt.strip()}\n{_steps(pack, steps)}\n{advice}"
-    attempt = f"{scene.opening.strip()}\n{_steps(pack, scene.steps)}{_cue(pack, scene.steps)}"
+    attempt = f"{_advised_opening(pack, scene)}\n{_steps(pack, scene.steps)}{_cue(pack, scene.steps)}"
     return (
         Message(role="system", content=_paragraphs(pack.act, pack.examples_for(scene.task))),
-        Message(role="user", content=f"{advice}{attempt}"),
+        Message(role="user", content=attempt),
+    )
+
+
+def tool_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
+    """Render the beginning of a conversation with tools: instruction, then memory and opening, without this attempt."""
+    return (
+        Message(role="system", content=pack.tools.strip()),
+        Message(role="user", content=_advised_opening(pack, scene)),
     )
 
 
@@ -213,6 +218,16 @@ def shorten(steps: tuple[Step, ...], characters: int) -> tuple[Step, ...]:
 
 def _paragraphs(instruction: str, examples: Iterable[str]) -> str:
     return "\n\n".join(text.strip() for text in (instruction, *examples))
+
+
+def _advised_opening(pack: PromptPack, scene: Scene) -> str:
+    """Return the opening with the last attempt and the advice of the memory before it."""
+    reflections = "".join(f"\n- {' '.join(text.split())}" for text in scene.memory.reflections)
+    advice = f"{pack.remember.strip()}{reflections}\n\n" if reflections else ""
+    if (last := scene.memory.last_trajectory) is not None:
+        steps = shorten(last.steps, _LAST_ATTEMPT_CHARACTERS)
+        advice = f"{pack.last_attempt.strip()}\n{_steps(pack, steps)}\n{advice}"
+    return f"{advice}{scene.opening.strip()}"
 
 
 def _cue(pack: PromptPack, steps: tuple[Step, ...]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from retroformer.records import Memory, Record, Reflection, Step, Task, Trajectory, Transition, Usage
+from retroformer.records import Memory, Record, Reflection, Step, Task, Tool, Trajectory, Transition, Usage
 
 ReturnOf = Callable[[Trajectory], float]
 """Function that computes a return of a stored attempt other than the stored one."""
@@ -19,6 +19,8 @@ class Scene(Record):
     memory: Memory
     choices: tuple[str, ...] = ()
     """Actions that are possible now, if the environment lists them."""
+    tools: tuple[Tool, ...] | None = None
+    """Tools that can be called now, if the environment lists them with its transitions."""
     seed: int = 0
     """Seed of this action, for actors that sample: it is the same in every run and differs at every step."""
 
@@ -29,6 +31,11 @@ class Move(Record):
     action: str
     thought: str = ""
     usage: Usage = Usage()
+    refusal: str = ""
+    """Observation of an action that cannot be done, such as a tool call with unreadable arguments: it is a step, but
+    the environment does not see it. Empty: the environment answers."""
+    then: tuple["Move", ...] = ()
+    """Further actions of the same decision, done in turn before the actor is asked again; the first holds the usage."""
 
 
 class OfferedActions(NamedTuple):

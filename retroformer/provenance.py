@@ -7,8 +7,10 @@ from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from retroformer.errors import MissingInput
-from retroformer.models.chat_template import chat_template
+from retroformer.models.prompt_template import prompt_template
 from retroformer.records import Record
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -80,8 +82,9 @@ def files_sha256(files: Mapping[str, Path]) -> str:
     return digest.hexdigest()
 
 
-def chat_template_sha256(folder: Path) -> str:
-    return hashlib.sha256(chat_template(folder).encode()).hexdigest()
+def chat_template_sha256(folder: Path, settings: Mapping[str, JsonValue] | None = None) -> str:
+    """Return the hash of the template that writes the prompts of the model in `folder` with these settings."""
+    return hashlib.sha256(prompt_template(folder, settings).encode()).hexdigest()
 
 
 def code_version(folder: Path = Path(__file__).parent) -> CodeVersion:

@@ -4,7 +4,7 @@ import math
 import re
 from enum import StrEnum
 from statistics import fmean, stdev
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -81,6 +81,17 @@ def task_of_story(task_id: str) -> str:
     return _STORY.sub("", task_id)
 
 
+class Tool(Record):
+    """Tool that an environment offers to actors with native tool calling."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = Field(default={"type": "object", "properties": {}})
+    """JSON schema of the arguments."""
+    form: str = ""
+    """Action that a call stands for, such as `Search[{entity}]`; empty: `name({"argument": "value"})`."""
+
+
 class Transition(Record):
     """Answer of an environment to an action. `terminated` is not `truncated`; `success` is final."""
 
@@ -91,6 +102,8 @@ class Transition(Record):
     success: bool = False
     choices: tuple[str, ...] = ()
     """Actions that are possible now, if the environment lists them."""
+    tools: tuple[Tool, ...] | None = None
+    """Tools that can be called now, if they depend on the state; None: those of the transition before."""
     tests_passed: bool | None = None
     """True if the program passed the tests that the agent wrote; programming only."""
     steps: tuple[Step, ...] | None = None

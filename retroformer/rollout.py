@@ -1,7 +1,7 @@
 """Trial loop, which collect and eval share: attempt, reflect, attempt again."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
 from typing import Protocol, TypeVar
 
@@ -101,21 +101,26 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
     An actor that samples repeats its attempt exactly if `seed` is the same.
     """
     opening, steps, usage = "", list[Step](), Usage()
+    waiting = deque[Move]()
     try:
         transition = await episode.reset()
         opening = transition.observation
         while (ending := _ending(transition, steps, loop)) is None:
-            scene = Scene(
-                task=task,
-                opening=opening,
-                steps=tuple(steps),
-                memory=memory,
-                choices=transition.choices,
-                seed=seed + len(steps),
-            )
-            move = await agent.actor.act(scene)
-            usage += move.usage
-            transition = await episode.step(move.action)
+            if not waiting:
+                scene = Scene(
+                    task=task,
+                    opening=opening,
+                    steps=tuple(steps),
+                    memory=memory,
+                    choices=transition.choices,
+                    tools=transition.tools,
+                    seed=seed + len(steps),
+                )
+                decision = await agent.actor.act(scene)
+                usage += decision.usage
+                waiting.extend((decision, *decision.then))
+            move = waiting.popleft()
+            transition = await _answer(episode, move, transition)
             usage += transition.usage
             steps += _steps(move, transition)
         attempt = Trajectory(
@@ -136,6 +141,19 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
     except asyncio.CancelledError as stopped:
         stopped.usage = usage + usage_of(stopped)  # type: ignore[attr-defined]  # For the accounts.
         raise
+
+
+async def _answer(episode: Episode, move: Move, before: Transition) -> Transition:
+    """Return what a move led to; its tools are those of the transition before if it lists none.
+
+    Raises:
+        EnvironmentFailure: the environment could not do the action.
+    """
+    if move.refusal:
+        refused = {"observation": move.refusal, "reward": 0.0, "steps": None, "usage": Usage()}
+        return before.model_copy(update=refused)
+    transition = await episode.step(move.action)
+    return transition if transition.tools is not None else transition.model_copy(update={"tools": before.tools})
 
 
 def _steps(move: Move, transition: Transition) -> tuple[Step, ...]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.serve import Serve
-
 from retroformer.loopback import is_loopback
+
 from .private import Private
 from .probe import HEALTH, ServerAddress
 from .served_names import ServedNames, served_names
@@ -138,6 +138,7 @@ def _worker_arguments(experiment: Experiment, names: ServedNames) -> list[str]:
         *(f"--alias={alias}={name}" for alias, name in names.aliases.items()),
         *(f"--reward={name}={folder}" for name, folder in names.best_of.items()),
         *(["--hand-over"] if experiment.serve.hand_over else []),
+        f"--template-settings={json.dumps(experiment.train.chat_template_kwargs)}",
     ]
 
 

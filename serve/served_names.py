@@ -10,6 +10,7 @@ from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.packaged import adapter_folder
 from retroformer.provenance import ADAPTER_WEIGHTS
+from retroformer.stage_metrics import METRICS, read_metrics
 
 REFLECTOR = "reflector"
 UNUSABLE = frozenset("@+= ")
@@ -34,7 +35,8 @@ def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
 
     Raises:
         MissingInput: a folder of `serve.adapters` has no adapter.
-        ConfigError: a name of `serve.adapters` is reserved or has a character of `UNUSABLE`.
+        ConfigError: a name of `serve.adapters` is reserved or has a character of `UNUSABLE`, or an adapter was trained
+            on prompts that this server would not write.
     """
     advisers = finished_advisers(experiment)
     actors = [name for name in ACTORS if has_adapter(experiment.folder / name)]
@@ -48,7 +50,23 @@ def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
             raise MissingInput(_absent(name, folder, experiment, config_path))
         adapters[name] = folder
         aliases.pop(name, None)
+    for name, folder in adapters.items():
+        _require_prompts_of_training(name, folder, experiment)
     return ServedNames(adapters, aliases, _best_of(experiment, adapters, aliases))
+
+
+def _require_prompts_of_training(name: str, folder: Path, experiment: Experiment) -> None:
+    """Raise ConfigError if the chat template had other settings in the training of an adapter that writes advice."""
+    if not (folder / METRICS).is_file():
+        return
+    metrics, here = read_metrics(folder), experiment.train.chat_template_kwargs
+    trained = metrics.inputs.get("chat_template_kwargs", {})
+    if metrics.stage in ADVISERS and trained != here:
+        raise ConfigError(
+            f"The adapter {name!r} in {str(folder)!r} was trained with train.chat_template_kwargs={trained}, and this "
+            f"config has {here}, so its prompts would have other tokens: set it to the former, or train the adapter "
+            "again."
+        )
 
 
 def _best_of(experiment: Experiment, adapters: Mapping[str, Path], aliases: Mapping[str, str]) -> dict[str, Path]:

@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastchat.constants import ErrorCode
+from pydantic import JsonValue
 
 from retroformer.errors import run_command
 from retroformer.experiment.best_of import best_of
@@ -244,13 +245,17 @@ def application(worker: Worker, address: str) -> FastAPI:
 
 
 def served_names(
-    base: Path, adapters: Mapping[str, Path], aliases: Mapping[str, str], reward_folders: Mapping[str, Path]
+    base: Path,
+    adapters: Mapping[str, Path],
+    aliases: Mapping[str, str],
+    reward_folders: Mapping[str, Path],
+    template_settings: Mapping[str, JsonValue] | None = None,
 ) -> tuple[dict[str, Target], dict[str, ServedModel]]:
     """Return the target and provenance of every name: base, adapters, aliases, best-of names, each also as NAME@HASH.
 
     `reward_folders` has the folders of reward models by best-of name, such as `sft+best8`.
     """
-    base_sha256, template_sha256 = folder_sha256(base), chat_template_sha256(base)
+    base_sha256, template_sha256 = folder_sha256(base), chat_template_sha256(base, template_settings)
     targets = {"base": Target(BASE)} | {name: Target(f"adapter{number}") for number, name in enumerate(adapters)}
     hashes: dict[str, str | None] = {"base": None} | {name: folder_sha256(path) for name, path in adapters.items()}
     for alias, name in aliases.items():
@@ -286,6 +291,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME")
     parser.add_argument("--reward", action="append", default=[], metavar="NAME+bestN=FOLDER of a reward model")
     parser.add_argument("--hand-over", action="store_true", help="take adapters and prompts in token ids")
+    parser.add_argument(
+        "--template-settings", type=json.loads, default={}, help="as train.chat_template_kwargs, in JSON"
+    )
     parser.add_argument("--private", type=int, required=True, help="file descriptor with the secrets of the run")
     parser.add_argument("--socket", type=int, required=True, help="file descriptor")
     arguments = parser.parse_args(argv)
@@ -296,11 +304,11 @@ def main(argv: Sequence[str]) -> None:
     aliases = dict(pair.split("=", 1) for pair in arguments.alias)
     reward_folders = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.reward)}
     base = base_model_folder(arguments.base)
-    targets, models = served_names(base, folders, aliases, reward_folders)
+    settings = arguments.template_settings
+    targets, models = served_names(base, folders, aliases, reward_folders, settings)
     loaded = {targets[name].adapter: folder for name, folder in folders.items()}
-    model = Model(
-        base, loaded, arguments.dtype, {name: folder for folder, name in reward_names(reward_folders).items()}
-    )
+    rewards = {name: folder for folder, name in reward_names(reward_folders).items()}
+    model = Model(base, loaded, arguments.dtype, rewards, settings)
     provenance = Provenance(
         models=models, dtype=arguments.dtype, quantization=model.quantization, versions=package_versions()
     )

@@ -11,8 +11,8 @@ from torch import nn
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora, Train
-from retroformer.models.chat_template import chat_template
 from retroformer.models.embedded import base_model_folder, model_config
+from retroformer.models.prompt_template import prompt_template
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
 from .integrity.finite import require_finite
@@ -62,7 +62,7 @@ def load_tokenizer(train: Train) -> Any:
     require_sound_base(folder)
     with reading_base(folder):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = chat_template(folder)
+    tokenizer.chat_template = prompt_template(folder, train.chat_template_kwargs)
     if not tokenizer.chat_template:
         raise ConfigError(
             f"The tokenizer of {train.base_model!r} has no chat template: put the model's chat_template.jinja into "
@@ -77,7 +77,9 @@ def guard_padding(tokenizer: Any) -> None:
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id != tokenizer.eos_token_id:
         return
     vocabulary = tokenizer.get_vocab()
-    candidates = [name for name in (tokenizer.unk_token, "<unk>", "<pad>", "<|endoftext|>") if name in vocabulary]
+    # Llama 3 has no unknown token, but a token for padding that its tokenizer does not name.
+    names = (tokenizer.unk_token, "<unk>", "<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>")
+    candidates = [name for name in names if name in vocabulary]
     for name in candidates:
         if name != tokenizer.eos_token:
             tokenizer.pad_token = name

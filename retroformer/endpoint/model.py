@@ -6,6 +6,7 @@ of a call is in its completion, in the failure (`failure.usage`), or in the exce
 """
 
 import contextlib
+import json
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,30 @@ class LanguageModel:
         path, body = self._request(prompt, temperature, max_new_tokens, [*stop, *fields], seed)
         call = self._call(path, body)
         return self._read(await call.answer(), body, call.lost)
+
+    async def converse(
+        self,
+        turns: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+        *,
+        temperature: float,
+        max_new_tokens: int,
+        seed: int | None = None,
+    ) -> tuple[dict[str, Any], Usage]:
+        """Answer a conversation with tools; return the assistant's message as it came, and its usage.
+
+        Every turn has a `content` that is a text.
+
+        Raises:
+            EndpointFailure: after all retries the call was refused, timed out, or did not return a message.
+        """
+        _, body = self._request((), temperature, max_new_tokens, [], seed)
+        body |= {"messages": list(turns)} | ({"tools": list(tools)} if tools else {})
+        call = self._call("/chat/completions", body)
+        answer = await call.answer()
+        message = self._message(answer)
+        said = self._read(answer, body, call.lost)
+        return message, said.usage
 
     async def post(self, path: str, body: dict[str, Any]) -> object:
         """Post `body` and return the endpoint's response, JSON or text, after the client's retries.
@@ -148,10 +173,7 @@ class LanguageModel:
     def _read(self, answer: object, body: dict[str, Any], lost: Usage) -> Completion:
         """Read a completion from a response, which may be any JSON or text; `lost` is the cost of earlier attempts."""
         response = answer if isinstance(answer, dict) else {}
-        choices = response.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-        message = choice.get("message") if self.endpoint.api == "chat" else choice
-        text = self._text_of(message) if isinstance(message, dict) else None
+        text = self._text_of(self._message(answer))
         usage = response.get("usage")
         reported = usage if isinstance(usage, dict) else {}
         if not isinstance(text, str):
@@ -161,6 +183,13 @@ class LanguageModel:
             raise EndpointFailure(self._sentence(what), usage=lost + paid)
         text = _encodable(text)
         return Completion(text=without_thinking(text), usage=lost + self._usage(reported, body, text))
+
+    def _message(self, answer: object) -> dict[str, Any]:
+        """Return the message of the first choice, which may hold anything; empty if there is none."""
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        message = choice.get("message") if self.endpoint.api == "chat" else choice
+        return message if isinstance(message, dict) else {}
 
     def _text_of(self, message: dict[str, object]) -> object:
         """Return the text of a message, which is empty if the model only thought, called a tool or refused."""
@@ -200,7 +229,10 @@ def _prompt_tokens(body: dict[str, Any]) -> int:
     prompt = body.get("prompt", "")
     if isinstance(prompt, list):
         return len(prompt)  # The prompt is a list of token ids.
-    return _about_tokens(len(prompt) + sum(len(turn["content"]) for turn in body.get("messages", ())))
+    turns = body.get("messages", ())
+    calls = sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
+    tools = len(json.dumps(body["tools"])) if "tools" in body else 0
+    return _about_tokens(len(prompt) + sum(len(turn["content"]) for turn in turns) + calls + tools)
 
 
 def _about_tokens(characters: int) -> int:

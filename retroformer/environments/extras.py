@@ -14,7 +14,7 @@ from retroformer.experiment.sections.agents import ActorSection
 from retroformer.prompts import PromptPack, Render
 from retroformer.protocols import Actor, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
 from retroformer.recorded import RecordedLogs
-from retroformer.records import Reflection, Trajectory
+from retroformer.records import Reflection, Tool, Trajectory
 
 
 class ActorParts(NamedTuple):
@@ -157,6 +157,9 @@ class Extras:
     actors: Mapping[str, ActorKind] = field(default_factory=dict)
     plays_text: bool = True
     """True if the ReAct actor can play it."""
+    tools: Callable[[Any], tuple[Tool, ...]] | None = None
+    """Function from the config section to the tools for `actor.kind: tools`; transitions may list others. None: an
+    environment that plays text has the one tool `act`."""
     advice: Mapping[str, AdviceKind] = field(default_factory=dict)
     lessons: Mapping[str, Callable[[Render], Reflector]] = field(default_factory=dict)
     """Values of `collect.lesson`: writers of the warm-start advice."""

@@ -1,4 +1,4 @@
-"""Select the actor that a config names: the ReAct actor, or an actor of the environment."""
+"""Select the actor that a config names: ReAct, native tool calling, or an actor of the environment."""
 
 from retroformer.environments.extras import ActorKind, ActorParts
 from retroformer.environments.registry import extras
@@ -6,13 +6,26 @@ from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.protocols import Actor
 
-REACT = "react"
+REACT, TOOLS = "react", "tools"
 
 
 def _react(parts: ActorParts) -> Actor:
     from retroformer.agents.react import ReactActor
 
     return ReactActor(parts.model(), parts.pack(), parts.settings.temperature, parts.settings.max_new_tokens)
+
+
+def _tools(parts: ActorParts) -> Actor:
+    from retroformer.agents.tool_actor import ToolActor
+
+    endpoint, offered = parts.settings.endpoint, extras(parts.section).tools
+    if endpoint.base_url is None or endpoint.api != "chat":
+        raise ConfigError(
+            "The tools actor needs a chat endpoint with native tool calling, which our own server lacks: set "
+            "actor.endpoint.base_url and api=chat, or actor.kind=react."
+        )
+    tools = None if offered is None else offered(parts.section)
+    return ToolActor(parts.model(), parts.pack(), parts.settings.temperature, parts.settings.max_new_tokens, tools)
 
 
 def actor_kind(experiment: Experiment) -> ActorKind:
@@ -28,6 +41,8 @@ def actor_kinds(experiment: Experiment) -> dict[str, ActorKind]:
     """Return the actors that can play the environment of this config, by name."""
     offered = extras(experiment.environment)
     general = {REACT: ActorKind(_react)} if offered.plays_text else {}
+    if offered.plays_text or offered.tools is not None:
+        general[TOOLS] = ActorKind(_tools)
     return general | dict(offered.actors)
 
 

@@ -22,6 +22,8 @@ def chat_template(folder: Path) -> str:
     if separate.is_file():
         return separate.read_text(encoding="utf-8")
     template = _entry(folder / "tokenizer_config.json", "chat_template")
+    if isinstance(template, list):  # Several templates by name.
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if isinstance(template, str):
         return template
     return _VICUNA if _entry(folder / "config.json", "model_type") == "llama" else ""

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 
 from retroformer.errors import MissingInput
 from retroformer.experiment.adapters import ADVISERS, REWARD
-from retroformer.models.chat_template import chat_template
 from retroformer.models.embedded import model_config
+from retroformer.models.prompt_template import prompt_template
 
 from . import attention
 from .geometry import Geometry
@@ -38,16 +39,24 @@ class Model:
     """
 
     def __init__(
-        self, folder: Path, adapters: Mapping[str, Path], dtype: str, rewards: Mapping[str, Path] | None = None
+        self,
+        folder: Path,
+        adapters: Mapping[str, Path],
+        dtype: str,
+        rewards: Mapping[str, Path] | None = None,
+        template_settings: Mapping[str, JsonValue] | None = None,
     ) -> None:
-        """Load the base model, the `adapters` that write and the `rewards` that score; their names must differ."""
+        """Load the base model, the `adapters` that write and the `rewards` that score; their names must differ.
+
+        `template_settings` are those of `train.chat_template_kwargs`.
+        """
         from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
 
         AttentionInterface.register(attention.NAME, attention.attend)
         logging.disable_progress_bar()
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self._tokenizer.chat_template = chat_template(folder)
+        self._tokenizer.chat_template = prompt_template(folder, template_settings)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=model_config(folder), dtype=dtype, attn_implementation=attention.NAME

@@ -151,7 +151,7 @@ def test_the_actions_of_a_pack_are_those_of_all_its_examples_without_thoughts() 
 
 
 def test_a_pack_without_the_later_keys_has_the_texts_it_always_had() -> None:
-    assert PACK.texts().keys() == PACK.model_dump().keys() - {"layout", "examples_by_task", "reflect_examples"}
+    assert PACK.texts().keys() == PACK.model_dump().keys() - {"layout", "examples_by_task", "reflect_examples", "tools"}
     assert COMMANDS.texts() == COMMANDS.model_dump(mode="json")
 
 

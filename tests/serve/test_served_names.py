@@ -1,3 +1,4 @@
+import json
 import logging
 import os
 import threading
@@ -99,6 +100,22 @@ def test_the_reward_model_is_the_one_beside_its_adapter(run: Path, tmp_path: Pat
         "seed/reward",
         "try/reward",
     ]
+
+
+def test_an_adapter_is_served_with_the_template_settings_of_its_training(run: Path) -> None:
+    finish(run / "sft")
+    facts = {"stage": "sft", "inputs": {"chat_template_kwargs": {"enable_thinking": False}}}
+    (run / "sft/metrics.json").write_text(json.dumps(facts))
+    same = experiment("train.chat_template_kwargs={enable_thinking: false}")
+    assert list(served_names(same, Path("config.yaml")).adapters) == ["sft"]
+    refusal = (
+        r"'sft' in 'runs/try/sft' was trained with train\.chat_template_kwargs=\{'enable_thinking': False\}, and this"
+    )
+    with pytest.raises(ConfigError, match=refusal):
+        served_names(experiment(), Path("config.yaml"))
+    (run / "sft/metrics.json").write_text(json.dumps({"stage": "sft"}))  # As an earlier version wrote it.
+    with pytest.raises(ConfigError, match=r"was trained with train\.chat_template_kwargs=\{\}, and this"):
+        served_names(same, Path("config.yaml"))
 
 
 @pytest.mark.parametrize("name", ["sft", "sft+best1", "sft+best65", "+best8", "sft+best8+best8"])

@@ -87,7 +87,8 @@ def _places(prompt: str) -> list[str]:
 class Endpoint:
     """Server that runs in a thread of this process and records its requests."""
 
-    def __init__(self, reply: Callable[[Body], str] = reply_to) -> None:
+    def __init__(self, reply: Callable[[Body], str | Body] = reply_to) -> None:
+        """Create a server; `reply` returns the text of an answer, or the assistant's whole message."""
         self.behaviour = Behaviour.WELL
         self.script: deque[Behaviour] = deque()
         """Behaviours for the next requests, one each; after that `behaviour` applies."""
@@ -132,9 +133,10 @@ class Endpoint:
         return _answers(behaviour, json.dumps(self._completion(path, body)).encode())
 
     def _completion(self, path: str, body: Body) -> Body:
-        text = self._reply(body)
+        reply = self._reply(body)
+        message = reply if isinstance(reply, dict) else {"role": "assistant", "content": reply}
         chat = path.partition("?")[0].endswith("/chat/completions")
-        said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        said = {"message": message} if chat else {"text": message["content"]}
         answer = {
             "id": "completion-1",
             "object": "chat.completion" if chat else "text_completion",

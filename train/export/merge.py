@@ -12,18 +12,19 @@ A base that was in 4 bits in training is dequantised before merging, and the log
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.experiment.config import Experiment
-from retroformer.models.chat_template import chat_template
 from retroformer.models.embedded import base_model_folder
+from retroformer.models.prompt_template import prompt_template
 from retroformer.provenance import code_version, folder_sha256, package_versions
 from retroformer.stage_metrics import read_metrics
 
@@ -84,6 +85,7 @@ def merge(experiment: Experiment, name: str) -> Path:
         "base_sha256": folder_sha256(base),
         "quantization": experiment.train.quantization,
         "dtype": experiment.serve.dtype,
+        **_template_settings(experiment),
     }
     _require_as_trained(adapter, facts)
     folder = adapter.with_name(f"{adapter.name}-merged")
@@ -92,7 +94,7 @@ def merge(experiment: Experiment, name: str) -> Path:
     texts = texts_of(experiment, name)
     with replacing(folder) as unfinished:
         unmerged, plain = _write_merged(experiment, adapter, unfinished, texts)
-        _add_tokenizer_and_config(base, unfinished)
+        _add_tokenizer_and_config(base, unfinished, experiment.train.chat_template_kwargs)
         agreement = compare(_read_back(experiment, unfinished, texts, scores=_is_scorer(adapter)), unmerged, plain)
         require_agreement(agreement, experiment.serve.dtype)
         facts |= {
@@ -182,6 +184,12 @@ def _require_as_trained(adapter: Path, facts: dict[str, Any]) -> None:
             )
 
 
+def _template_settings(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings of the chat template that the merged model's template begins with; {} if there are none."""
+    settings = experiment.train.chat_template_kwargs
+    return {"chat_template_kwargs": settings} if settings else {}
+
+
 def _facts(folder: Path) -> dict[str, Any]:
     """Read merge.json; return {} if it cannot be read."""
     try:
@@ -229,12 +237,12 @@ def _base_to_merge_into(experiment: Experiment, *, scores: bool) -> Any:
     return load_base(train, scores=scores).dequantize().to(getattr(torch, dtype))
 
 
-def _add_tokenizer_and_config(base: Path, folder: Path) -> None:
+def _add_tokenizer_and_config(base: Path, folder: Path, settings: Mapping[str, JsonValue]) -> None:
     """Copy the base's tokenizer, and the entries of its config that transformers dropped but older programs read."""
     for pattern in (*TOKENIZER_FILES, "generation_config.json"):
         for path in base.glob(pattern):
             shutil.copyfile(path, folder / path.name)
-    if template := chat_template(base):
+    if template := prompt_template(base, settings):
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     of_base, saved = (json.loads((at / "config.json").read_text(encoding="utf-8")) for at in (base, folder))
     kept = {name: value for name, value in of_base.items() if name not in ("torch_dtype", "quantization_config")}

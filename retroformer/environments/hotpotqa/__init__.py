@@ -10,6 +10,7 @@ from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.environments.hotpotqa.taskset import HotpotqaTaskset, taskset
 from retroformer.protocols import ReturnOf
 from retroformer.recorded import RecordedLogs
+from retroformer.records import Tool
 
 __all__ = ["HotpotqaTaskset", "Section", "extras", "taskset"]
 
@@ -39,7 +40,21 @@ def _return_of(name: ReturnName) -> Callable[[Any, int], ReturnOf]:
     return build
 
 
+def _tools(section: Any) -> tuple[Tool, ...]:
+    """Return the actions as tools; with the gold paragraphs in the question, only the answer."""
+    search = _tool("Search", "title", "Search the page with this title and show its first sentences.")
+    lookup = _tool("Lookup", "keyword", "Show the next sentence with this keyword on the page that was found last.")
+    finish = _tool("Finish", "answer", "End the task with a short answer: a name, a date, a number, yes or no.")
+    return (finish,) if section.context else (search, lookup, finish)
+
+
+def _tool(name: str, argument: str, description: str) -> Tool:
+    parameters = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
+    return Tool(name=name, description=description, parameters=parameters, form=f"{name}[{{{argument}}}]")
+
+
 extras = Extras(
+    tools=_tools,
     leak_check=_leak_check,
     # The paper's F1 is the graded version of its success, exact match.
     returns={name: _return_of(name) for name in get_args(ReturnName)} | {"shaped": _return_of("f1")},

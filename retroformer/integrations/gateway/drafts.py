@@ -56,7 +56,7 @@ class Draft:
 
     story: Story
     conversations: list[Conversation] = field(default_factory=list)
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     number: int = 0
     """Number of attempts before this one, invalid ones included."""
     in_flight: int = 0

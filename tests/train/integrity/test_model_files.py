@@ -183,9 +183,9 @@ def test_a_base_with_more_layers_than_the_adapter_was_made_for_is_refused(run: R
     assert "layers.2" in said
 
 
-def test_a_template_without_system_turns_is_refused_in_one_sentence(tmp_path: Path, workplace: Path) -> None:
+def test_a_template_that_refuses_a_prompt_is_refused_in_one_sentence(tmp_path: Path, workplace: Path) -> None:
     base = save_tiny_model(tmp_path / "base")
-    strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    strict = "{% if messages[0]['content'] == 'You advise.' %}{{ raise_exception('No advisers here') }}{% endif %}"
     (base / "chat_template.jinja").write_text(strict + TEMPLATE)
     config = config_file(workplace, base, **SETTINGS)
     collect(config, tasks=2)
@@ -195,7 +195,7 @@ def test_a_template_without_system_turns_is_refused_in_one_sentence(tmp_path: Pa
     store.add_reflection(key, 0, Reflection(text="Look.", prompt=asked, author=AUTHOR))
     store.close()
     said = sentence(["warm", str(config)], ConfigError)
-    assert "System role not supported" in said
+    assert "No advisers here" in said
     assert str(base) in said
     assert "system, user" in said
 

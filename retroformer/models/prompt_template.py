@@ -1,0 +1,91 @@
+"""The template that writes prompts: the model's own, with the settings of the config in front of it.
+
+Three things are written in front of a chat template, so that training, serving and exported weights render the same
+text, and the template's hash covers all of it:
+
+1. The settings `train.chat_template_kwargs`, such as `enable_thinking: false`.
+2. A fixed date, if the template writes today's. Otherwise a prompt would have other tokens tomorrow.
+3. A rule that puts a system message before the first user message, if the template refuses or drops system messages.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from retroformer.errors import ConfigError
+from retroformer.models.chat_template import chat_template
+
+_DATE = (
+    '{% macro strftime_now(format) %}{{ {"%d %b %Y": "26 Jul 2024", "%d %B %Y": "26 July 2024"}'
+    '.get(format, "2024-07-26") }}{% endmacro %}\n'
+)
+"""The date that the templates of Llama 3 write where they cannot ask for today's."""
+_FOLD = (
+    '{% if messages[0]["role"] == "system" %}'
+    '{% if messages[1:] and messages[1]["role"] == "user" %}'
+    '{% set messages = [{"role": "user", "content": messages[0]["content"] + "\\n\\n" + messages[1]["content"]}]'
+    " + messages[2:] %}"
+    '{% else %}{% set messages = [{"role": "user", "content": messages[0]["content"]}] + messages[1:] %}{% endif %}'
+    "{% endif %}\n"
+)
+_PROBE = "a system message as a probe"
+
+
+def prompt_template(folder: Path, settings: Mapping[str, JsonValue] | None = None) -> str:
+    """Return the template that writes the prompts of the model in `folder`; "" if the model has none.
+
+    The text is a Jinja template for environments with `trim_blocks`, such as that of transformers.
+
+    Raises:
+        ConfigError: the template does not read one of the settings.
+    """
+    template = chat_template(folder)
+    if not template:
+        return ""
+    if unread := [name for name in settings or () if not re.search(rf"\b{name}\b", template)]:
+        raise ConfigError(
+            f"The chat template of the model in {str(folder)!r} does not read {unread[0]!r}: correct its name in "
+            "train.chat_template_kwargs, or leave it out (`train.chat_template_kwargs={}` also drops a preset's)."
+        )
+    head = "".join(f"{{% set {name} = {_literal(value)} %}}\n" for name, value in (settings or {}).items())
+    head += _DATE if "strftime_now" in template else ""
+    if head and template.startswith(head):
+        return template  # It is that of merged weights, which has these lines already.
+    return head + (_FOLD if _loses_system_messages(head + template) else "") + template
+
+
+def rendered(template: str, messages: list[dict[str, str]]) -> str:
+    """Return the prompt that a template writes, with "" for a model's special tokens. Raises what the template does."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    special: dict[str, Any] = {"bos_token": "", "eos_token": ""}
+    texts, _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True, **special)
+    return str(texts[0])
+
+
+def _loses_system_messages(template: str) -> bool:
+    """Return True if the template renders a user's message, and refuses or drops a system message before it."""
+    user = {"role": "user", "content": "a question"}
+    return _renders(template, [user]) and not _renders(template, [{"role": "system", "content": _PROBE}, user])
+
+
+def _renders(template: str, messages: list[dict[str, str]]) -> bool:
+    try:
+        return messages[0]["content"] in rendered(template, messages)
+    except Exception:  # Chat templates are third-party programs and may raise anything.
+        return False
+
+
+def _literal(value: JsonValue) -> str:
+    """Write a value of JSON as Jinja does, which calls null `none`."""
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)}: {_literal(entry)}' for key, entry in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)
