@@ -150,7 +150,7 @@ class Drafts:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             latest = {key: draft for key, draft, _ in batch}
-            rows = {key: draft and draft.as_json() for key, draft in latest.items()}
+            rows = {key: draft.as_json() if draft else None for key, draft in latest.items()}
             failure: Exception | None = None
             try:
                 await self._in_thread(partial(self._write_all, rows), self._database.write)

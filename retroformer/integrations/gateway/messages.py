@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from retroformer.endpoint.thinking import without_thinking
 
@@ -87,5 +87,5 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _is_list(value: object) -> bool:
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)

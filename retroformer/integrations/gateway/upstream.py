@@ -1,5 +1,6 @@
 """Forwards calls to the provider: bodies byte for byte, all headers but those of one connection, and the status."""
 
+import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Self
@@ -127,4 +128,5 @@ def _without_connection(headers: Iterable[tuple[str, str]], connection: Iterable
 def _reason(error: Exception) -> str:
     """Return the cause without the address, whose credentials an error of the library might show."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    return (cause.strerror if isinstance(cause, OSError) else None) or type(cause).__name__
+    number = cause.errno if isinstance(cause, OSError) else None
+    return os.strerror(number) if number is not None and number > 0 else type(cause).__name__
