@@ -14,19 +14,24 @@ from retroformer.plugin_commands import plugin_command, plugin_command_names
 from retroformer.stages import Stage, stage_package
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
+OF_GATE = ("promote", "rollback", "promotions")
+"""Commands of the stage `eval` that are called by their own names."""
 
 
 class RetroformerCommands(Commands):
     """The commands of the stages, each imported on use, then those of this module, then those of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        own = [*STAGES, *super().list_commands(ctx)]
+        own = [*STAGES, *OF_GATE, *super().list_commands(ctx)]
         return own + [name for name in plugin_command_names() if name not in own]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for stage in STAGES:
             if cmd_name == stage:
                 return get_command(import_module(f"{stage_package(stage)}.__main__").app)
+        if cmd_name in OF_GATE:
+            group: Any = get_command(import_module(f"{stage_package('eval')}.gate.__main__").app)
+            return group.get_command(ctx, cmd_name)
         return super().get_command(ctx, cmd_name) or plugin_command(cmd_name)
 
 
@@ -34,7 +39,12 @@ app = make_app(
     "Train a small open model to give a frozen language agent advice that makes its next attempt better.",
     RetroformerCommands,
 )
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the Parquet files.")]
+FileOrFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE|FOLDER", help="File of cases (.jsonl or .parquet), or folder of the facts' Parquet files."
+    ),
+]
 
 
 @app.command(
@@ -105,28 +115,49 @@ def show(
             print(line)
 
 
-@app.command(epilog=example("export configs/demo.yaml facts"))
-def export(config: ConfigFile, folder: Folder, overrides: Overrides) -> None:
-    """Write the facts of a run as Parquet files.
+@app.command(
+    options_metavar="[--port N]",
+    epilog="RUN is a config, the folder of a run (runs/NAME) or the file of its store.\n\n"
+    "Example: retroformer view configs/demo.yaml",
+)
+def view(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN ...", help="Configs, folders or stores of runs.")],
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 8765,
+) -> None:
+    """Look at runs in a browser, also while they go on.
 
-    Reads the store of the run. Writes the Parquet files to FOLDER.
+    Reads the stores and folders of the runs. Writes nothing to them; an index of the stories goes to the cache folder.
     """
+    import_module(f"{stage_package('eval')}.view.command").view(runs, port, partial(print, flush=True))
+
+
+@app.command(epilog=example("export configs/agent.yaml cases.jsonl"))
+def export(config: ConfigFile, path: FileOrFolder, overrides: Overrides) -> None:
+    """Write the cases of a run to a file, or all its facts to a folder.
+
+    Reads the store of the run. Writes FILE.jsonl or FILE.parquet, or the Parquet files of FOLDER.
+    """
+    from retroformer.cases.commands import export_cases
+    from retroformer.cases.files import is_case_file
     from retroformer.experiment.file import load
     from retroformer.parquet import export_run
 
-    print(export_run(load(config, overrides), folder))
+    print((export_cases if is_case_file(path) else export_run)(load(config, overrides), path))
 
 
-@app.command("import", epilog=example("import configs/demo.yaml facts run=try2"))
-def import_(config: ConfigFile, folder: Folder, overrides: Overrides) -> None:
-    """Add exported facts to a run.
+@app.command("import", epilog=example("import configs/agent.yaml cases.jsonl run=imported"))
+def import_(config: ConfigFile, path: FileOrFolder, overrides: Overrides) -> None:
+    """Add cases, or exported facts, to a run.
 
-    Reads the Parquet files in FOLDER. Writes their facts to the store of the run.
+    Reads FILE.jsonl, FILE.parquet or the Parquet files of FOLDER. Writes their facts to the store of the run.
     """
+    from retroformer.cases.commands import import_cases
+    from retroformer.cases.files import is_case_file
     from retroformer.experiment.file import load
     from retroformer.parquet import import_run
 
-    print(import_run(load(config, overrides), folder))
+    print((import_cases if is_case_file(path) else import_run)(load(config, overrides), path))
 
 
 @app.command(epilog=example("recover configs/demo.yaml"))

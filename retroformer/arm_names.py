@@ -21,6 +21,19 @@ PROBES = "eval/probes"
 FIRST_TRIAL = "eval/trial 0"
 """Arm of trial 0 of the evaluation, which the other arms share; with several actors, each has its own."""
 
+FIRST_TRIAL_OF_GATE = "gate/trial 0"
+"""Arm of the first attempts at the tasks of the gate, which both advisers retry."""
+
+
+def gate(adviser: str) -> str:
+    """Return the name in the store of an adviser's retries in the gate."""
+    return f"gate/{adviser}"
+
+
+def is_of_gate(arm: str) -> bool:
+    """Return True if the arm was played to decide about a promotion."""
+    return arm.startswith("gate/")
+
 
 def evaluation(arm: str, model: str = "") -> str:
     """Return the name in the store of a report's arm, or of one of the models that it pools."""

@@ -15,9 +15,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from retroformer.conversation import ChatMessage
 from retroformer.endpoint.thinking import without_thinking
 from retroformer.files.characters import storable
-from retroformer.messages import final_text, steps_of
+from retroformer.messages import final_text, kept_messages, steps_of
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory, Usage
 
 _ROUNDING = 1e-9
@@ -46,6 +47,8 @@ class AttemptResult(BaseModel):
     output: str
     score: float
     usage: Usage = Usage()
+    messages: tuple[ChatMessage, ...] | None = None
+    """Conversation without thinking, if the agent gave one."""
 
 
 def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptResult:
@@ -64,7 +67,8 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
         if score is None:
             raise ValueError("score is missing: return one from 0 to 1, or name a function that rates the answer")
         rated = score(task, output)
-    return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage)
+    messages = None if form.messages is None else kept_messages(form.messages)
+    return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage, messages=messages)
 
 
 def as_trajectory(task: Task, opening: str, result: AttemptResult) -> Trajectory:
@@ -82,6 +86,7 @@ def as_trajectory(task: Task, opening: str, result: AttemptResult) -> Trajectory
         outcome=Outcome.SUCCESS if solved else Outcome.FAILURE,
         ending=Ending.SOLVED if solved else Ending.TERMINATED,
         usage=result.usage,
+        messages=result.messages,
     )
 
 

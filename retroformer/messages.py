@@ -1,4 +1,4 @@
-"""Steps of an attempt from the messages of an agent, in the form of the OpenAI chat API or as LangChain objects.
+"""Messages of an agent, in the form of the OpenAI chat API or as LangChain objects: their steps, and what is kept.
 
 An assistant's tool call is an action `name(arguments)` and the tool's message its observation; the text beside the call
 is the thought. An assistant's text without a call is an action, and the user's next message its observation. Everything
@@ -6,15 +6,20 @@ before the first assistant message is the agent's prompt, and thinking is left o
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
+from retroformer.conversation import ROLES, ChatMessage
 from retroformer.endpoint.thinking import without_thinking
+from retroformer.files.characters import storable
 from retroformer.records import Step
 
 _ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "model": "assistant", "function": "tool"}
 """Roles of other packages by those of the OpenAI API."""
-_KNOWN_ROLES = {"system", "developer", "user", "assistant", "tool"}
+_THINKING_PARTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
+"""Types of the parts that hold a model's thinking."""
 _FIELDS = ("role", "content", "tool_calls", "tool_call_id")
 
 
@@ -49,11 +54,61 @@ def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+def kept_messages(messages: Sequence[Any]) -> tuple[ChatMessage, ...]:
+    """Return the messages as they are stored: without thinking, and without fields of other packages.
+
+    Raises:
+        ValueError: a message has another form; the sentence names its place.
+    """
+    return tuple(_kept(message, number) for number, message in enumerate(messages))
+
+
+def _kept(message: Any, number: int) -> ChatMessage:
+    turn = _turn(message, number)
+    said = without_thinking if turn["role"] == "assistant" else str
+    calls = []
+    for place, call in enumerate(turn["tool_calls"] or ()):
+        name, arguments, identity = _called(call, f"messages[{number}].tool_calls[{place}]")
+        function = {"name": storable(name), "arguments": storable(without_thinking(arguments))}
+        calls.append({"id": identity if identity is None else storable(str(identity)), "function": function})
+    optional = {name: _field(message, name) for name in ("tool_call_id", "name")}
+    named = {name: storable(value) for name, value in optional.items() if isinstance(value, str)}
+    content = _kept_content(turn["content"], number, said)
+    try:
+        return ChatMessage.model_validate({"role": turn["role"], "content": content, "tool_calls": calls} | named)
+    except ValidationError as error:
+        raise ValueError(f"messages[{number}].content: {error.errors()[0]['msg']}") from None
+
+
+def _kept_content(content: Any, number: int, said: Callable[[str], str]) -> Any:
+    """Return text, or a list of parts without those that are thinking."""
+    if content is None or isinstance(content, str):
+        return content if content is None else storable(said(content))
+    _text(content, number)  # Checks that it is a list.
+    parts = list[dict[str, Any]]()
+    for part in content:
+        fields = {"type": "text", "text": part} if isinstance(part, str) else _json_of(part)
+        if fields.get("type") in _THINKING_PARTS:
+            continue
+        fields["type"] = str(fields.get("type") or "part")
+        if "text" in fields:
+            fields["text"] = storable(said(str(fields["text"])))
+        parts.append(fields)
+    return parts
+
+
+def _json_of(part: Any) -> dict[str, Any]:
+    """Return the fields of a part, which may be a pydantic object, as JSON."""
+    fields = part if isinstance(part, Mapping) else part.model_dump() if hasattr(part, "model_dump") else vars(part)
+    read: dict[str, Any] = json.loads(json.dumps(dict(fields), default=str))
+    return {name: value for name, value in read.items() if value is not None}
+
+
 def standard_role(role: str) -> str:
     """Return a role in the words of the OpenAI API. Raises ValueError if it has no such role."""
     standard = _ROLES.get(role, role)
-    if standard not in _KNOWN_ROLES:
-        raise ValueError(f"the role {role!r} is none of the OpenAI API: use {', '.join(sorted(_KNOWN_ROLES))}")
+    if standard not in ROLES:
+        raise ValueError(f"the role {role!r} is none of the OpenAI API: use {', '.join(ROLES)}")
     return standard
 
 
@@ -71,7 +126,7 @@ def _turn(message: Any, number: int) -> dict[str, Any]:
     if not isinstance(turn["role"], str) or not turn["role"]:
         raise ValueError(f"messages[{number}] has no role")
     turn["role"] = _ROLES.get(turn["role"], turn["role"])
-    if turn["role"] not in _KNOWN_ROLES:
+    if turn["role"] not in ROLES:
         raise ValueError(f"messages[{number}] has the role {turn['role']!r}: use one of the OpenAI API")
     if not (turn["tool_calls"] is None or isinstance(turn["tool_calls"], Sequence)):
         raise ValueError(f"messages[{number}].tool_calls is not a list")
@@ -89,6 +144,12 @@ def _until_next_assistant(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any
 
 def _call(call: Any, where: str) -> tuple[str, str | None]:
     """Return a tool call as `name(arguments)`, and its id."""
+    name, arguments, identity = _called(call, where)
+    return f"{name}({arguments})", identity
+
+
+def _called(call: Any, where: str) -> tuple[str, str, str | None]:
+    """Return name and arguments, as JSON, of a tool call, and its id."""
     if not isinstance(call, Mapping):
         call = {name: getattr(call, name, None) for name in ("id", "function")}
     function = call.get("function", call)
@@ -99,7 +160,7 @@ def _call(call: Any, where: str) -> tuple[str, str | None]:
     if not isinstance(name, str):
         raise ValueError(f"{where} has no name")
     shown = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False, default=str)
-    return f"{name}({shown})", call.get("id")
+    return name, shown, call.get("id")
 
 
 def _text(content: Any, number: int) -> str:
@@ -116,6 +177,8 @@ def _text(content: Any, number: int) -> str:
             parts.append(part)
             continue
         kind, text = (_field(part, name) for name in ("type", "text"))
+        if kind in _THINKING_PARTS:
+            continue
         parts.append(str(text) if kind == "text" and text is not None else f"[{kind or 'part'}]")
     return "\n".join(parts)
 

@@ -162,6 +162,20 @@ def program_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
     )
 
 
+def conversation_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
+    """Render an attempt as a chat: instruction and examples, memory and opening, then this attempt turn by turn."""
+    turns = (
+        Message(role=role, content=text)
+        for step in scene.steps
+        for role, text in (("assistant", step.action), ("user", step.observation))
+    )
+    return (
+        Message(role="system", content=_paragraphs(pack.act, pack.examples_for(scene.task))),
+        Message(role="user", content=_advised_opening(pack, scene)),
+        *turns,
+    )
+
+
 def tests_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
     """Render the prompt for tests of a program that is not written yet; it holds only the problem."""
     return (Message(role="system", content=pack.tests.strip()), Message(role="user", content=scene.opening.strip()))

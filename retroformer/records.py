@@ -6,9 +6,12 @@ from enum import StrEnum
 from statistics import fmean, stdev
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from retroformer.conversation import ChatMessage
 from retroformer.files.characters import is_storable
+from retroformer.immutable import IF_GIVEN
+from retroformer.immutable import Record as Record
 
 _MOST_TOKENS = 2**53
 """Largest number of tokens: more than anyone pays for, and less than a database column holds."""
@@ -27,12 +30,6 @@ KeyNumber = Annotated[int, Field(ge=0, le=_HIGHEST_NUMBER)]
 
 
 Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
-
-
-class Record(BaseModel):
-    """Immutable fact."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Task(Record):
@@ -108,6 +105,8 @@ class Transition(Record):
     """True if the program passed the tests that the agent wrote; programming only."""
     steps: tuple[Step, ...] | None = None
     """Steps of an agent that plays the whole attempt in answer to one action; they stand for that action."""
+    messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
+    """Conversation of such an agent, if it gave one."""
     usage: Usage = Usage()
     """Consumption of such an agent's own model calls."""
 
@@ -146,6 +145,8 @@ class Trajectory(Record):
     opening: str
     """The first observation, before any action."""
     steps: tuple[Step, ...] = ()
+    messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
+    """Conversation that the steps were read from, if the agent gave one; the reflector reads the steps."""
     outcome: Outcome
     ending: Ending
     cause: str = ""

@@ -127,6 +127,7 @@ async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, lo
             task=task,
             opening=opening,
             steps=tuple(steps),
+            messages=transition.messages,
             outcome=Outcome.SUCCESS if transition.success else Outcome.FAILURE,
             ending=ending,
             usage=usage,

@@ -35,8 +35,9 @@ def serve(
 ) -> None:
     """Stage 3: serve the base and its adapters.
 
-    Reads the base model and the adapters in runs/RUN. Writes logs to runs/RUN/logs, and prints its address, which is
-    OpenAI-compatible, once it answers. Runs until it is interrupted.
+    Reads the base model, and the adapters and promotions in runs/RUN. Writes logs to runs/RUN/logs, and the first
+    adapter that is served as reflector to the promotions. Prints its address, which is OpenAI-compatible, once it
+    answers. Runs until it is interrupted.
     """
     from retroformer.experiment.file import load_domains
 
@@ -50,7 +51,8 @@ def serve(
         signal.signal(number, lambda *_: stop.set())
     if until_input_closes:
         threading.Thread(target=_stop_when_input_closes, args=(stop,), daemon=True).start()
-    endpoint.run(experiment, config, stop)
+    # Only stages send overrides through standard input.
+    endpoint.run(experiment, config, stop, own=more_from_input)
 
 
 def main(arguments: list[str]) -> None:

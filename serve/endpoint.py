@@ -13,10 +13,12 @@ from retroformer.errors import ConfigError, ServiceError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.serve import Serve
 from retroformer.loopback import is_loopback
+from retroformer.promotions.history import History
 
+from .first_adapter import record_first_adapter
 from .private import Private
 from .probe import HEALTH, ServerAddress
-from .served_names import ServedNames, served_names
+from .served_names import REFLECTOR, ServedNames, served_names
 from .supervisor import Service, supervise
 
 LOOPBACK = "127.0.0.1"
@@ -28,16 +30,25 @@ START_PROBE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-def run(experiment: Experiment, config_path: Path, stop: threading.Event) -> None:
+def run(experiment: Experiment, config_path: Path, stop: threading.Event, *, own: bool = False) -> None:
     """Serve the experiment's base and adapters until `stop` is set.
+
+    If `own` is true, this is the server of a stage: it stays with the adapter that is current now. Any other server
+    records which adapter it serves first, and follows promotions and rollbacks.
 
     Raises:
         MissingInput: an adapter or the base model does not exist.
+        DamagedFile: a record of a promotion, or the copy of the promoted adapter, is damaged.
         ConfigError: the variable of the keys is not set, or an adapter's name is reserved, or strangers could load
             adapters.
         ServiceError: the port is in use, or a process could not start, or keeps dying or does not respond.
     """
     names = served_names(experiment, config_path)
+    if not own:
+        record_first_adapter(experiment, config_path)
+    promotions = History(experiment.folder) if REFLECTOR not in experiment.serve.adapters else None
+    if promotions is not None and (current := promotions.current()) is not None:
+        promotions.folder_of(current)  # Refused here rather than in the worker.
     private = Private(
         worker_key=secrets.token_hex(KEY_BYTES), marker=secrets.token_hex(MARKER_BYTES), api_keys=_api_keys(experiment)
     )
@@ -67,7 +78,12 @@ def run(experiment: Experiment, config_path: Path, stop: threading.Event) -> Non
             ),
             Service(
                 "worker",
-                [*_worker_arguments(experiment, names), f"--socket={worker.fileno()}"],
+                [
+                    *_worker_arguments(experiment, names),
+                    *([f"--promotions={experiment.folder}"] if promotions is not None else []),
+                    *([] if own else ["--follow"]),
+                    f"--socket={worker.fileno()}",
+                ],
                 logs / "worker.log",
                 _environment(experiment.serve),
                 [worker.fileno()],

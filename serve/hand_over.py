@@ -41,6 +41,8 @@ class AdapterHost(Protocol):
 
     targets: Mapping[str, Target]
     provenance: Provenance
+    changing: threading.RLock
+    """Held while the served names are replaced."""
 
     def replace_models(self, targets: Mapping[str, Target], models: Mapping[str, ServedModel]) -> None:
         """Serve these names from now on."""
@@ -59,7 +61,7 @@ class LoadedAdapters:
         self._adapters: dict[str, str] = {}
         """The engine's names by the served names."""
         self._numbers = itertools.count()
-        self._change = threading.Lock()
+        self._change = worker.changing
 
     def load(self, name: str, folder: Path) -> ServedModel:
         """Load the adapter in `folder`, serve it as `name`, and return its provenance.
@@ -209,7 +211,7 @@ def add_worker_routes(app: FastAPI, worker: AdapterHost, adapters: LoadedAdapter
             # FastChat's codes are HTTP statuses with two more digits; some have 403 for a bad request.
             status = answer["error_code"] // 100
             raise HTTPException(400 if status == 403 else status, answer["text"])
-        tokens, log_probs = answer["token_ids"], answer["token_logprobs"]
+        tokens, log_probs = answer.get("token_ids", []), answer.get("token_logprobs", [])
         choice = {
             "index": 0,
             "text": answer["text"],

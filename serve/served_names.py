@@ -30,8 +30,9 @@ class ServedNames:
 def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
     """Return the names served beside `base`: finished stages, actors, `serve.adapters`, `reflector`, best-of names.
 
-    `config_path` is the file of the experiment, for the error message. `reflector` is the last finished stage. Names
-    such as `sft+best8` in the config are served if their adapter and reward model exist.
+    `config_path` is the file of the experiment, for the error message. `reflector` is the last finished stage until a
+    promotion is recorded, which `serve.promoted` follows. Names such as `sft+best8` in the config are served if their
+    adapter and reward model exist.
 
     Raises:
         MissingInput: a folder of `serve.adapters` has no adapter.

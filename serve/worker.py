@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastchat.constants import ErrorCode
-from pydantic import JsonValue
 
 from retroformer.errors import run_command
-from retroformer.experiment.best_of import best_of
+from retroformer.models.base_dtype import serving_dtype
 from retroformer.models.embedded import base_model_folder
-from retroformer.provenance import Provenance, ServedModel, chat_template_sha256, folder_sha256, package_versions
+from retroformer.promotions.history import History
+from retroformer.provenance import Provenance, ServedModel, package_versions
 
 from .api.asgi import KeyRequired, StopWhenClientLeaves
 from .api.bounds import ANSWERS_AT_ONCE
@@ -45,12 +46,13 @@ from .engine.best_of import Target, write_best
 from .engine.engine import Engine
 from .engine.generation import DecodedText, Output, TextGeneration
 from .engine.latest import Latest
-from .engine.model import BASE, Model
+from .engine.model import Model
 from .hand_over import LoadedAdapters, add_worker_routes
 from .private import read_private
 from .probe import HEALTH
+from .promoted import PromotedReflector
+from .targets import reward_names, served_targets
 
-PINNED_DIGITS = 12
 STUCK_SECONDS = 900.0
 """Duration after which a forward pass counts as stuck: prompts are read in chunks of at most 2,048 tokens."""
 
@@ -69,6 +71,8 @@ class Worker:
         self._model = model
         self._engine = engine
         self.targets = targets
+        self.changing = threading.RLock()
+        """Held while the served names are replaced."""
         self._marked_prompt = marked_prompt
         self.provenance = provenance
 
@@ -114,6 +118,9 @@ class Worker:
 
         If the caller stops iterating, the rows of the request are freed.
         """
+        if (target := self.targets.get(str(params.get("model")))) is not None and target.silent:
+            yield _answer(Output(text="", finish_reason="stop"))
+            return
         outputs = Latest[Output](asyncio.get_running_loop())
         try:
             generation, *others = await asyncio.to_thread(self._candidates, params)
@@ -244,43 +251,6 @@ def application(worker: Worker, address: str) -> FastAPI:
     return app
 
 
-def served_names(
-    base: Path,
-    adapters: Mapping[str, Path],
-    aliases: Mapping[str, str],
-    reward_folders: Mapping[str, Path],
-    template_settings: Mapping[str, JsonValue] | None = None,
-) -> tuple[dict[str, Target], dict[str, ServedModel]]:
-    """Return the target and provenance of every name: base, adapters, aliases, best-of names, each also as NAME@HASH.
-
-    `reward_folders` has the folders of reward models by best-of name, such as `sft+best8`.
-    """
-    base_sha256, template_sha256 = folder_sha256(base), chat_template_sha256(base, template_settings)
-    targets = {"base": Target(BASE)} | {name: Target(f"adapter{number}") for number, name in enumerate(adapters)}
-    hashes: dict[str, str | None] = {"base": None} | {name: folder_sha256(path) for name, path in adapters.items()}
-    for alias, name in aliases.items():
-        targets[alias], hashes[alias] = targets[name], hashes[name]
-    models = {
-        name: ServedModel(base_sha256=base_sha256, adapter_sha256=adapter_sha256, chat_template_sha256=template_sha256)
-        for name, adapter_sha256 in hashes.items()
-    }
-    rewards = reward_names(reward_folders)
-    for name, folder in reward_folders.items():
-        parsed = best_of(name)
-        assert parsed is not None, f"{name} is not a best-of name"
-        targets[name] = targets[parsed.model]._replace(answers=parsed.answers, reward=rewards[folder])
-        models[name] = models[parsed.model].model_copy(update={"reward_sha256": folder_sha256(folder)})
-    for name, model in list(models.items()):
-        pinned = f"{name}@{(model.trained_sha256 or base_sha256)[:PINNED_DIGITS]}"
-        targets[pinned], models[pinned] = targets[name], model
-    return targets, models
-
-
-def reward_names(reward_folders: Mapping[str, Path]) -> dict[Path, str]:
-    """Return the engine's names of reward models by folder."""
-    return {folder: f"reward{number}" for number, folder in enumerate(dict.fromkeys(reward_folders.values()))}
-
-
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", required=True, help="as train.base_model")
@@ -290,6 +260,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--adapter", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME")
     parser.add_argument("--reward", action="append", default=[], metavar="NAME+bestN=FOLDER of a reward model")
+    parser.add_argument("--promotions", type=Path, metavar="FOLDER of the run", help="serve its promoted reflector")
+    parser.add_argument("--follow", action="store_true", help="serve later promotions, too")
     parser.add_argument("--hand-over", action="store_true", help="take adapters and prompts in token ids")
     parser.add_argument(
         "--template-settings", type=json.loads, default={}, help="as train.chat_template_kwargs, in JSON"
@@ -305,15 +277,19 @@ def main(argv: Sequence[str]) -> None:
     reward_folders = {name: Path(folder) for name, folder in (pair.split("=", 1) for pair in arguments.reward)}
     base = base_model_folder(arguments.base)
     settings = arguments.template_settings
-    targets, models = served_names(base, folders, aliases, reward_folders, settings)
+    targets, models = served_targets(base, folders, aliases, reward_folders, settings)
     loaded = {targets[name].adapter: folder for name, folder in folders.items()}
     rewards = {name: folder for folder, name in reward_names(reward_folders).items()}
-    model = Model(base, loaded, arguments.dtype, rewards, settings)
-    provenance = Provenance(
-        models=models, dtype=arguments.dtype, quantization=model.quantization, versions=package_versions()
-    )
+    dtype = serving_dtype(arguments.dtype, base, torch)
+    model = Model(base, loaded, dtype, rewards, settings)
+    provenance = Provenance(models=models, dtype=dtype, quantization=model.quantization, versions=package_versions())
     engine = Engine(model, arguments.max_batch)
     worker = Worker(model, engine, targets, provenance, MarkedPrompt(private.marker))
+    if arguments.promotions is not None:
+        promoted = PromotedReflector(worker, model, engine, History(arguments.promotions))
+        promoted.update()
+        if arguments.follow:
+            threading.Thread(target=promoted.follow, name="promotions", daemon=True).start()
     listening = socket.socket(fileno=arguments.socket)
     host, port = listening.getsockname()[:2]
     app = application(worker, f"http://{host}:{port}")

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+from retroformer.__main__ import OF_GATE
 from retroformer.environments.registry import section_class
 from retroformer.environments.section import EnvironmentSection
 from retroformer.experiment.config import Experiment
@@ -25,7 +26,7 @@ COMMAND_BLOCK = re.compile(r"^    (?=make |python |retroformer |accelerate |prin
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 STAGES = ("collect", "train", "serve", "eval")
-CONSOLE = (*STAGES, "init", "play", "show", "export", "import", "recover", *plugin_command_names())
+CONSOLE = (*STAGES, *OF_GATE, "init", "play", "show", "view", "export", "import", "recover", *plugin_command_names())
 """Commands of `retroformer`."""
 KEY_ROW = re.compile(r"^\| (`[a-z_.]+`(?:, `[a-z_.]+`)*) \| (?:`(.*?)`)? ?\|", re.MULTILINE)
 

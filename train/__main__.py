@@ -95,7 +95,7 @@ def gguf(config: ConfigFile, stage: Stage, overrides: Overrides) -> None:
         from .export.gguf_file import convert_stage
 
         path = convert_stage(loaded[0].experiment, stage)
-        print(f"{path}: {path.stat().st_size / 1e6:,.0f} MB for llama.cpp, in {loaded[0].experiment.serve.dtype}")
+        print(f"{path}: {path.stat().st_size / 1e6:,.0f} MB for llama.cpp")
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from torch import nn
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora, Train
+from retroformer.models import base_dtype
+from retroformer.models.adapter_fit import require_fit
 from retroformer.models.embedded import base_model_folder, model_config
 from retroformer.models.prompt_template import prompt_template
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
@@ -20,7 +22,6 @@ from .integrity.model_files import (
     WEIGHTS,
     damaged_base,
     reading_base,
-    require_fit,
     require_sound_adapter,
     require_sound_base,
 )
@@ -36,10 +37,7 @@ def device() -> torch.device:
 @cache
 def computes_bfloat16() -> bool:
     """Return True if this machine computes bfloat16 natively. A CPU that does not is eight times slower in bfloat16."""
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return base_dtype.computes_bfloat16(torch)
 
 
 def compute_dtype(train: Train) -> Literal["bfloat16", "float32"]:

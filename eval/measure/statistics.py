@@ -68,6 +68,18 @@ def bootstrap_all(vectors: Sequence[Floats], seed: int) -> list[MeanInterval]:
     ]
 
 
+def bootstrap_counts(values_K: Floats, counts_K: NDArray[np.intp], seed: int) -> MeanInterval:
+    """Return the mean of K values that occur `counts_K` times, and its percentile interval over `DRAWS` resamples.
+
+    Drawing how often each value occurs, from a multinomial distribution, is the same bootstrap as drawing tasks, and
+    takes as long for a million tasks as for ten.
+    """
+    tasks = int(counts_K.sum())
+    drawn_DK = np.random.default_rng(seed).multinomial(tasks, counts_K / tasks, size=DRAWS)
+    low, high = np.percentile(drawn_DK @ values_K / tasks, (2.5, 97.5))
+    return MeanInterval(float(values_K @ counts_K / tasks), float(low), float(high))
+
+
 class Intervals:
     """Cache of bootstrap intervals with one seed: each vector of values is resampled once."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retroformer.agents.baseline import NoReflector
-from retroformer.arm_names import first_trial, is_for_training
+from retroformer.arm_names import first_trial, is_for_training, is_of_gate
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.config import Experiment
@@ -279,7 +279,9 @@ def _arm_experience(evaluation: _Evaluation, stored: str, arm: Arm, reflector: R
 
 def _spent(store: Store) -> Usage:
     """Return the usage of all arms that are played for a report."""
-    return sum((usage for arm, usage in store.accounts().items() if not is_for_training(arm)), Usage())
+    return sum(
+        (usage for arm, usage in store.accounts().items() if not (is_for_training(arm) or is_of_gate(arm))), Usage()
+    )
 
 
 def _held_out(config: LoadedConfig) -> LoadedConfig:

@@ -40,15 +40,18 @@ def refuse_adapters_trained_on(experiment: Experiment, tasks: Sequence[Task]) ->
         ConfigError: an adapter was trained on one of these tasks.
         DamagedFile: the metrics beside an adapter are damaged.
     """
-    chosen = {task.id for task in tasks}
     for name, folder in _served_folders(experiment):
-        if not (folder / METRICS).is_file():
-            continue
-        if shared := sorted(chosen & _trained_on(read_metrics(folder), experiment)):
-            raise ConfigError(
-                f"{len(shared)} of {len(tasks)} evaluation tasks were used to train {name!r} ({folder}), such as "
-                f"{shared[0]!r}: name another split with eval.split=NAME, or serve another adapter."
-            )
+        refuse_adapter_trained_on(experiment, name, folder, tasks)
+
+
+def refuse_adapter_trained_on(experiment: Experiment, name: str, folder: Path, tasks: Sequence[Task]) -> None:
+    """Refuse tasks that the adapter in `folder` was trained on. Raises ConfigError, DamagedFile."""
+    chosen = {task.id for task in tasks}
+    if (folder / METRICS).is_file() and (shared := sorted(chosen & _trained_on(read_metrics(folder), experiment))):
+        raise ConfigError(
+            f"{len(shared)} of {len(tasks)} evaluation tasks were used to train {name!r} ({folder}), such as "
+            f"{shared[0]!r}: name another split with eval.split=NAME, or serve another adapter."
+        )
 
 
 def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:

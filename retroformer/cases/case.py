@@ -10,11 +10,26 @@ A file of cases is JSON lines or Parquet, one case a row (docs/cases.md). An att
 `retroformer.attempt_result`: steps, messages of the OpenAI chat API, or its output alone.
 """
 
+import json
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from retroformer.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.immutable import IF_GIVEN
 from retroformer.records import Name, Record, Step, Usage
+
+__all__ = [
+    "MOST_NUMBER",
+    "Case",
+    "CaseAdvice",
+    "CaseAttempt",
+    "CaseTask",
+    "ChatMessage",
+    "ContentPart",
+    "FunctionCall",
+    "ToolCall",
+]
 
 _ROUNDING = 1e-6
 """Largest error of a rating that another program wrote."""
@@ -22,59 +37,29 @@ _ROUNDING = 1e-6
 MOST_NUMBER = 1023
 """Largest number of a candidate or repeat in a case."""
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
-"""Roles of the OpenAI chat API."""
-
 CaseNumber = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+def _not_empty(name: str) -> str:
+    if not name:
+        raise ValueError("it is empty: give every task a name")
+    return name
+
+
+def _is_json(value: JsonValue) -> JsonValue:
+    if not isinstance(value, str):
+        json.dumps(value, allow_nan=False)
+    return value
 
 
 class CaseTask(Record):
     """Task as the agent saw it. Cases of one id are about one task."""
 
-    id: Annotated[Name, Field(min_length=1)]
-    input: JsonValue
+    id: Annotated[Name, AfterValidator(_not_empty)]
+    input: Annotated[JsonValue, AfterValidator(_is_json)]
     """Text of the task, or any JSON."""
     split: str = "train"
-
-
-class FunctionCall(Record):
-    """Name of a tool and its arguments as JSON text."""
-
-    name: str
-    arguments: str
-
-
-class ToolCall(Record):
-    """Call of a tool in an assistant's message."""
-
-    id: str | None = None
-    type: str = "function"
-    function: FunctionCall
-
-
-class ContentPart(Record):
-    """Part of a message's content; a part that is not text keeps its own fields, as JSON."""
-
-    type: str
-    text: str | None = None
-    data: dict[str, JsonValue] = Field(default_factory=dict)
-
-
-def _known_role(role: str) -> str:
-    if role not in ROLES:
-        raise ValueError(f"{role!r} is not a role: use one of {', '.join(ROLES)}")
-    return role
-
-
-class ChatMessage(Record):
-    """One message of a conversation, in the form of the OpenAI chat API."""
-
-    role: Annotated[str, AfterValidator(_known_role)]
-    content: str | tuple[ContentPart, ...] | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
 
 
 class CaseAttempt(Record):
@@ -84,10 +69,10 @@ class CaseAttempt(Record):
     """
 
     score: Score
-    steps: tuple[Step, ...] | None = None
-    messages: tuple[ChatMessage, ...] | None = None
-    output: str | None = None
-    usage: Usage = Usage()
+    steps: Annotated[tuple[Step, ...] | None, IF_GIVEN] = None
+    messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
+    output: Annotated[str | None, IF_GIVEN] = None
+    usage: Annotated[Usage, Field(exclude_if=lambda usage: usage == Usage())] = Usage()
 
     @model_validator(mode="after")
     def _has_a_form(self) -> Self:
@@ -117,9 +102,9 @@ class Case(Record):
     repeat: CaseNumber = 0
     """Number of the retry among those that read this advice."""
     attempt: CaseAttempt
-    advice: CaseAdvice | None = None
-    retry: CaseAttempt | None = None
-    rating: Annotated[float, Field(ge=-1, le=1)] | None = None
+    advice: Annotated[CaseAdvice | None, IF_GIVEN] = None
+    retry: Annotated[CaseAttempt | None, IF_GIVEN] = None
+    rating: Annotated[Annotated[float, Field(ge=-1, le=1)] | None, IF_GIVEN] = None
     """Score of the retry minus that of the attempt. A file may leave it out, as it follows from them."""
 
     @property

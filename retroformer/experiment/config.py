@@ -7,7 +7,7 @@ stage looks up, such as an arm's kind or an adapter, are checked by that stage b
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from retroformer.environments.registry import section_of
 from retroformer.environments.section import EnvironmentSection
@@ -15,6 +15,7 @@ from retroformer.experiment.sections.agents import ActorSection, EvaluatorSectio
 from retroformer.experiment.sections.base import Positive, Section
 from retroformer.experiment.sections.collect import Collect
 from retroformer.experiment.sections.eval import Eval
+from retroformer.experiment.sections.gate import Gate
 from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.sections.serve import Serve
 from retroformer.experiment.sections.train import Train
@@ -64,6 +65,7 @@ class Experiment(Section):
     train: Train = Train()
     serve: Serve = Serve()
     eval: Eval = Eval()
+    gate: Gate = Gate()
     domain: str = ""
     """The one domain that a command works on; empty: all domains, one after the other."""
     domains: dict[str, Domain] = Field(default={})
@@ -86,6 +88,16 @@ class Experiment(Section):
         """Return the resolved config with all domains, in JSON's types, as a file would hold it."""
         own = set(Domain.model_fields) if self.domains else {"domains"}
         return self.model_dump(mode="json", exclude={"domain", *own})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_preset_is_served_in_its_own_type(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
+            return values
+        serve = values.get("serve") or {}
+        if values["train"].get("preset") is None or not isinstance(serve, dict):
+            return values
+        return values | {"serve": {"dtype": "auto"} | serve}
 
     @field_validator("actor")
     @classmethod

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
-from retroformer.errors import StoreError
+from retroformer.errors import RetroformerError, StoreError
 from retroformer.secrets.url import SecretUrl
 from retroformer.store.schema import METADATA
 from retroformer.store.upgrade import upgrade
@@ -188,8 +188,8 @@ class Database:
         try:
             yield
         except (exc.SQLAlchemyError, ModuleNotFoundError, OSError) as error:
-            if isinstance(error, StoreError):
-                raise
+            if isinstance(error, RetroformerError):
+                raise  # It is of an import: the transaction has read its facts from a file.
             reason = _reason(error)
             raise StoreError(f"The store {self.url} cannot be used ({reason}): {_hint(reason)}.") from error
 

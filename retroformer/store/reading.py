@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
@@ -11,7 +11,17 @@ from retroformer.errors import ConfigError
 from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.store.database import Database
 from retroformer.store.rows import AdviceRow, AttemptRow, RatingRow, StoredReflection
-from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, KEY, REFLECTIONS, TRAJECTORIES, USAGE
+from retroformer.store.schema import (
+    ACCOUNTS,
+    ARMS,
+    CONDITIONS,
+    INVALIDS,
+    KEY,
+    LEASES,
+    REFLECTIONS,
+    TRAJECTORIES,
+    USAGE,
+)
 
 _IDS_AT_ONCE = 500
 """Number of task ids in one query; databases limit the number of parameters."""
@@ -126,6 +136,15 @@ class Reader:
         """Return the number of attempts and reflections that failed because of the infrastructure."""
         return self._count(INVALIDS, arm)
 
+    def fact_counts(self, arm: str) -> dict[str, int]:
+        """Return the number of facts of each task, invalid ones included. Facts never change, so it is a version."""
+        counts = dict[str, int]()
+        for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
+            chosen = sa.select(table.c.task_id, sa.func.count().label("facts")).where(self._of_arm(table, arm))
+            for row in self._all(chosen.group_by(table.c.task_id).order_by(table.c.task_id)):
+                counts[row.task_id] = counts.get(row.task_id, 0) + row.facts
+        return counts
+
     def reflected_tasks(self, arm: str) -> set[str]:
         """Return the ids of the tasks that have a reflection."""
         return set(self._scalars(sa.select(REFLECTIONS.c.task_id).where(self._of_arm(REFLECTIONS, arm)).distinct()))
@@ -139,10 +158,14 @@ class Reader:
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id)
         return list(self._scalars(chosen))
 
-    def causes_of_task(self, arm: str, task_id: str) -> list[str]:
-        """Return the causes of the invalid attempts at one task of an arm, oldest first."""
-        chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm), INVALIDS.c.task_id == task_id)
-        return list(self._scalars(chosen.order_by(INVALIDS.c.id)))
+    def causes_by_task(self, arm: str, task_ids: Sequence[str]) -> dict[str, list[str]]:
+        """Return the causes of the invalid attempts at each of these tasks that has some, oldest first."""
+        causes = dict[str, list[str]]()
+        chosen = sa.select(INVALIDS.c.task_id, INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm))
+        for chunk in chunks(task_ids, _IDS_AT_ONCE):
+            for row in self._all(chosen.where(INVALIDS.c.task_id.in_(chunk)).order_by(INVALIDS.c.id)):
+                causes.setdefault(row.task_id, []).append(row.cause)
+        return causes
 
     def cause_counts(self, arms: Sequence[str], most: int) -> list[tuple[str, int]]:
         """Return the most frequent causes of invalid attempts in these arms, with their counts."""
@@ -158,6 +181,12 @@ class Reader:
         """Return the cause of an arm's latest invalid attempt, or "" if there is none."""
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id.desc()).limit(1)
         return next(iter(self._scalars(chosen)), "")
+
+    def running_count(self, arm: str) -> int:
+        """Return the number of tasks of an arm that a process works on now."""
+        now = datetime.now(UTC).timestamp()
+        query = sa.select(sa.func.count()).select_from(LEASES).where(self._of_arm(LEASES, arm))
+        return int(self._scalars(query.where(LEASES.c.owner.is_not(None), LEASES.c.expires_at > now))[0])
 
     def usage(self, arm: str) -> Usage:
         """Return the usage of an arm so far, including invalid attempts and calls whose fact came second."""

@@ -51,7 +51,7 @@ def _stories(
     store: Store, arm: str, task_ids: Sequence[str], arms: Sequence[str], leaks: Leaks | None
 ) -> Iterator[Story]:
     if arm not in arms:
-        return
+        return  # Trial 0, which it would share with others, is not its own.
     attempts = defaultdict[str, dict[Key, Trajectory]](dict)
     shared = shared_trial(arm, arms)
     for name in (shared, arm) if shared else (arm,):
@@ -60,12 +60,12 @@ def _stories(
     advice = defaultdict[str, list[StoredReflection]](list)
     for stored in store.stream_reflections(arm, task_ids):
         advice[stored.key.task_id].append(stored)
-    memory = _memory_size(store.conditions(arm))
+    memory, causes = _memory_size(store.conditions(arm)), store.causes_by_task(arm, task_ids)
     for task_id in task_ids:
-        if attempts[task_id] or advice[task_id]:
+        if attempts[task_id] or advice[task_id] or task_id in causes:
             turns = _turns(attempts[task_id], advice[task_id], memory, leaks)
-            causes = tuple(store.causes_of_task(arm, task_id))
-            yield Story(store.experiment, arm, _task(attempts[task_id], task_id), turns, causes)
+            task = _task(attempts[task_id], task_id)
+            yield Story(store.experiment, arm, task, turns, tuple(causes.get(task_id, ())))
 
 
 def _turns(

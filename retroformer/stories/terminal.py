@@ -26,10 +26,10 @@ def list_text(lines: Iterable[StoryLine]) -> Iterator[str]:
 def story_text(story: Story) -> Iterator[str]:
     """Yield the lines of a story: every turn, trial by trial, each with its advice, its steps and its rating."""
     yield f"{visible(story.task.id)} ({visible(story.task.environment)}, {visible(story.task.split)}), arm {story.arm}"
-    accepted = {turn.key for turn in story.chain}
+    accepted = {turn.place for turn in story.chain}
     for turn in story.turns:
         yield ""
-        yield from _turn_text(turn, accepted=turn.key in accepted)
+        yield from _turn_text(turn, accepted=turn.place in accepted)
     for cause in story.causes:
         yield ""
         yield from _block("invalid", cause)

@@ -24,6 +24,8 @@ class Target(NamedTuple):
     """Number of candidates to choose from."""
     reward: str = ""
     """The engine's name of the reward model that chooses; empty without a choice."""
+    silent: bool = False
+    """True if the answer is an empty text, as no adapter is promoted; nothing is computed."""
 
 
 async def write_best(engine: Engine, model: Model, candidates: Sequence[TextGeneration], reward: str) -> Output:

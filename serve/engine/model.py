@@ -4,7 +4,8 @@ Shapes: B rows, T new tokens of all rows packed in one line, V vocabulary.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 import torch
 from pydantic import JsonValue
 
-from retroformer.errors import MissingInput
+from retroformer.errors import MissingInput, RetroformerError
 from retroformer.experiment.adapters import ADVISERS, REWARD
+from retroformer.models.adapter_fit import require_fit
 from retroformer.models.embedded import model_config
 from retroformer.models.prompt_template import prompt_template
+from retroformer.models.reward_adapter import read_reward_adapter
 
 from . import attention
 from .geometry import Geometry
@@ -72,7 +75,7 @@ class Model:
         )
         self.quantization = _quantization(config)
         """Quantization of the base weights, such as `nf4`; `none` without one."""
-        self.context_tokens = int(config.max_position_embeddings)
+        self.context_tokens = _context(config)
         ends = model.generation_config.eos_token_id
         self.stop_tokens = frozenset(ends if isinstance(ends, list) else [ends])
         self.vocabulary = int(config.vocab_size)
@@ -179,6 +182,14 @@ class Model:
         return tuple(spans)
 
 
+def _context(config: Any) -> int:
+    """Return the largest number of tokens of a row: rows attend to all their tokens, so no window may slide."""
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    slides = kinds is None or "sliding_attention" in kinds
+    longest = int(config.max_position_embeddings)
+    return longest if window is None or not slides else min(longest, int(window))
+
+
 def _quantization(config: Any) -> str:
     packed = getattr(config, "quantization_config", None)
     if packed is None:
@@ -193,16 +204,22 @@ def _with_adapters(
     """Return `model` with each adapter loaded under its name, and the heads of the reward models, (H,).
 
     Raises:
-        MissingInput: a folder holds no readable adapter of this model.
+        MissingInput: a folder holds no readable adapter.
+        ConfigError: an adapter was made for a base model of another shape.
     """
     from peft import PeftModel
-    from safetensors import SafetensorError
 
     peft_model: Any = None
     heads_H = dict[str, torch.Tensor]()
     for name, folder in (*adapters.items(), *rewards.items()):
-        try:
+        # The first adapter that peft loads renames the layers of the base.
+        with _reading(folder):
             require_finite_weights(folder)
+            if name in rewards:
+                read_reward_adapter(folder)  # An adapter without a score head is refused with this reason.
+            require_fit(model, folder, scores=name in rewards)
+    for name, folder in (*adapters.items(), *rewards.items()):
+        with _reading(folder):
             if name in rewards:
                 peft_model, heads_H[name] = add_reward_model(peft_model, model, folder, name)
             elif peft_model is None:
@@ -210,12 +227,21 @@ def _with_adapters(
             else:
                 peft_model.load_adapter(str(folder), adapter_name=name)
             require_plain_lora(peft_model)
-        except torch.OutOfMemoryError:
-            raise
-        # Damaged weights; a config that is damaged, absent or of another kind; shapes of another base.
-        except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-            raise MissingInput(_unreadable(folder, error)) from error
     return (model if peft_model is None else adopt_adapters(peft_model, spans)), heads_H
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Translate the errors of a block that reads the adapter in `folder` to MissingInput."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, RetroformerError):
+        raise
+    # Damaged weights; a config that is damaged, absent or of another kind; layers that are no plain LoRA.
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+        raise MissingInput(_unreadable(folder, error)) from error
 
 
 def _unreadable(folder: Path, error: Exception) -> str:

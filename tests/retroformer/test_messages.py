@@ -7,7 +7,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from openai.types.chat import ChatCompletionMessage
 
-from retroformer.messages import steps_of
+from retroformer.messages import kept_messages, steps_of
 from retroformer.records import Step
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "desk"}'}}
@@ -66,7 +66,7 @@ def test_calls_without_ids_are_answered_in_their_order() -> None:
 
 def test_parts_that_are_objects_keep_their_text_and_lose_their_thinking() -> None:
     parts = [SimpleNamespace(type="thinking", thinking="8?"), SimpleNamespace(type="text", text="7")]
-    assert steps_of([{"role": "assistant", "content": parts}]) == (Step(action="[thinking]\n7", observation=""),)
+    assert steps_of([{"role": "assistant", "content": parts}]) == (Step(action="7", observation=""),)
 
 
 def test_thinking_is_left_out() -> None:
@@ -112,3 +112,46 @@ def test_messages_of_langchain_and_of_the_openai_client_become_the_same_steps() 
 def test_a_message_of_another_form_is_named_by_its_place(message: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         steps_of([{"role": "user", "content": "Go."}, message])
+
+
+THOUGHT = "<think>The secret thought.</think>"
+
+
+def test_kept_messages_have_their_roles_calls_and_parts_but_no_thinking() -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    kept = kept_messages(
+        [
+            SystemMessage("Be brief."),
+            {"role": "user", "content": [{"type": "text", "text": "Find it."}, image, "Now."]},
+            AIMessage(f"{THOUGHT}Look.", tool_calls=[{"id": "c1", "name": "look", "args": {"at": "desk"}}]),
+            ToolMessage("A key.", tool_call_id="c1"),
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "The secret thought."}, {"text": "7"}]},
+            {"role": "assistant", "content": None, "reasoning_content": "The secret thought.", "refusal": None},
+        ]
+    )
+    assert [message.model_dump() for message in kept] == [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": (
+                {"type": "text", "text": "Find it."},
+                {"type": "image_url", "data": {"image_url": {"url": "https://example.org/a.png"}}},
+                {"type": "text", "text": "Now."},
+            ),
+        },
+        {
+            "role": "assistant",
+            "content": "Look.",
+            "tool_calls": ({"id": "c1", "type": "function", "function": CALL["function"]},),
+        },
+        {"role": "tool", "content": "A key.", "tool_call_id": "c1"},
+        {"role": "assistant", "content": ({"type": "part", "text": "7"},)},
+        {"role": "assistant", "content": None},
+    ]
+    assert steps_of(kept)[0] == Step(thought="Look.", action='look({"at": "desk"})', observation="A key.")
+
+
+def test_messages_with_characters_that_no_store_holds_are_kept() -> None:
+    (kept,) = kept_messages([{"role": "user", "content": [{"type": "text", "text": "a\0b"}]}])
+    assert isinstance(kept.content, tuple)
+    assert kept.content[0].text == "a\N{REPLACEMENT CHARACTER}b"

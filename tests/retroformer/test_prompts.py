@@ -33,6 +33,7 @@ COMMANDS = PACK.model_copy(
         "examples": ("> look\nA room.",),
         "examples_by_task": {"cool-": ("> think: Bread.\nOK.\n> cool bread 1 with fridge 1",)},
         "reflect_examples": ("> look\nAdvice: Go.",),
+        "tools": "Call tools.",
     }
 )
 GAME = Task(id="cool-bread", environment="alfworld", split="train")

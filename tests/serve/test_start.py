@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from retroformer.errors import MissingInput
 from serve.engine.model import Model
 from tests.serve.handing import World
-from tests.serve.running import Endpoint, children, ready_line, runs, start, tiny_config
+from tests.serve.running import Endpoint, children, make_adapter, ready_line, runs, start, tiny_config
 from tests.support.waiting import becomes_true
+from tests.train.world import save_tiny_model
 
 PATIENCE_SECONDS = 300.0
 """Longer than anything takes here on a loaded machine."""
@@ -58,6 +59,24 @@ def test_an_adapter_with_a_nan_weight_is_not_served(tmp_path: Path, tiny: Path, 
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     with pytest.raises(MissingInput, match=r"has weights that are NaN or infinite\): move the folder away"):
         Model(tiny, {"bad": folder}, "float32")
+
+
+def test_an_adapter_of_another_base_is_refused_in_one_sentence(
+    tmp_path: Path, tiny: Path, tiny_adapters: dict[str, Path]
+) -> None:
+    wider = save_tiny_model(tmp_path / "wider", hidden=64)
+    adapters = f"adapters: {{right: {make_adapter(wider, tmp_path / 'right', 0)}, wrong: {tiny_adapters['other']}}}"
+    process = start(tmp_path, config=tiny_config(wider, adapters))
+    assert process.stderr is not None
+    errors = process.stderr.read()  # As above: communicate() would end it.
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, output) == (1, "")
+    (sentence,) = errors.strip().splitlines()
+    assert f"The adapter in {tiny_adapters['other']} does not fit the base model {str(wider)!r}: " in sentence
+    assert (
+        "layers.0.self_attn.q_proj.lora_A.weight has shape (4, 32) there and shape (4, 64) on this base. " in sentence
+    )
+    assert f"Set train.base_model to the model that it was trained on, {str(tiny)!r}, or delete the folder" in sentence
 
 
 @pytest.mark.parametrize("keys", ["", " , ", "grün", "a\nb"])

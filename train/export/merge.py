@@ -23,6 +23,9 @@ from torch import Tensor
 
 from retroformer.errors import ConfigError, MissingInput, ProvenanceError
 from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.train import Train
+from retroformer.models.adapter_fit import require_fit
+from retroformer.models.base_dtype import Dtype, serving_dtype
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.prompt_template import prompt_template
 from retroformer.provenance import code_version, folder_sha256, package_versions
@@ -32,7 +35,6 @@ from ..base import CPU, device, load_base, load_tokenizer, require_adapter
 from ..card import CARD, merged_card
 from ..data import inputs
 from ..data.samples import samples
-from ..integrity.model_files import require_fit
 from ..stage import replacing
 
 FACTS = "merge.json"
@@ -79,12 +81,13 @@ def merge(experiment: Experiment, name: str) -> Path:
         ConfigError: merged and unmerged logits differ.
     """
     adapter, base = require_adapter(experiment.stage_folder(name)), base_model_folder(experiment.train.base_model)
+    dtype = serving_dtype(experiment.serve.dtype, base, torch)
     facts: dict[str, Any] = {
         "stage": name,
         "adapter_sha256": folder_sha256(adapter),
         "base_sha256": folder_sha256(base),
         "quantization": experiment.train.quantization,
-        "dtype": experiment.serve.dtype,
+        "dtype": dtype,
         **_template_settings(experiment),
     }
     _require_as_trained(adapter, facts)
@@ -93,14 +96,14 @@ def merge(experiment: Experiment, name: str) -> Path:
         return folder
     texts = texts_of(experiment, name)
     with replacing(folder) as unfinished:
-        unmerged, plain = _write_merged(experiment, adapter, unfinished, texts)
+        unmerged, plain = _write_merged(experiment, adapter, dtype, unfinished, texts)
         _add_tokenizer_and_config(base, unfinished, experiment.train.chat_template_kwargs)
-        agreement = compare(_read_back(experiment, unfinished, texts, scores=_is_scorer(adapter)), unmerged, plain)
-        require_agreement(agreement, experiment.serve.dtype)
+        agreement = compare(_read_back(dtype, unfinished, texts, scores=_is_scorer(adapter)), unmerged, plain)
+        require_agreement(agreement, dtype)
         facts |= {
             "model_sha256": folder_sha256(unfinished),
             "agreement": asdict(agreement),
-            "tolerance": {"furthest": TOLERANCE[experiment.serve.dtype], "lost": LOST},
+            "tolerance": {"furthest": TOLERANCE[dtype], "lost": LOST},
             "code": code_version().model_dump(),
             "versions": package_versions(),
         }
@@ -211,13 +214,13 @@ def _is_scorer(adapter: Path) -> bool:
 
 
 def _write_merged(
-    experiment: Experiment, adapter: Path, folder: Path, texts: Sequence[Sequence[int]]
+    experiment: Experiment, adapter: Path, dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]]
 ) -> tuple[Tensor, Tensor]:
     """Merge and save; return the logits of base plus adapter before merging, and those of the base alone."""
     from peft import PeftModel
 
     scores = _is_scorer(adapter)
-    base = _base_to_merge_into(experiment, scores=scores)
+    base = _base_to_merge_into(experiment.train, dtype, scores=scores)
     require_fit(base, adapter, scores=scores)
     adapted: Any = PeftModel.from_pretrained(base, str(adapter)).eval()
     unmerged = logits(adapted, texts, scores=scores)
@@ -229,9 +232,8 @@ def _write_merged(
     return unmerged, plain
 
 
-def _base_to_merge_into(experiment: Experiment, *, scores: bool) -> Any:
+def _base_to_merge_into(train: Train, dtype: Dtype, *, scores: bool) -> Any:
     """Load the base in the dtype of serving; a 4-bit base is dequantised."""
-    train, dtype = experiment.train, experiment.serve.dtype
     if train.quantization == "none":
         return load_base(train.model_copy(update={"dtype": dtype}), scores=scores)
     return load_base(train, scores=scores).dequantize().to(getattr(torch, dtype))
@@ -249,12 +251,12 @@ def _add_tokenizer_and_config(base: Path, folder: Path, settings: Mapping[str, J
     (folder / "config.json").write_text(json.dumps(kept | saved, indent=2) + "\n", encoding="utf-8")
 
 
-def _read_back(experiment: Experiment, folder: Path, texts: Sequence[Sequence[int]], *, scores: bool) -> Tensor:
+def _read_back(dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]], *, scores: bool) -> Tensor:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
     attention = "eager" if device() == CPU else "sdpa"  # The same as in load_base.
-    model = kind.from_pretrained(folder, dtype=experiment.serve.dtype, attn_implementation=attention)
+    model = kind.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
     return logits(model.to(device()).eval(), texts, scores=scores)
 
 

@@ -1,24 +1,21 @@
-"""Checks the files of adapters and base models: that they are undamaged, hold finite numbers, and fit each other."""
+"""Checks the files of adapters and base models: that they are undamaged and hold finite numbers."""
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
-from retroformer.errors import ConfigError, DamagedFile, ProvenanceError, RetroformerError
+from retroformer.errors import DamagedFile, ProvenanceError, RetroformerError
 from retroformer.provenance import ADAPTER_FILES, folder_sha256
 from retroformer.stage_metrics import StageMetrics, first_line, how_to_replace
 
 from .finite import require_finite
 
 CONFIG, WEIGHTS = ADAPTER_FILES
-SCORE = "base_model.model.score.weight"
-"""Name of the reward model's head, which peft saves with its adapter."""
 
 
 def require_sound_adapter(folder: Path, metrics: StageMetrics) -> None:
@@ -58,32 +55,6 @@ def require_finite_weights(folder: Path, what_now: str) -> None:
 def damaged_adapter(folder: Path, name: str, error: Exception) -> DamagedFile:
     """Return the error for a file of the adapter in `folder` that cannot be read."""
     return DamagedFile(f"{folder / name} is damaged ({first_line(error)}): {how_to_replace(folder)}")
-
-
-def require_fit(base: nn.Module, folder: Path, *, scores: bool = False) -> None:
-    """Compare the adapter in `folder`, which has a score head if `scores`, with the layers of `base`.
-
-    Raises:
-        ConfigError: the adapter was made for a base model of another shape.
-    """
-    adapter = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    modules = dict(base.named_modules())
-    expected = {
-        f"base_model.model.{path}.lora_{factor}.weight": shape
-        for path, module in modules.items()
-        if _is_target(path, adapter["target_modules"]) and hasattr(module, "in_features")
-        for factor, shape in (("A", (adapter["r"], module.in_features)), ("B", (module.out_features, adapter["r"])))
-    }
-    if scores:
-        expected[SCORE] = (1, base.config.get_text_config().hidden_size)  # type: ignore[union-attr, operator]
-    shapes = _shapes(folder / WEIGHTS)
-    for name in sorted(expected.keys() | shapes.keys()):
-        if shapes.get(name) != expected.get(name):
-            raise ConfigError(
-                f"The adapter in {folder} does not fit the base model {getattr(base, 'name_or_path', '')!r}: "
-                f"{name} has {_in_words(shapes.get(name))} there and {_in_words(expected.get(name))} on this base. Set "
-                "train.base_model to the model that it was trained on, or delete the folder and train it again."
-            )
 
 
 def require_sound_base(folder: Path) -> None:
@@ -141,23 +112,7 @@ def _require_lora(config: Any) -> None:
             raise ValueError(f"no {name}")
 
 
-def _is_target(path: str, targets: list[str] | str) -> bool:
-    """Return True if the adapter has weights on this layer. peft may list full paths; all blocks use the same names."""
-    if isinstance(targets, str):
-        return re.fullmatch(targets, path) is not None
-    return path.rpartition(".")[2] in {target.rpartition(".")[2] for target in targets}
-
-
 def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     with safe_open(path, framework="pt") as weights:
         for name in sorted(weights.keys()):
             yield name, weights.get_tensor(name)
-
-
-def _shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
-    with safe_open(path, framework="pt") as weights:
-        return {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
-
-
-def _in_words(shape: tuple[int, ...] | None) -> str:
-    return "no weights" if shape is None else f"shape {shape}"

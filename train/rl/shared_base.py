@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from retroformer.errors import NotFinite
+from retroformer.models.adapter_fit import require_fit
 from retroformer.models.reward_adapter import load_lora, read_reward_adapter
 
 from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switched_to, trainable
 from ..integrity.finite import LOWER_THE_RATE
-from ..integrity.model_files import require_fit
 
 POLICY, REFERENCE, REWARD = "policy", "ref", "reward"
 

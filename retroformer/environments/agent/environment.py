@@ -45,6 +45,7 @@ class AgentEnvironment:
             terminated=True,
             success=result.score == 1,
             steps=result.steps,
+            messages=result.messages,
             usage=result.usage,
         )
 

@@ -1,4 +1,7 @@
-"""Agent that is a program: it reads one JSON line per attempt and writes one."""
+"""Agent that is a program: it reads one JSON line per attempt and writes one.
+
+It runs under a guard (`retroformer/program_guard.py`), which ends it and everything that it started.
+"""
 
 import contextlib
 import json
@@ -6,18 +9,18 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
 from typing import IO, Any
 
 from retroformer.errors import EnvironmentFailure
+from retroformer.program_guard import guarded
 
 _SHOWN = 300
 """Number of characters of an agent's own words that a cause shows."""
-_KILL_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG of Linux."""
+_KILLING_SECONDS = 10.0
+"""Time that the guard of a program has to kill everything."""
 _PART_BYTES = 1 << 16
 
 
@@ -89,13 +92,12 @@ class _Running:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # It is open as long as the program runs.
         try:
             self._process = subprocess.Popen(
-                command,
+                guarded(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 bufsize=0,
                 process_group=0,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
         except OSError as error:
             self._errors.close()
@@ -134,8 +136,7 @@ class _Running:
 
     def ended(self) -> EnvironmentFailure:
         """Return the error that says how the process ended, with its last words."""
-        _kill(self._process)
-        status = self._process.wait()
+        status = _kill(self._process)
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()
@@ -157,20 +158,18 @@ class _Running:
 
 def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
     _kill(process)
-    process.wait()
     for pipe in (process.stdin, process.stdout, errors):
         if pipe is not None:
             with contextlib.suppress(OSError):  # What was still to be written has no reader any more.
                 pipe.close()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when the process that started it is gone."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+def _kill(guard: subprocess.Popen[bytes]) -> int:
+    """Have the guard kill the program with everything that it started; return how the program ended."""
+    guard.terminate()
+    try:
+        return guard.wait(_KILLING_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(guard.pid, signal.SIGKILL)
+        return guard.wait()

@@ -21,8 +21,10 @@ class Serve(Section):
     best_of: tuple[Annotated[str, Field(pattern=f"^{BEST_OF}$")], ...] = ()
     """Additional best-of-n names to serve, besides those that the config uses elsewhere. `sft+best8` samples 8 answers
     from `sft` and returns the one with the highest score of the reward model."""
-    dtype: Literal["bfloat16", "float32"] = "float32"
-    """Data type of the served weights. With float32, answers at temperature 0 repeat exactly, alone and in a batch."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "float32"
+    """Data type of the served weights. With float32, answers at temperature 0 repeat exactly, alone and in a batch.
+    auto: the base's own type, or float32 where the hardware has no instructions for bfloat16; with `train.preset` it is
+    the default."""
     max_batch: Positive = 16
     """Largest number of requests decoded together."""
     api_key_env: str | None = None

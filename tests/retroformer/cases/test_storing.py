@@ -1,45 +1,37 @@
 """Test that cases become facts of a run: each one once, with its rating, under conditions of their own."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.cases.case import Case
+from retroformer.cases.jsonl import parse_case
 from retroformer.cases.storing import CaseWriter, StoredCases
-from retroformer.environments.agent.section import AgentSection
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
 from retroformer.preference_pairs import preference_pairs
 from retroformer.rating import rated_reflections
-from retroformer.records import Outcome
+from retroformer.records import Outcome, Transition
 from retroformer.store import Store
+from tests.support.cases import case
+from tests.support.characters import attempt_at, task
 from train.data.inputs import failures, positive_reflections
-
-
-@pytest.fixture
-def experiment(tmp_path: Path) -> Experiment:
-    return Experiment(run="mine", environment=AgentSection(), store=f"sqlite:///{tmp_path / 'mine.db'}")
-
-
-def case(**changes: Any) -> Case:
-    """Return a case in which advice turned a failure into a success."""
-    fields: dict[str, Any] = {
-        "task": {"id": "refund-1", "input": "Refund order 4711."},
-        "attempt": {"score": 0.0, "output": "I cannot find the order."},
-        "advice": {"text": "Search by customer first.", "model": "sft"},
-        "retry": {"score": 1.0, "output": "Refunded."},
-    }
-    return Case.model_validate({name: value for name, value in (fields | changes).items() if value is not None})
 
 
 def store(experiment: Experiment, *cases: Case, source: str = "cases") -> StoredCases:
     with CaseWriter(experiment, source) as writer:
         return writer.add(cases)
+
+
+def read_case(attempt: dict[str, Any]) -> Case:
+    """Return a case as it is read from a line, with this attempt alone."""
+    line = json.dumps({"task": {"id": "refund-1", "input": "Refund."}, "attempt": attempt})
+    return parse_case(line, "the line")
 
 
 def opened(experiment: Experiment) -> "closing[Store]":
@@ -144,3 +136,27 @@ def test_no_thinking_is_stored(experiment: Experiment) -> None:
 def test_cases_of_later_trials_can_be_trained_on(experiment: Experiment) -> None:
     store(experiment, case(trial=2), case(trial=1))
     assert sorted(failure.trial for failure in failures(experiment)) == [2, 3]
+
+
+def test_messages_are_kept_beside_the_steps(experiment: Experiment) -> None:
+    says = {"role": "assistant", "content": "Which order?", "reasoning_content": "The secret thought."}
+    attempt = read_case({"score": 0.0, "messages": [{"role": "user", "content": "Refund."}, says]})
+    store(experiment, attempt)
+    with opened(experiment) as facts:
+        (stored,) = facts.trajectories(COLLECT).values()
+    assert stored.messages is not None
+    assert [message.model_dump() for message in stored.messages] == [
+        {"role": "user", "content": "Refund."},
+        {"role": "assistant", "content": "Which order?"},
+    ]
+    assert [step.action for step in stored.steps] == ["Which order?"]
+
+
+def test_attempts_without_messages_look_as_before() -> None:
+    attempt = attempt_at(task("a"))
+    assert attempt.model_dump_json() == (
+        '{"task":{"id":"a","environment":"riddles","split":"train"},"opening":"What is it?","steps":[{"thought":"",'
+        '"action":"answer 0","observation":"Noted.","reward":0.0}],"outcome":"failure","ending":"terminated",'
+        '"cause":"","judged":null,"usage":{"calls":1,"prompt_tokens":100,"completion_tokens":10,"dollars":0.5}}'
+    )
+    assert "messages" not in Transition(observation="").model_dump()

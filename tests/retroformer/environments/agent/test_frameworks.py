@@ -122,6 +122,10 @@ def test_an_agent_of_langgraph_is_improved_with_three_lines(tmp_path: Path) -> N
     assert tried.action == 'enter({"vault": "Open vault 2.", "code": "0000"})'
     assert tried.observation == "It stays shut. A note says 4713."
     assert done.action == "I am done."
+    assert failure.messages is not None
+    assert [message.role for message in failure.messages[-3:]] == ["assistant", "tool", "assistant"]
+    assert failure.messages[-3].tool_calls[0].function.name == "enter"
+    assert failure.messages[-2].content == tried.observation
 
 
 def test_an_agent_on_the_client_of_openai_with_tools_is_improved_with_three_lines(

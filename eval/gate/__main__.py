@@ -1,0 +1,87 @@
+"""`retroformer promote`, `rollback`, `promotions` and `monitor`: which adapter is served as `reflector`."""
+
+import asyncio
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
+from retroformer.errors import run_command
+
+app = make_app()
+
+
+class Opponent(StrEnum):
+    """What a candidate is compared with."""
+
+    CURRENT = "current"
+    NONE = "none"
+
+
+@app.command(
+    epilog="ADAPTER is the name of a finished stage, such as ppo, or of serve.adapters.\n\n"
+    + example("promote configs/demo.yaml ppo")
+)
+def promote(
+    config: ConfigFile,
+    adapter: Annotated[str, typer.Argument(metavar="ADAPTER", help="Adapter to serve as reflector.")],
+    overrides: Overrides,
+    *,
+    against: Annotated[
+        Opponent, typer.Option(help="Compare it with the current reflector, or with no advice.")
+    ] = Opponent.CURRENT,
+) -> None:
+    """Serve another adapter as reflector, if it is shown to be better.
+
+    Reads the adapter and the tasks of gate.split. Plays them with the advice of both until a sequential test decides.
+    Writes attempts to the store and the promotion to runs/RUN, which a running server follows. The exit status is 1 if
+    the adapter is not promoted.
+    """
+    from .contest import prepare
+    from .promote import decide
+
+    decision = asyncio.run(decide(prepare(config, overrides, adapter, against.value)))
+    if decision.promotion is None:
+        sys.exit(decision.sentence)
+    print(decision.sentence)
+
+
+@app.command(epilog=example("rollback configs/demo.yaml"))
+def rollback(
+    config: ConfigFile,
+    overrides: Overrides,
+    *,
+    reason: Annotated[str, typer.Option(metavar="WORDS", help="Reason, for the record.")] = "by hand",
+) -> None:
+    """Serve the adapter before the current one again.
+
+    Reads the promotions in runs/RUN. Writes a rollback to them, which a running server follows. Before the first
+    adapter there was no advice: the reflector then answers with an empty text.
+    """
+    from retroformer.promotions.history import roll_back
+
+    from .describe import run_history, sentence_of
+
+    history = run_history(config, overrides)
+    print(sentence_of(roll_back(history, history.records(), reason)))
+
+
+@app.command(epilog=example("promotions configs/demo.yaml"))
+def promotions(config: ConfigFile, overrides: Overrides) -> None:
+    """List the promotions and rollbacks of a run with their evidence.
+
+    Reads the promotions in runs/RUN. Writes nothing but this list.
+    """
+    from .describe import run_history, table_of
+
+    print(table_of(run_history(config, overrides).records()))
+
+
+def main(arguments: list[str]) -> None:
+    call(app, f"python -m {__package__}", arguments)
+
+
+if __name__ == "__main__":
+    run_command(main)

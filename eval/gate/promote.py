@@ -1,0 +1,164 @@
+"""Plays tasks under a candidate and under its opponent until a sequential test decides, and records a promotion.
+
+Both retry the same failed first attempts. Every attempt is a fact of the run, so a contest that is killed continues,
+and a later contest against the same adapter plays its half only.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from retroformer.agents.baseline import NoReflector
+from retroformer.arm_names import FIRST_TRIAL_OF_GATE, gate, is_of_gate
+from retroformer.errors import InfrastructureFailure, MissingInput, ProvenanceError
+from retroformer.experience import Budget, Experience
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import Parts, parts
+from retroformer.experiment.sections.eval import Arm
+from retroformer.experiment.storage import open_store
+from retroformer.ledger import Ledger
+from retroformer.progress import tally
+from retroformer.promotions.history import name_of
+from retroformer.promotions.promotion import NO_ADVICE, Evidence, PromotedAdapter, Promotion
+from retroformer.records import Task, Usage
+from retroformer.schedule import Work, work_through
+from retroformer.store import Store
+from retroformer.store.reading import chunks
+
+from ..measure.betting import Conclusion, SequentialTest, sequential_test
+from ..play.arms import conditions_of, reflector_of
+from .contest import Contest, arm_of, served_name
+
+_TRIALS = 2
+"""The first attempt, which both share, and one retry."""
+
+
+class Decision(NamedTuple):
+    """Result of a contest."""
+
+    sentence: str
+    promotion: Promotion | None
+    """None if the candidate is not promoted."""
+
+
+async def decide(contest: Contest) -> Decision:
+    """Play until the test decides or the tasks end; record a promotion if the candidate is better.
+
+    Raises:
+        RetroformerError: the infrastructure failed, the budget is spent, or another command has changed the reflector.
+            Everything played so far is stored.
+    """
+    experiment = contest.config.experiment
+    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+        async with parts(contest.config, asks_reflector=True) as components:
+            _require_served(contest, components)
+            test, differences = await _play(contest, components, ledger)
+    evidence = Evidence(
+        against=name_of(contest.opponent),
+        pairs=test.observations,
+        better=sum(difference > 0 for difference in differences[: test.observations]),
+        worse=sum(difference < 0 for difference in differences[: test.observations]),
+        mean_difference=test.mean,
+        log_wealth=test.log_wealth_worse if test.conclusion is Conclusion.WORSE else test.log_wealth_better,
+        level=experiment.gate.level,
+        arms=(_stored_arm(contest.candidate), _stored_arm(contest.opponent)),
+    )
+    if test.conclusion is not Conclusion.BETTER:
+        shown = "is worse" if test.conclusion is Conclusion.WORSE else "is not shown to be better"
+        return Decision(f"Not promoted: {contest.candidate} {shown} ({evidence}).", None)
+    promotion = contest.history.append(contest.known, "promoted", contest.candidate, "shown to be better", evidence)
+    return Decision(f"Promoted: reflector is {contest.candidate} ({evidence}).", promotion)
+
+
+def failed_at_first(store: Store, tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks that failed at first. One without a first attempt is left out: no adviser took part in it."""
+    rows = store.attempt_rows(FIRST_TRIAL_OF_GATE, [task.id for task in tasks])
+    failed = {row.task_id for row in rows if row.failed}
+    return [task for task in tasks if task.id in failed]
+
+
+def differences_of(store: Store, failed: Sequence[Task], candidate: str, opponent: str) -> list[float]:
+    """Return for each of these tasks the return of the candidate's retry minus that of the opponent's.
+
+    A return counts as at least 0 and at most 1.
+
+    Raises:
+        InfrastructureFailure: a retry is missing. It is not left out, since bad advice may be the reason.
+    """
+    ids = [task.id for task in failed]
+    candidates, opponents = (
+        {row.task_id: min(1.0, max(0.0, row.episode_return)) for row in store.attempt_rows(arm, ids) if row.trial == 1}
+        for arm in (candidate, opponent)
+    )
+    if missing := [task_id for task_id in ids if task_id not in candidates or task_id not in opponents]:
+        cause = store.last_cause(candidate) or store.last_cause(opponent)
+        raise InfrastructureFailure(
+            f"{len(missing)} retries could not be played, such as that of {missing[0]!r}: run the same command again "
+            f"to go on. The last cause: {cause}"
+        )
+    return [candidates[task_id] - opponents[task_id] for task_id in ids]
+
+
+async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[SequentialTest, list[float]]:
+    """Play a few tasks at a time; return the test, and the differences of all pairs played."""
+    experiment, store = contest.config.experiment, ledger.store
+    first = _experience(experiment, components, ledger, FIRST_TRIAL_OF_GATE, Arm(kind="none"))
+    sides = [
+        _experience(experiment, components, ledger, _stored_arm(adapter), arm_of(adapter))
+        for adapter in (contest.candidate, contest.opponent)
+    ]
+    differences, concurrency = list[float](), experiment.loop.concurrency
+    test = sequential_test(differences, experiment.gate.level)
+    with tally("gate", len(contest.tasks)) as counts:
+        for experience in (first, *sides):
+            experience.on_event = counts.count
+        for chunk in chunks(contest.tasks, concurrency):
+            await work_through(ledger, [Work(first, chunk, 1)], concurrency, lambda _, __: None)
+            failed = await ledger.ask(failed_at_first, store, chunk)
+            await work_through(ledger, [Work(side, failed, 1) for side in sides], concurrency, lambda _, __: None)
+            for _ in chunk:
+                counts.advance()
+            differences += await ledger.ask(differences_of, store, failed, sides[0].arm, sides[1].arm)
+            test = sequential_test(differences, experiment.gate.level)
+            if test.conclusion is not Conclusion.OPEN:
+                break
+    if not store.played_tasks(FIRST_TRIAL_OF_GATE):
+        raise MissingInput(f"No task could be played. The last cause: {store.last_cause(FIRST_TRIAL_OF_GATE)}")
+    return test, differences
+
+
+def _experience(experiment: Experiment, components: Parts, ledger: Ledger, stored_arm: str, arm: Arm) -> Experience:
+    """Return the experience of an arm. Raises ConfigError if it holds facts of other conditions."""
+    store = ledger.store
+    of_split = experiment.model_copy(
+        update={"eval": experiment.eval.model_copy(update={"split": experiment.environment.split})}
+    )
+    store.declare(stored_arm, conditions_of(of_split, components, store, arm))
+    is_first = stored_arm == FIRST_TRIAL_OF_GATE
+    reflector = NoReflector() if is_first else reflector_of(experiment, components, store, arm)
+    return Experience(
+        ledger,
+        stored_arm,
+        components.pool,
+        components.agent(reflector),
+        experiment.loop.model_copy(update={"trials": 1 if is_first else _TRIALS}),
+        experiment.seed,
+        Budget(experiment.gate, lambda: _spent(store), "gate"),
+        slots=asyncio.Semaphore(experiment.loop.concurrency),
+        first_trial_arm=FIRST_TRIAL_OF_GATE,
+    )
+
+
+def _stored_arm(adapter: PromotedAdapter | None) -> str:
+    return gate(NO_ADVICE if adapter is None else served_name(adapter).removeprefix("gate-"))
+
+
+def _spent(store: Store) -> Usage:
+    return sum((usage for arm, usage in store.accounts().items() if is_of_gate(arm)), Usage())
+
+
+def _require_served(contest: Contest, components: Parts) -> None:
+    for adapter in (contest.candidate, contest.opponent):
+        if adapter is not None and components.adapter_sha256.get(served_name(adapter)) != adapter.sha256:
+            raise ProvenanceError(f"The server does not serve {adapter}: run the command again.")

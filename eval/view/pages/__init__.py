@@ -1,0 +1,17 @@
+"""The pages of the site by their path, each a function of the site and the query string."""
+
+from collections.abc import Mapping
+
+from ..site import PageOf
+from .compare import compare
+from .overview import overview
+from .stories import stories
+from .story import prompt, story
+
+PAGES: Mapping[str, PageOf] = {
+    "": overview,
+    "stories": stories,
+    "story": story,
+    "prompt": prompt,
+    "compare": compare,
+}

@@ -1,0 +1,154 @@
+"""Compare: two arms, runs or groups of training seeds on the same tasks: won, lost, both, neither, and by how much."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from ...measure.statistics import Floats, MeanInterval, bootstrap_counts, mcnemar
+from ..index import Index
+from ..site import NoSuchPage, Page, Site
+
+_SEED = 0
+PAGE = 50
+"""Tasks on a page."""
+GROUPS = {
+    "won": "Solved by A, not by B",
+    "lost": "Solved by B, not by A",
+    "both": "Solved by both",
+    "neither": "Solved by neither",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is compared: an arm of a run, or all training seeds of an arm."""
+
+    run: str
+    arm: str
+    stored: tuple[str, ...]
+    """Names of the arms in the store: one, or one for each training seed."""
+
+    @property
+    def name(self) -> str:
+        """Name in the page and in its URL."""
+        seeds = f" ({len(self.stored)} seeds)" if len(self.stored) > 1 else ""
+        return f"{self.run}: {self.arm}{seeds}"
+
+
+@dataclass(frozen=True)
+class TrialLine:
+    """Both sides after one trial."""
+
+    trial: int
+    first: float
+    """Share of the tasks that A has solved."""
+    second: float
+    difference: MeanInterval
+    p: float | None
+    """Exact p-value of McNemar's test; None for a mean over training seeds, which is no single outcome."""
+
+
+def compare(site: Site, parameters: Mapping[str, str]) -> Page:
+    """Compare the two sides that the query names; by default the last two arms of the first run with two."""
+    sides = _sides(site.index)
+    if len(sides) < 2:
+        return Page("message.html", "Compare", {"text": "There is nothing to compare: these runs have one arm."})
+    first, second = _chosen(sides, parameters)
+    solved = [_solved_at(site.index, side) for side in (first, second)]
+    tasks = sorted(solved[0].keys() & solved[1].keys())
+    group = parameters.get("show", "")
+    groups = _groups(tasks, solved)
+    listed = groups.get(group, [])
+    return Page(
+        "compare.html",
+        "Compare",
+        {
+            "sides": sides,
+            "a": first,
+            "b": second,
+            "tasks": len(tasks),
+            "lines": list(_lines(tasks, solved)),
+            "groups": {name: len(members) for name, members in groups.items()},
+            "meanings": GROUPS,
+            "group": group if group in groups else "",
+            "listed": listed[: _shown(parameters)],
+            "more": len(listed) > _shown(parameters),
+            "shown": _shown(parameters),
+        },
+    )
+
+
+def _shown(parameters: Mapping[str, str]) -> int:
+    """Return the number of tasks to list: a multiple of `PAGE`."""
+    number = parameters.get("number", "")
+    return min(int(number), 1000) if number.isdecimal() and len(number) < 5 and int(number) else PAGE
+
+
+def _sides(index: Index) -> list[Side]:
+    """Return all arms, and behind the seeds of an arm all of them together."""
+    with index.connect() as connection:
+        rows = connection.execute("SELECT DISTINCT run, arm FROM story ORDER BY run, arm").fetchall()
+    sides = [Side(row["run"], row["arm"], (row["arm"],)) for row in rows]
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for side in sides:
+        parent, slash, _ = side.arm.rpartition("/")
+        if slash and "/" in parent:
+            seeds.setdefault((side.run, parent), []).append(side.arm)
+    pooled = [Side(run, arm, tuple(stored)) for (run, arm), stored in seeds.items() if len(stored) > 1]
+    return sides + pooled
+
+
+def _chosen(sides: Sequence[Side], parameters: Mapping[str, str]) -> tuple[Side, Side]:
+    by_name = {side.name: side for side in sides}
+    for name in ("a", "b"):
+        if parameters.get(name, "") not in ("", *by_name):
+            raise NoSuchPage(f"There is no arm {parameters[name]!r} to compare.")
+    evaluated = [side for side in sides if side.arm.startswith("eval/")]
+    *_, second, first = evaluated if len(evaluated) > 1 else sides
+    return by_name.get(parameters.get("a", ""), first), by_name.get(parameters.get("b", ""), second)
+
+
+def _solved_at(index: Index, side: Side) -> dict[str, tuple[int | None, ...]]:
+    """Return the trial that solved each task, one for each seed; tasks that a seed lacks are left out."""
+    found: dict[str, list[int | None]] = {}
+    with index.connect() as connection:
+        for arm in side.stored:
+            query = "SELECT task, solved_at FROM story WHERE run = ? AND arm = ? AND outcome != 'invalid'"
+            for row in connection.execute(query, (side.run, arm)):
+                found.setdefault(row["task"], []).append(row["solved_at"])
+    return {task: tuple(trials) for task, trials in found.items() if len(trials) == len(side.stored)}
+
+
+def _share(trials: Iterable[int | None], by: int) -> float:
+    """Return the share of the seeds that have solved a task by this trial."""
+    return fmean(trial is not None and trial <= by for trial in trials)
+
+
+def _lines(tasks: Sequence[str], solved: Sequence[Mapping[str, tuple[int | None, ...]]]) -> Iterable[TrialLine]:
+    if not tasks:
+        return
+    every = [trial for side in solved for task in tasks for trial in side[task] if trial is not None]
+    for trial in range(max(every, default=0) + 1):
+        first_T, second_T = (np.array([_share(side[task], trial) for task in tasks]) for side in solved)
+        single = all(len(side[tasks[0]]) == 1 for side in solved)
+        p = mcnemar(first_T, second_T) if single else None
+        yield TrialLine(trial, first_T.mean(), second_T.mean(), _interval(first_T - second_T), p)
+
+
+def _interval(difference_T: Floats) -> MeanInterval:
+    values, counts = np.unique(difference_T, return_counts=True)
+    return bootstrap_counts(values, counts, _SEED)
+
+
+def _groups(
+    tasks: Sequence[str], solved: Sequence[Mapping[str, tuple[int | None, ...]]]
+) -> dict[str, list[tuple[str, float, float]]]:
+    """Return the tasks of each group with both shares of seeds that solved them in the end."""
+    groups: dict[str, list[tuple[str, float, float]]] = {name: [] for name in GROUPS}
+    for task in tasks:
+        first, second = (fmean(trial is not None for trial in side[task]) for side in solved)
+        name = "won" if first > second else "lost" if second > first else "both" if first else "neither"
+        groups[name].append((task, first, second))
+    return groups

@@ -1,0 +1,33 @@
+"""Stories: the table of tasks, paged, sorted, filtered and searched."""
+
+from collections.abc import Mapping
+
+from retroformer.stories.flags import FLAGS
+
+from ..index import arms_of
+from ..site import Page, Site
+from ..table import OUTCOMES, SIGNS, SORTS, StoryFilter, story_page
+
+_COLUMNS = {
+    "task": "Task",
+    "attempts": "Attempts",
+    "first": "First return",
+    "last": "Last return",
+    "best": "Best rating",
+    "worst": "Worst rating",
+    "actions": "Actions",
+    "tokens": "Tokens",
+}
+_CHOICES = {"outcome": OUTCOMES, "sign": tuple(SIGNS), "flag": tuple(FLAGS)}
+assert list(_COLUMNS) == list(SORTS)
+
+
+def stories(site: Site, parameters: Mapping[str, str]) -> Page:
+    """Show a page of the table."""
+    chosen = StoryFilter.of(parameters)
+    arms = sorted({arm for source in site.sources for arm in arms_of(source)})
+    choices = {"run": tuple(source.name for source in site.sources), "arm": tuple(arms), **_CHOICES}
+    page = story_page(site.index, chosen)
+    listed = {f"list_{name}": value for name, value in chosen.query().items()}
+    shown = {"chosen": chosen, "choices": choices, "table": page, "columns": _COLUMNS, "flags": FLAGS, "listed": listed}
+    return Page("stories.html", "Stories", shown)

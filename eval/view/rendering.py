@@ -1,0 +1,96 @@
+"""Templates of the site. All text is escaped, and characters that deceive a reader are written as escapes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from retroformer.files.characters import visible
+
+from ..measure.statistics import MeanInterval
+
+FOLDER = Path(__file__).parent
+
+
+def _finalize(value: Any) -> Any:
+    """Return what a template prints for a value: text with its deceiving characters as escapes, nothing for None."""
+    if value is None:
+        return ""
+    return value if isinstance(value, Markup) else visible(str(value))
+
+
+_NOTHING, _MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+
+
+def link(path: str, **query: Any) -> str:
+    """Return a URL within the site; query values that are empty are left out."""
+    chosen = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(chosen)}" if chosen else path
+
+
+def story_link(story: Mapping[str, Any], **more: Any) -> str:
+    """Return the URL of a story."""
+    return link("story", run=story["run"], arm=story["arm"], task=story["task"], **more)
+
+
+def number(value: float | None, *, signed: bool = False) -> str:
+    """Return a return or a rating with three digits; a dash if there is none."""
+    if value is None:
+        return _NOTHING
+    text = f"{value:+.3g}" if signed and value else f"{value:.3g}"
+    return text.replace("-", _MINUS)
+
+
+def percent(part: float, total: float) -> str:
+    """Return a share in percent; a dash of nothing."""
+    return f"{100 * part / total:.0f}%" if total else _NOTHING
+
+
+def interval(value: MeanInterval) -> Markup:
+    """Return a difference with its 95% interval, which does not wrap."""
+    bounds = f"[{number(value.low, signed=True)}, {number(value.high, signed=True)}]"
+    return Markup('<span class="interval">{} {}</span>').format(number(value.mean, signed=True), bounds)
+
+
+def _signed(value: float | None) -> str:
+    return number(value, signed=True)
+
+
+def _sign(value: float | None) -> str:
+    """Return the class of a rating: gain, loss or same."""
+    return "none" if value is None else "gain" if value > 0 else "loss" if value < 0 else "same"
+
+
+def _thousands(count: int) -> str:
+    return f"{count:,}"
+
+
+def _lines(text: str) -> Markup:
+    """Return text with its line breaks."""
+    return Markup("<br>").join(escape(visible(line)) for line in text.split("\n"))
+
+
+def templates() -> Environment:
+    """Return the environment of the templates."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        finalize=_finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "signed": _signed,
+        "sign": _sign,
+        "lines": _lines,
+        "thousands": _thousands,
+        "interval": interval,
+        "visible": visible,
+    }
+    environment.globals |= {"link": link, "story_link": story_link, "percent": percent}
+    return environment

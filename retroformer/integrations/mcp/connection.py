@@ -1,0 +1,163 @@
+"""Session with an MCP server, used from synchronous code; it runs in an event loop of its own."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from retroformer.coaching.background import Background
+from retroformer.errors import EnvironmentFailure
+from retroformer.integrations.mcp.section import CLOSING_SECONDS, McpServer
+from retroformer.program_guard import guarded
+from retroformer.records import Tool
+from retroformer.secrets.redaction import keep_secret
+
+if TYPE_CHECKING:
+    from mcp import ClientSession
+    from mcp.types import CallToolResult
+
+Result = TypeVar("Result")
+_SHOWN = 300
+"""Number of characters of a server's own words that a cause shows."""
+
+
+class Connection:
+    """Open session with a fresh server process, or a fresh session with a running server."""
+
+    def __init__(self, server: McpServer, timeout_seconds: float) -> None:
+        """Open it. Raises EnvironmentFailure."""
+        self._server, self._timeout = server, timeout_seconds
+        self._errors: TextIO = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # Open as long as the server.
+        self._changed = True
+        self._task: asyncio.Task[None] | None = None
+        self._opened: Future[ClientSession] = Future()
+        self._loop = Background()
+        self._living = self._loop.start(self._live())
+        try:
+            self._session = self._finished(self._opened, "did not start")
+        except BaseException:
+            self.close()
+            raise
+
+    def changed_tools(self) -> tuple[Tool, ...] | None:
+        """Return the tools of the server at the first call and after a change; else None. Raises EnvironmentFailure."""
+        if not self._changed:
+            return None
+        self._changed = False
+        return self._do(self._list_tools(), "did not list its tools")
+
+    def call(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+        """Call a tool. Raises EnvironmentFailure if the server died, hung or broke the protocol."""
+        return self._do(self._call(name, arguments), f"did not answer the call of {name}")
+
+    def close(self) -> None:
+        """Close the session and stop the server."""
+        _, unfinished = wait([self._loop.start(self._ask_to_stop()), self._living], CLOSING_SECONDS)
+        if not unfinished:
+            self._loop.close()
+        self._errors.close()
+
+    async def _live(self) -> None:
+        """Hold the session open; what opens a session must close it, in one task."""
+        from mcp import ClientSession
+
+        self._task = asyncio.current_task()
+        async with (
+            self._transport() as (read, write),
+            ClientSession(read, write, message_handler=self._heard) as session,
+        ):
+            await session.initialize()
+            self._opened.set_result(session)
+            await asyncio.get_running_loop().create_future()
+
+    async def _ask_to_stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[tuple[Any, Any]]:
+        if self._server.command is not None:
+            from mcp.client.stdio import StdioServerParameters, stdio_client
+
+            program, *words = guarded(self._server.command)
+            started = StdioServerParameters(command=program, args=words, env=dict(os.environ))
+            async with stdio_client(started, errlog=self._errors) as streams:
+                yield streams
+            return
+        import httpx
+        from mcp.client.streamable_http import streamable_http_client
+
+        assert self._server.url is not None
+        address, headers = self._server.url.split_user()
+        if self._server.api_key_env is not None:
+            key = os.environ.get(self._server.api_key_env, "")
+            keep_secret(key)
+            headers["Authorization"] = f"Bearer {key}"
+        async with (
+            httpx.AsyncClient(headers=headers, timeout=self._timeout) as client,
+            streamable_http_client(address, http_client=client) as (read, write, _),
+        ):
+            yield read, write
+
+    async def _heard(self, message: Any) -> None:
+        from mcp.types import ServerNotification, ToolListChangedNotification
+
+        if isinstance(message, ServerNotification) and isinstance(message.root, ToolListChangedNotification):
+            self._changed = True
+
+    async def _list_tools(self) -> tuple[Tool, ...]:
+        from mcp.types import PaginatedRequestParams
+
+        tools, cursor = list[Tool](), None
+        while True:
+            listed = await self._session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            tools += [
+                Tool(name=tool.name, description=tool.description or "", parameters=tool.inputSchema)
+                for tool in listed.tools
+            ]
+            cursor = listed.nextCursor
+            if not cursor:
+                return tuple(tools)
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+        """Call a tool; a call that the server refuses is a result, which the agent reads."""
+        from mcp import McpError
+        from mcp.types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, CallToolResult, TextContent
+
+        try:
+            return await self._session.call_tool(name, arguments)
+        except McpError as error:
+            if error.error.code not in (INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND):
+                raise
+            return CallToolResult(content=[TextContent(type="text", text=str(error))], isError=True)
+
+    def _do(self, work: Coroutine[Any, Any, Result], what: str) -> Result:
+        return self._finished(self._loop.start(work), what)
+
+    def _finished(self, work: "Future[Result]", what: str) -> Result:
+        """Return the result of work with the server. Raises EnvironmentFailure if there is none, or none in time."""
+        awaited: list[Future[Any]] = [work, self._living]
+        wait(awaited, self._timeout, FIRST_COMPLETED)
+        if not work.done() and not self._living.done():
+            work.cancel()
+            raise EnvironmentFailure(f"The MCP server {what} within {self._timeout:g} s{self._last_words()}.")
+        try:
+            return (work if work.done() else self._living).result()  # type: ignore[return-value]
+        except (Exception, CancelledError) as error:
+            raise EnvironmentFailure(f"The MCP server {what}: {_innermost(error)}{self._last_words()}.") from error
+
+    def _last_words(self) -> str:
+        """Return the last line of the server's standard error, in brackets; empty if there is none."""
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()
+        return f" ({' '.join(lines[-1].split())[:_SHOWN]})" if lines else ""
+
+
+def _innermost(error: BaseException) -> str:
+    """Return type and message of an error, or of the first error of a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}".strip(": ").removesuffix(".")[:_SHOWN]

@@ -1,0 +1,186 @@
+"""The tools of an MCP server as an environment: a call is an action, and an answer without a call ends the attempt."""
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retroformer.attempt_result import checked_score
+from retroformer.environments.extras import Extras
+from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
+from retroformer.files.characters import storable
+from retroformer.integrations.mcp.connection import Connection
+from retroformer.integrations.mcp.section import McpSection
+from retroformer.provenance import files_sha256
+from retroformer.records import Task, Tool, Transition
+from retroformer.task_file import opening_of, read_tasks
+from retroformer.tools import call_of
+from retroformer.user_code import function_of, module_files
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult
+
+__all__ = ["McpEnvironment", "McpTaskset", "Section", "extras", "taskset"]
+
+Section = McpSection
+_LONGEST = 100_000
+"""Largest number of characters of a result that are shown."""
+_CUT = " [shortened]"
+
+
+class McpTaskset:
+    """Tasks for an MCP server."""
+
+    def __init__(self, section: McpSection) -> None:
+        self._section = section
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the tasks of the split, in the order of the file. Raises MissingInput."""
+        split = self._section.split
+        return tuple(Task(id=name, environment="mcp", split=split) for name in self._rows)
+
+    def environment(self) -> "McpEnvironment":
+        """Return an environment that can play any of these tasks. Raises MissingInput, ConfigError."""
+        return McpEnvironment(self._section, self._rows)
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        """Tasks by id, read once for all environments of a process. Raises MissingInput."""
+        return read_tasks(self._section.data, self._section.split)
+
+
+class McpEnvironment:
+    """Episodes with an MCP server, each with a session of its own."""
+
+    def __init__(self, section: McpSection, tasks: dict[str, dict[str, Any]]) -> None:
+        self._section, self._tasks = section, tasks
+        self._score: Callable[..., Any] | None = None if section.score is None else function_of(section.score)
+        self._connection: Connection | None = None
+        self._task: dict[str, Any] = {}
+        self._tools: tuple[Tool, ...] = ()
+        self._steps = 0
+
+    def reset(self, task: Task) -> Transition:
+        """Start a server and show the text of the task. Raises UnknownTask, EnvironmentFailure, ConfigError."""
+        if task.id not in self._tasks:
+            raise UnknownTask(f"No task {task.id!r} in this split: --list prints the ids.")
+        self._close()
+        self._task, self._steps = self._tasks[task.id], 0
+        self._connection = Connection(self._section.source, self._section.timeout_seconds)
+        return Transition(observation=opening_of(self._task), tools=self._changed_tools(self._connection))
+
+    def step(self, action: str) -> Transition:
+        """Call the tool that the action names; any other text is the answer, which ends the attempt with its score.
+
+        Raises:
+            EnvironmentFailure: the server died, hung or broke the protocol, or the score raised an error.
+        """
+        connection = self._connection
+        if connection is None:
+            raise EnvironmentFailure("There is no attempt in progress: reset comes before the first step.")
+        self._steps += 1
+        try:
+            call = call_of(action, self._tools)
+            if call is None:
+                return self._answered(connection, action)
+            observation = _text_of(connection.call(call.name, call.arguments))
+            tools = self._changed_tools(connection)
+        except EnvironmentFailure:
+            self._close()
+            raise
+        truncated = self._steps >= self._section.max_steps
+        if truncated:
+            self._close()
+        return Transition(observation=observation, tools=tools, truncated=truncated)
+
+    def _answered(self, connection: Connection, answer: str) -> Transition:
+        score = self._rated(connection, answer)
+        self._close()
+        return Transition(observation=f"Score: {score:g}", reward=score, terminated=True, success=score == 1)
+
+    def _rated(self, connection: Connection, answer: str) -> float:
+        """Return the score of an answer. Raises EnvironmentFailure."""
+        name = self._section.score_tool
+        try:
+            if name is not None:
+                return checked_score(_number(connection.call(name, {"task": self._task, "answer": answer})))
+            if self._score is None:
+                raise ValueError("set environment.score or environment.score_tool")
+            return checked_score(self._score(self._task, answer))
+        except EnvironmentFailure:
+            raise
+        except Exception as error:  # Foreign code: the function and the tool are the user's own.
+            raise EnvironmentFailure(f"The attempt cannot be rated: {type(error).__name__}: {error}.") from error
+
+    def _changed_tools(self, connection: Connection) -> tuple[Tool, ...] | None:
+        """Return the tools for the actor if they are new; None if nothing has changed. Raises EnvironmentFailure."""
+        listed = connection.changed_tools()
+        if listed is not None:
+            self._tools = tuple(tool for tool in listed if tool.name != self._section.score_tool)
+        return None if listed is None else self._tools
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _text_of(result: "CallToolResult") -> str:
+    """Return the text of a result, with a mark for every part that is not text."""
+    parts = [getattr(part, "text", None) or f"[{part.type}]" for part in result.content]
+    if not parts and result.structuredContent is not None:
+        parts = [json.dumps(result.structuredContent, ensure_ascii=False)]
+    text = storable("\n".join(parts))
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + _CUT
+
+
+def _number(result: "CallToolResult") -> Any:
+    """Return the score in the result of the score tool. Raises ValueError."""
+    if result.isError:
+        raise ValueError(_text_of(result))
+    structured = result.structuredContent or {}
+    for name in ("score", "result"):
+        if name in structured:
+            return structured[name]
+    return json.loads(_text_of(result))
+
+
+def taskset(section: McpSection, seed: int = 0) -> McpTaskset:
+    """Return the tasks that a section describes."""
+    return McpTaskset(section)
+
+
+def _require_server(section: McpSection) -> None:
+    """Check what can be checked before any attempt. Raises ConfigError."""
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError("The environment mcp needs a package: pip install 'retroformer[mcp]'.")
+    command = section.source.command
+    if command is not None and shutil.which(command[0]) is None:
+        raise ConfigError(f"There is no program {command[0]!r}: correct environment.server.command.")
+    if section.score is None and section.score_tool is None:
+        raise ConfigError("Nothing rates the attempts: set environment.score or environment.score_tool.")
+    if section.score is not None:
+        function_of(section.score)
+
+
+def _versions(section: McpSection) -> dict[str, str]:
+    """Return the sha256 of the files that the server's command names and of the module that rates."""
+    command = section.server.command if section.server is not None else None
+    files = [Path(word) for word in command or () if Path(word).is_file()]
+    files += module_files(section.score) if section.score is not None else []
+    if not files:
+        return {}
+    # Numbered, as two folders may have files of one name; without folders, which differ from machine to machine.
+    return {"server": files_sha256({f"{number} {file.name}": file for number, file in enumerate(files)})[:16]}
+
+
+extras = Extras(
+    # The transitions list the tools.
+    tools=lambda section: (),
+    plays_text=False,
+    require_machine=_require_server,
+    tool_versions=_versions,
+)

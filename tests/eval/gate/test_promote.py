@@ -1,0 +1,114 @@
+"""Tests of the gate with a real server and agent: who is promoted, who is not, and what a killed gate repeats."""
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from eval.gate.contest import prepare
+from eval.gate.promote import Decision, decide, differences_of, failed_at_first
+from retroformer.arm_names import FIRST_TRIAL_OF_GATE
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
+from retroformer.experiment.file import load
+from retroformer.experiment.storage import open_store
+from retroformer.promotions.history import History, roll_back
+from retroformer.records import Key, Outcome, Task
+from tests.support.characters import attempt_at
+from tests.support.contest import TASKS, contest_run
+from tests.support.killing import start_and_kill
+from tests.support.runs import ROOT, run, stored
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return contest_run(tmp_path)
+
+
+def contest(config: Path, adapter: str, against: str, *overrides: str) -> Decision:
+    return asyncio.run(decide(prepare(config, overrides, adapter, against)))
+
+
+def test_an_adapter_that_helps_is_promoted_against_no_advice_and_its_evidence_is_kept(config: Path) -> None:
+    decision = contest(config, "sft", "current")
+    history = History(Path("runs/doors"))
+    (record,) = history.records()
+    assert record == decision.promotion
+    assert record.evidence is not None
+    # Eight wins in a row reach a wealth of 20, and tasks are played four at a time.
+    assert (record.evidence.pairs, record.evidence.better, record.evidence.worse) == (8, 8, 0)
+    assert (record.evidence.against, record.kind, record.adapter) == ("no advice", "promoted", history.current())
+    with closing(open_store(load(config))) as store:
+        assert [store.attempt_count(arm) for arm in (FIRST_TRIAL_OF_GATE, *record.evidence.arms)] == [8, 8, 8]
+        assert {stored.reflection.author.adapter_sha256 for stored in store.reflections(record.evidence.arms[0])} == {
+            history.records()[0].adapter.sha256  # type: ignore[union-attr]
+        }
+    assert decision.sentence.startswith(f"Promoted: reflector is {record.adapter} (8 better, 0 worse of 8 pairs")
+
+
+@pytest.mark.slow  # It starts a server as the test above does.
+def test_an_adapter_that_harms_is_not_promoted_and_the_command_says_so(config: Path) -> None:
+    done = run(config.parent, "retroformer", "promote", str(config), "sft", "gate.split=harmed")
+    assert done.returncode == 1
+    assert "Not promoted: sft@" in done.stderr
+    assert " is worse (0 better, 8 worse of 8 pairs against no advice" in done.stderr
+    assert History(Path("runs/doors")).records() == ()
+
+
+@pytest.mark.slow
+def test_a_gate_that_was_killed_repeats_no_finished_retry_and_equal_adapters_are_not_promoted(config: Path) -> None:
+    history = History(Path("runs/doors"))
+    history.append((), "first", history.keep("sft", Path("runs/doors/sft")), "nothing was served before")
+    database, arguments = Path("runs/doors/experience.db"), ["promote", str(config), "dpo", "gate.split=even"]
+    assert start_and_kill(config.parent, "retroformer", arguments, lambda _: stored(database) >= 30) is None
+    done = run(config.parent, "retroformer", *arguments)
+    assert done.returncode == 1
+    assert f"is not shown to be better (0 better, 0 worse of {TASKS} pairs against sft@" in done.stderr
+    # Four retries may have been in flight when it was killed.
+    assert 2 * TASKS <= len(Path("retries").read_text().split()) <= 2 * TASKS + 4
+    assert history.length == 1
+
+
+def test_what_cannot_be_decided_is_refused_before_anything_is_played(config: Path) -> None:
+    history = History(Path("runs/doors"))
+
+    def refusal(adapter: str = "sft", against: str = "current", *overrides: str) -> str:
+        with pytest.raises((ConfigError, MissingInput)) as caught:
+            prepare(config, overrides, adapter, against)
+        return str(caught.value)
+
+    assert "No adapter 'ppo' in runs/doors can be promoted, only sft, dpo" in refusal("ppo")
+    assert "add reflector.endpoint.base_url= to" in refusal("sft", "none", "reflector.endpoint.base_url=http://a/v1")
+    assert "serve.adapters.reflector fixes" in refusal("sft", "none", "serve.adapters={reflector: runs/doors/sft}")
+    kept = history.keep("sft", Path("runs/doors/sft"))
+    history.append((), "first", kept, "nothing was served before")
+    assert "is the reflector already: add --against none" in refusal("sft")
+    assert prepare(config, (), "sft", "none").opponent is None
+    roll_back(history, history.records(), "live outcomes", by_monitor=True)
+    assert "live outcomes have shown it to be worse" in refusal("sft", "none")
+    with closing(open_store(load(config))) as store:
+        assert store.arms() == []
+
+
+def test_a_retry_that_is_missing_stops_the_gate_but_a_first_attempt_may_be_missing(tmp_path: Path) -> None:
+    from retroformer.store import Store
+
+    tasks = [Task(id=name, environment="riddles", split="train") for name in ("a", "b", "c")]
+    with closing(Store(f"sqlite:///{tmp_path}/gate.db", "gate")) as store:
+
+        def add(arm: str, name: str, trial: int, reward: float) -> None:
+            outcome = Outcome.SUCCESS if reward >= 1 else Outcome.FAILURE
+            attempt = attempt_at(Task(id=name, environment="riddles", split="train"), (reward,), outcome)
+            store.add_trajectory(Key(arm=arm, task_id=name, trial=trial), attempt)
+
+        add(FIRST_TRIAL_OF_GATE, "b", 0, 0.0)
+        add(FIRST_TRIAL_OF_GATE, "c", 0, 1.0)
+        add("gate/new", "b", 1, 7.0)
+        failed = failed_at_first(store, tasks)
+        assert [task.id for task in failed] == ["b"], "c was solved at first, and a was never played"
+        with pytest.raises(InfrastructureFailure, match="1 retries could not be played, such as that of 'b'"):
+            differences_of(store, failed, "gate/new", "gate/old")
+        add("gate/old", "b", 1, -0.25)
+        assert differences_of(store, failed, "gate/new", "gate/old") == [1.0], "returns count as at least 0, at most 1"

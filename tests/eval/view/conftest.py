@@ -1,0 +1,61 @@
+"""A site of one run, with its index up to date, and a client that asks it as a browser would."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from starlette.testclient import TestClient
+
+from eval.view.app import application
+from eval.view.index import Index
+from eval.view.server import Server
+from eval.view.site import Site
+from eval.view.sources import Source
+from retroformer.stories.runs import opened
+from tests.support.browser import running_browser
+from tests.support.stories import write_run
+
+PORT = 8765
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "doors"
+    folder.mkdir(parents=True)
+    write_run(folder)
+    return folder
+
+
+@pytest.fixture
+def site(run_folder: Path, tmp_path: Path) -> Iterator[Site]:
+    with ExitStack() as stack:
+        sources = [Source(run) for run in stack.enter_context(opened(run_folder))]
+        index = Index(sources, tmp_path / "index.db")
+        index.update()
+        yield Site(sources, index)
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[TestClient]:
+    with TestClient(application(site, PORT), base_url=f"http://127.0.0.1:{PORT}") as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def address(site: Site) -> Iterator[str]:
+    """Address of the site, served as `retroformer view` serves it."""
+    server = Server(site, 0)
+    serving = threading.Thread(target=server.run)
+    serving.start()
+    yield server.address
+    server.stop()
+    serving.join()

@@ -1,0 +1,66 @@
+"""Tests of the index: it follows the facts, and losing it or stopping it half-way loses nothing."""
+
+import threading
+from contextlib import closing
+from pathlib import Path
+
+from eval.view.index import Index
+from eval.view.site import Site
+from eval.view.table import StoryFilter, story_page
+from retroformer.arm_names import COLLECT
+from retroformer.records import Key, Usage
+from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
+from tests.support.stories import DOOR, advice, attempt
+
+
+def total(index: Index, **chosen: str) -> int:
+    return story_page(index, StoryFilter(**chosen)).total
+
+
+def add(run_folder: Path, *facts: NewTrajectory | NewReflection | NewInvalid) -> None:
+    with closing(Store(f"sqlite:///{run_folder}/experience.db", "doors")) as store:
+        store.declare(COLLECT, {"loop": {"memory": 3}})
+        store.add(facts)
+
+
+def test_only_stories_with_new_facts_are_indexed_again(site: Site, run_folder: Path) -> None:
+    index = site.index
+    assert index.update() == 0
+    third = DOOR.model_copy(update={"id": "door-3"})
+    add(run_folder, NewTrajectory(Key(arm=COLLECT, task_id="door-3"), attempt("sleep", task=third)))
+    assert index.update() == 1
+    assert (total(index), total(index, q="sleep"), total(index, outcome="failed")) == (4, 1, 1)
+    retry = Key(arm=COLLECT, task_id="door-3", trial=1)
+    add(
+        run_folder,
+        NewReflection(retry, 0, advice("Wake up.")),
+        NewTrajectory(retry, attempt("rise", solved=True, task=third)),
+    )
+    assert index.update() == 1
+    assert (total(index), total(index, q="sleep rise wake"), total(index, outcome="failed")) == (4, 1, 0)
+
+
+def test_a_task_that_only_the_infrastructure_failed_is_in_the_table(site: Site, run_folder: Path) -> None:
+    add(run_folder, NewInvalid(Key(arm=COLLECT, task_id="door-4"), "ServiceError: no answer", Usage()))
+    assert site.index.update() == 1
+    (row,) = story_page(site.index, StoryFilter(outcome="invalid")).rows
+    assert (row["task"], row["attempts"], row["first"]) == ("door-4", 0, None)
+    assert site.index.update() == 0
+
+
+def test_an_index_that_was_stopped_or_lost_is_finished_later(site: Site, tmp_path: Path) -> None:
+    stopped = threading.Event()
+    stopped.set()
+    index = Index(site.sources, tmp_path / "another.db")
+    assert index.update(stopped) == 0
+    assert total(index) == 0
+    assert Index(site.sources, tmp_path / "another.db").update() == 3
+    assert total(index) == 3
+
+
+def test_an_index_of_another_version_is_built_anew(site: Site) -> None:
+    with site.index.connect() as connection:
+        connection.execute("PRAGMA user_version = 99")
+    index = Index(site.sources, site.index.path)
+    assert total(index) == 0
+    assert index.update() == 3

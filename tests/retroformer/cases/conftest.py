@@ -1,0 +1,13 @@
+"""A run for cases."""
+
+from pathlib import Path
+
+import pytest
+
+from retroformer.environments.agent.section import AgentSection
+from retroformer.experiment.config import Experiment
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return Experiment(run="mine", environment=AgentSection(), store=f"sqlite:///{tmp_path / 'mine.db'}")
