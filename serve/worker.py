@@ -51,6 +51,7 @@ from .hand_over import LoadedAdapters, add_worker_routes
 from .private import read_private
 from .probe import HEALTH
 from .promoted import PromotedReflector
+from .room import require_room
 from .targets import reward_names, served_targets
 
 STUCK_SECONDS = 900.0
@@ -281,6 +282,7 @@ def main(argv: Sequence[str]) -> None:
     loaded = {targets[name].adapter: folder for name, folder in folders.items()}
     rewards = {name: folder for folder, name in reward_names(reward_folders).items()}
     dtype = serving_dtype(arguments.dtype, base, torch)
+    require_room(base, dtype)
     model = Model(base, loaded, dtype, rewards, settings)
     provenance = Provenance(models=models, dtype=dtype, quantization=model.quantization, versions=package_versions())
     engine = Engine(model, arguments.max_batch)

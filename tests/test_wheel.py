@@ -56,7 +56,7 @@ class Installed(NamedTuple):
 
     def ended(self, command: list[str]) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=1800, check=False
         )
 
 

@@ -20,6 +20,7 @@ from retroformer.experiment.sections.train import Optimizer, Train
 from .base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config, reload_weights, trainable
 from .data.rows import write_rows
 from .data.samples import IGNORED, require_length
+from .room import require_room
 from .stage import Meter, Stage, publish
 from .trainer import ParallelTrainer, ordered_rows, run_trainer, trainer_settings
 
@@ -80,6 +81,7 @@ def imitate(
     rows = write_rows(texts, ("input_ids", "labels"), stage.experiment.folder)
     lengths = rows.lengths("input_ids")
     require_length(lengths, train.max_length, "samples")
+    require_room(stage, max(lengths, default=0))
     ordered = ordered_rows(rows, lengths, optimizer, stage.experiment.seed)
     trainer = response_trainer(train, trainer_settings(stage, optimizer), ordered, start)
     if start:

@@ -10,6 +10,7 @@ from retroformer.records import PreferencePair
 
 from .data.rows import Rows, write_pairs
 from .data.samples import SamplePair, require_length, sample_pairs
+from .room import require_room
 from .stage import Stage
 
 HELD_OUT_SHARE = 0.1
@@ -50,7 +51,7 @@ def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair]) -
     """Tokenise `pairs`, and split them by task.
 
     Raises:
-        ConfigError: a sample is longer than train.max_length.
+        ConfigError: a sample is longer than train.max_length, or the stage does not fit into the memory of a CPU.
     """
     experiment = stage.experiment
     tasks = held_out_tasks([pair.task_id for pair in pairs], experiment.seed)
@@ -60,6 +61,7 @@ def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair]) -
     held_out = write_pairs(sample_pairs(tokenizer, held_out_pairs), experiment.folder)
     lengths = [len(sample.ids) for pair in (*train, *held_out) for sample in pair]
     require_length(lengths, experiment.train.max_length, "samples of pairs")
+    require_room(stage, max(lengths, default=0))
     return PairSplit(train, held_out, tasks)
 
 

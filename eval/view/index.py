@@ -20,16 +20,23 @@ from retroformer.stories.story import Story
 
 from .sources import Source
 
-_VERSION = 1
+_VERSION = 2
 """Changes with the tables: a file of another version is built anew."""
 _AT_ONCE = 20
 """Stories that are read and written together, so that a page waits for no more."""
+_KEPT_CHARACTERS = 2000
+"""Characters of a piece of advice in the index; the store has all."""
 _TABLES = """
 CREATE TABLE story (
     id INTEGER PRIMARY KEY, run TEXT, arm TEXT, task TEXT, facts INTEGER, attempts INTEGER, trials INTEGER,
     outcome TEXT, solved_at INTEGER, first REAL, last REAL, best REAL, worst REAL, flags TEXT, actions INTEGER,
     tokens INTEGER, mark TEXT DEFAULT '', advice TEXT
 );
+CREATE TABLE advice (
+    run TEXT, arm TEXT, task TEXT, trial INTEGER, candidate INTEGER, model TEXT, text TEXT, rating REAL, flags TEXT,
+    written_at TEXT
+);
+CREATE INDEX advice_key ON advice (run, arm, task);
 CREATE UNIQUE INDEX story_key ON story (run, arm, task);
 CREATE VIRTUAL TABLE words USING fts5(task, advice, steps, content='', tokenize='unicode61');
 """
@@ -101,10 +108,16 @@ class Index:
 
     def _write(self, source: Source, arm: str, task_ids: Sequence[str], counts: Mapping[str, int]) -> None:
         stories = list(stream_stories(source.store, arm, task_ids, source.leaks))
-        rows = [_row(story, counts[story.task.id]) for story in stories]
-        texts = [(story.task.id, _advice_text(story), _step_text(story)) for story in stories]
+        entries = [
+            (
+                _row(story, counts[story.task.id]),
+                (story.task.id, _advice_text(story), _step_text(story)),
+                _pieces(story),
+            )
+            for story in stories
+        ]
         with self.connect() as connection:
-            for row, text in zip(rows, texts, strict=True):
+            for row, text, pieces in entries:
                 key = (row["run"], row["arm"], row["task"])
                 marked = connection.execute("SELECT mark FROM story WHERE run = ? AND arm = ? AND task = ?", key)
                 mark = next((found["mark"] for found in marked), "")
@@ -115,6 +128,8 @@ class Index:
                 names = ", ".join(columns)
                 places = ", ".join(f":{name}" for name in columns)
                 connection.execute(f"INSERT INTO story ({names}) VALUES ({places})", columns)
+                connection.execute("DELETE FROM advice WHERE run = ? AND arm = ? AND task = ?", key)
+                connection.executemany(f"INSERT INTO advice VALUES ({', '.join('?' * 10)})", pieces)
 
 
 def arms_of(source: Source) -> list[str]:
@@ -124,7 +139,7 @@ def arms_of(source: Source) -> list[str]:
 
 def _create(connection: sqlite3.Connection) -> None:
     for kind, name in connection.execute(
-        "SELECT type, name FROM sqlite_master WHERE name IN ('story', 'words')"
+        "SELECT type, name FROM sqlite_master WHERE name IN ('story', 'advice', 'words')"
     ).fetchall():
         connection.execute(f"DROP {kind} {name}")
     for statement in filter(str.strip, _TABLES.split(";")):
@@ -155,11 +170,34 @@ def _row(story: Story, facts: int) -> dict[str, object]:
         "last": story.chain[-1].episode_return if story.chain else None,
         "best": max(ratings, default=None),
         "worst": min(ratings, default=None),
-        "flags": " ".join(f"[{flag}]" for flag in sorted({flag for turn in story.turns for flag in turn.flags})),
+        "flags": _joined(flag for turn in story.turns for flag in turn.flags),
         "actions": sum(len(attempt.steps) for attempt in attempts),
         "tokens": sum(attempt.usage.prompt_tokens + attempt.usage.completion_tokens for attempt in attempts),
         "advice": next((turn.advice[:300] for turn in reversed(story.chain) if turn.advice.strip()), ""),
     }
+
+
+def _pieces(story: Story) -> list[tuple[object, ...]]:
+    """Return the rows of the story's advice."""
+    key = (story.experiment, story.arm, story.task.id)
+    return [
+        (
+            *key,
+            turn.key.trial,
+            turn.key.candidate,
+            turn.reflection.author.model,
+            turn.advice[:_KEPT_CHARACTERS],
+            turn.rating,
+            _joined(turn.flags),
+            turn.written_at.isoformat() if turn.written_at is not None else "",
+        )
+        for turn in story.turns
+        if turn.reflection is not None
+    ]
+
+
+def _joined(flags: Iterable[str]) -> str:
+    return " ".join(f"[{flag}]" for flag in sorted(set(flags)))
 
 
 def _outcome(story: Story) -> str:

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.secrets.url import SecretUrl
-from retroformer.store.schema import METADATA
+from retroformer.store.schema import FACT_TABLES, METADATA
 from retroformer.store.upgrade import upgrade
 
 Result = TypeVar("Result")
@@ -169,9 +169,9 @@ class Database:
                     connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
 
     def _check_tables(self) -> None:
-        """Raise StoreError if a table or a column is missing."""
+        """Raise StoreError if a table of facts lacks a column, as in a store of version 0.1.0."""
         inspector = sa.inspect(self._engine)
-        for table in METADATA.sorted_tables:
+        for table in FACT_TABLES:
             stored = (
                 {column["name"] for column in inspector.get_columns(table.name)}
                 if inspector.has_table(table.name)

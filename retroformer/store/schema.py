@@ -103,6 +103,8 @@ LEASES = sa.Table(
     sa.Column("expires_at", sa.Float, nullable=False),
 )
 """Process that works on a task of an arm; the row is deleted when the work is done."""
+FACT_TABLES = (TRAJECTORIES, REFLECTIONS, INVALIDS, CONDITIONS, ARMS, ACCOUNTS, LEASES)
+"""Tables that every store has."""
 
 # Queries on returns and counts read these indexes alone, not the wide rows.
 sa.Index(

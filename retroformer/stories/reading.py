@@ -86,7 +86,7 @@ def _turns(
         memories[place] = carried.remember(stored.reflection.text, memory) if stored is not None else carried
         keys = [key for key, _ in repeats[place]] or [written[place].key]
         turn = _turn(keys[0], stored.reflection if stored else None, [attempt for _, attempt in repeats[place]], way)
-        turn = replace(turn, memory=memories[place].reflections)
+        turn = replace(turn, memory=memories[place].reflections, written_at=stored.stored_at if stored else None)
         ways[place] = (*way, replace(turn, flags=flags_of(turn, way, leaks)))
     return tuple(way[-1] for way in ways.values())
 

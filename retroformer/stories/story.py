@@ -1,6 +1,7 @@
 """One story: the attempts at a task, the advice between them, and what each piece of advice was worth."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from statistics import fmean
 
@@ -21,6 +22,8 @@ class Turn:
     reflection: Reflection | None
     attempts: tuple[Trajectory, ...]
     """One attempt for each repeat."""
+    written_at: datetime | None = None
+    """Time when the advice was stored, in UTC."""
     memory: tuple[str, ...] = ()
     """Advice that the actor read, oldest first."""
     rating: float | None = None

@@ -76,15 +76,17 @@ class Estimate(NamedTuple):
 
 def cases(experiment: Experiment, shape: Shape, device: Device, tokens: int) -> list[Case]:
     """Return all stages that a config can run, with its micro-batches, on samples of `tokens` tokens."""
-    train, stages = experiment.train, []
-    for kind in stages_of(experiment):
-        section: Optimizer = getattr(train, kind.name)
-        drawn: int | None = 0
-        if isinstance(section, Ppo | Grpo) and section.generation is None:
-            drawn = section.draw_batch_size and min(section.draw_batch_size, section.batch_size)
-        lengths = tokens, experiment.reflector.max_new_tokens
-        stages.append(Case(kind, shape, train, device, section.micro_batch_size, *lengths, drawn))
-    return stages
+    return [case_of(experiment, kind, shape, device, tokens) for kind in stages_of(experiment)]
+
+
+def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Device, tokens: int) -> Case:
+    """Return one stage of a config on samples of `tokens` tokens."""
+    section: Optimizer = getattr(experiment.train, kind.name)
+    drawn: int | None = 0
+    if isinstance(section, Ppo | Grpo) and section.generation is None:
+        drawn = section.draw_batch_size and min(section.draw_batch_size, section.batch_size)
+    lengths = tokens, min(tokens, experiment.reflector.max_new_tokens)
+    return Case(kind, shape, experiment.train, device, section.micro_batch_size, *lengths, drawn)
 
 
 def largest(fits: Callable[[int], bool]) -> int:

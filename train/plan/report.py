@@ -15,7 +15,8 @@ from retroformer.experiment.sections.train import Train
 
 from ..base import compute_dtype
 from ..stage_kinds import Device
-from .estimate import Case, Estimate, cases, estimate, largest
+from .estimate import Case, Estimate, cases, estimate
+from .fit import fit
 from .shape import Shape, read_config, shape_of
 
 GIB = 1024**3
@@ -56,27 +57,10 @@ def describe_plan(
         yield "\n".join(f"{case.kind.name} {_verdict(case, room)}." for case in stages)
     for stages in on_gpu.values() if here == "cpu" else ():
         yield _by_stage("a GPU", stages)
-    yield _by_card(on_gpu, cards or CARDS_GIB)
+    on_cpu = {length: cases(experiment, shape, "cpu", length) for length in lengths}
+    yield _by_place(on_gpu, on_cpu, cards or CARDS_GIB)
     if measure:
         yield from _measured(experiment, on_this_machine[lengths[0]], room)
-
-
-def fit(case: Case, room: float) -> tuple[int, list[str]]:
-    """Return the largest micro-batch of a stage that fits into `room` bytes (0 if none fits), and settings that fit.
-
-    The settings are, in order of preference: the largest micro-batch that divides the stage's batch; drawing one
-    response at a time; shorter samples. They are [] if the model itself does not fit.
-    """
-    section, batch = f"train.{case.kind.name}", getattr(case.train, case.kind.name).batch_size
-    if size := largest(lambda size: estimate(case._replace(micro_batch=size)).peak <= room):
-        dividing = max(divisor for divisor in range(1, min(size, batch) + 1) if batch % divisor == 0)
-        return size, [f"{section}.micro_batch_size={dividing}"]
-    if case.drawn and case.drawn > 1:
-        _, settings = fit(case._replace(drawn=1), room)
-        return 0, [f"{section}.draw_batch_size=1", *settings] if settings else []
-    response, least = case.response_tokens, case._replace(micro_batch=1)
-    prompt = largest(lambda tokens: estimate(least._replace(tokens=response + tokens)).peak <= room)
-    return 0, [f"{section}.micro_batch_size=1", f"train.max_length={response + prompt}"] if prompt else []
 
 
 def _verdict(case: Case, room: float) -> str:
@@ -113,23 +97,28 @@ def _by_stage(place: str, stages: Sequence[Case]) -> str:
     return f"{title}\n\n" + table(["", *(case.kind.name for case in stages)], rows)
 
 
-def _by_card(stages: Mapping[int, list[Case]], cards: Sequence[float]) -> str:
-    def cell(case: Case, room: float) -> str:
-        size, settings = fit(case, room)
-        return f"{settings[0].partition('=')[2]} ({size})" if size else _verdict(case, room)
-
-    share = USABLE_SHARE["cuda"]
+def _by_place(on_gpu: Mapping[int, list[Case]], on_cpu: Mapping[int, list[Case]], cards: Sequence[float]) -> str:
+    """Format what fits GPUs with the memories `cards`, in GiB, and the CPU of this machine."""
+    gpu_rooms = [(f"{card:g} GiB", USABLE_SHARE["cuda"] * card * GIB, on_gpu) for card in cards]
+    memory = _memory("cpu")
+    places = [*gpu_rooms, (f"CPU, {memory / GIB:.0f} GiB", USABLE_SHARE["cpu"] * memory, on_cpu)]
     rows = [
-        [f"{card:g} GiB", str(length), *(cell(case, share * card * GIB) for case in planned)]
-        for card in cards
+        [name, str(length), *(_cell(case, room) for case in planned)]
+        for name, room, stages in places
         for length, planned in stages.items()
     ]
     title = (
-        f"The largest micro-batch that divides the stage's batch and fits into {share:.0%} of a GPU; in brackets the "
-        "largest that fits. A micro-batch of reward and dpo is pairs, so twice as many texts."
+        f"The largest micro-batch that divides the stage's batch and fits into {USABLE_SHARE['cuda']:.0%} of a GPU, or "
+        f"{USABLE_SHARE['cpu']:.0%} of this machine's memory on its CPU, which has no gradient checkpointing; in "
+        "brackets the largest that fits. A micro-batch of reward and dpo is pairs, so twice as many texts."
     )
-    names = (case.kind.name for case in next(iter(stages.values())))
+    names = (case.kind.name for case in next(iter(on_gpu.values())))
     return f"{title}\n\n" + table(["card", "tokens", *names], rows)
+
+
+def _cell(case: Case, room: float) -> str:
+    size, settings = fit(case, room)
+    return f"{settings[0].partition('=')[2]} ({size})" if size else _verdict(case, room)
 
 
 def _measured(experiment: Experiment, stages: Sequence[Case], room: float) -> Iterator[str]:

@@ -38,6 +38,7 @@ from retroformer.experiment.sections.train import Grpo, Ppo
 from ..base import load_base, load_tokenizer
 from ..data.samples import Prompt
 from ..reward_audit import require_better_than_chance
+from ..room import require_room
 from ..stage import Meter, Stage, publish
 from . import checkpoint, grpo, ppo
 from .alarms import Facts
@@ -113,6 +114,7 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Pa
     experiment, meter = stage.experiment, Meter()
     tokenizer = load_tokenizer(experiment.train)
     ids = tokenised_prompts(experiment, tokenizer, prompts)
+    require_room(stage, max(map(len, ids), default=0) + experiment.reflector.max_new_tokens)
     model = SharedBase(load_base(experiment.train), sft, reward)
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)

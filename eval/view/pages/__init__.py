@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from ..site import PageOf
 from .compare import compare
+from .learning import learning
 from .overview import overview
 from .stories import stories
 from .story import prompt, story
@@ -14,4 +15,5 @@ PAGES: Mapping[str, PageOf] = {
     "story": story,
     "prompt": prompt,
     "compare": compare,
+    "learning": learning,
 }

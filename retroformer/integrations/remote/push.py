@@ -79,11 +79,10 @@ def _adapter(experiment: Experiment, stage: str, scratch: Path) -> Contents:
 def _ratings(experiment: Experiment, scratch: Path) -> Contents:
     """Export the facts of a run. Raises MissingInput, ConfigError, StoreError."""
     counts = export_run(experiment, scratch).partition(" are in ")[0]
-    card = _written(scratch / CARD, _ratings_card(experiment, counts))
+    tables = [*RATINGS_FILES, *([CASES] if _wrote_cases(experiment, scratch / CASES) else [])]
+    card = _written(scratch / CARD, _ratings_card(experiment, counts, tables))
     config = _written(scratch / CONFIG, _without_secrets(experiment.as_file()))
-    files = {name: scratch / name for name in RATINGS_FILES} | {CARD: card, CONFIG: config}
-    if _wrote_cases(experiment, scratch / CASES):
-        files[CASES] = scratch / CASES
+    files = {name: scratch / name for name in tables} | {CARD: card, CONFIG: config}
     return Contents("ratings", experiment.run, files)
 
 
@@ -126,9 +125,9 @@ def _without_secrets(config: Mapping[str, Any]) -> str:
     return redacted(yaml.safe_dump(own, sort_keys=False))
 
 
-def _ratings_card(experiment: Experiment, counts: str) -> str:
+def _ratings_card(experiment: Experiment, counts: str, tables: Sequence[str]) -> str:
     """Write the card of a data set, with the header that a hub reads."""
-    files = [{"config_name": name.partition(".")[0], "data_files": name} for name in RATINGS_FILES]
+    files = [{"config_name": name.partition(".")[0], "data_files": name} for name in tables]
     header = yaml.safe_dump({"tags": ["retroformer"], "configs": files}, sort_keys=False)
     return (
         f"---\n{header}---\n\n# Ratings of run {experiment.run}\n\n{counts}, made by Retroformer in the environment "

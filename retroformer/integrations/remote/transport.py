@@ -1,5 +1,6 @@
 """The protocol of the places where files travel to and from, and one sentence for the errors of their libraries."""
 
+import errno
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Protocol
 from retroformer.errors import MissingInput, RetroformerError
 
 HUB = "hf://"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class RemoteError(RetroformerError, ConnectionError):
@@ -43,6 +45,8 @@ def reaching(address: str) -> Iterator[None]:
     except ImportError as error:
         raise MissingInput(f"{address} needs a package that is not installed: {_one_line(error)}.") from None
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise  # The fault is this machine's, and the command says which disk.
         raise RemoteError(
             f"{address} cannot be used ({type(error).__name__}: {_one_line(error)}): check the address, the network "
             "and your key (HF_TOKEN for hf://, AWS_ACCESS_KEY_ID and others for buckets) and run again."

@@ -24,6 +24,7 @@ PAGES = [
     f"{STORY}&at=1.2",
     "/prompt?run=doors&arm=collect&task=door-1&at=1.0",
     "/compare?show=won",
+    "/learning",
     "/nowhere",
 ]
 

@@ -1,12 +1,17 @@
 """Tests of the pages: what they show of a run, and what they answer to a wrong address."""
 
 import re
+from contextlib import closing
 from html import unescape
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from tests.support.stories import EVAL
+from retroformer.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.records import Key
+from retroformer.store import NewTrajectory, Store
+from tests.support.stories import DOOR, EVAL, attempt
 
 STORY = {"run": "doors", "arm": "collect", "task": "door-1"}
 
@@ -104,6 +109,23 @@ def test_neighbours_follow_the_list_from_which_the_reader_came(client: TestClien
     # By attempts: 5 of door-1 in collect, 3 of door-1 in eval/trained, 1 of door-2.
     assert 'rel="prev"' not in first
     assert 'rel="next" href="story?run=doors&amp;arm=eval%2Ftrained&amp;task=door-1&amp;list_sort=attempts"' in first
+
+
+def test_a_conversation_and_its_tool_calls_are_folded(client: TestClient, run_folder: Path) -> None:
+    call = ToolCall(id="1", function=FunctionCall(name="open_door", arguments='{"door": 7}'))
+    messages = (
+        ChatMessage(role="assistant", content=None, tool_calls=(call,)),
+        ChatMessage(role="tool", content=(ContentPart(type="text", text="It opens."), ContentPart(type="image_url"))),
+    )
+    task = DOOR.model_copy(update={"id": "door-8"})
+    with closing(Store(f"sqlite:///{run_folder}/experience.db", "doors")) as store:
+        store.declare("collect", {"loop": {"memory": 3}})
+        played = attempt("open", task=task).model_copy(update={"messages": messages})
+        store.add([NewTrajectory(Key(arm="collect", task_id=task.id), played)])
+    shown = read(client, "/story", **{**STORY, "task": "door-8"})
+    assert (
+        'Conversation of trial 0: 2 messages assistant Calls open_door {"door": 7} tool It opens. (image_url)' in shown
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from tests.train import world
 from train.__main__ import main
 from train.base import leave_casting_to_autocast, lora_config
 from train.plan.estimate import NF4, Case, cases, estimate, largest
+from train.plan.fit import fit
 from train.plan.live_bytes import LiveBytes, tensors_of
-from train.plan.report import GIB, USABLE_SHARE, describe_plan, fit, table
+from train.plan.report import GIB, USABLE_SHARE, describe_plan, table
 from train.plan.shape import LONGCHAT, Shape, read_config, shape_of, skeleton
 from train.stage_kinds import STAGES, Device, stages_of
 
@@ -276,7 +277,9 @@ def test_a_plan_of_longchat_says_by_card_and_length_what_fits(
     assert [line.split()[1:5:3] for line in lines] == [["12", "2048"], ["12", "65536"], ["80", "2048"], ["80", "65536"]]
     assert "does not fit" not in lines[0]
     assert len(re.findall(r"does not fit: set train\.\w+\.micro_batch_size=1 train\.max_length=\d+ ", lines[1])) == 5
-    assert "| card   | tokens | sft " in text
+    assert re.search(r"\| card +\| tokens \| sft ", text)
+    on_cpu = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| CPU, ")]
+    assert on_cpu == ["2048", "65536"], "a row for the CPU of this machine at each length"
 
 
 def test_a_length_that_is_no_number_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

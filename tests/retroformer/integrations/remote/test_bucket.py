@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from contextlib import chdir, closing
 from hashlib import sha256
 from pathlib import Path
@@ -76,6 +77,8 @@ def test_pushed_ratings_are_imported_into_another_store(home: Path, away: Path) 
 
 def test_pushed_ratings_are_cases_for_other_programs(home: Path, tmp_path: Path) -> None:
     push_run(CONFIG, (), f"file://{tmp_path}/bucket", None)
+    header = yaml.safe_load((tmp_path / "bucket/README.md").read_text().split("---\n")[1])
+    assert [table["config_name"] for table in header["configs"]] == ["trajectories", "reflections", "cases"]
     (case,) = read_cases(tmp_path / "bucket/cases.parquet")
     assert (case.task.id, case.advice and case.advice.text, case.rating) == ("mug", "Look in shelf 1.", 1.0)
 
@@ -222,3 +225,11 @@ def test_what_cannot_be_pushed_is_one_sentence(
         push_run(CONFIG, (), address, stage, private=private)
     assert "\n" not in str(refused.value)
     assert "half-a-word" not in str(refused.value)
+
+
+def test_without_the_extra_the_sentence_says_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fsspec", "fsspec.core"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "retroformer.integrations.remote.bucket")
+    with pytest.raises(MissingInput, match=r"need fsspec\S*: install it with `pip install 'retroformer\[remote\]'`\.$"):
+        push_run(CONFIG, (), "memory://x", "sft")

@@ -1,0 +1,1 @@
+"""Logs of Inspect (`inspect eval`), read by the package `inspect_ai` itself."""

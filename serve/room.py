@@ -1,0 +1,58 @@
+"""Refuses a base model that would not fit into the memory of a CPU, before it is loaded."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from retroformer.available_memory import available_memory
+from retroformer.errors import ConfigError
+from retroformer.models.base_dtype import Dtype
+
+GIB = 1024**3
+_FLOATS = ("BF16", "F16", "F32")
+"""Types of safetensors that are converted to the type of serving; others, as of 4-bit weights, stay as they are."""
+_HEAD = "lm_head.weight"
+_EMBEDDINGS = "embed_tokens.weight"
+
+
+def require_room(folder: Path, dtype: Dtype) -> None:
+    """Check that the weights of the base model in `folder` fit into the memory of a CPU.
+
+    Raises:
+        ConfigError: they do not; the message says what they need and what is available.
+    """
+    available = available_memory()
+    if torch.cuda.is_available() or available is None:
+        return
+    needed = weight_bytes(folder, dtype)
+    if needed > available:
+        smaller = "set serve.dtype=bfloat16, or " if dtype == "float32" else ""
+        raise ConfigError(
+            f"The base model in {str(folder)!r} takes {needed / GIB:.1f} GiB in {dtype}, and {available / GIB:.1f} GiB "
+            f"are available on this machine: {smaller}choose a smaller train.base_model, or serve it on a GPU."
+        )
+
+
+def weight_bytes(folder: Path, dtype: Dtype) -> int:
+    """Return the size of the weights in `folder` once they are loaded in `dtype`."""
+    sizes = dict(_sizes(folder, 4 if dtype == "float32" else 2))
+    # float32 weights of linear layers are packed for the CPU: a head that shares the embeddings becomes a copy of them.
+    tied = dtype == "float32" and _HEAD not in sizes
+    return sum(sizes.values()) + tied * sum(size for name, size in sizes.items() if name.endswith(_EMBEDDINGS))
+
+
+def _sizes(folder: Path, bytes_each: int) -> Iterator[tuple[str, int]]:
+    index = next(folder.glob("*.safetensors.index.json"), None)
+    parts = set(json.loads(index.read_text())["weight_map"].values()) if index else None
+    for path in sorted(folder.glob("*.safetensors")):
+        if parts is not None and path.name not in parts:
+            continue
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  It is not a mapping.
+                tensor = file.get_slice(name)
+                count = math.prod(tensor.get_shape())
+                yield name, count * (bytes_each if tensor.get_dtype() in _FLOATS else 1)

@@ -1,0 +1,73 @@
+"""Tests of what the page on learning shows: success by attempt, ratings, training curves and wording."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from eval.view.charts import Series, bar_chart, line_chart
+from eval.view.wording import Wording, typical_words
+from tests.eval.view.test_pages import read
+
+
+def test_success_by_attempt_and_ratings_are_given_as_numbers_too(client: TestClient) -> None:
+    shown = read(client, "/learning")
+    # Two tasks of the trained arm: one solved at once, the other at trial 2.
+    assert "eval/trained 0.500 0.500 1.000" in shown
+    assert "collect 0.000 0.000 1.000" in shown
+    # Ratings in collect: 0, .5 and 0 again, as the mean of two repeats after .5 is .5.
+    assert "Ratings in collect" in shown
+    assert "0 2 +0.5 1" in shown
+
+
+def test_authors_are_compared_by_length_rating_and_flags(client: TestClient) -> None:
+    shown = read(client, "/learning")
+    # Words: 2, 4, 4 and 4; ratings 0, .5 and 0; one of four truncated, copied, repeated, and one with the same steps.
+    assert "collect, sft 4 3.5 +0.167 33% 25% 25% 25% 25%" in shown
+
+
+def test_training_curves_come_from_the_folders_of_the_stages(client: TestClient, run_folder: Path) -> None:
+    metrics = {
+        "sft": {"stage": "sft", "losses": [2.0, 1.0, 0.5]},
+        "ppo": {"stage": "ppo", "history": [{"score": 0.1, "kl": 0.0}, {"score": 0.4, "kl": 0.2}]},
+        "reward": {"stage": "reward", "held_out_pairs": 40, "held_out_accuracy": 0.65, "held_out_brier": 0.22},
+        "damaged": {"stage": 7},
+    }
+    for stage, measures in metrics.items():
+        (run_folder / stage).mkdir()
+        (run_folder / stage / "metrics.json").write_text(json.dumps(measures))
+    shown = read(client, "/learning")
+    assert "sft 2 1 0.5" in shown
+    assert "ppo 0.1 0.4 0.4" in shown
+    assert re.search(r"reward 40 0.65 . . 0.22", shown)
+    assert read(client, "/").count("finished") == 4
+
+
+def test_typical_words_are_those_that_tell_two_authors_apart() -> None:
+    before, after = Wording("run", "warm", "base"), Wording("run", "sft", "sft")
+    for number in range(40):
+        before.add(f"look again number{number}", None, ())
+        after.add("open the drawer again", 1.0, ("copy",))
+    assert {word for word, _, _ in typical_words(after, before)} == {"open", "the", "drawer"}
+    assert typical_words(before, after)[0] == ("look", 40, 0)
+    assert (after.rated, after.gained, after.flagged["copy"], after.words) == (40, 40, 40, 160)
+
+
+def test_a_chart_scales_its_points_and_names_its_lines() -> None:
+    svg = line_chart("Loss", [Series("a <b>", [(0, 0.0), (1, 10.0)]), Series("empty", [])], "step", "loss")
+    (points,) = re.findall(r'polyline points="([^"]+)"', svg)
+    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in points.split())
+    assert (x0, x1) == (52, 548)
+    assert (y0, y1) == (220, 12)
+    assert "a &lt;b&gt;" in svg
+    assert "empty" not in svg
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0], [1e-300, 1e300], [math.nan, 1.0], [math.inf, -1.0]])
+def test_a_chart_of_any_numbers_is_drawn(values: list[float]) -> None:
+    svg = line_chart("Any", [Series("line", list(enumerate(values)))], "x", "y")
+    assert not re.findall(r'points="[^"]*(?:nan|inf)', svg)
+    assert "<svg" in bar_chart("Any", [(str(value), value) for value in values if math.isfinite(value)], "x", "y")
