@@ -14,7 +14,7 @@ from retroformer.plugin_commands import plugin_command, plugin_command_names
 from retroformer.stages import Stage, stage_package
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
-OF_GATE = ("promote", "rollback", "promotions")
+OF_GATE = ("promote", "rollback", "promotions", "monitor")
 """Commands of the stage `eval` that are called by their own names."""
 
 

@@ -33,8 +33,8 @@ Rated = TypeVar("Rated", bound=Compared)
 def preferences(rated: Iterable[Rated]) -> Iterator[tuple[Rated, Rated]]:
     """Yield (better, worse) for all pairs of reflections on a trajectory whose ratings differ by more than their error.
 
-    Ties and pairs of equal texts are left out: a reward model could learn nothing but noise from them. Reflections on
-    the same trajectory must be adjacent, as they are in the order of their keys.
+    Ties and pairs of equal or blank texts are left out: a reward model could learn nothing but noise from them.
+    Reflections on the same trajectory must be adjacent, as they are in the order of their keys.
     """
     for _, candidates in groupby(rated, key=lambda candidate: candidate.trajectory):
         worth = [(candidate.rating, candidate) for candidate in candidates]
@@ -43,8 +43,13 @@ def preferences(rated: Iterable[Rated]) -> Iterator[tuple[Rated, Rated]]:
                 continue
             (most, better), (least, worse) = (second, first) if second[0] > first[0] else (first, second)
             margin = most - least
-            if margin > math.hypot(better.standard_error, worse.standard_error) and better.text != worse.text:
+            if margin > math.hypot(better.standard_error, worse.standard_error) and _can_be_compared(better, worse):
                 yield better, worse
+
+
+def _can_be_compared(better: Compared, worse: Compared) -> bool:
+    """Return True if the texts differ and neither is blank. A reflector without an adapter answers with a blank one."""
+    return better.text != worse.text and bool(better.text.strip()) and bool(worse.text.strip())
 
 
 def preference_pairs(store: Store, arm: str, anew: Rerating | None = None) -> Iterator[PreferencePair]:

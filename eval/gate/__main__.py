@@ -79,6 +79,31 @@ def promotions(config: ConfigFile, overrides: Overrides) -> None:
     print(table_of(run_history(config, overrides).records()))
 
 
+@app.command(epilog=example("monitor configs/agent.yaml --once"))
+def monitor(
+    config: ConfigFile,
+    overrides: Overrides,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    every: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Time between two looks.")] = 60.0,
+) -> None:
+    """Roll the reflector back once live outcomes show that its advice is worse than none.
+
+    Reads the retries of agents that run, with advice and without, from the store. Writes a rollback to the promotions
+    in runs/RUN, which a running server follows. Runs until it is interrupted.
+    """
+    from retroformer.experiment.file import load
+
+    from .monitor import keep_looking, look
+
+    experiment = load(config, overrides)
+    if once:
+        print(look(experiment))
+        return
+    for found in keep_looking(experiment, every):
+        print(found, flush=True)
+
+
 def main(arguments: list[str]) -> None:
     call(app, f"python -m {__package__}", arguments)
 

@@ -21,6 +21,11 @@ class ModelReflector:
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         self._stop, self._adapter_sha256 = stop, adapter_sha256
 
+    @property
+    def model(self) -> LanguageModel:
+        """The model that writes."""
+        return self._model
+
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Write advice for the next trial. Raises EndpointFailure."""
         prompt = self._render(trajectory, memory)

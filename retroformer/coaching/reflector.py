@@ -22,13 +22,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from statistics import fmean
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.attempt_result import AttemptResult, checked_score, read_result
+from retroformer.coaching.agent_call import AgentCall, TaskParameter
 from retroformer.coaching.connection import Connection, Settings
 from retroformer.coaching.session import Score, Session
 from retroformer.coaching.story import Story
@@ -128,7 +128,9 @@ class Reflector:
 
         A call ends with the first attempt of score 1 and returns what the best attempt returned. An exception of the
         first attempt is raised; one of a later attempt only ends the retries. Both count as invalid, and so does an
-        attempt that cannot be rated. The agent gets the same task at every attempt: it must not change it.
+        attempt that cannot be rated. The agent may be a method, and its task may be passed by name: the task is the
+        parameter called `task`, or else the first one. Every attempt gets a deep copy of the task, which it may change;
+        a task that cannot be copied is passed as it is.
 
         Args:
             trials: number of attempts, the first included.
@@ -222,14 +224,16 @@ class Reflector:
         self.close()
 
     def _improved(self, agent: Callable[..., Any], trials: int, score: Score | None) -> Callable[..., Any]:
-        def improved(task: Any, *arguments: Any, **named: Any) -> Any:
-            attempt = partial(agent, task, *arguments, **named)
-            with self._session(task, trials, score) as (connection, session):
+        parameter = TaskParameter.of(agent)
+
+        def improved(*arguments: Any, **named: Any) -> Any:
+            call = AgentCall(agent, parameter, arguments, named)
+            with self._session(call.task, trials, score) as (connection, session):
                 if connection is None or session is None:
-                    return attempt(advice="")
+                    return call.attempt("")
                 while session.open:
                     try:
-                        returned = attempt(advice=session.advice)
+                        returned = call.attempt(session.advice)
                     except (Exception, SystemExit) as error:
                         work = session.crashed(error)
                     else:
@@ -241,14 +245,16 @@ class Reflector:
         return improved
 
     def _improved_later(self, agent: Callable[..., Any], trials: int, score: Score | None) -> Callable[..., Any]:
-        async def improved(task: Any, *arguments: Any, **named: Any) -> Any:
-            attempt = partial(agent, task, *arguments, **named)
-            with self._session(task, trials, score) as (connection, session):
+        parameter = TaskParameter.of(agent)
+
+        async def improved(*arguments: Any, **named: Any) -> Any:
+            call = AgentCall(agent, parameter, arguments, named)
+            with self._session(call.task, trials, score) as (connection, session):
                 if connection is None or session is None:
-                    return await attempt(advice="")
+                    return await call.attempt("")
                 while session.open:
                     try:
-                        returned = await attempt(advice=session.advice)
+                        returned = await call.attempt(session.advice)
                     except (Exception, SystemExit) as error:
                         work = session.crashed(error)
                     else:

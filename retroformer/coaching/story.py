@@ -10,6 +10,7 @@ from typing import Any
 from retroformer.agents.reflector import ModelReflector
 from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.attempt_result import AttemptResult, as_trajectory, text_of
+from retroformer.coaching.attribution import AttributedReflector
 from retroformer.errors import InfrastructureFailure, usage_of
 from retroformer.files.characters import storable
 from retroformer.ledger import Ledger
@@ -18,6 +19,8 @@ from retroformer.secrets.redaction import redacted
 from retroformer.store import NewInvalid, NewReflection, NewTrajectory
 
 _ENVIRONMENT, _SPLIT = "agent", "live"
+ADVISED_SPLIT = "advised"
+"""Split of the advised stories that had a chance to go unadvised, so that they can be compared with those that did."""
 _MEMORY = 3
 """Number of most recent pieces of advice that the agent reads, as `loop.memory` of a config."""
 
@@ -34,10 +37,14 @@ class Story:
     memory: Memory = field(default_factory=Memory)
 
     @classmethod
-    def of(cls, task: Any, advised: bool = True) -> "Story":
-        """Return the story of a task that has not been attempted. Two stories of one task have different ids."""
-        record = Task(id=f"{_name(task)}@{uuid.uuid4().hex[:12]}", environment=_ENVIRONMENT, split=_SPLIT)
-        return cls(record, storable(text_of(task)), advised)
+    def of(cls, task: Any, advised: bool | None = None) -> "Story":
+        """Return the story of a task that has not been attempted. Two stories of one task have different ids.
+
+        Give `advised` if it was drawn at random; without it, the story is advised and is compared with no other.
+        """
+        split = ADVISED_SPLIT if advised else _SPLIT
+        record = Task(id=f"{_name(task)}@{uuid.uuid4().hex[:12]}", environment=_ENVIRONMENT, split=split)
+        return cls(record, storable(text_of(task)), advised is not False)
 
     @classmethod
     def resumed(cls, task_id: str, opening: str, advised: bool, trial: int, advice: Sequence[str]) -> "Story":
@@ -63,7 +70,7 @@ class Scribe:
     """Stores stories, and has the reflector write the advice in them. Runs in the event loop of its ledger."""
 
     def __init__(self, ledger: Ledger, reflector: ModelReflector) -> None:
-        self._ledger, self._reflector = ledger, reflector
+        self._ledger, self._reflector = ledger, AttributedReflector(reflector)
 
     async def keep(self, story: Story, result: AttemptResult) -> Trajectory:
         """Store an attempt. Raises StoreError, ConfigError."""

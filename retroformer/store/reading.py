@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from retroformer.errors import ConfigError
 from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.store.database import Database
-from retroformer.store.rows import AdviceRow, AttemptRow, RatingRow, StoredReflection
+from retroformer.store.rows import AdviceRow, AttemptRow, LiveRetry, RatingRow, StoredReflection
 from retroformer.store.schema import (
     ACCOUNTS,
     ARMS,
@@ -113,6 +113,25 @@ class Reader:
             .order_by(*key, after.c.repeat)
         )
         return cast("Iterator[RatingRow]", self._database.stream(query))
+
+    def live_retries(self, advised: str, unadvised: str, split: str) -> list[LiveRetry]:
+        """Return the first retries of two arms, in the order in which they were stored.
+
+        Of the arm `advised`, only those of `split` count.
+        """
+        retry, advice = TRAJECTORIES, REFLECTIONS
+        same = sa.and_(*(retry.c[name] == advice.c[name] for name in ("experiment", *KEY)))
+        drawn = self._of_arm(retry, unadvised) | (self._of_arm(retry, advised) & (retry.c.split == split))
+        query = (
+            sa.select(retry.c.task_id, retry.c.arm, retry.c.episode_return, retry.c.stored_at, advice.c.adapter_sha256)
+            .select_from(retry.outerjoin(advice, same))
+            .where(drawn, retry.c.trial == 1)
+            .order_by(retry.c.stored_at, retry.c.task_id)
+        )
+        return [
+            LiveRetry(task_id, arm == advised, returned, datetime.fromisoformat(stored_at), adapter)
+            for task_id, arm, returned, stored_at, adapter in map(tuple, self._all(query))
+        ]
 
     # Counts.
 

@@ -125,6 +125,18 @@ class AdviceRow(NamedTuple):
     previous_candidate: int
 
 
+class LiveRetry(NamedTuple):
+    """First retry of a story, with or without advice as it was drawn."""
+
+    task_id: str
+    advised: bool
+    returned: float
+    stored_at: datetime
+    """Time when it was stored, in UTC, without fractions of a second."""
+    adapter_sha256: str | None
+    """Adapter that wrote the advice; None without advice, or if it is unknown."""
+
+
 RatingRow = tuple[str, int, int, str, float, float, str | None]
 """A reflection with the returns of the trial before it and of one repeat of the trial after it.
 

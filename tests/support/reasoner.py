@@ -38,8 +38,8 @@ def _answer(prompt: str, advice: str) -> str:
     if match.re is _SUM:
         return _sum(match[1], subtracts="subtract" in advice)
     if match.re is _COUNT:
-        return _count(match[1], match[2], every="every occurrence" in advice)
-    return _backward(match[1], letter_by_letter="one by one" in advice)
+        return _count(match[1], match[2], every="every" in advice)
+    return _backward(match[1], letter_by_letter="letters one by one" in advice)
 
 
 def _sum(terms: str, *, subtracts: bool) -> str:

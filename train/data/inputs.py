@@ -47,7 +47,7 @@ def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
     with _open(experiment, "collect") as sources:
         signs = Counter[str]()
         rated = counted(_rated(sources), signs)
-        positive = [(rating.prompt, rating.text) for rating in rated if rating.rating > 0]
+        positive = [(rating.prompt, rating.text) for rating in rated if rating.rating > 0 and rating.text.strip()]
         _refuse_unrated(sources, signs)
         if not positive:
             raise MissingInput(
@@ -77,7 +77,9 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
 def rated(experiment: Experiment) -> list[RatedReflection]:
     """Read every rated reflection. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
-        reflections = [reflection for arm in _rated_arms(sources) for reflection in rated_reflections(*arm)]
+        everything = (reflection for arm in _rated_arms(sources) for reflection in rated_reflections(*arm))
+        # A blank text is no advice: its retry tells nothing about advice.
+        reflections = [reflection for reflection in everything if reflection.text.strip()]
         _refuse_unrated(sources, reflections)
         return reflections
 

@@ -5,6 +5,7 @@ garbage raises EnvironmentFailure, with the cause.
 """
 
 import asyncio
+import copy
 import inspect
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -65,7 +66,8 @@ class Function:
 
     def __call__(self, task: dict[str, Any], advice: str) -> Any:
         try:
-            result = self._function(task, advice=advice)
+            # The next attempt gets the task as the file has it, whatever this one makes of it.
+            result = self._function(copy.deepcopy(task), advice=advice)
             return self._loop.run(_awaited(result)) if inspect.isawaitable(result) else result
         except EnvironmentFailure:
             raise

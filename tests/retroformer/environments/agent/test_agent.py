@@ -309,3 +309,12 @@ def test_tasks_that_cannot_be_used_are_one_sentence_with_the_line(
     with pytest.raises(MissingInput) as error:
         asyncio.run(rate_reflections(open_config(path)))
     assert words in str(error.value)
+
+
+def test_an_agent_that_changes_its_task_does_not_change_the_next_attempt(tmp_path: Path, reflector: Endpoint) -> None:
+    (tmp_path / "greedy.py").write_text(
+        "from vault import open_vault\n"
+        "def agent(task, advice=''):\n    return open_vault({'code': task.pop('code')}, advice)\n"
+    )
+    assert "6 rated: 6 positive" in collect(tmp_path, {"python": "greedy:agent"}, reflector.url)
+    sys.modules.pop("greedy", None)

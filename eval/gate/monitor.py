@@ -1,0 +1,111 @@
+"""Watches the live outcomes of the current adapter, and rolls it back once they show that it is worse than no advice.
+
+An agent that is improved where it runs retries a share of its tasks without advice, drawn at random. Each such retry
+is compared with the mean of the advised retries since the one before: their difference is between -1 and 1, and it is
+not below 0 on average unless the advice is worse than none. The differences are tested as in `eval.measure.betting`.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from datetime import datetime
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from retroformer.arm_names import COLLECT, UNADVISED
+from retroformer.coaching.story import ADVISED_SPLIT
+from retroformer.errors import RetroformerError
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.storage import open_store
+from retroformer.promotions.history import History, current_of, name_of, roll_back
+from retroformer.promotions.promotion import NO_ADVICE, Evidence
+from retroformer.store.rows import LiveRetry
+
+from ..measure.betting import log_wealth
+
+logger = logging.getLogger(__name__)
+
+
+class Watch(NamedTuple):
+    """State of the live outcomes of an adapter."""
+
+    evidence: Evidence
+    retries: int
+    """Number of retries, advised and unadvised, up to the conclusion; all of them if there is none."""
+    worse: bool
+    """True if the adapter is shown to be worse than no advice."""
+
+
+def watch(retries: Iterable[LiveRetry], sha256: str, since: datetime, level: float) -> Watch:
+    """Test the retries after `since` that were advised by the adapter with this hash, or not advised."""
+    counted = [row for row in retries if row.stored_at > since and (not row.advised or row.adapter_sha256 == sha256)]
+    compared = list(_differences(counted))
+    values_T = np.array([difference for difference, _ in compared], dtype=np.float64)
+    wealth_T = log_wealth(-values_T) if len(values_T) else values_T
+    crossings = np.flatnonzero(wealth_T >= -np.log(level))
+    pairs = int(crossings[0]) + 1 if len(crossings) else len(values_T)
+    seen_T = values_T[:pairs]
+    evidence = Evidence(
+        against=NO_ADVICE,
+        pairs=pairs,
+        better=int((seen_T > 0).sum()),
+        worse=int((seen_T < 0).sum()),
+        mean_difference=float(seen_T.mean()) if pairs else 0.0,
+        log_wealth=float(wealth_T[pairs - 1]) if pairs else 0.0,
+        level=level,
+        arms=(COLLECT, UNADVISED),
+    )
+    return Watch(evidence, compared[pairs - 1][1] if len(crossings) else len(counted), bool(len(crossings)))
+
+
+def look(experiment: Experiment) -> str:
+    """Look at the live outcomes once, roll back if they show the adapter to be worse, and return what was found.
+
+    Raises:
+        RetroformerError: the store or a promotion cannot be read, or another command has changed the reflector.
+    """
+    history = History(experiment.folder)
+    records = history.records()
+    current = current_of(records)
+    if current is None:
+        return "No adapter is served as reflector, so there is nothing to watch."
+    with closing(open_store(experiment)) as store:
+        retries = store.live_retries(COLLECT, UNADVISED, ADVISED_SPLIT)
+    seen = watch(retries, current.sha256, records[-1].at, experiment.gate.level)
+    if not seen.worse:
+        return f"reflector stays {current}: {seen.retries} live retries ({seen.evidence})."
+    record = roll_back(history, records, "live outcomes are worse than without advice", seen.evidence, by_monitor=True)
+    return (
+        f"Rolled back: reflector is {name_of(record.adapter)}, as {current} was worse than no advice after "
+        f"{seen.retries} live retries ({seen.evidence})."
+    )
+
+
+def keep_looking(experiment: Experiment, every_seconds: float) -> Iterator[str]:
+    """Look again and again, and yield what was found whenever it is new. An error is logged; it looks again."""
+    last = ""
+    while True:
+        try:
+            found = look(experiment)
+        except RetroformerError as error:
+            logger.warning("The monitor looks again in %g seconds: %s", every_seconds, error)
+        else:
+            if found != last:
+                yield found
+            last = found
+        time.sleep(every_seconds)
+
+
+def _differences(counted: Iterable[LiveRetry]) -> Iterator[tuple[float, int]]:
+    """Yield each difference, and the number of retries up to it."""
+    advised = list[float]()
+    for number, row in enumerate(counted, start=1):
+        returned = min(1.0, max(0.0, row.returned))
+        if row.advised:
+            advised.append(returned)
+        elif advised:
+            yield fmean(advised) - returned, number
+            advised = []

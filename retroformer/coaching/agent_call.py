@@ -1,0 +1,72 @@
+"""One call of an agent that is improved: where its task is, and an attempt with a copy of it."""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+_RECEIVERS = ("self", "cls")
+"""Names of the first parameter of a method, which is not the task."""
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class TaskParameter(NamedTuple):
+    """Parameter of an agent that is its task: the one called `task`, or else the first one that is not `self`."""
+
+    name: str
+    position: int | None
+    """Its place among the positional arguments; None if it can only be passed by name."""
+
+    @classmethod
+    def of(cls, agent: Callable[..., Any]) -> Self:
+        """Return the task of an agent; its first argument, if it does not say what it takes."""
+        try:
+            parameters = list(inspect.signature(agent).parameters.values())
+        except (TypeError, ValueError):
+            return cls("task", 0)
+        positional = [parameter.name for parameter in parameters if parameter.kind in _BY_POSITION]
+        if "task" in positional:
+            return cls("task", positional.index("task"))
+        if any(parameter.name == "task" for parameter in parameters):
+            return cls("task", None)
+        first = 1 if positional[:1] and positional[0] in _RECEIVERS else 0
+        return cls(positional[first] if first < len(positional) else "task", first)
+
+
+class AgentCall:
+    """A call of an agent, which can be attempted any number of times."""
+
+    def __init__(
+        self, agent: Callable[..., Any], parameter: TaskParameter, arguments: Sequence[Any], named: Mapping[str, Any]
+    ) -> None:
+        """Prepare the call. Raises TypeError if it has no task."""
+        self._agent, self._arguments, self._named = agent, tuple(arguments), dict(named)
+        self._name, self._position = parameter
+        if not self._by_position and self._name not in self._named:
+            raise TypeError(f"The agent is called without a task: pass it as the argument {self._name!r}.")
+
+    @property
+    def task(self) -> Any:
+        """The task as the caller passed it. No attempt changes it, unless it cannot be copied."""
+        return self._arguments[self._position or 0] if self._by_position else self._named[self._name]
+
+    @property
+    def _by_position(self) -> bool:
+        return self._position is not None and self._position < len(self._arguments)
+
+    def attempt(self, advice: str) -> Any:
+        """Call the agent with this advice and a copy of the task."""
+        arguments, named = list(self._arguments), self._named | {"advice": advice}
+        if self._by_position:
+            arguments[self._position or 0] = copied(self.task)
+        else:
+            named[self._name] = copied(self.task)
+        return self._agent(*arguments, **named)
+
+
+def copied(task: Any) -> Any:
+    """Return a deep copy of a task, or the task itself if it cannot be copied."""
+    try:
+        return copy.deepcopy(task)
+    except Exception:  # The task is of the user's own type: anything may go wrong.
+        return task

@@ -1,0 +1,105 @@
+"""Advice as tools of an MCP server: an agent asks for advice after a failure, and reports later what came of it."""
+
+import importlib.util
+import socket
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from retroformer.coaching.reflector import Reflector
+from retroformer.errors import ConfigError, ServiceError
+from retroformer.experiment.config import Experiment
+
+if TYPE_CHECKING:
+    from mcp.server.fastmcp import FastMCP
+
+_HOST = "127.0.0.1"
+_INSTRUCTIONS = (
+    "After a failed attempt at a task, call `advise` with the task and what you did, and try again with the advice. "
+    "Then call `outcome` with the `run` that `advise` returned and the score of the new attempt."
+)
+
+
+def serve_advice(experiment: Experiment, port: int | None) -> None:
+    """Serve until the client leaves, on standard input and output, or until it is stopped, on this loopback port.
+
+    Raises:
+        ConfigError: the config is not about an agent of the user's own, or does not say where its reflector is.
+        ServiceError: the port is taken.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError("The command mcp needs a package: pip install 'retroformer[mcp]'.")
+    with reflector_of(experiment) as reflector:
+        server = adviser(reflector)
+        if port is None:
+            server.run()
+        else:
+            _serve_http(server, port)
+
+
+def reflector_of(experiment: Experiment) -> Reflector:
+    """Return the reflector of a config, which stores in the store of its run. Raises ConfigError, StoreError."""
+    if experiment.environment.name != "agent":
+        raise ConfigError("Advice over MCP is for an agent of your own: set environment.name=agent in the config.")
+    settings, endpoint = experiment.reflector, experiment.reflector.endpoint
+    if endpoint.base_url is None and experiment.serve.port == 0:
+        raise ConfigError("Nothing says where the reflector is: set reflector.endpoint.base_url, or serve.port.")
+    own = f"http://{experiment.serve.host}:{experiment.serve.port}/v1"
+    return Reflector(
+        own if endpoint.base_url is None else endpoint.base_url.secret_url(),
+        store=experiment.store_url.secret_url(),
+        run=experiment.name,
+        model=endpoint.model,
+        api_key_env=endpoint.api_key_env,
+        temperature=settings.temperature,
+        max_new_tokens=settings.max_new_tokens,
+        timeout_seconds=endpoint.timeout_seconds,
+        prompts=experiment.actor.prompts,
+    )
+
+
+def adviser(reflector: Reflector) -> "FastMCP":
+    """Return a server with the tools `advise` and `outcome`."""
+    from anyio import to_thread
+    from mcp.server.fastmcp import FastMCP
+
+    server = FastMCP("retroformer", instructions=_INSTRUCTIONS, log_level="WARNING")
+
+    @server.tool()
+    async def advise(task: str, attempt: str, score: float = 0.0) -> dict[str, str]:
+        """Get advice for the next attempt at a task that you have failed.
+
+        Args:
+            task: the task, in the words you were given.
+            attempt: what you did and what you saw, step by step.
+            score: score of this attempt, from 0 and below 1.
+        """
+        advice = await to_thread.run_sync(partial(reflector.advise, task, attempt, score))
+        return {"advice": advice.text, "run": advice.run}
+
+    @server.tool()
+    async def outcome(run: str, score: float, attempt: str = "") -> str:
+        """Report what came of an attempt that followed advice, so that the advice is rated.
+
+        Args:
+            run: the `run` that `advise` returned.
+            score: score of the attempt, from 0 to 1.
+            attempt: what you did and what you saw.
+        """
+        await to_thread.run_sync(partial(reflector.outcome, run, score, attempt))
+        return "Stored."
+
+    return server
+
+
+def _serve_http(server: "FastMCP", port: int) -> None:
+    import uvicorn
+
+    try:
+        listening = socket.create_server((_HOST, port))
+    except OSError as error:
+        raise ServiceError(f"Port {port} of {_HOST} cannot be used ({error.strerror}): name another one.") from error
+    with listening:
+        sys.stdout.write(f"Advice is offered at http://{_HOST}:{listening.getsockname()[1]}/mcp\n")
+        sys.stdout.flush()
+        uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="warning")).run(sockets=[listening])

@@ -1,0 +1,42 @@
+"""Environments of the package verifiers as ours, and ours as environments of verifiers.
+
+`verifiers.load_environment("retroformer.integrations.verifiers", config="demo.yaml")` finds `load_environment` here.
+"""
+
+from typing import Any
+
+from retroformer.agents.answer import ANSWER
+from retroformer.environments.extras import Extras
+from retroformer.integrations.verifiers.section import Verifiers
+from retroformer.integrations.verifiers.taskset import (
+    VerifiersTaskset,
+    environment_versions,
+    require_environment,
+    taskset,
+)
+
+__all__ = ["Section", "VerifiersTaskset", "extras", "load_environment", "taskset"]
+
+Section = Verifiers
+
+extras = Extras(
+    actors={"answer": ANSWER},
+    require_machine=require_environment,
+    tool_versions=environment_versions,
+)
+
+
+def load_environment(config: str, overrides: tuple[str, ...] = (), tasks: int | None = None) -> Any:
+    """Return an environment of verifiers that plays the tasks of an experiment config.
+
+    Args:
+        config: path of the config.
+        overrides: `key=value` words, as on the command line.
+        tasks: number of tasks of each split; None: all of them.
+
+    Raises:
+        ConfigError, MissingInput: the config or the data are wrong or missing.
+    """
+    from retroformer.integrations.verifiers.export import exported
+
+    return exported(config, overrides, tasks)

@@ -1,0 +1,113 @@
+"""An experiment's tasks as an environment of verifiers: its trainers and evaluations play them with their own models.
+
+The prompt is that of the config's actor, without advice; the reward is the return of the attempt.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import verifiers
+from datasets import Dataset
+from verifiers.types import UserMessage
+
+from retroformer.agents.react import command, parse
+from retroformer.environments.registry import extras
+from retroformer.errors import ConfigError, InfrastructureFailure
+from retroformer.experiment.actors import REACT, actor_kind
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
+from retroformer.experiment.parts import chosen_tasks
+from retroformer.integrations.verifiers.pools import Pools
+from retroformer.prompts import PromptPack, conversation_prompt, load_pack
+from retroformer.protocols import Scene
+from retroformer.records import Memory, Task
+
+_PLAYING, _REWARDS = "retroformer_playing", "retroformer_rewards"
+
+
+def exported(config: str, overrides: tuple[str, ...], tasks: int | None) -> "ExportedEnvironment":
+    """Return the environment of a config. Raises ConfigError, MissingInput."""
+    experiment = load(Path(config), overrides)
+    if not actor_kind(experiment).asks_model:
+        raise ConfigError(
+            f"The {experiment.actor.kind} actor is a program, so verifiers cannot play in its place: set actor.kind."
+        )
+    extras(experiment.environment).require_machine(experiment.environment)
+    pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+    return ExportedEnvironment(experiment, pack, tasks)
+
+
+class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # verifiers is not type-checked here.
+    """Environment of verifiers whose every turn is one action.
+
+    Each task is shown when its rollout begins, so no task is opened for the dataset.
+    """
+
+    def __init__(self, experiment: Experiment, pack: PromptPack, tasks: int | None) -> None:
+        self._experiment, self._pack = experiment, pack
+        self._pools = Pools(experiment)
+        super().__init__(
+            dataset=lambda: self._dataset(experiment.environment.split, tasks),
+            eval_dataset=lambda: self._dataset(_held_out_split(experiment), tasks),
+            rubric=verifiers.Rubric(funcs=[episode_return]),
+            max_turns=experiment.environment.max_steps,
+        )
+
+    async def setup_state(self, state: Any) -> Any:
+        """Start the episode and put its opening into the prompt. Raises verifiers.InfraError."""
+        task = Task.model_validate(state["info"])
+        state[_REWARDS] = []
+        try:
+            state[_PLAYING], shown = await self._pools.begin(task)
+        except InfrastructureFailure as error:
+            raise verifiers.InfraError(str(error)) from error
+        scene = Scene(task=task, opening=shown.observation, steps=(), memory=Memory())
+        state["prompt"] = [message.model_dump() for message in conversation_prompt(self._pack, scene)]
+        return state
+
+    async def env_response(self, messages: Any, state: Any, **_: Any) -> Any:
+        """Do the action of the last turn. Raises verifiers.InfraError."""
+        try:
+            transition = await self._pools.step(state[_PLAYING], self._action(str(messages[-1].content or "")))
+        except InfrastructureFailure as error:
+            raise verifiers.InfraError(str(error)) from error
+        state[_REWARDS].append(transition.reward)
+        answer = [UserMessage(content=transition.observation)]
+        if transition.over:
+            state["final_env_response"] = answer
+        return answer
+
+    @verifiers.cleanup  # type: ignore[untyped-decorator]
+    async def leave_episode(self, state: Any) -> None:
+        """Let the process play another episode."""
+        if (playing := state.get(_PLAYING)) is not None:
+            state[_PLAYING] = None
+            await self._pools.leave(playing)
+
+    @verifiers.teardown  # type: ignore[untyped-decorator]
+    async def stop_processes(self) -> None:
+        """Stop the processes of the tasks' environment."""
+        await self._pools.stop()
+
+    def _action(self, text: str) -> str:
+        if self._experiment.actor.kind != REACT:
+            return text.strip()
+        return command(text) if self._pack.layout == "commands" else parse(text)[1]
+
+    def _dataset(self, split: str, tasks: int | None) -> Any:
+        listed = [task.model_dump() for task in chosen_tasks(self._experiment, tasks, (split,))]
+        # verifiers wants a prompt in every row; the opening replaces it when the rollout begins.
+        rows = [{"prompt": [{"role": "user", "content": task["id"]}], "info": task} for task in listed]
+        return Dataset.from_list(rows)
+
+
+def episode_return(state: Any) -> float:
+    """Return the sum of the rewards of an attempt."""
+    return math.fsum(state[_REWARDS])
+
+
+def _held_out_split(experiment: Experiment) -> str:
+    """Return the first split that the experiment is evaluated on."""
+    split = experiment.eval.split or experiment.environment.split
+    return split if isinstance(split, str) else split[0]

@@ -1,0 +1,91 @@
+"""Environment processes with an event loop of their own: verifiers may use a new loop for each evaluation."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, TypeVar
+
+from retroformer.environments.pool import EnvironmentPool, PooledEpisode
+from retroformer.experiment.config import Experiment
+from retroformer.records import Task, Transition
+
+_PROCESSES = 2
+"""Processes of the environment of a split."""
+
+Result = TypeVar("Result")
+
+
+class Playing(NamedTuple):
+    """An episode in progress."""
+
+    context: AbstractAsyncContextManager[PooledEpisode]
+    episode: PooledEpisode
+
+
+class Pools:
+    """Processes for the tasks of each split, started when they are needed."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._pools: dict[str, EnvironmentPool] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def begin(self, task: Task) -> tuple[Playing, Transition]:
+        """Start an episode. Raises EnvironmentFailure."""
+        return await self._run(self._begin(task))
+
+    async def step(self, playing: Playing, action: str) -> Transition:
+        """Do one action. Raises EnvironmentFailure."""
+        return await self._run(playing.episode.step(action))
+
+    async def leave(self, playing: Playing) -> None:
+        """End an episode."""
+        await self._run(_leave(playing))
+
+    async def stop(self) -> None:
+        """Stop the processes; a later episode starts new ones."""
+        if self._loop is not None:
+            await self._run(self._stop())
+            loop, self._loop = self._loop, None
+            loop.call_soon_threadsafe(loop.stop)
+
+    async def _begin(self, task: Task) -> tuple[Playing, Transition]:
+        context = self._pool(task.split).episode(task)
+        playing = Playing(context, await context.__aenter__())
+        try:
+            return playing, await playing.episode.reset()
+        except BaseException:
+            await _leave(playing)
+            raise
+
+    async def _stop(self) -> None:
+        for pool in self._pools.values():
+            await pool.__aexit__(None, None, None)
+        self._pools = {}
+
+    def _pool(self, split: str) -> EnvironmentPool:
+        if split not in self._pools:
+            experiment = self._experiment
+            section = experiment.environment.model_copy(update={"split": split})
+            timeout = experiment.loop.step_timeout_seconds
+            self._pools[split] = EnvironmentPool(section, experiment.seed, _PROCESSES, timeout)
+        return self._pools[split]
+
+    async def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await the work in the thread with our loop."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_serve, args=(self._loop,), daemon=True).start()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+async def _leave(playing: Playing) -> None:
+    await playing.context.__aexit__(None, None, None)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
