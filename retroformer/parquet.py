@@ -21,6 +21,7 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
 from retroformer.files.canonical import sha256_of
 from retroformer.files.durable import replacing
+from retroformer.marks_file import export_marks, read_marks
 from retroformer.rating import ratings
 from retroformer.records import Key, Outcome, Reflection, Trajectory
 from retroformer.secrets.redaction import redacted, redacted_data
@@ -66,7 +67,9 @@ def export_run(experiment: Experiment, folder: Path) -> str:
         conditions = {sha256_of(record): record for arm in arms if (record := store.conditions(arm))}
         folder.mkdir(parents=True, exist_ok=True)
         counts = [_write(file, store, arms, conditions, folder / file.name) for file in _FILES]
-    return f"{counts[0]} trajectories and {counts[1]} reflections are in {folder}"
+        marks = export_marks(store, folder)
+    written = [f"{counts[0]} trajectories", f"{counts[1]} reflections", *([f"{marks} marks"] if marks else [])]
+    return f"{', '.join(written[:-1])} and {written[-1]} are in {folder}"
 
 
 def import_run(experiment: Experiment, folder: Path) -> str:
@@ -77,11 +80,12 @@ def import_run(experiment: Experiment, folder: Path) -> str:
         ConfigError: a file is not an export, a fact is impossible, or its conditions differ from those of the config or
             of the run's own facts.
     """
-    bound = _checked(experiment, folder)
+    bound, marks = _checked(experiment, folder), read_marks(folder)
     with closing(open_store(experiment)) as store:
         for arm, record in bound.items():
             store.declare(arm, record)
         new = store.add_all(lambda: (fact for file in _FILES for _, fact in _facts(file, folder / file.name)))
+        store.marks.add_all(marks)
         counts = " and ".join(f"{_length(folder / file.name)} {file.name.removesuffix('.parquet')}" for file in _FILES)
     return f"{counts} are in {store.url}, {new} of them new"
 

@@ -81,6 +81,7 @@ class Index:
         with self._updating:
             changed = {(source, arm): self._changed(source, arm) for source in self._sources for arm in arms_of(source)}
             total = sum(map(len, changed.values()))
+            self.update_marks()
             done = 0
             self.progress = Progress(done, total)
             for (source, arm), counts in changed.items():
@@ -93,6 +94,23 @@ class Index:
                     done += len(chunk)
                     self.progress = Progress(done, total)
             return done
+
+    def update_marks(self) -> None:
+        """Take over the marks of all runs, which are few."""
+        with self.connect() as connection:
+            connection.execute("UPDATE story SET mark = '' WHERE mark != ''")
+            for source in self._sources:
+                marks = source.store.marks.current().values()
+                connection.executemany(
+                    "UPDATE story SET mark = ? WHERE run = ? AND arm = ? AND task = ?",
+                    [(mark.verdict, source.name, mark.arm, mark.task_id) for mark in marks],
+                )
+
+    def holds(self, run: str, arm: str, task: str) -> bool:
+        """Return True if there is a story of this task."""
+        query = "SELECT 1 FROM story WHERE run = ? AND arm = ? AND task = ?"
+        with self.connect() as connection:
+            return connection.execute(query, (run, arm, task)).fetchone() is not None
 
     def _changed(self, source: Source, arm: str) -> dict[str, int]:
         """Return the number of facts of each story that is not indexed as it is now."""

@@ -19,6 +19,7 @@ from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.secrets.url import SecretUrl
 from retroformer.store.database import PATIENCE_SECONDS, Database, insert_into
 from retroformer.store.leases import Leases
+from retroformer.store.marks import Marks
 from retroformer.store.reading import Reader
 from retroformer.store.rows import NewFact, NewInvalid, NewReflection, NewTrajectory, Prepared, prepared
 from retroformer.store.schema import (
@@ -52,6 +53,7 @@ class Store(Reader):
         super().__init__(Database(url, patience_seconds, read_only=read_only), experiment)
         self.url = self._database.url
         self.leases = Leases(self._database, experiment)
+        self.marks = Marks(self._database, experiment)
         self._declared: dict[str, str] = {}
         """Hash of the conditions under which this process makes facts, by arm."""
         self._bound = set[str]()

@@ -103,6 +103,18 @@ LEASES = sa.Table(
     sa.Column("expires_at", sa.Float, nullable=False),
 )
 """Process that works on a task of an arm; the row is deleted when the work is done."""
+MARKS = sa.Table(
+    "marks",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("experiment", _NAME, nullable=False, index=True),
+    sa.Column("arm", _NAME, nullable=False),
+    sa.Column("task_id", _NAME, nullable=False),
+    sa.Column("verdict", sa.String, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("marked_at", sa.String, nullable=False),
+)
+"""What people say of stories; the latest mark of a story counts."""
 FACT_TABLES = (TRAJECTORIES, REFLECTIONS, INVALIDS, CONDITIONS, ARMS, ACCOUNTS, LEASES)
 """Tables that every store has."""
 

@@ -6,6 +6,7 @@ from ..site import PageOf
 from .compare import compare
 from .learning import learning
 from .overview import overview
+from .review import review
 from .stories import stories
 from .story import prompt, story
 
@@ -16,4 +17,5 @@ PAGES: Mapping[str, PageOf] = {
     "prompt": prompt,
     "compare": compare,
     "learning": learning,
+    "review": review,
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from retroformer.store.marks import VERDICTS
 from retroformer.stories.flags import FLAGS
 
 from ..index import arms_of
@@ -18,7 +19,7 @@ _COLUMNS = {
     "actions": "Actions",
     "tokens": "Tokens",
 }
-_CHOICES = {"outcome": OUTCOMES, "sign": tuple(SIGNS), "flag": tuple(FLAGS)}
+_CHOICES = {"outcome": OUTCOMES, "sign": tuple(SIGNS), "flag": tuple(FLAGS), "mark": VERDICTS}
 assert list(_COLUMNS) == list(SORTS)
 
 

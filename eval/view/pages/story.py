@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 
 from retroformer.records import Reflection
+from retroformer.store.marks import VERDICTS
 from retroformer.stories.flags import FLAGS
 from retroformer.stories.reading import read_story
 from retroformer.stories.story import Story, Turn
 
 from ..site import NoSuchPage, Page, Site
 from ..table import StoryFilter, neighbours
+from .review import mark_of
 
 
 def story(site: Site, parameters: Mapping[str, str]) -> Page:
@@ -33,6 +35,8 @@ def story(site: Site, parameters: Mapping[str, str]) -> Page:
             "after": after,
             "list": {f"list_{name}": value for name, value in listed.query().items()},
             "flag_meanings": FLAGS,
+            "mark": mark_of(site, shown.experiment, shown.arm, shown.task.id),
+            "verdicts": VERDICTS,
         },
     )
 
