@@ -17,6 +17,7 @@ PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "otlp": ("otlp", ("opentelemetry", "google.protobuf", "google.rpc")),
     "reasoning_gym": ("reasoning-gym", ("reasoning_gym",)),
     "remote": ("remote", ("fsspec",)),
+    "verifiers": ("verifiers", ("verifiers",)),
 }
 """Extra of an integration, by its folder, and the third-party modules that only integrations import."""
 FOLDERS = sorted(path.name for path in FOLDER.iterdir() if (path / "__init__.py").is_file())
