@@ -14,9 +14,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "inspect_ai": ("inspect", ("inspect_ai",)),
     "mcp": ("mcp", ("mcp",)),
-    "otlp": ("otlp", ("opentelemetry", "google.protobuf")),
+    "otlp": ("otlp", ("opentelemetry", "google.protobuf", "google.rpc")),
     "reasoning_gym": ("reasoning-gym", ("reasoning_gym",)),
     "remote": ("remote", ("fsspec",)),
+    "verifiers": ("verifiers", ("verifiers",)),
 }
 """Extra of an integration, by its folder, and the third-party modules that only integrations import."""
 FOLDERS = sorted(path.name for path in FOLDER.iterdir() if (path / "__init__.py").is_file())

@@ -16,7 +16,7 @@ from retroformer.records import Tool
 from retroformer.secrets.redaction import keep_secret
 
 if TYPE_CHECKING:
-    from mcp import ClientSession
+    from mcp.client.session import ClientSession
     from mcp.types import CallToolResult
 
 Result = TypeVar("Result")
@@ -62,7 +62,7 @@ class Connection:
 
     async def _live(self) -> None:
         """Hold the session open; what opens a session must close it, in one task."""
-        from mcp import ClientSession
+        from mcp.client.session import ClientSession
 
         self._task = asyncio.current_task()
         async with (
@@ -124,7 +124,7 @@ class Connection:
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         """Call a tool; a call that the server refuses is a result, which the agent reads."""
-        from mcp import McpError
+        from mcp.shared.exceptions import McpError
         from mcp.types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, CallToolResult, TextContent
 
         try:

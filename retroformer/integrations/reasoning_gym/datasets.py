@@ -123,7 +123,7 @@ def _creator() -> Callable[..., Any]:
     """Return the package's function that creates a dataset. Raises MissingInput."""
     if importlib.util.find_spec("reasoning_gym") is None:
         raise MissingInput('reasoning-gym is not installed: run `pip install "retroformer[reasoning-gym]"`.')
-    from reasoning_gym import create_dataset
+    from reasoning_gym.factory import create_dataset
 
     create: Callable[..., Any] = create_dataset
     return create

@@ -9,6 +9,8 @@ from typing import Any
 
 import verifiers
 from datasets import Dataset
+from verifiers.errors import InfraError
+from verifiers.rubrics.rubric import Rubric
 from verifiers.types import UserMessage
 
 from retroformer.agents.react import command, parse
@@ -50,7 +52,7 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
         super().__init__(
             dataset=lambda: self._dataset(experiment.environment.split, tasks),
             eval_dataset=lambda: self._dataset(_held_out_split(experiment), tasks),
-            rubric=verifiers.Rubric(funcs=[episode_return]),
+            rubric=Rubric(funcs=[episode_return]),
             max_turns=experiment.environment.max_steps,
         )
 
@@ -61,7 +63,7 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
         try:
             state[_PLAYING], shown = await self._pools.begin(task)
         except InfrastructureFailure as error:
-            raise verifiers.InfraError(str(error)) from error
+            raise InfraError(str(error)) from error
         scene = Scene(task=task, opening=shown.observation, steps=(), memory=Memory())
         state["prompt"] = [message.model_dump() for message in conversation_prompt(self._pack, scene)]
         return state
@@ -71,7 +73,7 @@ class ExportedEnvironment(verifiers.MultiTurnEnv):  # type: ignore[misc]  # veri
         try:
             transition = await self._pools.step(state[_PLAYING], self._action(str(messages[-1].content or "")))
         except InfrastructureFailure as error:
-            raise verifiers.InfraError(str(error)) from error
+            raise InfraError(str(error)) from error
         state[_REWARDS].append(transition.reward)
         answer = [UserMessage(content=transition.observation)]
         if transition.over:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import verifiers
+from verifiers.clients.client import Client
 from verifiers.types import Response, ResponseMessage
 from verifiers.types import ToolCall as RequestedCall
 
@@ -100,7 +100,7 @@ class _Client:
         """Do nothing: there is no connection."""
 
 
-verifiers.Client.register(_Client)
+Client.register(_Client)
 
 
 async def _started(rollout: Any) -> Any:
