@@ -2,7 +2,7 @@
 
     python benchmarks/cases.py --cases 100000
 
-Each step is a process of its own. A case has an attempt of four messages with a tool call, advice, and a retry of two
+Each step is a process of its own. A case has an attempt of five messages with a tool call, advice, and a retry of two
 steps, about 1.5 kB of JSON. CPU seconds hardly depend on what else the machine does.
 """
 

@@ -106,6 +106,32 @@ def import_(
     print(import_logs(load_config(config, overrides), logs, as_json=as_json))
 
 
+@app.command(options_metavar="[--format NAME] [--port PORT]", epilog=example("collect listen configs/agent.yaml"))
+def listen(
+    config: ConfigFile,
+    overrides: Overrides,
+    *,
+    trace_format: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="Format of the traces.", show_default=True)
+    ] = "otlp",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes any.")] = 4318,
+) -> None:
+    """Receive traces that other programs export, until it is interrupted.
+
+    Reads OTLP over HTTP at /v1/traces. Writes every request to runs/RUN/traces before it answers. Afterwards import
+    that folder: collect import EXPERIMENT.yaml runs/RUN/traces --format otlp.
+    """
+    from retroformer.experiment.file import load
+    from retroformer.traces.listeners import listener
+
+    inbox = load(config, overrides).folder / "traces"
+
+    def announce(address: str) -> None:
+        print(f"{address} receives traces in {inbox}", flush=True)
+
+    listener(trace_format)(inbox, port, announce)
+
+
 def _print_domain(experiment: "Experiment") -> None:
     """Print which domain the next lines are about, if the config has domains."""
     if experiment.domain:

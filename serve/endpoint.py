@@ -12,10 +12,10 @@ from pathlib import Path
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.serve import Serve
+from retroformer.loopback import is_loopback
 from retroformer.promotions.history import History
 
 from .first_adapter import record_first_adapter
-from .loopback import is_loopback
 from .private import Private
 from .probe import HEALTH, ServerAddress
 from .served_names import REFLECTOR, ServedNames, served_names

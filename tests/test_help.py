@@ -65,7 +65,7 @@ def test_a_stage_is_a_command_of_its_own(command: str, capsys: pytest.CaptureFix
     [
         ("", f"Name a command: {ALL}."),
         ("colect", f"No such command: 'colect'. Choose from {ALL}."),
-        ("collect wram x.yaml", "No such command: 'wram'. Choose from rate, warm, import."),
+        ("collect wram x.yaml", "No such command: 'wram'. Choose from rate, warm, import, listen."),
         ("train stf x.yaml", "No such command: 'stf'. Choose from actor, warm, sft,"),
         ("train merge x.yaml stf", "'stf' is not one of 'actor', 'warm', 'sft',"),
         ("collect x.yaml --dryrun", "Usage: python -m retroformer collect rate [--dry-run] {EXPERIMENT.yaml}"),

@@ -14,7 +14,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "inspect_ai": ("inspect", ("inspect_ai",)),
     "mcp": ("mcp", ("mcp",)),
-    "otlp": ("otlp", ("opentelemetry", "google.protobuf")),
+    "otlp": ("otlp", ("opentelemetry", "google.protobuf", "google.rpc")),
     "reasoning_gym": ("reasoning-gym", ("reasoning_gym",)),
     "remote": ("remote", ("fsspec",)),
     "verifiers": ("verifiers", ("verifiers",)),

@@ -7,7 +7,6 @@ retry, and every other attempt is a case of its own.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -59,13 +58,13 @@ def _cases_of(attempts: Attempts, reflections: Sequence[StoredReflection]) -> It
         if before not in attempts:
             continue
         read_it = retries.pop(stored.key, [])
-        used.update([before, *read_it])
+        used.update((before, *read_it))
         for after in read_it or [stored.key]:
             yield _case(attempts, before, after, stored.reflection)
     for keys in list(retries.values()):
         before = _before(keys[0], 0)
         if before in attempts:
-            used.update([before, *keys])
+            used.update((before, *keys))
             for after in keys:
                 yield _case(attempts, before, after, None)
     for key in attempts:
@@ -109,11 +108,12 @@ def _attempt(attempt: Trajectory) -> CaseAttempt:
     )
 
 
-def _form(attempt: Trajectory) -> dict[str, Any]:
+def _form(attempt: Trajectory) -> dict[str, object]:
     if attempt.messages is not None:
         said = [(step.thought, step.action, step.observation) for step in steps_of(attempt.messages)]
         own = [(step.thought, step.action, step.observation) for step in attempt.steps]
-        return {"messages": attempt.messages} | ({"steps": attempt.steps} if said != own else {})
+        form: dict[str, object] = {"messages": attempt.messages}
+        return form if said == own else form | {"steps": attempt.steps}
     if len(attempt.steps) == 1 and not attempt.steps[0].thought and not attempt.steps[0].observation:
         return {"output": attempt.steps[0].action}
     return {"steps": attempt.steps}

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,12 @@ class Story:
         split = ADVISED_SPLIT if advised else _SPLIT
         record = Task(id=f"{_name(task)}@{uuid.uuid4().hex[:12]}", environment=_ENVIRONMENT, split=split)
         return cls(record, storable(text_of(task)), advised is not False)
+
+    @classmethod
+    def resumed(cls, task_id: str, opening: str, advised: bool, trial: int, advice: Sequence[str]) -> "Story":
+        """Return a story that another process began, before this trial and with this advice."""
+        task = Task(id=task_id, environment=_ENVIRONMENT, split=_SPLIT)
+        return cls(task, opening, advised, trial, Memory(reflections=tuple(advice)))
 
     @property
     def key(self) -> Key:

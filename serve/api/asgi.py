@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..loopback import is_loopback
+from retroformer.loopback import is_loopback
+
 from ..probe import HEALTH
 from .bounds import ANSWERS_AT_ONCE, BODIES_BYTES, BODY_BYTES, BODY_SECONDS
 from .errors import RequestError

@@ -15,6 +15,8 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
 from tests.support import spans
+from tests.support.killing import after_cpu_seconds, start_and_kill
+from tests.support.protobuf import as_protobuf
 
 CONVENTIONS = {"openinference": spans.openinference, "gen_ai": spans.gen_ai}
 
@@ -112,3 +114,30 @@ def test_a_score_without_a_format_is_a_usage_error(config: Path, capsys: pytest.
     with pytest.raises(SystemExit):
         main(["import", str(config), "logs", "--score", "right"])
     assert "name their --format" in capsys.readouterr().err
+
+
+def test_protobuf_of_an_exporter_gives_the_same_cases(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    requests = [as_protobuf(request) for request in exported(1000, "openinference")]
+    framed = b"".join(len(request).to_bytes(4) + request for request in requests)
+    (config.parent / "traces.pb").write_bytes(framed)
+    summary = imported(config, config.parent / "traces.pb", capsys)
+    assert (summary["attempts"], summary["rated"], summary["waiting"]) == (1000, 400, 400)
+
+
+@pytest.mark.slow
+def test_an_import_that_is_killed_stores_all_or_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = spans.write_lines(config.parent / "traces.jsonl", exported(1000, "openinference"))
+    log = config.parent / "mine.db-wal"
+    moments = [after_cpu_seconds(seconds) for seconds in (0.6, 1.0, 1.4)]
+    moments += [lambda _, size=size: log.exists() and log.stat().st_size > size for size in (0, 10**5, 10**6)]
+    kept, killed = list[int](), 0
+    for moment in moments:
+        for file in config.parent.glob("mine.db*"):
+            file.unlink()
+        words = ["import", str(config), str(path), "--format", "otlp"]
+        killed += start_and_kill(config.parent, "collect", words, moment) is None
+        kept.append(stored(config)[1])
+        imported(config, path, capsys)
+        assert stored(config)[1] == 400
+    assert killed >= 4
+    assert set(kept) <= {0, 400}, kept

@@ -123,6 +123,17 @@ def test_attempts_say_how_they_ended_and_what_they_carried(tmp_path: Path) -> No
     assert when.trajectory.task.split == "recorded"
 
 
+def test_no_thinking_is_read_from_a_log(tmp_path: Path) -> None:
+    thinking = "<think>Finish[Bergen]</think>"
+    first = FIRST.replace("Finish[Oslo]", f"{thinking}Finish[Oslo]").replace("I think.", f"{thinking}I think.")
+    second = SECOND.replace("Look for the town.", f"{thinking}Look for the town.")
+    thought = recorded(write(tmp_path, log=first + second))
+    plain = recorded(write(tmp_path, log=FIRST + SECOND))
+    assert [attempt.trajectory for attempt in thought.attempts] == [attempt.trajectory for attempt in plain.attempts]
+    assert [each.reflection for each in thought.reflections] == [each.reflection for each in plain.reflections]
+    assert thought.reflections
+
+
 def test_the_chosen_return_rewards_the_last_step(tmp_path: Path) -> None:
     logs = recorded(write(tmp_path, log=FIRST + SECOND), answer_return="em")
     assert {attempt.trajectory.episode_return for attempt in logs.attempts} == {0.0}

@@ -11,6 +11,7 @@ from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.cases.case import Case
 from retroformer.cases.jsonl import parse_case
 from retroformer.cases.storing import CaseWriter, StoredCases
+from retroformer.environments.agent.section import AgentSection
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
@@ -65,7 +66,8 @@ def test_a_retry_without_advice_is_an_unadvised_one(experiment: Experiment) -> N
         ]
 
 
-def test_cases_stored_twice_in_any_order_are_stored_once(experiment: Experiment) -> None:
+def test_cases_stored_twice_in_any_order_are_stored_once(url: str) -> None:
+    experiment = Experiment(run="mine", environment=AgentSection(), store=url)
     cases = [case(), case(trial=1), case(candidate=1), case(advice={"text": "Other."}), case(advice=None, retry=None)]
     assert store(experiment, *cases).new_facts > 0
     assert store(experiment, *reversed(cases)).new_facts == 0

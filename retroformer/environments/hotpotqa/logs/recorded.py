@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, get_args
 
+from retroformer.endpoint.thinking import without_thinking
 from retroformer.environments.hotpotqa.action import parse
 from retroformer.environments.hotpotqa.data import question_id, question_key
 from retroformer.environments.hotpotqa.logs.files import read_logs, reflections_without_trajectories
@@ -31,6 +32,7 @@ from retroformer.records import (
     Outcome,
     Reflection,
     Sampling,
+    Step,
     Task,
     Trajectory,
 )
@@ -138,7 +140,7 @@ class _Converter:
     def _attempt(self, logged: Attempt) -> RecordedAttempt:
         key = question_key(logged.question)
         task = Task(id=self._ids.get(key, question_id(logged.question)), environment="hotpotqa", split="recorded")
-        *earlier, last = logged.steps
+        *earlier, last = map(_without_thinking, logged.steps)
         returns, ending = _judged(last.action, logged.gold)
         trajectory = Trajectory(
             task=task,
@@ -163,8 +165,14 @@ class _Converter:
         if not written:
             self._skipped["failures that were tried again without a new reflection"] += 1
             return
-        advice = Reflection(text="\n".join(written), prompt=(), author=self._author, sampling=_SAMPLING)
+        advice = Reflection(
+            text=without_thinking("\n".join(written)), prompt=(), author=self._author, sampling=_SAMPLING
+        )
         self.reflections.append(RecordedReflection(key=retried.key, reflection=advice, failed=failed, retried=retried))
+
+
+def _without_thinking(step: Step) -> Step:
+    return step.model_copy(update={"thought": without_thinking(step.thought), "action": without_thinking(step.action)})
 
 
 def _judged(last_action: str, gold: str) -> tuple[dict[str, float], Ending]:

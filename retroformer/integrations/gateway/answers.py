@@ -1,0 +1,144 @@
+"""Reads the answer of a provider while it is forwarded: a JSON object, or a stream of server-sent events.
+
+Only the first choice counts, and reasoning fields are left out. Bytes that cannot be read are no error: the answer is
+forwarded anyway, and what was read of it is kept.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from retroformer.integrations.gateway.messages import Turn, turn_of
+from retroformer.records import Usage
+
+READABLE_ENCODINGS = ("gzip", "deflate", "identity")
+"""Content encodings that can be read on the side; a recorded call offers its provider no other."""
+_LARGEST_BYTES = 64_000_000
+"""Largest decoded answer that is kept: more is forwarded, but not read."""
+_MOST_TOKENS = 10_000_000
+"""Largest plausible number of tokens; a provider that reports more does not count tokens."""
+
+
+class Answer:
+    """The message of one answer, as far as it has been read."""
+
+    def __init__(self, content_type: str, encoding: str) -> None:
+        self.streams = content_type.startswith("text/event-stream")
+        """True for server-sent events."""
+        self.complete = False
+        """True once the provider has said everything."""
+        self._decoder = _decoder(encoding)
+        self._pending = bytearray()
+        self._size = 0
+        self._message: dict[str, Any] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._usage: Mapping[str, Any] = {}
+
+    def feed(self, data: bytes) -> None:
+        """Read the next bytes as they came from the provider."""
+        try:
+            plain = self._decoder.decompress(data) if self._decoder else data
+        except zlib.error:
+            return
+        self._size += len(plain)
+        if self._size > _LARGEST_BYTES:
+            return
+        self._pending += plain
+        if self.streams:
+            *lines, rest = self._pending.split(b"\n")
+            self._pending = rest
+            for line in lines:
+                self._read_line(line)
+
+    def end(self) -> None:
+        """Read what is left after the last byte."""
+        if self.streams:
+            self._read_line(self._pending)
+        elif isinstance(answer := _json(self._pending), Mapping):
+            self._note_usage(answer)
+            message = _first_choice(answer).get("message")
+            self._message = dict(message) if isinstance(message, Mapping) else {}
+        self._pending = bytearray()
+
+    def discard(self) -> None:
+        """Forget what was read, as the provider broke off: the agent calls again."""
+        self._message, self._calls, self._usage = {}, {}, {}
+        self._pending = bytearray()
+
+    @property
+    def turn(self) -> Turn | None:
+        """The agent's message; None if the provider gave none."""
+        if not self._message and not self._calls:
+            return None
+        calls = {"tool_calls": [self._calls[index] for index in sorted(self._calls)]} if self._calls else {}
+        return turn_of({**self._message, "role": "assistant", **calls})
+
+    @property
+    def usage(self) -> Usage:
+        """The call and its tokens; no tokens if the provider reported none."""
+        prompt, completion = (
+            count if type(count := self._usage.get(name)) is int and 0 <= count <= _MOST_TOKENS else 0
+            for name in ("prompt_tokens", "completion_tokens")
+        )
+        return Usage(calls=1, prompt_tokens=prompt, completion_tokens=completion)
+
+    def _read_line(self, line: bytes | bytearray) -> None:
+        name, _, value = bytes(line).strip().partition(b":")
+        if name != b"data":
+            return
+        if value.strip() == b"[DONE]":
+            self.complete = True
+        elif isinstance(chunk := _json(value), Mapping):
+            self._note_usage(chunk)
+            delta = _first_choice(chunk).get("delta")
+            if isinstance(delta, Mapping):
+                self._add(delta)
+
+    def _add(self, delta: Mapping[str, Any]) -> None:
+        if isinstance(text := delta.get("content"), str):
+            self._message["content"] = self._message.get("content", "") + text
+        calls = delta.get("tool_calls")
+        for place, part in enumerate(calls if isinstance(calls, list) else ()):
+            if isinstance(part, Mapping):
+                index = part.get("index")
+                self._add_call(index if isinstance(index, int) else place, part)
+
+    def _add_call(self, index: int, part: Mapping[str, Any]) -> None:
+        call = self._calls.setdefault(index, {"id": None, "function": {"name": "", "arguments": ""}})
+        call["id"] = part.get("id") or call["id"]
+        function = part.get("function")
+        if isinstance(function, Mapping):
+            for name in ("name", "arguments"):
+                if isinstance(function.get(name), str):
+                    call["function"][name] += function[name]
+
+    def _note_usage(self, answer: Mapping[str, Any]) -> None:
+        if isinstance(usage := answer.get("usage"), Mapping):
+            self._usage = usage
+
+
+def readable(accepted: str) -> str:
+    """Return an Accept-Encoding header without the encodings that cannot be read on the side."""
+    offered = [part.strip() for part in accepted.split(",")]
+    return ", ".join(part for part in offered if part.partition(";")[0].strip().lower() in READABLE_ENCODINGS)
+
+
+def _decoder(encoding: str) -> Any:
+    # 32 lets zlib recognise gzip and zlib headers by itself.
+    return zlib.decompressobj(wbits=32 + zlib.MAX_WBITS) if encoding.lower() in ("gzip", "deflate") else None
+
+
+def _first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = answer.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, Mapping) and choice.get("index", 0) == 0:
+            return choice
+    return {}
+
+
+def _json(data: bytes | bytearray) -> object:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,184 @@
+"""Attempts that have no score yet, kept in a table beside the facts, so that a gateway that is killed loses none.
+
+Drafts that arrive while a transaction runs are written together in the next one.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from retroformer.attempt_result import AttemptResult
+from retroformer.coaching.story import Story
+from retroformer.errors import StoreError
+from retroformer.files.characters import storable
+from retroformer.integrations.gateway.messages import Turn, opening_of
+from retroformer.messages import final_text, steps_of
+from retroformer.records import Usage
+from retroformer.secrets.url import SecretUrl
+from retroformer.store.database import Database, insert_into
+
+Result = TypeVar("Result")
+_Name = tuple[str, str]
+"""Run and task."""
+
+_TABLES = sa.MetaData()
+_DRAFTS = sa.Table(
+    "gateway_drafts",
+    _TABLES,
+    sa.Column("experiment", sa.String, primary_key=True),
+    sa.Column("run", sa.String, primary_key=True),
+    sa.Column("task", sa.String, primary_key=True),
+    sa.Column("record", sa.Text, nullable=False),
+)
+
+
+@dataclass
+class Conversation:
+    """Messages of the agent's latest call, and the provider's answer to it."""
+
+    sent: list[Turn]
+    answer: Turn
+
+    @property
+    def turns(self) -> list[Turn]:
+        return [*self.sent, self.answer]
+
+
+@dataclass
+class Draft:
+    """A task in work at the gateway: its story, and the attempt without a score."""
+
+    story: Story
+    conversations: list[Conversation] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    number: int = 0
+    """Number of attempts before this one, invalid ones included."""
+    in_flight: int = 0
+    """Calls that are not recorded yet."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the attempt is scored."""
+
+    def add(self, sent: Sequence[Turn], answer: Turn, usage: Usage) -> None:
+        """Record a call. A call that continues an earlier one takes its place, as its messages hold the earlier."""
+        self.usage += usage
+        latest = Conversation(list(sent), answer)
+        for place, earlier in enumerate(self.conversations):
+            if len(sent) > len(earlier.sent) and sent[: len(earlier.sent)] == earlier.sent:
+                self.conversations[place] = latest
+                return
+        self.conversations.append(latest)
+
+    def result(self, score: float) -> AttemptResult:
+        """Return the attempt with its score: the steps of all its conversations, in the order in which they began."""
+        steps = tuple(step for conversation in self.conversations for step in steps_of(conversation.turns))
+        return AttemptResult(steps=steps, output=final_text(steps), score=score, usage=self.usage)
+
+    def end(self) -> None:
+        """Begin the next attempt."""
+        self.conversations, self.usage, self.number = [], Usage(), self.number + 1
+
+    def name_task(self) -> None:
+        """Set the text of the task from the first attempt's first call."""
+        if self.conversations and not self.story.opening:
+            self.story.opening = storable(opening_of(self.conversations[0].sent))
+
+    def as_json(self) -> str:
+        """Return the draft as it is stored."""
+        story = self.story
+        return json.dumps(
+            {
+                "story": {"task_id": story.task.id, "opening": story.opening, "advised": story.advised},
+                "trial": story.trial,
+                "advice": story.memory.reflections,
+                "conversations": [[conversation.sent, conversation.answer] for conversation in self.conversations],
+                "usage": self.usage.model_dump(),
+                "number": self.number,
+            }
+        )
+
+    @classmethod
+    def of_json(cls, record: str) -> "Draft":
+        """Return a stored draft."""
+        stored = json.loads(record)
+        return cls(
+            Story.resumed(**stored["story"], trial=stored["trial"], advice=stored["advice"]),
+            [Conversation(sent, answer) for sent, answer in stored["conversations"]],
+            Usage(**stored["usage"]),
+            stored["number"],
+        )
+
+
+class Drafts:
+    """Table of the drafts of one run, read and written in a thread of its own."""
+
+    def __init__(self, url: SecretUrl, experiment: str) -> None:
+        """Open the table, and create it if it does not exist. Raises StoreError."""
+        self._experiment = experiment
+        self._database = Database(url)
+        self._database.write(lambda connection: _TABLES.create_all(connection))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafts")
+        self._waiting: list[tuple[_Name, Draft | None, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def load(self, run: str, task: str) -> Draft | None:
+        """Return the draft of this run and task, or None. Raises StoreError."""
+        where = self._under(run, task)
+        query = sa.select(_DRAFTS.c.record).where(where)
+        record = await self._in_thread(lambda connection: connection.execute(query).scalar(), self._database.read)
+        return Draft.of_json(record) if record else None
+
+    async def save(self, run: str, task: str, draft: Draft | None) -> None:
+        """Write a draft as it is now or soon, or remove it if it is None. Raises StoreError."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(((run, task), draft, stored))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+        await stored
+
+    def close(self) -> None:
+        """Finish the current transaction and close the database."""
+        self._thread.shutdown(wait=True)
+        self._database.close()
+
+    async def _write(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            latest = {key: draft for key, draft, _ in batch}
+            rows = {key: draft.as_json() if draft else None for key, draft in latest.items()}
+            failure: Exception | None = None
+            try:
+                await self._in_thread(partial(self._write_all, rows), self._database.write)
+            except StoreError as error:
+                failure = error
+            for _, _, stored in batch:
+                if stored.done():
+                    continue
+                if failure is None:
+                    stored.set_result(None)
+                else:
+                    stored.set_exception(failure)
+
+    def _write_all(self, rows: dict[_Name, str | None], connection: sa.Connection) -> None:
+        for (run, task), record in rows.items():
+            if record is None:
+                connection.execute(_DRAFTS.delete().where(self._under(run, task)))
+                continue
+            row = {"experiment": self._experiment, "run": run, "task": task, "record": record}
+            insert = insert_into(_DRAFTS, connection).values(**row)
+            connection.execute(insert.on_conflict_do_update(index_elements=list(row)[:3], set_={"record": record}))
+
+    def _under(self, run: str, task: str) -> Any:
+        return (_DRAFTS.c.experiment == self._experiment) & (_DRAFTS.c.run == run) & (_DRAFTS.c.task == task)
+
+    async def _in_thread(
+        self,
+        work: Callable[[sa.Connection], Result],
+        transaction: Callable[[Callable[[sa.Connection], Result]], Result],
+    ) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction, work)

@@ -1,0 +1,171 @@
+"""Routes of the gateway.
+
+/v1/...                 forwarded; a chat completion with the header X-Retroformer-Run is recorded
+/runs/NAME/v1/...       forwarded; a chat completion is recorded for this run
+/runs/NAME/score        POST the score of the attempt: it ends, and a failure gets advice
+/health                 200 while the gateway runs
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from retroformer.attempt_result import checked_score
+from retroformer.errors import ConfigError, EndpointFailure, StoreError
+from retroformer.files.characters import storable
+from retroformer.integrations.gateway.answers import Answer
+from retroformer.integrations.gateway.forwarding import forward
+from retroformer.integrations.gateway.messages import turns_of, with_advice
+from retroformer.integrations.gateway.runs import NothingToScore, Runs
+from retroformer.integrations.gateway.upstream import OWN_HEADERS, Body, Upstream
+from retroformer.loopback import is_loopback
+
+_RECORDED = "/chat/completions"
+_LARGEST_REQUEST_BYTES = 64_000_000
+"""Largest recorded request; others are forwarded as they come."""
+_LONGEST_NAME = 500
+"""Longest name of a run or a task, in characters."""
+
+
+class Score(BaseModel):
+    """Body of the route for scores: a score from 0 to 1, or `invalid` for an attempt that could not be made."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    score: Any = None
+    invalid: bool = False
+    cause: str = "the agent reported an invalid attempt"
+    task: str = Field(default="", max_length=_LONGEST_NAME)
+
+
+class Gateway:
+    """Answers the requests of agents, with one provider behind them."""
+
+    def __init__(self, upstream: Upstream, runs: Runs, heading: str) -> None:
+        self._upstream, self._runs = upstream, runs
+        self._heading = heading.strip()
+        """Line above the advice in the system message."""
+
+    def app(self) -> web.Application:
+        """Return the application with all routes."""
+        app = web.Application(client_max_size=_LARGEST_REQUEST_BYTES, middlewares=[own_name_required])
+        app.router.add_get("/health", _healthy)
+        app.router.add_post("/runs/{run:[^/]+}/score", self._score)
+        app.router.add_route("*", "/runs/{run:[^/]+}/v1{rest:(?:/.*)?}", self._call)
+        app.router.add_route("*", "/v1{rest:(?:/.*)?}", self._call)
+        app.router.add_route("*", "/{rest:.*}", _no_such_route)
+        return app
+
+    async def _call(self, request: web.Request) -> web.StreamResponse:
+        run, task = _names(request)
+        path = _path_of(request)
+        recorded = run and request.method == "POST" and path.partition("?")[0] == _RECORDED
+        try:
+            if recorded and (request.content_length or 0) <= _LARGEST_REQUEST_BYTES:
+                return await self._recorded(request, path, run, task)
+            return await self._forwarded(request, path, request.content if request.can_read_body else None)
+        except EndpointFailure as failure:
+            return error_response(502, str(failure))
+
+    async def _recorded(self, request: web.Request, path: str, run: str, task: str) -> web.StreamResponse:
+        body = await request.read()
+        asked = _json_object(body)
+        turns = turns_of(asked.get("messages")) if asked else []
+        call = await self._runs.begin(run, task, turns) if turns else None
+        if asked is None or call is None:
+            return await self._forwarded(request, path, body)
+        if call.advice:
+            body = json.dumps(with_advice(asked, f"{self._heading}\n{_listed(call.advice)}")).encode()
+        read: Answer | None = None
+        try:
+            async with self._upstream.answer(request, path, body, changed=bool(call.advice), read=True) as answer:
+                if answer.status == 200:
+                    read = Answer(answer.content_type, answer.headers.get("Content-Encoding", ""))
+                return await forward(request, answer, read, partial(self._runs.end, call, read))
+        except EndpointFailure:
+            read = None
+            raise
+        finally:
+            await self._runs.end(call, read)
+
+    async def _forwarded(self, request: web.Request, path: str, body: Body) -> web.StreamResponse:
+        async with self._upstream.answer(request, path, body) as answer:
+            return await forward(request, answer)
+
+    async def _score(self, request: web.Request) -> web.Response:
+        run, task = _names(request)
+        try:
+            given = Score.model_validate_json(await request.read())
+            task = storable(given.task) or task
+            if given.invalid:
+                scored = await self._runs.invalid(run, task, given.cause)
+            else:
+                scored = await self._runs.score(run, task, checked_score(given.score))
+        except NothingToScore as error:
+            return error_response(409, f"{error} Give a score after an attempt, or `invalid` for one that broke down.")
+        except ValidationError as error:
+            fault = error.errors()[0]
+            return error_response(422, f"The score cannot be read: {'.'.join(map(str, fault['loc']))}: {fault['msg']}.")
+        except (StoreError, ConfigError) as error:
+            return error_response(503, str(error))
+        except ValueError as error:
+            return error_response(422, f"The score cannot be read: {error}.")
+        return web.json_response(asdict(scored))
+
+
+def error_response(status: int, sentence: str) -> web.Response:
+    """Return an error in the form of the OpenAI API, which its clients show."""
+    return web.json_response({"error": {"message": sentence, "type": "retroformer_gateway"}}, status=status)
+
+
+@web.middleware
+async def own_name_required(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse requests to another host's name, so that no web page can call the gateway by DNS rebinding."""
+    host = request.headers.get("Host", "")
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if not is_loopback(name.lower().removesuffix(".")):
+        return error_response(421, "The gateway answers to `localhost` and loopback addresses only.")
+    return await handler(request)
+
+
+async def _healthy(_: web.Request) -> web.Response:
+    return web.json_response({"status": "ok"})
+
+
+async def _no_such_route(request: web.Request) -> web.Response:
+    return error_response(
+        404, f"The gateway has no route {request.path[:200]!r}: use /v1, /runs/NAME/v1 or /runs/NAME/score."
+    )
+
+
+def _names(request: web.Request) -> tuple[str, str]:
+    """Return run and task of a request; empty if it names none. The path takes precedence."""
+    run, task = (unquote(request.headers.get(name, "")) for name in OWN_HEADERS)
+    return storable(request.match_info.get("run") or run)[:_LONGEST_NAME], storable(task)[:_LONGEST_NAME]
+
+
+def _path_of(request: web.Request) -> str:
+    """Return path and query after `/v1` as the agent wrote them, percent-encoded."""
+    if "run" in request.match_info:
+        return request.raw_path.split("/", 3)[3].removeprefix("v1")
+    return request.raw_path.removeprefix("/v1")
+
+
+def _json_object(body: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _listed(advice: str) -> str:
+    return "\n".join(f"- {line}" for line in advice.splitlines() if line.strip())

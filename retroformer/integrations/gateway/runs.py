@@ -1,0 +1,174 @@
+"""The runs of the gateway: records the calls of their attempts, takes the scores, and has the advice written.
+
+A run works on one task, or on several that its calls and scores name. Each has a story, as in `retroformer.Reflector`:
+it ends with a score of 1, after `trials` attempts, or if no advice can be written. The next call begins another one.
+"""
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from retroformer.coaching.connection import Connection
+from retroformer.coaching.reflector import Invalid
+from retroformer.coaching.story import Story
+from retroformer.errors import RetroformerError, StoreError
+from retroformer.integrations.gateway.answers import Answer
+from retroformer.integrations.gateway.drafts import Draft, Drafts
+from retroformer.integrations.gateway.messages import Turn
+from retroformer.records import Outcome
+
+_LOGGER = logging.getLogger(__name__)
+_MOST_IN_MEMORY = 1000
+"""Number of drafts in memory; the others are read from the store when they are used."""
+_PATIENCE_SECONDS = 5.0
+"""Time that an agent waits for a store that does not answer, before it gets the end of its answer anyway."""
+_CHANCE = random.SystemRandom()
+"""Source of the choice of unadvised tasks."""
+
+Result = TypeVar("Result")
+
+
+class NothingToScore(ValueError):
+    """A score for an attempt without a recorded call."""
+
+
+@dataclass
+class Call:
+    """One recorded call of an attempt."""
+
+    run: str
+    task: str
+    draft: Draft
+    number: int
+    """Number of the attempt that it belongs to."""
+    sent: list[Turn]
+    advice: str
+    """Advice that the agent reads in this attempt; empty if there is none."""
+    over: bool = False
+    """True once it is recorded or forgotten."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What became of an attempt."""
+
+    task: str
+    """Id of the story in the store."""
+    trial: int
+    advice: str = ""
+    over: bool = False
+    """True if the next call begins a new story."""
+    error: str = ""
+    """Sentence that says why there is no advice; empty if none was due, or if it was written."""
+
+
+class Runs:
+    """All runs, by their names and tasks. Used from one event loop."""
+
+    def __init__(self, connection: Connection, drafts: Drafts, trials: int, unadvised: float) -> None:
+        self._connection, self._drafts, self._trials, self._unadvised = connection, drafts, trials, unadvised
+        self._open: OrderedDict[tuple[str, str], Draft] = OrderedDict()
+        self._loading = asyncio.Lock()
+
+    async def begin(self, run: str, task: str, sent: list[Turn]) -> Call | None:
+        """Begin a call, after the attempt before it is scored; None if the store fails, and nothing is recorded."""
+        try:
+            draft = await self._draft(run, task)
+            while draft.lock.locked():
+                async with draft.lock:
+                    pass
+                draft = await self._draft(run, task)
+        except StoreError as error:
+            _LOGGER.warning("The run %r goes on without advice and is not recorded: %s", run, error)
+            return None
+        draft.in_flight += 1
+        return Call(run, task, draft, draft.number, sent, draft.story.advice)
+
+    async def end(self, call: Call, answer: Answer | None) -> None:
+        """Record a call with its answer, or forget it if it has none; it is stored when this returns.
+
+        Nothing happens if the call has ended already.
+        """
+        if call.over:
+            return
+        call.over, draft = True, call.draft
+        draft.in_flight -= 1
+        turn = answer.turn if answer is not None else None
+        # An answer that comes after the score belongs to an attempt that is over.
+        if answer is None or turn is None or draft.number != call.number:
+            return
+        draft.add(call.sent, turn, answer.usage)
+        draft.name_task()
+        await self._save(call.run, call.task, draft)
+
+    async def score(self, run: str, task: str, score: float) -> Scored:
+        """End an attempt with its score, from 0 to 1, and have the advice for the next one written.
+
+        Raises:
+            NothingToScore: no call was recorded.
+            StoreError: the store failed; the score can be given again.
+        """
+        draft = await self._draft(run, task)
+        async with draft.lock:
+            if not draft.conversations:
+                raise NothingToScore(f"No call of the run {run!r} was recorded since its last score.")
+            story, scribe = draft.story, self._connection.scribe
+            trial = story.trial
+            kept = await self._in_background(scribe.keep(story, draft.result(score)))
+            draft.end()
+            over, error = kept.outcome is Outcome.SUCCESS or trial + 1 >= self._trials, ""
+            if not over:
+                try:
+                    await self._in_background(scribe.next_advice(story, kept))
+                except RetroformerError as failure:
+                    _LOGGER.warning("The run %r begins again without advice: %s", run, failure)
+                    over, error = True, str(failure)
+            await self._go_on(run, task, None if over else draft)
+            return Scored(story.task.id, trial, "" if over else story.advice, over, error)
+
+    async def invalid(self, run: str, task: str, cause: str) -> Scored:
+        """End an attempt that could not be made; the next one takes its place. Raises StoreError."""
+        draft = await self._draft(run, task)
+        async with draft.lock:
+            await self._in_background(self._connection.scribe.keep_invalid(draft.story, Invalid(cause)))
+            draft.end()
+            await self._go_on(run, task, draft)
+            return Scored(draft.story.task.id, draft.story.trial, draft.story.advice)
+
+    async def _draft(self, run: str, task: str) -> Draft:
+        async with self._loading:
+            draft = self._open.get((run, task)) or await self._drafts.load(run, task)
+            if draft is None:
+                story = Story.of({"id": task or run}, advised=_CHANCE.random() >= self._unadvised)
+                story.opening = ""
+                draft = Draft(story)
+            self._open[run, task] = draft
+            self._open.move_to_end((run, task))
+            self._forget_oldest()
+            return draft
+
+    def _forget_oldest(self) -> None:
+        """Keep the number of drafts in memory bounded; a stored one can be read again."""
+        for name, draft in list(self._open.items())[: max(0, len(self._open) - _MOST_IN_MEMORY)]:
+            if not draft.in_flight and not draft.lock.locked():
+                del self._open[name]
+
+    async def _go_on(self, run: str, task: str, draft: Draft | None) -> None:
+        if draft is None:
+            self._open.pop((run, task), None)
+        await self._save(run, task, draft)
+
+    async def _save(self, run: str, task: str, draft: Draft | None) -> None:
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drafts.save(run, task, draft), _PATIENCE_SECONDS)
+        except StoreError as error:
+            _LOGGER.warning("The attempt of the run %r is kept in memory only: %s", run, error)
+
+    async def _in_background(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return await asyncio.wrap_future(self._connection.background.start(work))

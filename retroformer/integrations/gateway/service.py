@@ -1,0 +1,111 @@
+"""Runs the gateway: opens the store, the reflector and the port, and serves until it is interrupted."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from retroformer.coaching.connection import Connection, Settings
+from retroformer.endpoint.served import served
+from retroformer.errors import ConfigError, ServiceError
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.integrations.gateway.drafts import Drafts
+from retroformer.integrations.gateway.routes import Gateway
+from retroformer.integrations.gateway.runs import Runs
+from retroformer.integrations.gateway.upstream import Upstream
+from retroformer.loopback import is_loopback
+from retroformer.prompts import load_pack
+from retroformer.secrets.url import SecretUrl
+
+_PROVIDER = "https://api.openai.com/v1"
+_STOP_SECONDS = 5.0
+"""Time that calls in flight have to end when the gateway is interrupted."""
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where the gateway listens, where it forwards to, and the share of the tasks without advice."""
+
+    upstream: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8100
+    unadvised: float = 0.1
+
+
+def run(config: LoadedConfig, listening: Listening) -> None:
+    """Serve until the process is interrupted; the address is printed once the gateway answers.
+
+    Raises:
+        ConfigError: the address is not loopback, or the config's environment is not `agent`.
+        ServiceError: the port is taken, or the experiment's own server cannot be started.
+        StoreError: the store cannot be opened.
+    """
+    if not is_loopback(listening.host):
+        raise ConfigError(
+            f"--host {listening.host}: the gateway asks nobody for a key, so it listens on loopback only: leave --host "
+            "out, and let agents on other machines in through a proxy that checks who they are."
+        )
+    if config.experiment.environment.name != "agent":
+        raise ConfigError(
+            f"{config.path}: environment.name is {config.experiment.environment.name!r}, but what comes through the "
+            "gateway is an agent of your own: set it to agent."
+        )
+    asyncio.run(_serve(config, listening))
+
+
+async def _serve(config: LoadedConfig, listening: Listening) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with _gateway(config, listening) as gateway:
+        runner = web.AppRunner(gateway.app(), access_log=None, shutdown_timeout=_STOP_SECONDS)
+        await runner.setup()
+        try:
+            try:
+                await web.TCPSite(runner, listening.host, listening.port).start()
+            except OSError as error:
+                raise ServiceError(
+                    f"The gateway cannot listen on {listening.host}:{listening.port} ({error.strerror}): choose "
+                    "another --port, or 0 for a free one."
+                ) from error
+            host, port = runner.addresses[0][:2]
+            shown = f"[{host}]" if ":" in host else host
+            print(f"The gateway is at http://{shown}:{port}/v1, and of a run at .../runs/NAME/v1", flush=True)
+            await stop.wait()
+        finally:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def _gateway(config: LoadedConfig, listening: Listening) -> AsyncIterator[Gateway]:
+    experiment = config.experiment
+    url = SecretUrl(listening.upstream or experiment.actor.endpoint.base_url or _PROVIDER)
+    async with AsyncExitStack() as stack:
+        endpoint = experiment.reflector.endpoint
+        if endpoint.base_url is None:
+            own = await stack.enter_async_context(served(config.path, config.overrides, experiment))
+            endpoint = endpoint.model_copy(update={"base_url": SecretUrl(own)})
+        connection = Connection(_settings(experiment, endpoint))
+        stack.push_async_callback(asyncio.to_thread, connection.close)
+        drafts = Drafts(experiment.store_url, experiment.name)
+        stack.callback(drafts.close)
+        upstream = await stack.enter_async_context(Upstream(url))
+        runs = Runs(connection, drafts, experiment.loop.trials, listening.unadvised)
+        yield Gateway(upstream, runs, load_pack(experiment.actor.prompts, "agent").remember)
+
+
+def _settings(experiment: Experiment, endpoint: Endpoint) -> Settings:
+    return Settings(
+        endpoint=endpoint,
+        temperature=experiment.reflector.temperature,
+        max_new_tokens=experiment.reflector.max_new_tokens,
+        prompts=experiment.actor.prompts,
+        store=experiment.store_url,
+        run=experiment.name,
+        prompt_characters=experiment.reflector.prompt_characters,
+    )

@@ -1,0 +1,132 @@
+"""Forwards calls to the provider: bodies byte for byte, all headers but those of one connection, and the status."""
+
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Self
+
+import aiohttp
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+from yarl import URL
+
+from retroformer.errors import EndpointFailure
+from retroformer.integrations.gateway.answers import readable
+from retroformer.secrets.url import SecretUrl
+
+OWN_HEADERS = ("x-retroformer-run", "x-retroformer-task")
+"""Headers that name a run and its task; the provider does not get them."""
+_OF_CONNECTION = {
+    "connection",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
+"""Headers that concern one connection (RFC 9110, section 7.6.1), and those that the client library writes."""
+_ADDED_BY_LIBRARY = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+_LONGEST_LINE_BYTES = 65_536
+"""Longest header line."""
+_CONNECT_SECONDS = 30.0
+
+Body = bytes | aiohttp.StreamReader | None
+
+
+class Upstream:
+    """Connections to the provider."""
+
+    def __init__(self, url: SecretUrl) -> None:
+        self.url = url
+        address, self._credentials = url.split_user()
+        address, _, self._query = address.partition("?")
+        self._address = address.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            # An answer may take any time: the agent has its own limit.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            skip_auto_headers=_ADDED_BY_LIBRARY,
+            max_line_size=_LONGEST_LINE_BYTES,
+            max_field_size=_LONGEST_LINE_BYTES,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    @asynccontextmanager
+    async def answer(
+        self, request: web.BaseRequest, path: str, body: Body, *, changed: bool = False, read: bool = False
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request to this path, with its query, below the provider's address, and yield the answer's head.
+
+        Args:
+            request: the agent's request, which gives method and headers.
+            path: path and query as the agent wrote them, percent-encoded.
+            body: the body, of which a stream is forwarded as it comes.
+            changed: True if the body is not the agent's.
+            read: True if the answer is to be read on the side.
+
+        Raises:
+            EndpointFailure: the provider cannot be reached, or ends the connection before it answers.
+        """
+        assert self._session is not None
+        headers = _forwarded(request, changed=changed, read=read)
+        headers.update(self._credentials)
+        try:
+            answer = await self._session.request(
+                request.method, self._target(path), headers=headers, data=body, allow_redirects=False
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise EndpointFailure(
+                f"The provider at {self.url} does not answer ({_reason(error)}): check --upstream and the network."
+            ) from error
+        try:
+            yield answer
+        finally:
+            # A connection whose answer was not read to its end is closed, so that the provider stops.
+            answer.release() if answer.content.at_eof() else answer.close()
+
+    def _target(self, path: str) -> URL:
+        path, mark, query = path.partition("?")
+        queries = "&".join(part for part in (query, self._query) if part)
+        return URL(f"{self._address}{path}{'?' if queries or mark else ''}{queries}", encoded=True)
+
+
+def answer_headers(answer: aiohttp.ClientResponse) -> CIMultiDict[str]:
+    """Return the headers of an answer that its client gets."""
+    return _without_connection(answer.headers.items(), answer.headers.getall(hdrs.CONNECTION, []))
+
+
+def _forwarded(request: web.BaseRequest, *, changed: bool, read: bool) -> CIMultiDict[str]:
+    headers = _without_connection(request.headers.items(), request.headers.getall(hdrs.CONNECTION, []))
+    for name in OWN_HEADERS:
+        headers.popall(name, None)
+    if changed:
+        headers.popall(hdrs.CONTENT_LENGTH, None)
+    if read and hdrs.ACCEPT_ENCODING in headers:
+        headers[hdrs.ACCEPT_ENCODING] = readable(headers[hdrs.ACCEPT_ENCODING]) or "identity"
+    return headers
+
+
+def _without_connection(headers: Iterable[tuple[str, str]], connection: Iterable[str]) -> CIMultiDict[str]:
+    named = {name.strip().lower() for value in connection for name in value.split(",")}
+    return CIMultiDict((name, value) for name, value in headers if name.lower() not in _OF_CONNECTION | named)
+
+
+def _reason(error: Exception) -> str:
+    """Return the cause without the address, whose credentials an error of the library might show."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    number = cause.errno if isinstance(cause, OSError) else None
+    return os.strerror(number) if number is not None and number > 0 else type(cause).__name__

@@ -1,0 +1,144 @@
+"""Listener for OTLP over HTTP: what an exporter sends is on the disk before it is answered with 200.
+
+Every request becomes a file of the inbox, named after its content, so that a request that is sent again is kept once.
+"""
+
+import hashlib
+import json
+import socket
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from google.rpc.status_pb2 import Status
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from retroformer.errors import MissingInput, ServiceError
+from retroformer.files.bounded_file import size
+from retroformer.files.bounded_json import parse_json
+from retroformer.files.durable import replacing
+from retroformer.integrations.otlp.attempts import check
+from retroformer.integrations.otlp.files import MESSAGE_BYTES
+from retroformer.integrations.otlp.wire import spans_of_json, spans_of_protobuf
+
+PATH = "/v1/traces"
+_JSON, _PROTOBUF = "application/json", "application/x-protobuf"
+_INVALID, _UNAVAILABLE = 3, 14
+"""Codes of google.rpc.Status, which the protocol demands as the body of an error."""
+_PAUSE_SECONDS = 5
+"""Pause after which an exporter tries again when the inbox cannot be written."""
+_GZIP = 31
+"""Parameter of zlib for the format of gzip."""
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, message: str, code: int = _INVALID) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def serve(inbox: Path, port: int, announce: Callable[[str], None]) -> None:
+    """Serve until the process is interrupted, on the loopback interface only.
+
+    Args:
+        inbox: folder for the requests; it is created.
+        port: port to listen on; 0 takes any free one.
+        announce: gets the address of the route once the port is open.
+
+    Raises:
+        ServiceError: the port is taken.
+    """
+    try:
+        listening = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise ServiceError(
+            f"The listener cannot use port {port} ({error.strerror}): name another one, as in `--port 4319`."
+        ) from None
+    inbox.mkdir(parents=True, exist_ok=True)
+    announce(f"http://127.0.0.1:{listening.getsockname()[1]}{PATH}")
+    uvicorn.Server(uvicorn.Config(app(inbox), log_level="warning", access_log=False)).run(sockets=[listening])
+
+
+def app(inbox: Path) -> Starlette:
+    """Return the ASGI application that writes to this inbox."""
+
+    async def receive(request: Request) -> Response:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        try:
+            if kind not in (_JSON, _PROTOBUF):
+                raise _Refused(415, f"The content type is {kind[:80]!r}: send {_PROTOBUF} or {_JSON}.")
+            content = await _body(request)
+            await run_in_threadpool(_keep, inbox, content, kind)
+        except _Refused as refused:
+            return _error(kind, refused)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        return Response(b"{}" if kind == _JSON else b"", media_type=kind)
+
+    return Starlette(routes=[Route(PATH, receive, methods=["POST"])])
+
+
+async def _body(request: Request) -> bytes:
+    """Return the decompressed body. Raises _Refused if it is too large or damaged."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("gzip", "identity", ""):
+        raise _Refused(415, f"The content encoding is {encoding[:80]!r}: send gzip or none.")
+    unpack = zlib.decompressobj(_GZIP) if encoding == "gzip" else None
+    content = bytearray()
+    async for chunk in request.stream():
+        try:
+            content += unpack.decompress(chunk, MESSAGE_BYTES + 1 - len(content)) if unpack is not None else chunk
+        except zlib.error as error:
+            raise _Refused(400, f"The body is not gzip ({error}): send it again.") from None
+        if len(content) > MESSAGE_BYTES:
+            raise _Refused(413, f"The request holds more than {size(MESSAGE_BYTES)}, the limit: send smaller batches.")
+    if unpack is not None and not unpack.eof:
+        raise _Refused(400, "The body is cut short: send it again.")
+    return bytes(content)
+
+
+def _keep(inbox: Path, content: bytes, kind: str) -> None:
+    """Check a request and write it to the inbox. Raises _Refused."""
+    suffix, kept = ".pb", content
+    try:
+        if kind == _JSON:
+            value = _parsed(content)
+            check(spans_of_json(value, "The request"))
+            # A file of JSON has one request a line.
+            suffix, kept = ".json", json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        else:
+            check(spans_of_protobuf(content, "The request"))
+    except MissingInput as error:
+        raise _Refused(400, str(error)) from None
+    if not kept.strip():
+        return  # An exporter may send a request without a span.
+    path = inbox / f"{hashlib.sha256(kept).hexdigest()[:32]}{suffix}"
+    try:
+        if not path.exists():
+            with replacing(path) as unfinished:
+                unfinished.write_bytes(kept)
+    except OSError as error:
+        raise _Refused(503, f"The inbox cannot be written ({error.strerror}): try again.", _UNAVAILABLE) from None
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return parse_json(content.decode("utf-8"), "The request")
+    except UnicodeDecodeError:
+        raise _Refused(400, "The request is not UTF-8: send it in that encoding.") from None
+
+
+def _error(kind: str, refused: _Refused) -> Response:
+    """Return an error with google.rpc.Status in the encoding of the request."""
+    headers = {"Retry-After": str(_PAUSE_SECONDS)} if refused.status == 503 else {}
+    if kind == _PROTOBUF:
+        body = Status(code=refused.code, message=str(refused)).SerializeToString()
+    else:
+        kind, body = _JSON, json.dumps({"code": refused.code, "message": str(refused)}).encode()
+    return Response(body, status_code=refused.status, media_type=kind, headers=headers)

@@ -1,0 +1,206 @@
+"""Tests that the gateway forwards a recorded conversation, and everything else, byte for byte."""
+
+import gzip
+import http.client
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from tests.support.gateway import RunningGateway
+from tests.support.raw_server import RawServer, Request, Write
+from tests.support.raw_server import http as response
+from tests.support.vault_provider import KEY, chunk, chunked, head, play, sse, tool_call_events
+from tests.support.waiting import becomes_true
+
+# Spaces, escapes, the order of keys and unknown fields are the agent's own.
+ASK = (
+    b'{ "stream":true,"model" : "small",  "messages":'
+    b'[{"role":"user","content":"\\u00d6ffne \xf0\x9f\x94\x92 den Tresor"}], "x": 1.0}'
+)
+GO_ON = json.dumps(
+    {
+        "model": "small",
+        "messages": [
+            {"role": "user", "content": "Öffne 🔒 den Tresor"},
+            {"role": "assistant", "tool_calls": [{"id": "call-1", "function": {"name": "enter", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "call-1", "content": "It stays shut."},
+        ],
+    },
+    ensure_ascii=False,
+).encode()
+PLAIN = json.dumps(
+    {
+        "id": "2",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Ünsure.", "reasoning_content": "Hm."}}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+    }
+).encode()
+OF_CONNECTION = {"connection", "transfer-encoding", "date", "server", "keep-alive"}
+
+
+class Seen(NamedTuple):
+    """An exchange as its two ends see it."""
+
+    request: tuple[str, bytes, dict[str, str]]
+    status: tuple[int, str]
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+def exchange(
+    provider: RawServer, host: str, method: str, path: str, body: bytes | None, headers: dict[str, str]
+) -> Seen:
+    """Send one request to the provider or to a gateway before it."""
+    provider.requests.clear()
+    connection = http.client.HTTPConnection(host, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+    finally:
+        connection.close()
+    (received,) = provider.requests
+    sent = {name: value for name, value in received.headers.items() if name not in {"host", *OF_CONNECTION}}
+    shown = [(name.lower(), value) for name, value in answer.getheaders() if name.lower() not in OF_CONNECTION]
+    return Seen((received.path, received.body, sent), (answer.status, answer.reason), shown, content)
+
+
+@pytest.fixture(autouse=True)
+def _no_requests(provider: RawServer) -> Iterator[None]:
+    yield
+    provider.requests.clear()
+
+
+def streamed(data: bytes, *headers: str, size: int = 37) -> list[bytes]:
+    return [head("text/event-stream", *headers), *chunked(data, size)]
+
+
+CONVERSATION: list[tuple[str, bytes, list[bytes]]] = [
+    ("a stream with tool calls, cut anywhere", ASK, streamed(sse(tool_call_events("0000"), "\r\n"))),
+    ("a compressed stream", ASK, streamed(gzip.compress(sse(tool_call_events("0000"))), "content-encoding: gzip")),
+    ("a plain answer", GO_ON, [response("200 OK", PLAIN, "x-request-id: 1", "set-cookie: a=1", "set-cookie: b=2")]),
+    ("garbage in a stream", ASK, streamed(b"data: {half\n\nevent: ping\n: comment\n\ndata: [DONE]\n\n\xff\xfe")),
+    ("no JSON", ASK, [response("200 OK", b"<html>")]),
+    ("a refusal", ASK, [response("429 Slow Down", b'{"error": {"message": "slow down"}}', "retry-after: 7")]),
+    ("a body that is no JSON", b"\x00{no json", [response("400 Bad Request", b"{}")]),
+    ("an empty answer", ASK, [b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n"]),
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/runs/bytes/v1/chat/completions"])
+@pytest.mark.parametrize(
+    ("body", "pieces"), [entry[1:] for entry in CONVERSATION], ids=[entry[0] for entry in CONVERSATION]
+)
+def test_a_recorded_conversation_passes_byte_for_byte(
+    running: RunningGateway, provider: RawServer, path: str, body: bytes, pieces: list[bytes]
+) -> None:
+    def answer(_: Request, write: Write) -> None:
+        for piece in pieces:
+            write(piece)
+
+    provider.answer = answer
+    headers = {
+        "Authorization": f"Bearer {KEY}",
+        "Content-Type": "application/json",
+        "Accept-Encoding": "gzip, deflate",
+        "OpenAI-Organization": "mine",
+        "X-Stainless-Lang": "python",
+    }
+    direct = exchange(provider, provider.host, "POST", "/v1/chat/completions", body, headers)
+    forwarded = exchange(provider, running.host, "POST", path, body, headers)
+    assert forwarded == direct
+    assert direct.request[1] == body
+    assert direct.request[2]["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/models?after=a%2Fb&x=%20", None),
+        ("GET", "/v1/files/a%2Fb%20c/content", None),
+        ("POST", "/v1/responses", ASK),
+        ("POST", "/v1/files", bytes(range(256)) * 5000),
+        ("GET", "/v1/chat/completions?limit=1", None),
+    ],
+)
+def test_every_other_request_passes_byte_for_byte(
+    running: RunningGateway, provider: RawServer, method: str, path: str, body: bytes | None
+) -> None:
+    provider.answer = lambda request, write: write(response("200 OK", request.body[::-1], "location: /elsewhere"))
+    direct = exchange(provider, provider.host, method, path, body, {})
+    for prefix in ("", "/runs/other"):
+        assert exchange(provider, running.host, method, prefix + path, body, {}) == direct
+
+
+def test_a_redirect_is_the_agents_to_follow(running: RunningGateway, provider: RawServer) -> None:
+    provider.answer = lambda _, write: write(response("307 Temporary Redirect", b"", "location: http://127.0.0.1:9/v1"))
+    answer = exchange(provider, running.host, "POST", "/runs/moved/v1/chat/completions", ASK, {})
+    assert answer.status[0] == 307
+    assert ("location", "http://127.0.0.1:9/v1") in answer.headers
+
+
+def test_a_stream_is_forwarded_as_it_comes(running: RunningGateway, provider: RawServer) -> None:
+    first, rest = sse([chunk({"content": "Wait."})])[:-20], sse([chunk({"content": "Wait."})])[-20:]
+
+    def answer(request: Request, write: Write) -> None:
+        write(head())
+        write(b"%x\r\n%s\r\n" % (len(first), first))
+        assert becomes_true(seen.__len__)
+        write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(rest), rest))
+
+    seen = list[bytes]()
+    provider.answer = answer
+    with httpx.stream("POST", f"{running.of_run('slow')}/chat/completions", content=ASK, timeout=300) as stream:
+        seen += stream.iter_raw()
+    assert b"".join(seen) == first + rest
+
+
+def test_names_of_run_and_task_stay_at_the_gateway(running: RunningGateway, provider: RawServer) -> None:
+    provider.answer = play
+    names = {"X-Retroformer-Run": "mine", "X-Retroformer-Task": "one", "Connection": "X-Hop", "X-Hop": "1"}
+    sent = exchange(provider, running.host, "POST", "/v1/chat/completions", ASK, names).request[2]
+    assert not [name for name in sent if "retroformer" in name or name == "x-hop"]
+
+
+def test_a_provider_that_breaks_off_breaks_off_for_the_agent_and_is_not_recorded(
+    running: RunningGateway, provider: RawServer
+) -> None:
+    whole = b"".join(chunked(sse(tool_call_events("0000"))))
+    provider.answer = lambda _, write: write(head() + whole[: len(whole) // 2])
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.post(f"{running.of_run('broken')}/chat/completions", content=ASK)
+    provider.answer = lambda _, write: write(response("200 OK", PLAIN)[:-10])
+    answer = httpx.post(f"{running.of_run('broken')}/chat/completions", content=ASK)
+    assert answer.status_code == 502
+    assert "broke off its answer" in answer.json()["error"]["message"]
+    assert httpx.post(f"http://{running.host}/runs/broken/score", json={"score": 0}).status_code == 409
+
+
+def test_an_agent_that_leaves_ends_the_call_of_the_provider(running: RunningGateway, provider: RawServer) -> None:
+    def answer(_: Request, write: Write) -> None:
+        write(head())
+        while True:
+            write(b"5\r\n: hi\n\r\n")
+
+    provider.answer = answer
+    provider.left.clear()
+    with httpx.stream("POST", f"{running.of_run('gone')}/chat/completions", content=ASK) as stream:
+        next(stream.iter_raw())
+    assert becomes_true(provider.left.is_set)
+
+
+def test_a_page_of_another_host_cannot_call_the_gateway(running: RunningGateway, provider: RawServer) -> None:
+    answer = httpx.get(f"http://{running.host}/v1/models", headers={"Host": "rebound.example"})
+    assert answer.status_code == 421
+    assert not provider.requests
+
+
+def test_an_unknown_route_is_refused_with_the_routes_that_exist(running: RunningGateway, provider: RawServer) -> None:
+    answer = httpx.get(f"http://{running.host}/chat/completions")
+    assert answer.status_code == 404
+    assert "use /v1, /runs/NAME/v1 or /runs/NAME/score" in answer.json()["error"]["message"]
+    assert httpx.get(f"http://{running.host}/health").json() == {"status": "ok"}
+    assert not provider.requests
