@@ -62,7 +62,12 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
     """Read pairs of reflections on one trajectory with different ratings. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
         # Arms are paired separately: the same trial of the same task is another trajectory in another arm.
-        pairs = [pair for arm in _rated_arms(sources) for pair in preference_pairs(*arm)]
+        pairs = [
+            pair
+            for arm in _rated_arms(sources)
+            for pair in preference_pairs(arm.store, arm.arm, arm.anew)
+            if pair.task_id not in arm.left_out
+        ]
         if not pairs:
             signs = Counter[str]()
             deque(counted(_rated(sources), signs), maxlen=0)
@@ -77,9 +82,13 @@ def pairs(experiment: Experiment) -> list[PreferencePair]:
 def rated(experiment: Experiment) -> list[RatedReflection]:
     """Read every rated reflection. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
-        everything = (reflection for arm in _rated_arms(sources) for reflection in rated_reflections(*arm))
         # A blank text is no advice: its retry tells nothing about advice.
-        reflections = [reflection for reflection in everything if reflection.text.strip()]
+        reflections = [
+            reflection
+            for arm in _rated_arms(sources)
+            for reflection in rated_reflections(arm.store, arm.arm, arm.anew)
+            if reflection.text.strip() and reflection.key.task_id not in arm.left_out
+        ]
         _refuse_unrated(sources, reflections)
         return reflections
 
@@ -152,11 +161,14 @@ class _Source(NamedTuple):
 
 
 class _RatedArm(NamedTuple):
-    """An arm of rated reflections, and the rule that rates them anew; None for their stored ratings."""
+    """An arm of rated reflections."""
 
     store: Store
     arm: str
     anew: Rerating | None
+    """Rule that rates them anew; None for their stored ratings."""
+    left_out: frozenset[str]
+    """Tasks whose stories have a mark of `train.leave_out`."""
 
 
 def _arms(store: Store, experiment: Experiment) -> list[str]:
@@ -174,14 +186,24 @@ def _rated_arms(sources: Sequence[_Source]) -> list[_RatedArm]:
     for store, experiment in sources:
         arms, anew = _arms(store, experiment), rerating(experiment)
         check_training_facts(store, experiment, arms)
-        rated += [_RatedArm(store, arm, anew) for arm in arms]
+        marks = store.marks.current().values() if experiment.train.leave_out else ()
+        for arm in arms:
+            left_out = (
+                mark.task_id for mark in marks if mark.arm == arm and mark.verdict in experiment.train.leave_out
+            )
+            rated.append(_RatedArm(store, arm, anew, frozenset(left_out)))
     return rated
 
 
 def _rated(sources: Sequence[_Source]) -> Iterator[Rating]:
     """Yield the ratings of all domains and rounds so far, with their reflections."""
     rated = _rated_arms(sources)
-    return (rating for store, arm, anew in rated for rating in ratings(store, arm, records=True, anew=anew))
+    return (
+        rating
+        for arm in rated
+        for rating in ratings(arm.store, arm.arm, records=True, anew=arm.anew)
+        if rating.task_id not in arm.left_out
+    )
 
 
 def _refuse_unrated(sources: Sequence[_Source], rated: Sized) -> None:

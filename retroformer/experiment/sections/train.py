@@ -191,6 +191,8 @@ class Train(Section):
     """Return that rates reflections for training. stored: the return with which each attempt was played; success: 1 for
     a solved task, else 0; success_by_second_retry: the same of the last attempt within two retries; shaped: graded
     progress; other names are the environment's own. No attempt is played again."""
+    leave_out: tuple[Literal["right", "wrong", "leaking"], ...] = ()
+    """Marks of reviewed stories whose advice is not trained on, such as `[leaking]`; empty: marks change nothing."""
     lora: Lora = Lora()
     max_length: Positive = 4096
     """Largest number of tokens of prompt plus response; a longer sample stops the stage and is never silently cut."""

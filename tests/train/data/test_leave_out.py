@@ -1,0 +1,33 @@
+"""Marks of people change no training data unless the config asks for it; then the marked stories are left out."""
+
+from pathlib import Path
+
+import pytest
+
+from retroformer.experiment.file import load
+from retroformer.experiment.storage import open_store
+from tests.train.world import collect, config_file
+from train.data.inputs import pairs, positive_reflections, prompts, rated
+
+
+def test_stories_with_a_mark_are_left_out_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = config_file(tmp_path, tmp_path)
+    collect(config, tasks=3)
+
+    def counts(*overrides: str) -> list[int]:
+        experiment = load(config, list(overrides))
+        return [len(read(experiment)) for read in (pairs, positive_reflections, rated, prompts)]
+
+    before = counts()
+    with_two_tasks = [count * 2 // 3 for count in before]
+    store = open_store(load(config))
+    task = next(store.advice_rows("collect")).task_id
+    store.marks.add("collect", task, "leaking", "It names the answer.")
+    store.marks.add("another arm", "collect task-1", "leaking")
+    assert counts() == before
+    assert counts("train.leave_out=[wrong]") == before
+    assert counts("train.leave_out=[wrong, leaking]") == with_two_tasks
+    store.marks.add("collect", task, "")
+    store.close()
+    assert counts("train.leave_out=[leaking]") == before
