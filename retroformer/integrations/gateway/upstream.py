@@ -127,6 +127,6 @@ def _without_connection(headers: Iterable[tuple[str, str]], connection: Iterable
 
 def _reason(error: Exception) -> str:
     """Return the cause without the address, whose credentials an error of the library might show."""
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    cause: BaseException = getattr(error, "os_error", error)
     number = cause.errno if isinstance(cause, OSError) else None
     return os.strerror(number) if number is not None and number > 0 else type(cause).__name__
