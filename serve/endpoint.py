@@ -44,8 +44,6 @@ def run(experiment: Experiment, config_path: Path, stop: threading.Event, *, own
         ServiceError: the port is in use, or a process could not start, or keeps dying or does not respond.
     """
     names = served_names(experiment, config_path)
-    if not own:
-        record_first_adapter(experiment, config_path)
     promotions = History(experiment.folder) if REFLECTOR not in experiment.serve.adapters else None
     if promotions is not None and (current := promotions.current()) is not None:
         promotions.folder_of(current)  # Refused here rather than in the worker.
@@ -63,6 +61,9 @@ def run(experiment: Experiment, config_path: Path, stop: threading.Event, *, own
         worker_address = ServerAddress(LOOPBACK, worker.getsockname()[1], private.worker_key)
 
         def ready() -> None:
+            if not own:
+                # Only now: an adapter that cannot be loaded must not stay the run's first one.
+                record_first_adapter(experiment, config_path)
             print(f"Serving {', '.join(_models(address))} at {address.url}/v1", flush=True)  # noqa: T201  The output of the command.
 
         services = [

@@ -34,7 +34,12 @@ def require_fit(base: Any, folder: Path, *, scores: bool = False) -> None:
     }
     if scores:
         expected[_SCORE] = (1, base.config.get_text_config().hidden_size)
-    shapes = _shapes(folder / _WEIGHTS)
+    # Serving refuses other weights, such as those of DoRA, with their own reason.
+    shapes = {
+        name: shape
+        for name, shape in _shapes(folder / _WEIGHTS).items()
+        if name == _SCORE or name.endswith((".lora_A.weight", ".lora_B.weight"))
+    }
     for name in sorted(expected.keys() | shapes.keys()):
         if shapes.get(name) != expected.get(name):
             raise ConfigError(

@@ -23,7 +23,9 @@ def running_browser() -> Iterator[Browser]:
     with sync_playwright() as driver:
         # Root, as in a container, may not use the browser's sandbox.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = driver.chromium.launch(executable_path=program, args=arguments)
+        # The browser puts a socket into its temporary folder, and the address of a socket is at most 108 bytes long.
+        environment = {**os.environ, "TMPDIR": "/tmp"}
+        browser = driver.chromium.launch(executable_path=program, args=arguments, env=environment)
         try:
             yield browser
         finally:

@@ -36,8 +36,11 @@ def in_pool(
 
 def workers() -> list[int]:
     """Return the process ids of this process's children, youngest last."""
-    threads = Path("/proc/self/task").iterdir()
-    return [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
+    started = list[int]()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # The thread has ended.
+            started += map(int, (thread / "children").read_text().split())
+    return started
 
 
 async def opening(pool: EnvironmentPool, task: Task) -> str:
