@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "retroformer/integrations"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "gateway": ("gateway", ("aiohttp", "multidict", "yarl")),
     "inspect_ai": ("inspect", ("inspect_ai",)),
     "mcp": ("mcp", ("mcp",)),
     "otlp": ("otlp", ("opentelemetry", "google.protobuf", "google.rpc")),
@@ -35,7 +36,8 @@ def entry_points() -> dict[str, str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_an_integration_has_an_extra_and_entry_points(folder: str) -> None:
-    extra = PACKAGES[folder][0] if folder in PACKAGES else folder.replace("_", "-")
+    assert folder in PACKAGES, "add a row to PACKAGES for the new integration"
+    extra = PACKAGES[folder][0]
     assert extra in PROJECT["optional-dependencies"]
     start = f"retroformer.integrations.{folder}"
     assert [address for address in entry_points().values() if address.startswith((f"{start}.", f"{start}:"))] or (

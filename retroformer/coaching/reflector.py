@@ -32,6 +32,7 @@ from retroformer.coaching.agent_call import AgentCall, TaskParameter
 from retroformer.coaching.connection import Connection, Settings
 from retroformer.coaching.session import Score, Session
 from retroformer.coaching.story import Story
+from retroformer.coaching.watch import Watch, watching
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.records import Key
@@ -123,7 +124,9 @@ class Reflector:
         self._inherited = list[Connection | None]()
         _forget_connection_in_children(self)
 
-    def improve(self, *, trials: int = 3, score: Score | None = None) -> Callable[[AgentFunction], AgentFunction]:
+    def improve(
+        self, *, trials: int = 3, score: Score | None = None, watch: Watch | None = None
+    ) -> Callable[[AgentFunction], AgentFunction]:
         """Decorate an agent, `agent(task, advice="")`, sync or async, so that each call is up to `trials` attempts.
 
         A call ends with the first attempt of score 1 and returns what the best attempt returned. An exception of the
@@ -136,6 +139,9 @@ class Reflector:
             trials: number of attempts, the first included.
             score: function from the task and what the agent returned to a score from 0 to 1. Without it the agent
                 returns an object with a `score`.
+            watch: observer that sees the steps of each attempt, such as
+                `retroformer.integrations.otlp.attempt_spans.AttemptSpans()`; by default what the agent returns shows
+                them.
 
         Raises:
             ConfigError: `trials` is below 1.
@@ -146,7 +152,7 @@ class Reflector:
         def decorate(agent: AgentFunction) -> AgentFunction:
             asynchronous = inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
             improved = self._improved_later if asynchronous else self._improved
-            return cast(AgentFunction, functools.wraps(agent, updated=())(improved(agent, trials, score)))
+            return cast(AgentFunction, functools.wraps(agent, updated=())(improved(agent, trials, score, watch)))
 
         return decorate
 
@@ -223,7 +229,9 @@ class Reflector:
     ) -> None:
         self.close()
 
-    def _improved(self, agent: Callable[..., Any], trials: int, score: Score | None) -> Callable[..., Any]:
+    def _improved(
+        self, agent: Callable[..., Any], trials: int, score: Score | None, watch: Watch | None
+    ) -> Callable[..., Any]:
         parameter = TaskParameter.of(agent)
 
         def improved(*arguments: Any, **named: Any) -> Any:
@@ -232,19 +240,22 @@ class Reflector:
                 if connection is None or session is None:
                     return call.attempt("")
                 while session.open:
-                    try:
-                        returned = call.attempt(session.advice)
-                    except (Exception, SystemExit) as error:
-                        work = session.crashed(error)
-                    else:
-                        _refuse_awaitable(returned)
-                        work = session.attempted(returned, session.result_of(returned))
+                    with watching(watch) as seen:
+                        try:
+                            returned = call.attempt(session.advice)
+                        except (Exception, SystemExit) as error:
+                            work = session.crashed(error)
+                        else:
+                            _refuse_awaitable(returned)
+                            work = session.attempted(returned, session.result_of(returned, seen()))
                     connection.background.start(work).result()
                 return session.best
 
         return improved
 
-    def _improved_later(self, agent: Callable[..., Any], trials: int, score: Score | None) -> Callable[..., Any]:
+    def _improved_later(
+        self, agent: Callable[..., Any], trials: int, score: Score | None, watch: Watch | None
+    ) -> Callable[..., Any]:
         parameter = TaskParameter.of(agent)
 
         async def improved(*arguments: Any, **named: Any) -> Any:
@@ -253,12 +264,13 @@ class Reflector:
                 if connection is None or session is None:
                     return await call.attempt("")
                 while session.open:
-                    try:
-                        returned = await call.attempt(session.advice)
-                    except (Exception, SystemExit) as error:
-                        work = session.crashed(error)
-                    else:
-                        work = session.attempted(returned, session.result_of(returned))
+                    with watching(watch) as seen:
+                        try:
+                            returned = await call.attempt(session.advice)
+                        except (Exception, SystemExit) as error:
+                            work = session.crashed(error)
+                        else:
+                            work = session.attempted(returned, session.result_of(returned, seen()))
                     await asyncio.wrap_future(connection.background.start(work))
                 return session.best
 

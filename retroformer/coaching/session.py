@@ -35,10 +35,15 @@ class Session:
             raise self._error
         return self._best[1]
 
-    def result_of(self, returned: Any) -> AttemptResult | Exception:
-        """Return the steps and the score of what the agent returned, or the error that rating it raised."""
+    def result_of(self, returned: Any, seen: Mapping[str, Any] | None = None) -> AttemptResult | Exception:
+        """Return the steps and the score of an attempt, or the error that rating it raised.
+
+        Args:
+            returned: what the agent returned.
+            seen: steps and usage that an observer saw; they count in place of the steps in `returned`.
+        """
         try:
-            return self._read(returned)
+            return self._read(returned, seen)
         except Exception as error:  # Foreign code: the score, and the attempt's own objects.
             return error
 
@@ -62,11 +67,13 @@ class Session:
         self._error = error
         await self._end_invalid(error, "crashed")
 
-    def _read(self, returned: Any) -> AttemptResult:
+    def _read(self, returned: Any, seen: Mapping[str, Any] | None) -> AttemptResult:
         form = dict(returned) if isinstance(returned, Mapping) else returned
         if not is_result(form):
             # A message of LangChain or of the OpenAI client has a content; anything else is its text.
             form = [returned] if hasattr(returned, "content") else str(returned)
+        if seen is not None:
+            form = _as_seen(form, seen)
         if self._score is None:
             return read_result(form, self._task)
         rated = self._score(self._task, returned)
@@ -94,3 +101,9 @@ class Session:
     def _give_up(self, error: RetroformerError) -> None:
         _LOGGER.warning("The task %s is not retried: %s", self._story.task.id, error)
         self.open = False
+
+
+def _as_seen(form: Any, seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the form of an attempt with the steps that were seen, and the answer and score that were returned."""
+    returned = form if isinstance(form, dict) else {"output": form} if isinstance(form, str) else {}
+    return {name: returned[name] for name in ("output", "score") if name in returned} | dict(seen)

@@ -1,0 +1,133 @@
+"""Steps of `@coach.improve` from the spans that an agent's instrumentation makes in the same program.
+
+@coach.improve(trials=3, score=check, watch=AttemptSpans())
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import context, trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.trace import SpanContext, StatusCode
+
+from retroformer.coaching.watch import Seen
+from retroformer.integrations.otlp.attempts import model_calls
+from retroformer.integrations.otlp.conversation import conversation, tool_steps
+from retroformer.integrations.otlp.span import Span, SpanEvent
+from retroformer.records import Usage
+
+_LOGGER = logging.getLogger(__name__)
+_NAME = "retroformer.attempt"
+
+
+class AttemptSpans(SpanProcessor):
+    """Observer of attempts that reads the spans of OpenInference and of `gen_ai.*` made during each.
+
+    Spans belong to an attempt by trace context, so attempts in several threads and tasks do not mix. Only finished
+    spans count. If they cannot be read, what the agent returned counts.
+
+    Args:
+        provider: the program's tracer provider; by default the global one, which is made if there is none.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._provider = provider or _global_provider()
+        self._lock = threading.Lock()
+        self._attempts: dict[int, list[Span]] = {}
+        """Finished spans by the id of the attempt's own span."""
+        self._attempt_of: dict[int, int] = {}
+        """Id of the attempt's own span by the id of each span below it."""
+        self._warned = False
+        self._provider.add_span_processor(self)
+
+    @contextmanager
+    def attempt(self) -> Iterator[Seen]:
+        """Watch an attempt for the time of a `with` block."""
+        spans = list[Span]()
+        own = self._provider.get_tracer(_NAME).start_span(_NAME)
+        identity = own.get_span_context().span_id
+        with self._lock:
+            self._attempts[identity] = spans
+            self._attempt_of[identity] = identity
+        token = context.attach(trace.set_span_in_context(own))
+        try:
+            yield lambda: self._form_of(spans)
+        finally:
+            context.detach(token)
+            with self._lock:
+                del self._attempts[identity]
+                self._attempt_of = {span: head for span, head in self._attempt_of.items() if head != identity}
+            own.end()
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """Note to which attempt a span belongs."""
+        if span.parent is None:
+            return
+        with self._lock:
+            head = self._attempt_of.get(span.parent.span_id)
+            if head is not None:
+                self._attempt_of[span.get_span_context().span_id] = head
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep a finished span of an attempt."""
+        own = span.get_span_context()
+        if own is None:
+            return
+        with self._lock:
+            head = self._attempt_of.get(own.span_id)
+            if head is not None and head != own.span_id:
+                self._attempts[head].append(_as_read(span, own))
+
+    def _form_of(self, spans: list[Span]) -> Mapping[str, Any] | None:
+        """Return the conversation of the spans, or the tools that were used, and the usage."""
+        try:
+            with self._lock:
+                ordered = sorted(spans, key=lambda span: span.start_ns)
+            calls = model_calls(ordered, {span.identity: span for span in ordered})
+            usage = sum((call.usage for call in calls), Usage()).model_dump()
+            if messages := conversation(calls):
+                return {"messages": [message.model_dump(mode="json") for message in messages], "usage": usage}
+            steps = tool_steps(ordered)
+            return {"steps": [step.model_dump() for step in steps], "usage": usage} if steps else None
+        except Exception as error:  # The spans are another program's: an agent must not fail because of them.
+            if not self._warned:
+                _LOGGER.warning("Spans of an attempt cannot be read, so what the agent returned counts: %s", error)
+                self._warned = True
+            return None
+
+
+def _global_provider() -> TracerProvider:
+    provider = trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        provider = TracerProvider()
+        trace.set_tracer_provider(provider)
+    return provider
+
+
+def _as_read(span: ReadableSpan, own: SpanContext) -> Span:
+    """Return a span of this program as if it had been read from a file."""
+    return Span(
+        trace_id=f"{own.trace_id:032x}",
+        span_id=f"{own.span_id:016x}",
+        parent_id=f"{span.parent.span_id:016x}" if span.parent is not None else "",
+        name=span.name,
+        start_ns=span.start_time or 0,
+        attributes=_plain(span.attributes),
+        events=tuple(SpanEvent(event.name, _plain(event.attributes)) for event in span.events),
+        failed=span.status.status_code is StatusCode.ERROR,
+        where=f"Span {span.name!r}",
+    )
+
+
+def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: _value(value) for name, value in (attributes or {}).items()}
+
+
+def _value(value: Any) -> Any:
+    """Return an attribute's value with lists, as JSON has them, in place of tuples."""
+    if isinstance(value, Mapping):
+        return {name: _value(item) for name, item in value.items()}
+    return [_value(item) for item in value] if isinstance(value, list | tuple) else value
