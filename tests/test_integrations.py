@@ -12,9 +12,10 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "retroformer/integrations"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "gateway": ("gateway", ("aiohttp", "multidict", "yarl")),
+    "gateway": ("gateway", ("multidict",)),
     "inspect_ai": ("inspect", ("inspect_ai",)),
     "mcp": ("mcp", ("mcp",)),
+    "openenv": ("openenv", ("websockets",)),
     "otlp": ("otlp", ("opentelemetry", "google.protobuf", "google.rpc")),
     "reasoning_gym": ("reasoning-gym", ("reasoning_gym",)),
     "remote": ("remote", ("fsspec",)),

@@ -1,0 +1,12 @@
+"""Environments that an OpenEnv server offers, in a websocket session of their own for every attempt."""
+
+from retroformer.agents.answer import ANSWER
+from retroformer.environments.extras import Extras
+from retroformer.integrations.openenv.section import OpenEnv
+from retroformer.integrations.openenv.taskset import OpenEnvTaskset, require_server, taskset
+
+__all__ = ["OpenEnvTaskset", "Section", "extras", "taskset"]
+
+Section = OpenEnv
+
+extras = Extras(actors={"answer": ANSWER}, require_machine=require_server)

@@ -1,0 +1,66 @@
+"""Config section of the environment of an OpenEnv server."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from retroformer.environments.section import EnvironmentSection
+from retroformer.errors import ConfigError
+from retroformer.experiment.sections.base import Positive
+from retroformer.secrets.url import SecretUrl
+
+
+class OpenEnv(EnvironmentSection):
+    success: ClassVar[str] = "a return of 1"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    packages: ClassVar[tuple[str, ...]] = ("websockets",)
+    default_actor: ClassVar[str] = "answer"
+    plays_alone: ClassVar[bool] = True
+    name: Literal["openenv"] = "openenv"
+    url: SecretUrl | None = None
+    """Address of the server, such as http://127.0.0.1:8000; training on stored facts needs none."""
+    data: Path | None = None
+    """JSON lines file with the tasks, one object a line: an `id`, perhaps a `split`, and in `reset` what the server's
+    reset takes. Without a file, tasks are seeds."""
+    split: str = "train"
+    """Tasks to use: those with this `split`, or the seeds of train or held_out."""
+    size: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """Number of seeds of each split, if there is no file."""
+    action: str | None = None
+    """Field of the server's action that gets the actor's text; None: the only field that the action requires. An
+    actor's text that is a JSON object is the whole action."""
+    observation: str | None = None
+    """Field of the observation that the actor sees; None: all of it, as JSON."""
+    reward: Literal["sum", "last"] = "sum"
+    """The return: the sum of the rewards of all steps, or the last one."""
+    lowest: float = 0.0
+    """Reward that is a return of 0; so is any below it."""
+    highest: float = 1.0
+    """Reward that is a return of 1; so is any above it."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """Time limit in seconds of each answer of the server; after that the attempt is invalid."""
+    max_steps: Positive = 20
+    """Number of actions after which an episode is truncated."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.lowest >= self.highest:
+            raise ValueError("lowest must be less than highest")
+        return self
+
+    @property
+    def server(self) -> SecretUrl:
+        """Address of the server. Raises ConfigError if the config names none."""
+        if self.url is None:
+            raise ConfigError("There is no OpenEnv server to play with: name its address in environment.url.")
+        return self.url
+
+    @property
+    def longest_step_seconds(self) -> float:
+        return 2 * self.timeout_seconds  # A reset closes one session and opens another.
+
+    def score(self, rewards: list[float]) -> float:
+        """Return the return of an episode, from 0 to 1."""
+        reward = (sum(rewards) if self.reward == "sum" else rewards[-1]) if rewards else self.lowest
+        return min(1.0, max(0.0, (reward - self.lowest) / (self.highest - self.lowest)))

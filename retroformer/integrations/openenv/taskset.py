@@ -1,0 +1,171 @@
+"""Taskset and environment of an OpenEnv server."""
+
+import json
+from functools import cached_property
+from typing import Any
+
+import httpx
+
+from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError, UnknownTask
+from retroformer.integrations.openenv.section import OpenEnv
+from retroformer.integrations.openenv.session import Answer, RefusedAction, Session
+from retroformer.records import Task, Transition
+from retroformer.task_file import read_tasks
+
+_SPLITS = {"train": 0, "held_out": 2**30}
+"""First seed of each split, if tasks are seeds."""
+
+
+class OpenEnvTaskset:
+    """Tasks of one split: those of the file, or seeds with the ids SPLIT/NUMBER."""
+
+    def __init__(self, section: OpenEnv) -> None:
+        self._section = section
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the tasks in order. Raises MissingInput, ConfigError."""
+        split = self._section.split
+        return tuple(Task(id=task_id, environment="openenv", split=split) for task_id in self._resets)
+
+    def fingerprint(self) -> str:
+        """Return the file's sha256; empty if tasks are seeds. Raises MissingInput."""
+        from retroformer.provenance import files_sha256
+
+        path = self._section.data
+        return "" if path is None else files_sha256({path.name: path})
+
+    def environment(self) -> "OpenEnvEnvironment":
+        """Return an environment that can play any of these tasks. Raises MissingInput, ConfigError."""
+        return OpenEnvEnvironment(self._section, self._resets)
+
+    @cached_property
+    def _resets(self) -> dict[str, dict[str, Any]]:
+        """Arguments of the server's reset by task id."""
+        section = self._section
+        if section.data is not None:
+            return {task_id: _reset_of(task) for task_id, task in read_tasks(section.data, section.split).items()}
+        if section.split not in _SPLITS:
+            raise ConfigError(f"environment.split={section.split}: without environment.data choose train or held_out.")
+        first = _SPLITS[section.split]
+        return {f"{section.split}/{number}": {"seed": first + number} for number in range(section.size)}
+
+
+class OpenEnvEnvironment:
+    """Episodes in sessions of their own."""
+
+    def __init__(self, section: OpenEnv, resets: dict[str, dict[str, Any]]) -> None:
+        self._section, self._resets = section, resets
+        self._session: Session | None = None
+        self._field: str | None = section.action
+        self._rewards = list[float]()
+        self._steps = 0
+
+    def reset(self, task: Task) -> Transition:
+        """Open a session and begin the episode. Raises UnknownTask, EnvironmentFailure, ConfigError."""
+        if task.id not in self._resets:
+            raise UnknownTask(f"No task {task.id!r} in this split: --list prints the ids.")
+        self._end()
+        self._session = Session(self._section.server, self._section.timeout_seconds)
+        self._rewards, self._steps = [], 0
+        return Transition(observation=self._shown(self._session.reset(self._resets[task.id])))
+
+    def step(self, action: str) -> Transition:
+        """Do an action. One that the server refuses is the agent's own failure and changes nothing.
+
+        Raises:
+            EnvironmentFailure: the server failed.
+        """
+        if self._session is None:
+            raise EnvironmentFailure("No task was shown yet: reset comes before the first step.")
+        self._steps += 1
+        try:
+            answer = self._session.step(self._action(action))
+        except RefusedAction as refusal:
+            return self._unless_over(Transition(observation=f"The action was refused: {refusal}"))
+        self._rewards.append(answer.reward or 0.0)
+        if not answer.done:
+            return self._unless_over(Transition(observation=self._shown(answer)))
+        self._end()
+        score = self._section.score(self._rewards)
+        return Transition(
+            observation=f"{self._shown(answer)}\nThe episode is over; its return is {score:.3g} of 1.",
+            reward=score,
+            terminated=True,
+            success=score == 1,
+        )
+
+    def _unless_over(self, transition: Transition) -> Transition:
+        """Return the transition, as the last one if no action is left. An episode without an end has its return."""
+        if self._steps < self._section.max_steps:
+            return transition
+        self._end()
+        score = self._section.score(self._rewards)
+        return transition.model_copy(update={"truncated": True, "reward": score, "success": score == 1})
+
+    def _action(self, text: str) -> dict[str, Any]:
+        """Return the server's action. A JSON object is the whole of it."""
+        try:
+            whole = json.loads(text)
+        except (ValueError, RecursionError):
+            whole = None
+        if isinstance(whole, dict):
+            return whole
+        if self._field is None:
+            self._field = action_field(self._section)
+        return {self._field: text}
+
+    def _shown(self, answer: Answer) -> str:
+        name, observation = self._section.observation, answer.observation
+        if name is None:
+            return json.dumps(
+                {key: value for key, value in observation.items() if key != "metadata"}, ensure_ascii=False
+            )
+        if name not in observation:
+            raise EnvironmentFailure(
+                f"The OpenEnv server's observation has no field {name!r}, only {', '.join(observation)}: correct "
+                "environment.observation."
+            )
+        value = observation[name]
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    def _end(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def action_field(section: OpenEnv) -> str:
+    """Return the only field that the server's action requires. Raises ConfigError, EnvironmentFailure."""
+    try:
+        answer = httpx.get(f"{section.server.secret_url().rstrip('/')}/schema", timeout=section.timeout_seconds)
+        required = list(answer.raise_for_status().json()["action"].get("required", []))
+    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EnvironmentFailure(
+            f"The OpenEnv server {section.server} gives no schema: {type(error).__name__}."
+        ) from None
+    if len(required) != 1:
+        raise ConfigError(
+            f"An action of this OpenEnv server requires {', '.join(required) or 'no field'}: name the field of the "
+            "actor's text in environment.action."
+        )
+    return str(required[0])
+
+
+def _reset_of(task: dict[str, Any]) -> dict[str, Any]:
+    arguments = task.get("reset", {})
+    if not isinstance(arguments, dict):
+        raise ConfigError(f"The task {task['id']!r} has a `reset` that is not an object: correct environment.data.")
+    return arguments
+
+
+def taskset(section: OpenEnv, seed: int = 0) -> OpenEnvTaskset:
+    """Return the tasks that a section describes; the seed of the experiment does not change them."""
+    return OpenEnvTaskset(section)
+
+
+def require_server(section: OpenEnv) -> None:
+    """Check that the server answers. Raises ServiceError, ConfigError."""
+    try:
+        Session(section.server, section.timeout_seconds).close()
+    except EnvironmentFailure as failure:
+        raise ServiceError(str(failure)) from None
