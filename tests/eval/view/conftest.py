@@ -44,8 +44,9 @@ def client(site: Site) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One browser for a file: as long as it runs, its driver's event loop is the thread's, and no other can start."""
     with running_browser() as browser:
         yield browser
 

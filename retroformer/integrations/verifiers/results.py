@@ -1,0 +1,148 @@
+"""Reads the rollouts that an evaluation of verifiers has saved: results.jsonl, with metadata.json beside it.
+
+An example is a task, and its rollouts, in the order of the file, are the attempts at it. The package's own reader
+leaves malformed lines out with a log message, so lines are read and checked here.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.errors import MissingInput
+from retroformer.files.bounded_file import MIB, read_text
+from retroformer.files.bounded_json import json_rows, parse_json
+from retroformer.messages import kept_messages
+from retroformer.records import Tokens, Usage
+from retroformer.traces.attempt import Skipped, TracedAttempt
+
+_FILE, _METADATA = "results.jsonl", "metadata.json"
+_LINE_BYTES, _FILE_BYTES = 64 * MIB, 65536 * MIB
+_ADVICE = ("retroformer.advice", "advice")
+_ENDED_IN_ERROR = Skipped(reason="rollouts that ended in an error")
+_NO_SCORE = Skipped(reason="rollouts without a score of this name")
+
+
+class _Tokens(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    input_tokens: Tokens = 0
+    output_tokens: Tokens = 0
+
+
+class _Rollout(BaseModel):
+    """The fields of a saved rollout that an attempt needs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    example_id: int | str
+    prompt: list[Any] | str | None = None
+    completion: list[Any] | str | None = None
+    reward: float
+    metrics: dict[str, float | None] = Field(default={})
+    error: JsonValue = None
+    info: dict[str, Any] | str | None = None
+    token_usage: _Tokens | None = None
+
+
+def read(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
+    """Yield the attempts of a results file, or of all in a folder, in the order of their paths.
+
+    `score` names a metric; by default the reward counts. Either must be from 0 to 1.
+
+    Raises:
+        MissingInput: there is no such file, or a line of it is malformed.
+    """
+    files = sorted(path.rglob(_FILE)) if path.is_dir() else [path] if path.is_file() else []
+    if not files:
+        raise MissingInput(f"There is no {_FILE} of verifiers at {path}: name the file or a folder with some.")
+    order = 0
+    for file in files:
+        environment = _environment(file)
+        rows = json_rows(file, _rollout, "a line is a saved rollout", line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES)
+        for number, rollout in enumerate(rows, start=1):
+            order += 1
+            yield _attempt(rollout, environment, score, order, f"Rollout {number} of {file}")
+
+
+def _rollout(value: Any) -> _Rollout:
+    try:
+        return _Rollout.model_validate(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}") from None
+
+
+def _environment(file: Path) -> str:
+    """Return the name of the environment that was evaluated; that of the folder without metadata."""
+    metadata = file.with_name(_METADATA)
+    if not metadata.is_file():
+        return file.parent.name
+    value = parse_json(read_text(metadata, 16 * MIB), str(metadata))
+    name = value.get("env_id") if isinstance(value, dict) else None
+    if not (isinstance(name, str) and name):
+        raise MissingInput(f"{metadata}: env_id is missing: it is the name of the environment.")
+    return name
+
+
+def _attempt(
+    rollout: _Rollout, environment: str, wanted: str | None, order: int, where: str
+) -> TracedAttempt | Skipped:
+    if rollout.error:
+        return _ENDED_IN_ERROR
+    value = rollout.reward if wanted in (None, "reward") else rollout.metrics.get(wanted or "")
+    if value is None:
+        return _NO_SCORE
+    name = "reward" if wanted is None else wanted
+    if not 0 <= value <= 1:
+        raise MissingInput(f"{where}: {name} is {value:g}: it must be from 0 to 1; name a metric with --score.")
+    try:
+        messages = kept_messages([*_messages(rollout.prompt, "user"), *_messages(rollout.completion, "assistant")])
+        asked = "\n".join(str(message.content) for message in messages if message.role == "user" and message.content)
+        used = rollout.token_usage or _Tokens()
+        return TracedAttempt(
+            task=CaseTask(id=f"{environment}/{rollout.example_id}", input=asked),
+            attempt=CaseAttempt(
+                score=value,
+                messages=messages,
+                usage=Usage(
+                    calls=sum(message.role == "assistant" for message in messages),
+                    prompt_tokens=used.input_tokens,
+                    completion_tokens=used.output_tokens,
+                ),
+            ),
+            started_ns=order,
+            advice=_advice(rollout.info, where),
+            source=where,
+        )
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise MissingInput(f"{where}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None
+    except ValueError as error:
+        raise MissingInput(f"{where}: {error}.") from None
+
+
+def _messages(value: list[Any] | str | None, role: str) -> list[Any]:
+    """Return messages; a text is one message of this role."""
+    return [{"role": role, "content": value}] if isinstance(value, str) else value or []
+
+
+def _advice(info: dict[str, Any] | str | None, where: str) -> tuple[str, ...]:
+    """Return the advice in the rollout's `info`, an object or its JSON. Raises MissingInput."""
+    if isinstance(info, str):
+        try:
+            info = json.loads(info)
+        except ValueError:
+            return ()
+    for name in _ADVICE:
+        advice = info.get(name) if isinstance(info, dict) else None
+        if advice is None:
+            continue
+        texts = (advice,) if isinstance(advice, str) else tuple(advice) if isinstance(advice, list) else None
+        if texts is None or not all(isinstance(text, str) for text in texts):
+            raise MissingInput(f"{where}: info[{name!r}] is {repr(advice)[:80]}: it must be a text or a list of texts.")
+        return texts
+    return ()
