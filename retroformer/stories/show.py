@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from retroformer.errors import MissingInput
+from retroformer.files.characters import visible
 from retroformer.stories.listing import story_lines
 from retroformer.stories.reading import read_story, story_arms
 from retroformer.stories.runs import OpenRun
@@ -69,7 +70,7 @@ def _lists(chosen: Sequence[tuple[OpenRun, str]], *, as_json: bool) -> Iterator[
             for line in story_lines(run.store, arm):
                 yield json.dumps({"run": run.name, "arm": arm, **asdict(line)}, ensure_ascii=False)
             continue
-        yield f"{'' if not number else chr(10)}{run.name}, arm {arm}"
+        yield f"{'' if not number else chr(10)}{visible(run.name)}, arm {visible(arm)}"
         yield from list_text(story_lines(run.store, arm))
 
 

@@ -25,7 +25,8 @@ def list_text(lines: Iterable[StoryLine]) -> Iterator[str]:
 
 def story_text(story: Story) -> Iterator[str]:
     """Yield the lines of a story: every turn, trial by trial, each with its advice, its steps and its rating."""
-    yield f"{visible(story.task.id)} ({visible(story.task.environment)}, {visible(story.task.split)}), arm {story.arm}"
+    task = story.task
+    yield visible(f"{task.id} ({task.environment}, {task.split}), arm {story.arm}")
     accepted = {turn.place for turn in story.chain}
     for turn in story.turns:
         yield ""

@@ -1,6 +1,5 @@
 """A site of one run, with its index up to date, and a client that asks it as a browser would."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from eval.view.server import Server
 from eval.view.site import Site
 from eval.view.sources import Source
 from retroformer.stories.runs import opened
+from tests.eval.view.serving import serving
 from tests.support.browser import running_browser
 from tests.support.stories import write_run
 
@@ -54,9 +54,5 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def address(site: Site) -> Iterator[str]:
     """Address of the site, served as `retroformer view` serves it."""
-    server = Server(site, 0)
-    serving = threading.Thread(target=server.run)
-    serving.start()
-    yield server.address
-    server.stop()
-    serving.join()
+    with serving(Server(site, 0)) as address:
+        yield address
