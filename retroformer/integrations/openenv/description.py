@@ -1,4 +1,4 @@
-"""Description that an OpenEnv server gives of itself over HTTP: its schemas."""
+"""Description that an OpenEnv server gives of itself over HTTP: its schemas, its name and its version."""
 
 import ssl
 from collections.abc import Mapping
@@ -6,10 +6,13 @@ from typing import Any
 
 import httpx
 
-from retroformer.errors import EnvironmentFailure
+from retroformer.errors import EnvironmentFailure, ServiceError
+from retroformer.files.canonical import sha256_of
 from retroformer.integrations.openenv.action import ActionForm
 from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.secrets.redaction import redacted
+
+_NOT_THERE = 404
 
 
 def action_form(section: OpenEnv) -> ActionForm:
@@ -20,8 +23,23 @@ def action_form(section: OpenEnv) -> ActionForm:
         raise _failure(section, "schema", f"it cannot be read ({type(error).__name__})") from None
 
 
-def _get(section: OpenEnv, name: str) -> Mapping[str, Any]:
-    """Return a JSON object that the server has under this name. Raises EnvironmentFailure."""
+def server_version(section: OpenEnv) -> dict[str, str]:
+    """Return the server's name, version and the sha256 of its schemas, a condition of all facts made with it.
+
+    Raises:
+        ConfigError: the config names no server.
+        ServiceError: the server cannot be asked.
+    """
+    try:
+        about, schemas = _get(section, "metadata", needed=False), _get(section, "schema")
+    except EnvironmentFailure as failure:
+        raise ServiceError(str(failure)) from None
+    words = [str(about[key]) for key in ("name", "version") if about.get(key)]
+    return {"server": " ".join([*words, sha256_of(schemas)[:16]])}
+
+
+def _get(section: OpenEnv, name: str, *, needed: bool = True) -> Mapping[str, Any]:
+    """Return a JSON object that the server has under this name, empty if it has none. Raises EnvironmentFailure."""
     try:
         # Like the session's socket: straight to the server whatever proxy variables say, with the system's
         # certificates.
@@ -29,6 +47,8 @@ def _get(section: OpenEnv, name: str) -> Mapping[str, Any]:
             timeout=section.timeout_seconds, trust_env=False, verify=ssl.create_default_context()
         ) as client:
             answer = client.get(f"{section.address('http')}/{name}")
+        if answer.status_code == _NOT_THERE and not needed:
+            return {}
         value = answer.raise_for_status().json()
     except httpx.HTTPStatusError as error:
         raise _failure(section, name, f"it answers with HTTP status {error.response.status_code}") from None

@@ -1,6 +1,8 @@
 """Tests of OpenEnv environments with a real server of the package, in a process of its own."""
 
 import asyncio
+import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,11 @@ import pytest
 from collect.rate import rate_reflections
 from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError, UnknownTask
+from retroformer.experiment.conditions import check_training_facts, conditions
+from retroformer.experiment.config import Experiment
 from retroformer.protocols import Environment
-from retroformer.records import Task
+from retroformer.records import Ending, Key, Outcome, Task, Trajectory
+from retroformer.store import Store
 from tests.support.codes import facts
 from tests.support.endpoint import Body, Endpoint, prompt_of
 from tests.support.runs import open_config
@@ -148,6 +153,40 @@ def test_proxy_variables_do_not_matter(url: str, monkeypatch: pytest.MonkeyPatch
     guessing = environment(url)
     guessing.reset(task(7))
     assert guessing.step("7").success
+
+
+def config(folder: Path, url: str) -> Experiment:
+    file = folder / "guess.yaml"
+    file.write_text(
+        f"run: agent\nenvironment: {{name: openenv, url: '{url}'}}\nactor: {{endpoint: {{model: m}}}}\n"
+        "reflector: {endpoint: {model: m}}\n"
+    )
+    return open_config(file).experiment
+
+
+def test_conditions_name_the_server_its_version_and_its_schemas(url: str, tmp_path: Path) -> None:
+    def server(address: str) -> str:
+        version: str = conditions(config(tmp_path, address))["versions"]["server"]
+        return version
+
+    saying = server(f"{url}/saying")
+    assert re.fullmatch(r"repeating 1\.0\.0 [0-9a-f]{16}", saying)
+    assert server(f"{url}/newer") == saying.replace("1.0.0", "2.0.0")
+    placing = server(f"{url}/placing")
+    assert placing != saying
+    assert placing.startswith("repeating 1.0.0 ")
+    with pytest.raises(ServiceError, match="cannot be reached"):
+        server("http://127.0.0.1:9")
+
+
+def test_training_on_stored_facts_needs_no_server(url: str, tmp_path: Path) -> None:
+    made = conditions(config(tmp_path, url))
+    made["environment"]["url"] = "http://127.0.0.1:9"
+    with closing(Store(f"sqlite:///{tmp_path}/experience.db", "agent")) as store:
+        store.declare("collect", made)
+        attempt = Trajectory(task=task(1), opening="Guess.", outcome=Outcome.FAILURE, ending=Ending.TERMINATED)
+        store.add_trajectory(Key(arm="collect", task_id="train/1"), attempt)
+        check_training_facts(store, config(tmp_path, "http://127.0.0.1:9"), ["collect"])
 
 
 def test_a_server_without_room_says_so(url: str) -> None:
