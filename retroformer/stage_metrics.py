@@ -1,8 +1,9 @@
 """Metrics of a finished training stage, in metrics.json beside its adapter, for train and for eval."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -104,6 +105,16 @@ class StageMetrics(BaseModel):
     def measure(self, name: str) -> Any:
         """Return a measure by its name in the file, or None if the stage did not write it."""
         return getattr(self, name) if name in self.model_fields_set else None
+
+
+def first_and_last(values: Sequence[float], most: int = 5) -> tuple[float, float] | None:
+    """Return the means of the first and of the last values, since those of single batches are noisy.
+
+    Each is over `most` values, or fewer of a short curve, so that no value counts in both. None if there are fewer than
+    two values.
+    """
+    size = min(most, len(values) // 2)
+    return (fmean(values[:size]), fmean(values[-size:])) if size else None
 
 
 def read_metrics(folder: Path) -> StageMetrics:

@@ -81,10 +81,10 @@ def test_advice_is_collected_and_rated_in_worker_processes(project: Path, models
 
 def test_the_report_says_that_advice_helps(project: Path, models: Endpoint) -> None:
     arms = "eval.arms={no reflection: {kind: none}, advice: {kind: model, model: reflector}}"
-    compared = run(project, "eval", "guessing.yaml", "run=compared", "eval.tasks=3", arms, *addresses(models))
+    compared = run(project, "eval", "guessing.yaml", "run=compared", "eval.tasks=8", arms, *addresses(models))
     assert compared.returncode == 0, compared.stderr
     report = (project / "runs" / "compared" / "eval" / "report.md").read_text()
-    assert "**advice** solves more tasks than *no reflection*: 1.000" in report
+    assert "**advice** solves more tasks than *no reflection*" in report
 
 
 def test_the_examples_own_test_passes(project: Path) -> None:

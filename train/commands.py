@@ -14,7 +14,7 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
 from retroformer.experiment.returns import STORED
 from retroformer.experiment.sections.train import Optimizer
-from retroformer.stage_metrics import StageMetrics, training_tasks
+from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
 
 from . import processes
 from .base import load_tokenizer, require_adapter
@@ -205,8 +205,8 @@ def _summary(metrics: StageMetrics) -> str:
         for name in ("samples", "pairs", "prompts", "episodes", "env_steps", "steps", "updates")
     }
     parts = [f"{count} {name}" for name, count in counts.items() if count is not None]
-    if losses := metrics.losses:
-        parts.append(f"loss {losses[0]:.3f} to {losses[-1]:.3f}")
+    if losses := first_and_last(metrics.losses):
+        parts.append("loss {:.3f} to {:.3f}".format(*losses))
     if "held_out_accuracy" in metrics.model_fields_set:
         parts.append(
             f"held-out accuracy {metrics.held_out_accuracy:.2f} on {metrics.held_out_pairs} pairs{_test(metrics)}"
@@ -214,8 +214,8 @@ def _summary(metrics: StageMetrics) -> str:
     if "solved_last_quarter" in metrics.model_fields_set:
         first, last = (metrics.measure(f"solved_{name}_quarter") for name in ("first", "last"))
         parts.append(f"solved {first:.0%} of the first quarter and {last:.0%} of the last")
-    elif history := metrics.history:
-        parts.append(f"score {history[0]['score']:+.2f} to {history[-1]['score']:+.2f}")
+    elif scores := first_and_last([update["score"] for update in metrics.history], most=2):
+        parts.append("score {:+.2f} to {:+.2f}".format(*scores))
     return ", ".join([*parts, f"{metrics.seconds:.0f} s"])
 
 

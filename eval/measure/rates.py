@@ -5,10 +5,14 @@ Every rate is over either the tasks that every arm finished, or all tasks with u
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import chain, combinations, product
+from typing import NamedTuple
 
 from .results import ArmResult, SeedResult, with_unfinished
-from .statistics import Floats, Intervals, MeanInterval
+from .statistics import Floats, Intervals, MeanInterval, mcnemar
+
+_LEVEL = 0.05
+"""Level of the tests below which a difference is claimed."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,21 @@ class Rates:
         return finished if not self.unfinished else [*finished, self.all_tasks]
 
 
+class Comparison(NamedTuple):
+    """Difference of two arms after the last trial, paired by task, with its exact test."""
+
+    difference: MeanInterval
+    p_value: float
+    """Two-sided exact p-value of McNemar's test; with training seeds, the largest of their pairs."""
+    pairs: int
+    """Number of pairs of training seeds; 1 if neither arm pools several."""
+
+    @property
+    def claimed(self) -> bool:
+        """True if the interval excludes 0 and the test agrees."""
+        return self.difference.excludes_zero and self.p_value < _LEVEL
+
+
 def rates_of(results: Sequence[ArmResult], seed: int) -> Rates:
     """Return the rates, with all bootstrap intervals of the report computed."""
     rates = Rates(results, with_unfinished(results), Intervals(seed))
@@ -54,6 +73,22 @@ def failed_at_first(results: Sequence[ArmResult]) -> int:
 def difference_after_last(first: ArmResult, second: ArmResult, intervals: Intervals) -> MeanInterval:
     """Return the difference in the share of tasks solved by the last trial, paired by task."""
     return intervals.of(paired_difference(first, second))
+
+
+def comparison(first: ArmResult, second: ArmResult, intervals: Intervals) -> Comparison:
+    """Compare two arms after the last trial."""
+    difference = difference_after_last(first, second, intervals)
+    p_values = [
+        _p_value(one.solved_NT[-1], other.solved_NT[-1], difference.mean)
+        for one, other in product(first.seeds, second.seeds)
+    ]
+    return Comparison(difference, max(p_values), len(p_values))
+
+
+def _p_value(first_T: Floats, second_T: Floats, difference: float) -> float:
+    """Return the p-value of two training seeds; 1 if they differ in the other direction than their arms."""
+    opposed = (first_T.mean() - second_T.mean()) * difference < 0
+    return 1.0 if opposed else mcnemar(first_T, second_T)
 
 
 def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats]:

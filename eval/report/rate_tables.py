@@ -4,12 +4,26 @@ from collections.abc import Callable, Iterable, Sequence
 
 from retroformer.markdown import table
 
-from ..measure.rates import Rates, arm_pairs, difference_after_last, failed_at_first, paired_difference, with_seeds
+from ..measure.rates import (
+    Comparison,
+    Rates,
+    arm_pairs,
+    comparison,
+    failed_at_first,
+    paired_difference,
+    with_seeds,
+)
 from ..measure.results import ArmResult, SeedResult
-from ..measure.statistics import Floats, Intervals, MeanInterval, mcnemar
+from ..measure.statistics import Floats, Intervals, MeanInterval
 
 _SMALLEST_P = 0.0001
 """Smallest p-value that is printed as a number."""
+
+
+def shown_p(compared: Comparison) -> str:
+    """Render the p-value of the exact test, such as `p = 0.0312`, with the number of pairs of training seeds."""
+    value = _number(compared)
+    return f"p {value}" if value.startswith("<") else f"p = {value}"
 
 
 def render_views(rates: Rates, render: Callable[[Sequence[ArmResult]], str]) -> str:
@@ -34,11 +48,12 @@ def solved_by_trial(results: Sequence[ArmResult], intervals: Intervals) -> str:
 
 
 def paired_differences(results: Sequence[ArmResult], intervals: Intervals) -> str:
-    """Render differences after the last trial over all tasks, with the exact test unless an arm pools seeds."""
+    """Render differences after the last trial over all tasks, with the exact test."""
     header = ["first arm", "second arm", "first - second", "only first solved", "only second solved", "McNemar p"]
     rows = [
-        [first.name, second.name, _shown(difference_after_last(first, second, intervals)), *_tested(first, second)]
+        [first.name, second.name, _shown(compared.difference), *_only_one_solved(first, second), _number(compared)]
         for first, second in arm_pairs(results)
+        for compared in (comparison(first, second, intervals),)
     ]
     return table(header, rows)
 
@@ -85,17 +100,18 @@ def _shown(interval: MeanInterval) -> str:
     return f"{interval}" + ("" if interval.excludes_zero else " (covers 0)")
 
 
-def _tested(first: ArmResult, second: ArmResult) -> list[str]:
-    """Return how many tasks only one of the two arms solved, and the p-value; dashes for means over seeds."""
+def _only_one_solved(first: ArmResult, second: ArmResult) -> list[str]:
+    """Return how many tasks only one of the two arms solved; dashes for means over seeds."""
     if first.pooled or second.pooled:
-        return ["-", "-", "-"]
+        return ["-", "-"]
     first_T, second_T = first.solved_NT[-1], second.solved_NT[-1]
-    p_value = mcnemar(first_T, second_T)
-    return [
-        str(int(((first_T == 1) & (second_T == 0)).sum())),
-        str(int(((first_T == 0) & (second_T == 1)).sum())),
-        f"{p_value:.4f}" if p_value >= _SMALLEST_P else f"< {_SMALLEST_P}",
-    ]
+    return [str(int((one_T > other_T).sum())) for one_T, other_T in ((first_T, second_T), (second_T, first_T))]
+
+
+def _number(compared: Comparison) -> str:
+    """Render the p-value without its name."""
+    value = f"{compared.p_value:.4f}" if compared.p_value >= _SMALLEST_P else f"< {_SMALLEST_P}"
+    return value if compared.pairs == 1 else f"{value}, the largest of {compared.pairs}"
 
 
 def _count(solved_T: Floats, intervals: Intervals) -> str:

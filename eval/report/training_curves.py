@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from retroformer.markdown import table
+from retroformer.stage_metrics import first_and_last
 
 from ..measure.statistics import over_seeds
 from .training import TrainedAdapter
@@ -37,8 +37,9 @@ _CURVES = {
 }
 CURVE_NOTE = (
     "Means over the training seeds with Student's 95% interval. Each seed counts with the mean of its first, and of "
-    "its last, five steps (or two updates). Scores are in standard deviations of the reward model's score, live "
-    "returns are unscaled, and divergences are in nats per response."
+    "its last, five steps (or two updates); windows of a short curve are smaller, so that no value counts in both. "
+    "Scores are in standard deviations of the reward model's score, live returns are unscaled, and divergences are in "
+    "nats per response."
 )
 _EPISODES_NOTE = " For SAC a value is the return of one episode, and the first and last 20 count."
 
@@ -71,7 +72,7 @@ def curve_table(trained: Sequence[TrainedAdapter]) -> str:
             title,
             curve.name,
             str(len(seeds)),
-            *first_and_last([curve_values(adapter, curve) for adapter in seeds], curve.averaged),
+            *_ends([curve_values(adapter, curve) for adapter in seeds], curve.averaged),
         ]
         for title, seeds in group_by_title(trained).items()
         for curve in _CURVES[seeds[0].stage]
@@ -117,14 +118,17 @@ def curve_values(adapter: TrainedAdapter, curve: Curve) -> list[float]:
     return [update[curve.name] for update in adapter.metrics.history]
 
 
-def first_and_last(curves: Sequence[Sequence[float]], size: int) -> tuple[str, str]:
-    """Return the means of the first and of the last `size` values over the seeds, with intervals."""
-    return _mean([values[:size] for values in curves]), _mean([values[-size:] for values in curves])
+def _ends(curves: Sequence[Sequence[float]], averaged: int) -> tuple[str, str]:
+    """Return the means of the first and of the last values over the seeds, with intervals; dashes if one has no two."""
+    ends = [first_and_last(values, averaged) for values in curves]
+    if None in ends:
+        return "-", "-"
+    first, last = zip(*filter(None, ends), strict=True)
+    return _mean(first), _mean(last)
 
 
-def _mean(curves: Sequence[Sequence[float]]) -> str:
-    means = [fmean(values) for values in curves]
-    return str(over_seeds(means)) if len(means) > 1 else f"{means[0]:.3f}"
+def _mean(values_S: Sequence[float]) -> str:
+    return str(over_seeds(values_S)) if len(values_S) > 1 else f"{values_S[0]:.3f}"
 
 
 def _draw(axes: Any, curves: Sequence[Sequence[float]], color: str, title: str) -> None:

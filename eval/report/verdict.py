@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from retroformer.experiment.config import Experiment
 
-from ..measure.rates import Rates, difference_after_last
+from ..measure.rates import Comparison, Rates, comparison
 from ..measure.results import ArmResult
-from ..measure.statistics import MeanInterval
+from .rate_tables import shown_p
 from .who_played import is_yardstick
 
 
 def verdict(experiment: Experiment, rates: Rates) -> str:
-    """Return a sentence for every other arm from its paired interval, with a note if the interval covers 0.
+    """Return a sentence for every other arm, which claims a difference only if its interval and the exact test agree.
 
     If tasks are unfinished, each sentence also gives the interval with these counted as failures, and the first line
     names the arms whose verdict they change.
@@ -22,41 +22,46 @@ def verdict(experiment: Experiment, rates: Rates) -> str:
     for name in names:
         if name == reference:
             continue
-        judged = [_difference(arms, name, reference, rates) for arms in rates.views]
         shown = f"**{name}**" + (" (a yardstick)" if is_yardstick(experiment, name) else "")
-        lines.append(f"- {shown} {_sentence(judged, reference, rates)}")
-        if len({_relation(interval) for interval in judged}) > 1:
+        compared = [_comparison(arms, name, reference, rates) for arms in rates.views]
+        lines.append(f"- {_sentence(shown, f'*{reference}*', compared, rates)}")
+        if len({_relation(one) for one in compared}) > 1:
             disputed.append(f"**{name}**")
     listed = "\n".join(lines)
     return f"{_warning(rates, disputed)}\n\n{listed}" if rates.unfinished else listed
 
 
-def _difference(arms: Sequence[ArmResult], name: str, reference: str, rates: Rates) -> MeanInterval:
+def _comparison(arms: Sequence[ArmResult], name: str, reference: str, rates: Rates) -> Comparison:
     by_name = {arm.name: arm for arm in arms}
-    return difference_after_last(by_name[name], by_name[reference], rates.intervals)
+    return comparison(by_name[name], by_name[reference], rates.intervals)
 
 
-def _sentence(judged: Sequence[MeanInterval], reference: str, rates: Rates) -> str:
-    if len(judged) == 1:
-        counted = ", unfinished tasks counted as failures" if rates.unfinished else ""
-        return f"{_relation(judged[0])} *{reference}*: {_shown(judged[0])}{counted}."
-    finished, of_all = judged
-    same = _relation(finished) == _relation(of_all)
-    relation = "" if same else f"it {_relation(of_all)} *{reference}*: "
-    return (
-        f"{_relation(finished)} *{reference}*: {_shown(finished)}. With unfinished tasks counted as failures, "
-        f"{relation}{_shown(of_all)}."
+def _sentence(shown: str, reference: str, compared: Sequence[Comparison], rates: Rates) -> str:
+    first, *with_unfinished = compared
+    relation = _relation(first)
+    claim = (
+        f"{shown} {relation} {reference}"
+        if relation
+        else f"The data do not show a difference between {shown} and {reference}"
     )
+    counted = ", unfinished tasks counted as failures" if rates.unfinished and not with_unfinished else ""
+    sentence = f"{claim}: {_numbers(first)}{counted}."
+    for of_all in with_unfinished:
+        other = _relation(of_all)
+        changed = f"it {other} {reference}: " if other else "the data do not show a difference: "
+        sentence += f" With unfinished tasks counted as failures, {changed * (other != relation)}{_numbers(of_all)}."
+    return sentence
 
 
-def _relation(interval: MeanInterval) -> str:
-    if interval.low > 0:
-        return "solves more tasks than"
-    return "solves fewer tasks than" if interval.high < 0 else "shows no significant difference from"
+def _relation(compared: Comparison) -> str:
+    """Return what is claimed; empty if the data do not show a difference."""
+    if not compared.claimed:
+        return ""
+    return f"solves {'more' if compared.difference.mean > 0 else 'fewer'} tasks than"
 
 
-def _shown(interval: MeanInterval) -> str:
-    return f"{interval}" + ("" if interval.excludes_zero else "; the interval covers 0")
+def _numbers(compared: Comparison) -> str:
+    return f"{compared.difference} ({shown_p(compared)})"
 
 
 def _warning(rates: Rates, disputed: Sequence[str]) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 from markupsafe import Markup
 
 from retroformer.errors import RetroformerError
-from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
+from retroformer.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
 
 from ..charts import Series, bar_chart, line_chart
 from ..index import Index, arms_of
+from ..rendering import number
 from ..site import Page, Site
 from ..sources import Source
 from ..wording import Wording, typical_words, wordings
@@ -129,22 +130,29 @@ def _stages(folder: Path) -> list[tuple[str, StageMetrics]]:
 
 def _curves(stages: Sequence[tuple[str, StageMetrics]]) -> Iterator[Chart]:
     """Yield losses by step, then score and divergence by update, with a line for each stage that has them."""
-    losses = [Series(name, _points(metrics.losses)) for name, metrics in stages if metrics.losses]
+    losses = {name: metrics.losses for name, metrics in stages if metrics.losses}
     if losses:
         yield _curve("Loss by step", losses, "step", "loss")
     for key, title in _HISTORY.items():
-        lines = [
-            Series(name, _points([_number(update.get(key)) for update in metrics.history]))
+        curves = {
+            name: [_number(update.get(key)) for update in metrics.history]
             for name, metrics in stages
             if any(key in update for update in metrics.history)
-        ]
-        if lines:
-            yield _curve(f"{title}, by update", lines, "update", key)
+        }
+        if curves:
+            yield _curve(f"{title}, by update", curves, "update", key)
 
 
-def _curve(title: str, lines: Sequence[Series], x_title: str, y_title: str) -> Chart:
-    rows = [[line.name, *(f"{line.points[at][1]:.4g}" for at in (0, len(line.points) // 2, -1))] for line in lines]
-    return Chart(title, line_chart(title, lines, x_title, y_title), ["stage", "first", "middle", "last"], rows)
+def _curve(title: str, curves: Mapping[str, Sequence[float]], x_title: str, y_title: str) -> Chart:
+    lines = [Series(name, _points(values)) for name, values in curves.items()]
+    rows = [[name, *_ends(values)] for name, values in curves.items()]
+    return Chart(title, line_chart(title, lines, x_title, y_title), ["stage", "mean of the first", "of the last"], rows)
+
+
+def _ends(values: Sequence[float]) -> list[str]:
+    """Return the means of the first and of the last values; dashes if there are fewer than two."""
+    ends = first_and_last([value for value in values if math.isfinite(value)])
+    return [number(mean) for mean in ends or (None, None)]
 
 
 def _points(values: Sequence[float]) -> list[tuple[float, float]]:

@@ -156,34 +156,33 @@ def test_training_seeds_count_their_own_unfinished_tasks() -> None:
 
 DISPUTED = {
     FIRST_TRIAL: [*"............"],
-    ALONE: [*"....", *"++++", *"...."],
-    TRAINED: [*"++++", *"????", *"????"],
+    ALONE: [*"......", *"++++++"],
+    TRAINED: [*"++++++", *"??????"],
 }
 
 
 def test_the_headline_names_verdicts_that_unfinished_tasks_change() -> None:
     headline = report_of(DISPUTED).partition("![")[0]
     assert (
-        "8 of 12 tasks are unfinished in some arm, and the verdict on **trained** depends on whether they are counted"
+        "6 of 12 tasks are unfinished in some arm, and the verdict on **trained** depends on whether they are counted"
         in headline
     )
     assert (
-        "- **trained** solves more tasks than *no reflection*: 1.000 [1.000, 1.000]. With unfinished tasks counted as "
-        "failures, it shows no significant difference from *no reflection*: 0.000 [-0.500, 0.500]; the interval covers "
-        "0."
+        "- **trained** solves more tasks than *no reflection*: 1.000 [1.000, 1.000] (p = 0.0312). With unfinished "
+        "tasks counted as failures, the data do not show a difference: 0.000 [-0.500, 0.500] (p = 1.0000)."
     ) in headline
 
 
 def test_differences_and_solved_failures_are_given_twice() -> None:
     text = report_of(DISPUTED)
     finished, counted = section(text, "Differences after the last trial").split(OVER_ALL.format(12))
-    assert "| trained | no reflection | 1.000 [1.000, 1.000] | 4 | 0 | 0.1250 |" in finished
-    assert "| trained | no reflection | 0.000 [-0.500, 0.500] (covers 0) | 4 | 4 | 1.0000 |" in counted
+    assert "| trained | no reflection | 1.000 [1.000, 1.000] | 6 | 0 | 0.0312 |" in finished
+    assert "| trained | no reflection | 0.000 [-0.500, 0.500] (covers 0) | 6 | 6 | 1.0000 |" in counted
     finished, counted = section(text, "Solved of the tasks that failed at trial 0").split(OVER_ALL.format(12))
-    assert "Not solved at trial 0: 4." in finished
-    assert "| trained | 4: 1.000 [1.000, 1.000] |" in finished
+    assert "Not solved at trial 0: 6." in finished
+    assert "| trained | 6: 1.000 [1.000, 1.000] |" in finished
     assert "Not solved at trial 0: 12." in counted
-    assert "| trained | 4: 0.333 [0.083, 0.583] |" in counted
+    assert "| trained | 6: 0.500 [0.250, 0.750] |" in counted
     assert "| trained | no reflection | 0.000 [-0.500, 0.500] (covers 0) |" in counted
 
 
@@ -192,7 +191,9 @@ def test_the_headline_says_that_unfinished_tasks_change_no_verdict() -> None:
     assert (
         "2 of 8 tasks are unfinished in some arm; counting them as failures does not change the verdicts." in headline
     )
-    assert "*no reflection*: 1.000 [1.000, 1.000]. With unfinished tasks counted as failures, 0.750 [0.375" in headline
+    assert (
+        "*no reflection*: 1.000 [1.000, 1.000] (p = 0.0312). With unfinished tasks counted as failures, 0.750 [0.375"
+    ) in headline
 
 
 def test_one_sentence_says_that_nothing_is_unfinished() -> None:
@@ -206,16 +207,16 @@ def test_one_sentence_says_that_nothing_is_unfinished() -> None:
 
 
 def test_arms_that_finished_no_common_task_still_have_a_report() -> None:
-    attempts = {FIRST_TRIAL: [*"........"], ALONE: [*"....", *"????"], TRAINED: [*"????", *"++++"]}
+    attempts = {FIRST_TRIAL: [*"............"], ALONE: [*"......", *"??????"], TRAINED: [*"??????", *"++++++"]}
     text = report_of(attempts)
-    assert "8 of 8 tasks are unfinished in some arm, so arms cannot be compared over finished tasks alone." in text
+    assert "12 of 12 tasks are unfinished in some arm, so arms cannot be compared over finished tasks alone." in text
     assert (
-        "- **trained** solves more tasks than *no reflection*: 0.500 [0.125, 0.875], unfinished tasks counted as "
-        "failures."
+        "- **trained** solves more tasks than *no reflection*: 0.500 [0.250, 0.750] (p = 0.0312), unfinished tasks "
+        "counted as failures."
     ) in text
     solved = section(text, "Solved by trial")
     assert "No task was finished by every arm." in solved
-    assert "| trained | 0.000 [0.000, 0.000] | 0.500 [0.125, 0.875] | 0.500 | 4 |" in solved
+    assert "| trained | 0.000 [0.000, 0.000] | 0.500 [0.250, 0.750] | 0.500 | 6 |" in solved
     assert "nan" not in text
 
 

@@ -154,7 +154,7 @@ def test_training_seeds_are_pooled_per_task_and_shown_separately(pooled: str) ->
     counts = dict(re.findall(r"^\| (trained\S*) \| ([\d.]+): ", pooled, re.MULTILINE))
     assert counts == {"trained": "4.5", "trained/ppo-1": "6", "trained/ppo-2": "3"}
     (difference,) = re.findall(r"^\| trained \| no reflection \| 0.450 \[.+\] \| (.*) \|$", pooled, re.MULTILINE)
-    assert difference == "- | - | -"
+    assert difference == "- | - | 0.2500, the largest of 2"
     assert "| hopeless | no reflection | 0.000 [0.000, 0.000] (covers 0) | 0 | 0 | 1.0000 |" in pooled
     assert "| trained/ppo-1 | Say " in pooled
 
@@ -171,12 +171,31 @@ def test_the_report_limits_intervals_of_pooled_seeds_to_these_seeds(pooled: str)
     assert "An arm with one model does not cover variation between training seeds." in pooled
 
 
-def test_the_verdict_says_when_an_interval_covers_0(folder: Path) -> None:
+def test_a_difference_is_claimed_where_the_exact_test_agrees(folder: Path) -> None:
     text = (folder / "report.md").read_text()
-    assert "- **trained** solves more tasks than *no reflection*: 0.600 [0.300, 0.900]." in text
+    assert "- **trained** solves more tasks than *no reflection*: 0.600 [0.300, 0.900] (p = 0.0312)." in text
     assert (
-        "- **hopeless** shows no significant difference from *no reflection*: 0.000 [0.000, 0.000]; the interval "
-        "covers 0." in text
+        "- The data do not show a difference between **hopeless** and *no reflection*: 0.000 [0.000, 0.000] "
+        "(p = 1.0000)." in text
+    )
+
+
+def test_an_interval_above_0_is_no_claim_where_the_exact_test_disagrees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wins = {"eval/no reflection": 0, "eval/trained": 5, "eval/hopeless": 0}
+    text = (report_of(tmp_path, CONFIG, wins) / "report.md").read_text()
+    # Five tasks that only one arm solved: 2 / 2**5.
+    assert "- The data do not show a difference between **trained** and *no reflection*: 0.500 [0.200" in text
+    assert "(p = 0.0625)." in text
+
+
+def test_pooled_seeds_claim_a_difference_only_if_each_of_them_does(pooled: str) -> None:
+    # Alone, ppo-1 has p = 2 / 2**6 and ppo-2, with three tasks, 2 / 2**3.
+    assert (
+        "- The data do not show a difference between **trained** and *no reflection*: 0.450 [0.200, 0.700] "
+        "(p = 0.2500, the largest of 2)." in pooled
     )
 
 

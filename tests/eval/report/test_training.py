@@ -36,7 +36,12 @@ WRITTEN: dict[str, dict[str, Any]] = {
     },
     "one/ppo": {"stage": "ppo", "prompts": 7, "updates": 2, "history": [{"score": 0, "kl": 0}, {"score": 1, "kl": 2}]},
     "one/grpo": {"stage": "grpo", "prompts": 7, "updates": 1, "history": [{"score": 0.5, "kl": 1}]},
-    "two/ppo": {"stage": "ppo", "prompts": 8, "updates": 1, "history": [{"score": 0, "kl": 0}]},
+    "two/ppo": {
+        "stage": "ppo",
+        "prompts": 8,
+        "updates": 2,
+        "history": [{"score": 0, "kl": 0}, {"score": 0.5, "kl": 1}],
+    },
 }
 
 
@@ -158,12 +163,19 @@ def test_adapters_with_other_settings_are_not_pooled_as_seeds(experiment: Experi
 
 
 def test_the_table_of_curves_has_means_over_seeds_with_students_interval(experiment: Experiment) -> None:
-    """PPO scores are (0 + 1) / 2 for seed 1 and 0 for seed 2; mean 1/4, deviation sqrt(1/8), so 1/4 +- 12.71 / 4."""
-    adapters = trained_adapters(experiment, ["sft-one", "ppo-one", "ppo-two"])
-    sft, _, score, divergence = curve_table(adapters).splitlines()[2:6]
-    assert sft == "| SFT | loss | 1 | 0.750 | 0.750 |"
-    assert score == "| PPO | score | 2 | 0.250 [-2.928, 3.428] | 0.250 [-2.928, 3.428] |"
-    assert divergence.startswith("| PPO | kl | 2 | 0.500 [")
+    """Both first scores are 0; the last are 1 and 0.5: mean 3/4, deviation sqrt(1/8), so 3/4 +- 12.71 / 4."""
+    adapters = trained_adapters(experiment, ["ppo-one", "ppo-two"])
+    _, score, divergence = curve_table(adapters).splitlines()[2:5]
+    assert score == "| PPO | score | 2 | 0.000 [0.000, 0.000] | 0.750 [-2.428, 3.928] |"
+    assert divergence.startswith("| PPO | kl | 2 | 0.000 [")
+
+
+def test_no_step_counts_as_one_of_the_first_and_of_the_last(experiment: Experiment) -> None:
+    table = curve_table(trained_adapters(experiment, ["sft-one", "warm-one", "grpo-one"]))
+    # Two and three steps leave windows of one step; a single update has no last that is not its first.
+    assert "| SFT | loss | 1 | 1.000 | 0.500 |" in table
+    assert "| warm start | loss | 1 | 3.000 | 1.000 |" in table
+    assert "| GRPO | score | 1 | - | - |" in table
 
 
 def test_the_curves_are_drawn(experiment: Experiment, tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def test_training_curves_come_from_the_folders_of_the_stages(client: TestClient,
         (run_folder / stage).mkdir()
         (run_folder / stage / "metrics.json").write_text(json.dumps(measures))
     shown = read(client, "/learning")
-    assert "sft 2 1 0.5" in shown
-    assert "ppo 0.1 0.4 0.4" in shown
+    assert "sft 2 0.5" in shown
+    assert "ppo 0.1 0.4" in shown
     assert re.search(r"reward 40 0.65 . . 0.22", shown)
     assert read(client, "/").count("finished") == 4
 
