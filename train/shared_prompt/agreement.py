@@ -20,8 +20,8 @@ from .reading import FLEX, computing, hidden_states
 Values = Callable[[Tensor, Packed], Tensor]
 """Computes what a stage trains on from the hidden states of packed groups: a value for each token, or each response."""
 LARGEST_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""Norm of the difference, relative to that of the values of separate rows. Rounding gave up to 5e-6 in fp32 and 3e-2 in
-bf16 ; responses that see each other give .3 and more."""
+"""Norm of the difference, relative to that of the values of separate rows. Rounding gave up to 2e-6 in fp32 and 4e-2 in
+bf16 (`python benchmarks/agreement.py`)."""
 DENSE = "sdpa"
 """transformers' name of the attention that takes a dense mask."""
 
