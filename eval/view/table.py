@@ -32,6 +32,7 @@ class StoryFilter:
 
     run: str = ""
     arm: str = ""
+    """An arm; with a slash at its end, all arms below it, such as the training seeds `eval/trained/`."""
     outcome: str = ""
     sign: str = ""
     flag: str = ""
@@ -61,8 +62,9 @@ class StoryFilter:
         parts, values = ["1"], list[Any]()
         for name in ("run", "arm", "outcome", "mark"):
             if value := getattr(self, name):
-                parts.append(f"{name} = ?")
-                values.append(value)
+                below = name == "arm" and value.endswith("/")
+                parts.append("substr(arm, 1, ?) = ?" if below else f"{name} = ?")
+                values += [len(value), value] if below else [value]
         if self.sign in SIGNS:
             parts.append(SIGNS[self.sign])
         if self.flag:
