@@ -1,11 +1,11 @@
 """Advice written by rule about failed training tasks: a declared warm start for reflectors too small to do without."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
 from retroformer.arm_names import WRITTEN
+from retroformer.environments.extras import AdviceParts
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
@@ -18,7 +18,6 @@ from retroformer.experiment.storage import open_store
 from retroformer.experiment.views import reflection_renderer
 from retroformer.ledger import Ledger
 from retroformer.progress import Tally, tally
-from retroformer.prompts import Render
 from retroformer.protocols import Reflector
 from retroformer.records import Key, Memory, Outcome, Task
 from retroformer.store import Store
@@ -78,7 +77,7 @@ def _experience(experiment: Experiment, components: Parts, ledger: Ledger, count
         ledger,
         WRITTEN,
         components.pool,
-        components.agent(_teacher(experiment)(reflection_renderer(experiment))),
+        components.agent(_teacher(experiment)),
         experiment.loop,
         experiment.seed,
         Budget(experiment.collect, lambda: ledger.store.usage(WRITTEN)),
@@ -87,13 +86,13 @@ def _experience(experiment: Experiment, components: Parts, ledger: Ledger, count
     )
 
 
-def _teacher(experiment: Experiment) -> Callable[[Render], Reflector]:
-    """Return the writer of the advice. Raises ConfigError if the environment has no such lesson."""
+def _teacher(experiment: Experiment) -> Reflector:
+    """Build the writer of the advice. Raises ConfigError if the environment has no such lesson."""
     lessons, lesson = extras(experiment.environment).lessons, experiment.collect.lesson
     if lesson not in lessons:
         choices = f"set it to {' or '.join(lessons)}" if lessons else "it has none"
         raise ConfigError(f"collect.lesson={lesson} is not for {experiment.environment.name}: {choices}.")
-    return lessons[lesson]
+    return lessons[lesson](AdviceParts(experiment.environment, experiment.seed, reflection_renderer(experiment)))
 
 
 async def _advise_in_waves(

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from retroformer.command_line import Commands, ConfigFile, Overrides, call, example, make_app
-from retroformer.errors import run_command
+from retroformer.errors import MissingInput, run_command
 from retroformer.plugin_commands import plugin_command, plugin_command_names
 from retroformer.stages import Stage, stage_package
 
@@ -33,6 +34,19 @@ class RetroformerCommands(Commands):
             group: Any = get_command(import_module(f"{stage_package('eval')}.gate.__main__").app)
             return group.get_command(ctx, cmd_name)
         return super().get_command(ctx, cmd_name) or plugin_command(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands in help; a plugin that cannot be loaded is a sentence below the list."""
+        loaded, faults = dict[str, Any](), list[str]()
+        for name in self.list_commands(ctx):
+            try:
+                loaded[name] = self.get_command(ctx, name)
+            except MissingInput as error:
+                faults.append(str(error))
+        TyperGroup(commands=loaded).format_commands(ctx, formatter)
+        for fault in faults:
+            formatter.write_paragraph()
+            formatter.write_text(fault)
 
 
 app = make_app(

@@ -24,20 +24,21 @@ def plugin_command(name: str) -> Any:
     """Return the command that an integration or an installed package adds under this name; None if none does.
 
     Raises:
-        MissingInput: its module cannot be imported, for example because an extra is not installed.
+        MissingInput: it cannot be loaded, for example because an extra is not installed.
     """
     points = list(entry_points(group=ENTRY_POINTS, name=name))
-    return get_command(_app(points[0])) if points else None
+    return _command(points[0]) if points else None
 
 
-def _app(point: EntryPoint) -> typer.Typer:
+def _command(point: EntryPoint) -> Any:
     try:
         app = point.load()
-    except (ImportError, AttributeError) as error:
+        if isinstance(app, typer.Typer):
+            return get_command(app)
+    except (Exception, SystemExit) as error:  # The module is a package's own: anything may go wrong in it.
         package = point.dist.name if point.dist is not None else point.value
+        why = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         raise MissingInput(
-            f"The command {point.name!r} of the package {package} cannot be imported: {error}."
+            f"The command {point.name!r} of the package {package} cannot be imported: {' '.join(why.split())}."
         ) from error
-    if not isinstance(app, typer.Typer):
-        raise MissingInput(f"The command {point.name!r} is {point.value}, which is not a typer.Typer app.")
-    return app
+    raise MissingInput(f"The command {point.name!r} is {point.value}, which is not a typer.Typer app.")

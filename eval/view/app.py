@@ -28,7 +28,7 @@ def application(site: Site, port: int) -> Starlette:
     pages = [Route(f"/{name}", _endpoint(site, name, show), methods=["GET"]) for name, show in PAGES.items()]
 
     def version(_: Request) -> Response:
-        return PlainTextResponse(site.version())
+        return PlainTextResponse(site.index.version)
 
     async def mark(request: Request) -> Response:
         try:

@@ -10,36 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 
 from retroformer.files.cache import cache_folder
-from retroformer.records import Outcome, Trajectory
+from retroformer.store.rows import ArmCounts
 from retroformer.stories.reading import shared_trial, story_arms, stream_stories
-from retroformer.stories.story import Story
 
+from .entries import Entry, Piece, entry_of, word_counts, words_of
 from .sources import Source
+from .tables import NAMES, VERSION, definitions
 
-_VERSION = 2
-"""Changes with the tables: a file of another version is built anew."""
-_AT_ONCE = 20
-"""Stories that are read and written together, so that a page waits for no more."""
-_KEPT_CHARACTERS = 2000
-"""Characters of a piece of advice in the index; the store has all."""
-_TABLES = """
-CREATE TABLE story (
-    id INTEGER PRIMARY KEY, run TEXT, arm TEXT, task TEXT, facts INTEGER, attempts INTEGER, trials INTEGER,
-    outcome TEXT, solved_at INTEGER, first REAL, last REAL, best REAL, worst REAL, flags TEXT, actions INTEGER,
-    tokens INTEGER, mark TEXT DEFAULT '', advice TEXT
-);
-CREATE TABLE advice (
-    run TEXT, arm TEXT, task TEXT, trial INTEGER, candidate INTEGER, model TEXT, text TEXT, rating REAL, flags TEXT,
-    written_at TEXT
-);
-CREATE INDEX advice_key ON advice (run, arm, task);
-CREATE UNIQUE INDEX story_key ON story (run, arm, task);
-CREATE VIRTUAL TABLE words USING fts5(task, advice, steps, content='', tokenize='unicode61');
-"""
+_READ_AT_ONCE = 20
+"""Stories that are in memory together."""
+_WRITTEN_AT_ONCE = 200
+"""Stories that are written together: more take less time each, but a page may have to wait for them."""
+_CHARACTERS_AT_ONCE = 4_000_000
+"""Characters of the stories that are written together."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +44,12 @@ class Index:
         self.path = path or _path_of(sources)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._updating = threading.Lock()
+        self._indexed: dict[tuple[Source, str], tuple[ArmCounts, ...]] = {}
+        """Number of facts of each arm, and of the arm that it shares, when it was last indexed whole."""
         self.progress = Progress(0, 0)
+        self._facts = ""
         with self.connect() as connection:
-            if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+            if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 _create(connection)
 
     @contextmanager
@@ -76,35 +65,44 @@ class Index:
         finally:
             connection.close()
 
+    @property
+    def version(self) -> str:
+        """Text that changes when the runs have new facts, or more of them are indexed."""
+        return f"{sha256(self._facts.encode()).hexdigest()[:16]}.{self.progress.done}"
+
     def update(self, stopped: threading.Event | None = None) -> int:
         """Index every story whose facts have changed; return their number. Stops early if `stopped` is set."""
         with self._updating:
-            changed = {(source, arm): self._changed(source, arm) for source in self._sources for arm in arms_of(source)}
-            total = sum(map(len, changed.values()))
             self.update_marks()
+            counts = {key: found for source in self._sources for key, found in _counts(source).items()}
+            self._facts = repr([(source.name, arm, found) for (source, arm), found in counts.items()])
+            new = [key for key, found in counts.items() if self._indexed.get(key) != found]
+            changed = {(source, arm): self._changed(source, arm) for source, arm in new}
+            total = sum(map(len, changed.values()))
             done = 0
             self.progress = Progress(done, total)
-            for (source, arm), counts in changed.items():
-                task_ids = list(counts)
-                for start in range(0, len(task_ids), _AT_ONCE):
+            for (source, arm), facts in changed.items():
+                for entries in _batches(_entries(source, arm, facts)):
                     if stopped is not None and stopped.is_set():
                         return done
-                    chunk = task_ids[start : start + _AT_ONCE]
-                    self._write(source, arm, chunk, counts)
-                    done += len(chunk)
+                    self._write(entries)
+                    done += len(entries)
                     self.progress = Progress(done, total)
+                self._indexed[source, arm] = counts[source, arm]
             return done
 
     def update_marks(self) -> None:
         """Take over the marks of all runs, which are few."""
+        wanted = {
+            (source.name, arm, task): mark.verdict
+            for source in self._sources
+            for (arm, task), mark in source.store.marks.current().items()
+        }
         with self.connect() as connection:
-            connection.execute("UPDATE story SET mark = '' WHERE mark != ''")
-            for source in self._sources:
-                marks = source.store.marks.current().values()
-                connection.executemany(
-                    "UPDATE story SET mark = ? WHERE run = ? AND arm = ? AND task = ?",
-                    [(mark.verdict, source.name, mark.arm, mark.task_id) for mark in marks],
-                )
+            rows = connection.execute("SELECT run, arm, task, mark FROM story WHERE mark != ''")
+            shown = {(row["run"], row["arm"], row["task"]): row["mark"] for row in rows}
+            changed = [(wanted.get(key, ""), *key) for key in {**shown, **wanted} if wanted.get(key) != shown.get(key)]
+            connection.executemany("UPDATE story SET mark = ? WHERE run = ? AND arm = ? AND task = ?", changed)
 
     def holds(self, run: str, arm: str, task: str) -> bool:
         """Return True if there is a story of this task."""
@@ -124,30 +122,12 @@ class Index:
             indexed = {row["task"]: row["facts"] for row in connection.execute(query, (source.name, arm))}
         return {task_id: count for task_id, count in facts.items() if indexed.get(task_id) != count}
 
-    def _write(self, source: Source, arm: str, task_ids: Sequence[str], counts: Mapping[str, int]) -> None:
-        stories = list(stream_stories(source.store, arm, task_ids, source.leaks))
-        entries = [
-            (
-                _row(story, counts[story.task.id]),
-                (story.task.id, _advice_text(story), _step_text(story)),
-                _pieces(story),
-            )
-            for story in stories
-        ]
+    def _write(self, entries: Sequence[Entry]) -> None:
         with self.connect() as connection:
-            for row, text, pieces in entries:
-                key = (row["run"], row["arm"], row["task"])
-                marked = connection.execute("SELECT mark FROM story WHERE run = ? AND arm = ? AND task = ?", key)
-                mark = next((found["mark"] for found in marked), "")
-                connection.execute("DELETE FROM story WHERE run = ? AND arm = ? AND task = ?", key)
-                # The words of an earlier version stay under an id that no story has any more.
-                identity = connection.execute("INSERT INTO words (task, advice, steps) VALUES (?, ?, ?)", text)
-                columns = {"id": identity.lastrowid, **row, "mark": mark}
-                names = ", ".join(columns)
-                places = ", ".join(f":{name}" for name in columns)
-                connection.execute(f"INSERT INTO story ({names}) VALUES ({places})", columns)
-                connection.execute("DELETE FROM advice WHERE run = ? AND arm = ? AND task = ?", key)
-                connection.executemany(f"INSERT INTO advice VALUES ({', '.join('?' * 10)})", pieces)
+            for entry in entries:
+                _write_story(connection, entry)
+            for author, pieces in _by_author(entries).items():
+                _write_advice(connection, author, pieces)
 
 
 def arms_of(source: Source) -> list[str]:
@@ -155,14 +135,43 @@ def arms_of(source: Source) -> list[str]:
     return story_arms(source.store)
 
 
+def _counts(source: Source) -> dict[tuple[Source, str], tuple[ArmCounts, ...]]:
+    """Return the number of facts of each arm and of the arm that it shares. Facts never change, so it is a version."""
+    counts = source.store.arm_counts()
+    arms = source.store.arms()
+    return {
+        (source, arm): tuple(counts.get(name, ArmCounts()) for name in (arm, shared_trial(arm, arms)) if name)
+        for arm in story_arms(source.store)
+    }
+
+
+def _entries(source: Source, arm: str, facts: Mapping[str, int]) -> Iterator[Entry]:
+    task_ids = list(facts)
+    for start in range(0, len(task_ids), _READ_AT_ONCE):
+        for story in stream_stories(source.store, arm, task_ids[start : start + _READ_AT_ONCE], source.leaks):
+            yield entry_of(story, facts[story.task.id])
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Divide entries into those that are written together."""
+    batch, characters = list[Entry](), 0
+    for entry in entries:
+        batch.append(entry)
+        characters += len(entry.steps) + len(entry.advice)
+        if len(batch) == _WRITTEN_AT_ONCE or characters > _CHARACTERS_AT_ONCE:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
 def _create(connection: sqlite3.Connection) -> None:
-    for kind, name in connection.execute(
-        "SELECT type, name FROM sqlite_master WHERE name IN ('story', 'advice', 'words')"
-    ).fetchall():
+    query = f"SELECT type, name FROM sqlite_master WHERE name IN ({', '.join('?' * len(NAMES))})"
+    for kind, name in connection.execute(query, NAMES).fetchall():
         connection.execute(f"DROP {kind} {name}")
-    for statement in filter(str.strip, _TABLES.split(";")):
+    for statement in definitions():
         connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {_VERSION}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _path_of(sources: Iterable[Source]) -> Path:
@@ -170,73 +179,47 @@ def _path_of(sources: Iterable[Source]) -> Path:
     return cache_folder() / "view" / f"{sha256(named.encode()).hexdigest()[:16]}.db"
 
 
-def _row(story: Story, facts: int) -> dict[str, object]:
-    """Return the columns of a story."""
-    attempts = [attempt for turn in story.turns for attempt in turn.attempts]
-    ratings = [turn.rating for turn in story.turns if turn.rating is not None]
-    solved = [turn.key.trial for turn in story.turns if turn.solved]
-    return {
-        "run": story.experiment,
-        "arm": story.arm,
-        "task": story.task.id,
-        "facts": facts,
-        "attempts": len(attempts),
-        "trials": story.columns,
-        "outcome": _outcome(story),
-        "solved_at": min(solved, default=None),
-        "first": story.chain[0].episode_return if story.chain else None,
-        "last": story.chain[-1].episode_return if story.chain else None,
-        "best": max(ratings, default=None),
-        "worst": min(ratings, default=None),
-        "flags": _joined(flag for turn in story.turns for flag in turn.flags),
-        "actions": sum(len(attempt.steps) for attempt in attempts),
-        "tokens": sum(attempt.usage.prompt_tokens + attempt.usage.completion_tokens for attempt in attempts),
-        "advice": next((turn.advice[:300] for turn in reversed(story.chain) if turn.advice.strip()), ""),
-    }
+def _write_story(connection: sqlite3.Connection, entry: Entry) -> None:
+    """Replace a story, and take out its advice."""
+    mine = "WHERE run = ? AND arm = ? AND task = ?"
+    marked = connection.execute(f"SELECT mark FROM story {mine}", entry.key)
+    mark = next((row["mark"] for row in marked), "")
+    connection.execute(f"DELETE FROM story {mine}", entry.key)
+    # The words of an earlier version stay under an id that no story has any more.
+    texts = (entry.row["task"], entry.advice, entry.steps)
+    identity = connection.execute("INSERT INTO words (task, advice, steps) VALUES (?, ?, ?)", texts).lastrowid
+    columns = {"id": identity, **entry.row, "mark": mark}
+    places = ", ".join(f":{name}" for name in columns)
+    connection.execute(f"INSERT INTO story ({', '.join(columns)}) VALUES ({places})", columns)
+    for row in connection.execute(f"SELECT author, text FROM advice {mine}", entry.key).fetchall():
+        less = [(row["author"], word) for word in word_counts([row["text"]])]
+        connection.executemany("UPDATE author_word SET pieces = pieces - 1 WHERE author = ? AND word = ?", less)
+    connection.execute(f"DELETE FROM advice {mine}", entry.key)
 
 
-def _pieces(story: Story) -> list[tuple[object, ...]]:
-    """Return the rows of the story's advice."""
-    key = (story.experiment, story.arm, story.task.id)
-    return [
-        (
-            *key,
-            turn.key.trial,
-            turn.key.candidate,
-            turn.reflection.author.model,
-            turn.advice[:_KEPT_CHARACTERS],
-            turn.rating,
-            _joined(turn.flags),
-            turn.written_at.isoformat() if turn.written_at is not None else "",
-        )
-        for turn in story.turns
-        if turn.reflection is not None
+def _by_author(entries: Iterable[Entry]) -> dict[tuple[object, ...], list[tuple[Entry, Piece]]]:
+    """Return the pieces of advice by run, arm and model."""
+    by_author: dict[tuple[object, ...], list[tuple[Entry, Piece]]] = {}
+    for entry in entries:
+        for piece in entry.pieces:
+            by_author.setdefault((entry.row["run"], entry.row["arm"], piece.model), []).append((entry, piece))
+    return by_author
+
+
+def _write_advice(
+    connection: sqlite3.Connection, name: tuple[object, ...], pieces: Sequence[tuple[Entry, Piece]]
+) -> None:
+    """Add the advice of an author, and count its words."""
+    connection.execute("INSERT OR IGNORE INTO author (run, arm, model) VALUES (?, ?, ?)", name)
+    query = "SELECT id FROM author WHERE run = ? AND arm = ? AND model = ?"
+    (author,) = connection.execute(query, name).fetchone()
+    rows = [
+        (*entry.key, author, piece.rating, len(words_of(piece.text)), piece.flags, piece.written_at, piece.text)
+        for entry, piece in pieces
     ]
-
-
-def _joined(flags: Iterable[str]) -> str:
-    return " ".join(f"[{flag}]" for flag in sorted(set(flags)))
-
-
-def _outcome(story: Story) -> str:
-    """Return how the story ended: solved at once, solved after advice, failed, or invalid so far."""
-    if any(turn.solved for turn in story.turns):
-        return "solved at once" if story.turns[0].solved else "solved later"
-    if story.causes or any(attempt.outcome is Outcome.INVALID for turn in story.turns for attempt in turn.attempts):
-        return "invalid"
-    return "failed"
-
-
-def _advice_text(story: Story) -> str:
-    return "\n".join(turn.advice for turn in story.turns)
-
-
-def _step_text(story: Story) -> str:
-    attempts: Iterable[Trajectory] = (attempt for turn in story.turns for attempt in turn.attempts)
-    return "\n".join(chain.from_iterable(map(_texts, attempts)))
-
-
-def _texts(attempt: Trajectory) -> Iterator[str]:
-    yield attempt.opening
-    for step in attempt.steps:
-        yield from (step.thought, step.action, step.observation)
+    connection.executemany(f"INSERT INTO advice VALUES ({', '.join('?' * 9)})", rows)
+    more = "ON CONFLICT DO UPDATE SET pieces = pieces + excluded.pieces"
+    counts = word_counts(piece.text for _, piece in pieces)
+    connection.executemany(
+        f"INSERT INTO author_word VALUES (?, ?, ?) {more}", [(author, *item) for item in sorted(counts.items())]
+    )

@@ -1,6 +1,5 @@
 """What all pages of the site share: the runs, their index and the templates."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,12 +52,3 @@ class Site:
         """Return the HTML of a page."""
         shared = {"title": page.title, "path": path, "site": self, "progress": self.index.progress, "nav": NAVIGATION}
         return self._templates.get_template(page.template).render({**shared, **page.shown})
-
-    def version(self) -> str:
-        """Return a text that changes when a run has new facts."""
-        counts = [
-            (source.name, arm, source.store.attempt_count(arm), source.store.advice_count(arm))
-            for source in self.sources
-            for arm in source.store.arms()
-        ]
-        return json.dumps([counts, self.index.progress.done])

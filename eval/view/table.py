@@ -7,23 +7,15 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from .index import Index
+from .tables import SORTS, Order
 
 PAGE = 50
 """Stories on a page of the table."""
 OUTCOMES = ("solved at once", "solved later", "failed", "invalid")
 SIGNS = {"positive": "best > 0", "zero": "best = 0", "negative": "worst < 0", "none": "best IS NULL"}
 """Filters by the ratings in a story: some advice gained, none gained, some harmed, none was tried."""
-SORTS = {
-    "task": "task",
-    "attempts": "attempts DESC",
-    "first": "first DESC",
-    "last": "last DESC",
-    "best": "best DESC",
-    "worst": "worst",
-    "actions": "actions DESC",
-    "tokens": "tokens DESC",
-}
-"""Orders by the name of the column that a reader clicks; each ends with the task id, so that pages do not overlap."""
+_WORD = re.compile(r"[^\W_\u19b0-\u19c0\u19c8\u19c9\u1cf2\u1cf3]+")
+"""A word as the index divides text; SQLite takes these letters of New Tai Lue and Vedic for marks."""
 
 
 @dataclass(frozen=True)
@@ -57,27 +49,30 @@ class StoryFilter:
         chosen = replace(self, **changes)
         return {name: str(value) for name, value in asdict(chosen).items() if value != getattr(plain, name)}
 
-    def where(self) -> tuple[str, list[Any]]:
-        """Return the condition in SQL and its parameters."""
-        parts, values = ["1"], list[Any]()
-        for name in ("run", "arm", "outcome", "mark"):
-            if value := getattr(self, name):
-                below = name == "arm" and value.endswith("/")
-                parts.append("substr(arm, 1, ?) = ?" if below else f"{name} = ?")
-                values += [len(value), value] if below else [value]
+    def where(self) -> tuple[str, dict[str, str]]:
+        """Return the condition in SQL and its parameters, whose names begin with `of_`."""
+        names = [name for name in ("run", "arm", "outcome", "mark") if getattr(self, name)]
+        parts, values = (
+            [f"{name} = :of_{name}" for name in names],
+            {f"of_{name}": getattr(self, name) for name in names},
+        )
+        if self.arm.endswith("/"):
+            # All names that begin so: the next character after a slash is 0.
+            parts[parts.index("arm = :of_arm")] = "arm >= :of_arm AND arm < :of_next_arm"
+            values["of_next_arm"] = f"{self.arm[:-1]}0"
         if self.sign in SIGNS:
             parts.append(SIGNS[self.sign])
         if self.flag:
-            parts.append("instr(flags, ?)")
-            values.append(f"[{self.flag}]")
-        if words := re.findall(r"\w+", self.q):
-            parts.append("id IN (SELECT rowid FROM words WHERE words MATCH ?)")
-            values.append(" ".join(f'"{word}"' for word in words))
-        return " AND ".join(parts), values
+            parts.append("instr(flags, :of_flag)")
+            values["of_flag"] = f"[{self.flag}]"
+        if words := _WORD.findall(self.q):
+            parts.append("id IN (SELECT rowid FROM words WHERE words MATCH :of_words)")
+            values["of_words"] = " ".join(f'"{word}"' for word in words)
+        return " AND ".join(parts) or "1", values
 
     @property
-    def order(self) -> str:
-        return f"{SORTS[self.sort]}, task, run, arm"
+    def order(self) -> Order:
+        return SORTS[self.sort]
 
 
 @dataclass(frozen=True)
@@ -98,25 +93,29 @@ def story_page(index: Index, chosen: StoryFilter) -> StoryPage:
         (total,) = connection.execute(f"SELECT count(*) FROM story WHERE {condition}", values).fetchone()
         pages = max(1, -(-total // PAGE))
         page = min(chosen.page, pages)
-        query = f"SELECT * FROM story WHERE {condition} ORDER BY {chosen.order} LIMIT ? OFFSET ?"
-        rows = connection.execute(query, [*values, PAGE, (page - 1) * PAGE]).fetchall()
+        query = f"SELECT * FROM story WHERE {condition} ORDER BY {chosen.order.sql()} LIMIT {PAGE} OFFSET :skipped"
+        rows = connection.execute(query, {**values, "skipped": (page - 1) * PAGE}).fetchall()
     return StoryPage(rows, total, page, pages)
 
 
-def neighbours(index: Index, chosen: StoryFilter, key: tuple[str, str, str]) -> tuple[sqlite3.Row | None, ...]:
+def neighbours(
+    index: Index, chosen: StoryFilter, key: tuple[str, str, str]
+) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
     """Return the stories before and after the one of this run, arm and task, in the chosen order; None at an end."""
     condition, values = chosen.where()
-    over = f"OVER (ORDER BY {chosen.order})"
-    query = (
-        f"SELECT before, after FROM (SELECT run, arm, task, lag(id) {over} AS before, lead(id) {over} AS after "
-        f"FROM story WHERE {condition}) WHERE run = ? AND arm = ? AND task = ?"
-    )
+    order = chosen.order
+
+    def nearest(connection: sqlite3.Connection, place: Mapping[str, Any], *, backwards: bool) -> Any:
+        where = f"{condition} AND {order.after(backwards=backwards)}"
+        query = f"SELECT run, arm, task FROM story WHERE {where} ORDER BY {order.sql(backwards=backwards)} LIMIT 1"
+        return connection.execute(query, {**values, **place}).fetchone()
+
     with index.connect() as connection:
-        beside = connection.execute(query, [*values, *key]).fetchone() or (None, None)
-        return tuple(
-            connection.execute("SELECT run, arm, task FROM story WHERE id = ?", (identity,)).fetchone()
-            for identity in beside
-        )
+        query = f"SELECT {order.value} AS value, task, run, arm FROM story WHERE run = ? AND arm = ? AND task = ?"
+        place = connection.execute(query, key).fetchone()
+        if place is None:
+            return None, None
+        return tuple(nearest(connection, dict(place), backwards=backwards) for backwards in (True, False))
 
 
 def arm_totals(index: Index) -> Iterator[sqlite3.Row]:

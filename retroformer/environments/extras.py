@@ -52,8 +52,8 @@ class AdviceParts(NamedTuple):
     section: Any
     seed: int
     render: Render
-    wording: Literal["demonstrated", "unseen"]
-    """Value of `arm.wording`."""
+    wording: Literal["demonstrated", "unseen"] = "demonstrated"
+    """Value of `arm.wording`; a lesson is always `demonstrated`."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Extras:
     """Function from the config section to the tools for `actor.kind: tools`; transitions may list others. None: an
     environment that plays text has the one tool `act`."""
     advice: Mapping[str, AdviceKind] = field(default_factory=dict)
-    lessons: Mapping[str, Callable[[Render], Reflector]] = field(default_factory=dict)
+    lessons: Mapping[str, Callable[[AdviceParts], Reflector]] = field(default_factory=dict)
     """Values of `collect.lesson`: writers of the warm-start advice."""
     views: Mapping[str, Render] = field(default_factory=dict)
     """Values of `reflector.view`: how the reflector sees a failure."""

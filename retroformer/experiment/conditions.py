@@ -55,8 +55,10 @@ def conditions(
 
     Raises:
         MissingInput: a prompt pack or the data are missing.
+        ServiceError: the environment's server cannot be asked for its version.
     """
     record = _settings(experiment, provenance, reflector)
+    record["versions"] = package_versions(("retroformer",)) | environment_versions(experiment.environment)
     record["environment"]["data_sha256"] = _data_sha256(experiment, splits or (experiment.environment.split,))
     return record
 
@@ -64,7 +66,7 @@ def conditions(
 def _settings(
     experiment: Experiment, provenance: Provenance | None = None, reflector: str | None = None
 ) -> dict[str, Any]:
-    """Return the conditions without the data hashes, as the data may not be on this machine."""
+    """Return the conditions without data hashes and versions, as this machine may lack the data and the programs."""
     config = experiment.model_dump(mode="json")
     advising = experiment.reflector.endpoint
     if reflector is not None:
@@ -79,7 +81,6 @@ def _settings(
         "evaluator": _evaluator(experiment, config["evaluator"], provenance),
         "reflector": reflector_config,
         "loop": {name: config["loop"][name] for name in _OF_LOOP},
-        "versions": package_versions(("retroformer",)) | environment_versions(experiment.environment),
     }
 
 

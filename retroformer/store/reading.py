@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from retroformer.errors import ConfigError
 from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.store.database import Database
-from retroformer.store.rows import AdviceRow, AttemptRow, LiveRetry, RatingRow, StoredReflection
+from retroformer.store.rows import AdviceRow, ArmCounts, AttemptRow, LiveRetry, RatingRow, StoredReflection
 from retroformer.store.schema import (
     ACCOUNTS,
     ARMS,
@@ -155,6 +155,15 @@ class Reader:
         """Return the number of attempts and reflections that failed because of the infrastructure."""
         return self._count(INVALIDS, arm)
 
+    def arm_counts(self) -> dict[str, ArmCounts]:
+        """Return the number of facts of each arm that has some."""
+        counts = dict[str, list[int]]()
+        for place, table in enumerate((TRAJECTORIES, REFLECTIONS, INVALIDS)):
+            chosen = sa.select(table.c.arm, sa.func.count().label("facts")).where(table.c.experiment == self.experiment)
+            for row in self._all(chosen.group_by(table.c.arm).order_by(table.c.arm)):
+                counts.setdefault(row.arm, [0, 0, 0])[place] = row.facts
+        return {arm: ArmCounts(*found) for arm, found in counts.items()}
+
     def fact_counts(self, arm: str) -> dict[str, int]:
         """Return the number of facts of each task, invalid ones included. Facts never change, so it is a version."""
         counts = dict[str, int]()
@@ -201,11 +210,13 @@ class Reader:
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id.desc()).limit(1)
         return next(iter(self._scalars(chosen)), "")
 
-    def running_count(self, arm: str) -> int:
-        """Return the number of tasks of an arm that a process works on now."""
-        now = datetime.now(UTC).timestamp()
-        query = sa.select(sa.func.count()).select_from(LEASES).where(self._of_arm(LEASES, arm))
-        return int(self._scalars(query.where(LEASES.c.owner.is_not(None), LEASES.c.expires_at > now))[0])
+    def running_counts(self) -> dict[str, int]:
+        """Return the number of tasks of each arm that a process works on now, if there are some."""
+        running = LEASES.c.owner.is_not(None) & (LEASES.c.expires_at > datetime.now(UTC).timestamp())
+        chosen = sa.select(LEASES.c.arm, sa.func.count().label("tasks")).where(
+            LEASES.c.experiment == self.experiment, running
+        )
+        return {row.arm: row.tasks for row in self._all(chosen.group_by(LEASES.c.arm))}
 
     def usage(self, arm: str) -> Usage:
         """Return the usage of an arm so far, including invalid attempts and calls whose fact came second."""

@@ -125,6 +125,16 @@ class AdviceRow(NamedTuple):
     previous_candidate: int
 
 
+class ArmCounts(NamedTuple):
+    """Number of facts of an arm."""
+
+    attempts: int = 0
+    """Valid attempts."""
+    advice: int = 0
+    invalid: int = 0
+    """Attempts and reflections that failed because of the infrastructure."""
+
+
 class LiveRetry(NamedTuple):
     """First retry of a story, with or without advice as it was drawn."""
 

@@ -8,16 +8,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from itertools import chain
 from typing import TypeAlias
 
 import torch
 
+from .attention import can_share
 from .generation import TextGeneration
 from .geometry import token_budget
 from .model import Model
-from .prefixes import BLOCK_TOKENS, PrefixStore
+from .prefixes import PrefixStore, blocks_to_share, common_blocks
 from .scoring import Scoring
 from .slots import KeyValueSlots
 
@@ -40,10 +40,10 @@ class Engine:
         self._max_batch = max_batch
         self._budget_tokens = max(budget.running, model.context_tokens)
         self._rows: list[Request] = []
-        self._slots = KeyValueSlots(model.geometry, self._budget_tokens)
         self._twins: dict[Request, list[Request]] = {}
         """Requests with the same prompt and adapter, by the request whose prompt is being computed."""
-        self._prefixes = PrefixStore(budget.prefixes)
+        self._store = PrefixStore(model.geometry, budget.prefixes)
+        self._slots = KeyValueSlots(model.geometry, self._budget_tokens, self._store)
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
         self._pass_began: float | None = None
@@ -125,8 +125,8 @@ class Engine:
                 if full or not self._join(generation):
                     skipped.append(generation)
             self._waiting.extendleft(reversed(skipped))
-        for row in range(before, len(self._rows)):
-            self._begin(row)
+        if len(self._rows) > before:
+            self._share()
 
     def _fits(self, generation: Request) -> bool:
         """Return True if there is a row for it, and memory for all tokens that the rows may still write."""
@@ -138,34 +138,41 @@ class Engine:
 
     def _join(self, generation: Request) -> bool:
         """Give it a row unless another row is computing most of its prompt; return False if it waits for that row."""
-        cached = self._prefixes.count(generation.adapter, generation.prompt[:-1])
+        # The last prompt token is always computed: its logits choose the first new token.
+        names = generation.names.of(generation.prompt[:-1])
+        cached = self._store.count(names)
         for row, leader in enumerate(self._rows):
             if leader.adapter != generation.adapter or self._remaining(row) <= 0:
                 continue
             if leader.prompt == generation.prompt:
                 self._twins.setdefault(leader, []).append(generation)
                 return True
-            if _common_length(leader.prompt, generation.prompt[:-1]) >= cached + 2 * BLOCK_TOKENS:
+            if common_blocks(leader.names.of(leader.prompt), names) >= cached + 2:
                 return False
-        self._slots.write(len(self._rows), None)
         self._rows.append(generation)
+        self._slots.add(self._store.prefix(names[:cached]))
+        generation.cached_tokens = self._slots.lengths[-1]
         return True
 
-    def _begin(self, row: int) -> None:
-        """Fill a new row with the cached prefix of its prompt."""
+    def _share(self) -> None:
+        """Choose the stored prefixes that rows read together; other rows read copies of theirs."""
+        texts = [self._stored(row) for row in range(len(self._rows))]
+        for row, (names, count) in enumerate(zip(texts, blocks_to_share(texts), strict=True)):
+            self._slots.read_in_place(row, self._store.prefix(names[:count]))
+
+    def _stored(self, row: int) -> list[bytes]:
+        """Return the names of the stored blocks of the row's prompt that it could read in place."""
+        if not can_share(self._model.geometry.device):
+            return []
         generation = self._rows[row]
-        self._slots.reserve(len(self._rows), len(generation.prompt) + 1)
-        # The last prompt token is always computed: its logits choose the first new token.
-        self._slots.write(row, self._prefixes.longest(generation.adapter, generation.prompt[:-1]))
-        generation.cached_tokens = self._slots.lengths[row]
+        names = generation.names.of(generation.prompt[: self._slots.lengths[row]])
+        return names[: self._store.count(names)]
 
     def _advance(self) -> None:
         """Make one pass: for each row the next part of its prompt, within the chunk, or its next token."""
         columns = self._columns()
         if not columns:
             return
-        held = zip(self._slots.lengths, columns, strict=True)
-        self._slots.reserve(len(columns), max(length + len(tokens) for length, tokens in held))
         arriving = [self._remaining(row) > 0 for row in range(len(columns))]
         outputs = self._model.forward(columns, self._slots, [generation.adapter for generation in self._rows])
         for row in reversed(range(len(columns))):
@@ -200,10 +207,12 @@ class Engine:
     def _start_twins(self, row: int, output: torch.Tensor) -> None:
         """Keep the row's prompt, now computed, for later requests, and start the requests with the same prompt."""
         self._remember(row)
-        for twin in self._twins.pop(self._rows[row], ()):
+        twins = self._twins.pop(self._rows[row], ())
+        if twins:
+            self._slots.read_in_place(row, self._store.prefix(self._stored(row)))
+        for twin in twins:
             twin.cached_tokens = len(twin.prompt)
             if not twin.cancelled and twin.accept(output):
-                self._slots.reserve(len(self._rows) + 1, len(twin.prompt) + 1)
                 self._slots.copy_row(row, len(self._rows))
                 self._rows.append(twin)
 
@@ -218,12 +227,6 @@ class Engine:
         self._rows.pop()
 
     def _remember(self, row: int) -> None:
-        generation, length = self._rows[row], self._slots.lengths[row]
-        self._prefixes.remember(
-            generation.adapter, generation.sequence[:length], lambda start, stop: self._slots.read(row, start, stop)
-        )
-
-
-def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = zip(first, second, strict=False)
-    return next((index for index, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(first), len(second)))
+        generation = self._rows[row]
+        names = generation.names.of(generation.sequence[: self._slots.lengths[row]])
+        self._store.remember(names, lambda *where: self._slots.read(row, *where), kept=self._slots.prefixes)

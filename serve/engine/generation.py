@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
 from .choices import Choices
+from .prefixes import BlockNames
 from .sampling import SamplingParameters, choose
 
 UNFINISHED_CHARACTER = "\ufffd"
@@ -101,6 +103,11 @@ class TextGeneration:
     cancelled: bool = False
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+
+    @cached_property
+    def names(self) -> BlockNames:
+        """Names of the blocks of its sequence, under which the keys and values are stored."""
+        return BlockNames(self.adapter)
 
     @property
     def reserved(self) -> int:

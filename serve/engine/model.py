@@ -154,8 +154,7 @@ class Model:
     def _pass(
         self, columns: Sequence[Sequence[int]], slots: KeyValueSlots, adapters: Sequence[str]
     ) -> list[torch.Tensor]:
-        order = sorted(range(len(columns)), key=adapters.__getitem__)
-        line = slots.expect([len(tokens) for tokens in columns], order)
+        line, order = slots.expect([len(tokens) for tokens in columns], adapters)
         self._spans.current = self._spans_of([(adapters[row], len(columns[row])) for row in order])
         tokens = torch.tensor([token for row in order for token in columns[row]], device=self.geometry.device)
         with torch.inference_mode():

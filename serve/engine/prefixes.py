@@ -1,66 +1,160 @@
-"""Prefix cache: keys and values of earlier prompts, so that a shared prefix is computed only once."""
+"""Prefix cache: keys and values of earlier prompts, so that a shared prefix is computed and stored only once.
+
+Shapes: H key-value heads, N tokens, D head size.
+"""
 
 import hashlib
+import heapq
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import TypeAlias
 
 import torch
 
+from .geometry import Geometry
+
 BLOCK_TOKENS = 16
+WORTH_SHARING_TOKENS = 128
+"""Tokens that a pass must read less, over all rows, before rows read a prefix together."""
+
+Where: TypeAlias = slice | torch.Tensor
+"""Places of tokens in a memory: a slice if they are contiguous, so that reading copies nothing."""
+
+
+class BlockNames:
+    """Names of the full blocks of a growing text: hashes of its adapter and of all tokens up to each block's end.
+
+    Texts with a common prefix share the names of its blocks.
+    """
+
+    def __init__(self, adapter: str) -> None:
+        self._digest = hashlib.blake2b(adapter.encode(), digest_size=16)
+        self._names: list[bytes] = []
+
+    def of(self, tokens: Sequence[int]) -> list[bytes]:
+        """Return the names for `tokens`, which extend the tokens of earlier calls or are the start of them."""
+        for stop in range(BLOCK_TOKENS * (len(self._names) + 1), len(tokens) + 1, BLOCK_TOKENS):
+            self._digest.update(array("q", tokens[stop - BLOCK_TOKENS : stop]).tobytes())
+            self._names.append(self._digest.digest())
+        return self._names[: len(tokens) // BLOCK_TOKENS]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Stored tokens that rows can read in place."""
+
+    blocks: tuple[int, ...] = ()
+    """Indices of its blocks in the store's memory."""
+    where: Where = field(default_factory=lambda: slice(0), compare=False)
+
+    @property
+    def tokens(self) -> int:
+        return len(self.blocks) * BLOCK_TOKENS
 
 
 class PrefixStore:
     """Blocks of tokens with their keys and values; the least recently used block is evicted first.
 
-    A block's name is a hash of its adapter and of all tokens up to its end, so texts with a common prefix share its
-    blocks, and a block is found only after those that it depends on.
+    A block is stored only while all blocks before it in its text are. The memory is allocated once.
     """
 
-    def __init__(self, capacity_tokens: int) -> None:
+    def __init__(self, geometry: Geometry, capacity_tokens: int) -> None:
         self._capacity = capacity_tokens // BLOCK_TOKENS
-        self._blocks: OrderedDict[bytes, torch.Tensor] = OrderedDict()
+        self._blocks: OrderedDict[bytes, int] = OrderedDict()
+        self._free: list[int] = []
+        self._used = 0
+        shape = (2, geometry.heads, self._capacity * BLOCK_TOKENS, geometry.head_size)
+        # On a CPU, memory that was never written takes no space.
+        self.layers = [torch.empty(shape, dtype=geometry.dtype, device=geometry.device) for _ in range(geometry.layers)]
+        """Keys and values of each layer, (2, H, N, D)."""
 
     def __len__(self) -> int:
         """Return the number of cached tokens."""
         return len(self._blocks) * BLOCK_TOKENS
 
-    def count(self, adapter: str, tokens: Sequence[int]) -> int:
-        """Return the length of the longest cached prefix of `tokens`."""
-        return len(self._cached(adapter, tokens)) * BLOCK_TOKENS
+    def count(self, names: Sequence[bytes]) -> int:
+        """Return how many of the blocks, from the first on, are stored."""
+        return bisect_left(names, True, key=lambda name: name not in self._blocks)
 
-    def longest(self, adapter: str, tokens: Sequence[int]) -> torch.Tensor | None:
-        """Return keys and values (L, 2, H, N, D) of the longest cached prefix; None without one."""
-        names = self._cached(adapter, tokens)
+    def prefix(self, names: Sequence[bytes]) -> Prefix:
+        """Return the prefix made of stored blocks; it stays valid while `remember` is given it as `kept`."""
         self._touch(names)
-        return torch.cat([self._blocks[name] for name in names], dim=3) if names else None
+        blocks = tuple(self._blocks[name] for name in names)
+        return Prefix(blocks, self._where(blocks))
 
-    def remember(self, adapter: str, tokens: Sequence[int], read: Callable[[int, int], torch.Tensor]) -> None:
-        """Cache all full blocks of `tokens`; `read(start, stop)` copies the keys and values of new blocks."""
-        names = list(_block_names(adapter, tokens))[: self._capacity]
-        for index, name in enumerate(names):
-            if name not in self._blocks:
-                self._blocks[name] = read(index * BLOCK_TOKENS, (index + 1) * BLOCK_TOKENS)
-        self._touch(names)
-        while len(self._blocks) > self._capacity:
-            self._blocks.popitem(last=False)
+    def remember(
+        self, names: Sequence[bytes], read: Callable[[int, int, int], torch.Tensor], kept: Iterable[Prefix]
+    ) -> None:
+        """Store the blocks of a text as far as there is room beside the `kept` prefixes.
 
-    def _cached(self, adapter: str, tokens: Sequence[int]) -> list[bytes]:
-        names = []
-        for name in _block_names(adapter, tokens):
-            if name not in self._blocks:
-                break
-            names.append(name)
-        return names
+        `read(layer, start, stop)` returns the keys and values (2, H, N, D) of tokens start..stop.
+        """
+        stored = self.count(names)
+        self._touch(names[:stored])
+        in_use = set(chain.from_iterable(prefix.blocks for prefix in kept))
+        in_use.update(self._blocks[name] for name in names[:stored])
+        blocks = self._allocate(len(names) - stored, in_use)
+        where, start = self._where(blocks), stored * BLOCK_TOKENS
+        for index, layer in enumerate(self.layers if blocks else ()):
+            layer[:, :, where] = read(index, start, start + len(blocks) * BLOCK_TOKENS)
+        self._blocks.update(zip(names[stored:], blocks, strict=False))
+        self._touch(names[: stored + len(blocks)])
+
+    def _allocate(self, count: int, in_use: set[int]) -> list[int]:
+        """Return up to `count` free blocks, in ascending order; evict blocks that are not in use to get them."""
+        lacking = count - len(self._free) - (self._capacity - self._used)
+        evictable = (name for name, block in self._blocks.items() if block not in in_use)
+        for name in list(islice(evictable, max(0, lacking))):
+            heapq.heappush(self._free, self._blocks.pop(name))
+        freed = [heapq.heappop(self._free) for _ in range(min(count, len(self._free)))]
+        new = range(self._used, min(self._used + count - len(freed), self._capacity))
+        self._used += len(new)
+        return [*freed, *new]
 
     def _touch(self, names: Sequence[bytes]) -> None:
         # The first block is touched last: a block must never be evicted before those that depend on it.
         for name in reversed(names):
             self._blocks.move_to_end(name)
 
+    def _where(self, blocks: Sequence[int]) -> Where:
+        if not blocks:
+            return slice(0)
+        if blocks[-1] - blocks[0] == len(blocks) - 1 and list(blocks) == sorted(blocks):
+            return slice(blocks[0] * BLOCK_TOKENS, (blocks[-1] + 1) * BLOCK_TOKENS)
+        starts = torch.tensor(blocks, device=self.layers[0].device) * BLOCK_TOKENS
+        return (starts[:, None] + torch.arange(BLOCK_TOKENS, device=starts.device)).flatten()
 
-def _block_names(adapter: str, tokens: Sequence[int]) -> Iterator[bytes]:
-    digest = hashlib.blake2b(adapter.encode(), digest_size=16)
-    for stop in range(BLOCK_TOKENS, len(tokens) + 1, BLOCK_TOKENS):
-        digest.update(array("q", tokens[stop - BLOCK_TOKENS : stop]).tobytes())
-        yield digest.digest()
+
+def common_blocks(first: Sequence[bytes], second: Sequence[bytes]) -> int:
+    """Return how many blocks two texts begin with, given their names: equal names follow only equal names."""
+    return bisect_left(range(min(len(first), len(second))), True, key=lambda index: first[index] != second[index])
+
+
+def blocks_to_share(texts: Sequence[Sequence[bytes]]) -> list[int]:
+    """Return for each text, given by the names of its stored blocks, how many blocks it reads with other texts.
+
+    The choice saves most reading among those in which texts that agree on some blocks either all share these or split
+    where they differ.
+    """
+    _, counts = _sharing(dict(enumerate(texts)))
+    return [counts.get(index, 0) for index in range(len(texts))]
+
+
+def _sharing(texts: Mapping[int, Sequence[bytes]]) -> tuple[int, dict[int, int]]:
+    """Return the number of blocks that need not be read, and how many blocks each text shares if it shares any."""
+    first = next(iter(texts.values()), ())
+    common = min((common_blocks(first, names) for names in texts.values()), default=0)
+    together = (len(texts) - 1) * common
+    branches: dict[bytes, dict[int, Sequence[bytes]]] = {}
+    for index, names in texts.items():
+        if len(names) > common:
+            branches.setdefault(names[common], {})[index] = names
+    apart = [_sharing(branch) for branch in branches.values() if len(branch) > 1]
+    saved = sum(blocks for blocks, _ in apart)
+    if together * BLOCK_TOKENS >= WORTH_SHARING_TOKENS and together >= saved:
+        return together, dict.fromkeys(texts, common)
+    return saved, {index: count for _, counts in apart for index, count in counts.items()}

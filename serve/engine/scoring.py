@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from retroformer.models.reward_adapter import load_lora, read_reward_adapter
 
 from .generation import Output
+from .prefixes import BlockNames
 
 
 @dataclass(eq=False)
@@ -27,6 +29,11 @@ class Scoring:
     score: float = 0.0
     cached_tokens: int = 0
     cancelled: bool = False
+
+    @cached_property
+    def names(self) -> BlockNames:
+        """Names of the blocks of its sequence, under which the keys and values are stored."""
+        return BlockNames(self.adapter)
 
     @property
     def reserved(self) -> int:

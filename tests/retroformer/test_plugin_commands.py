@@ -1,5 +1,8 @@
 """Tests of commands of installed packages: they are listed and run, and a package's mistake is one sentence."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from retroformer.__main__ import main
 from retroformer.errors import MissingInput
 from retroformer.plugin_commands import plugin_command, plugin_command_names
+from tests.support.runs import ROOT
 
 MODULE = '''
 import typer
@@ -92,6 +96,52 @@ def test_a_command_that_cannot_be_imported_is_one_sentence(
     with pytest.raises(MissingInput) as refused:
         main(["greet", "Ada"])
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import a_module_that_is_not_there", "No module named 'a_module_that_is_not_there'."),
+        ("app = 1 / 0", "ZeroDivisionError: division by zero."),
+        ("raise SystemExit(3)", "SystemExit: 3."),
+        ("import typer\napp = typer.Typer()", "RuntimeError: Could not get a command for this Typer instance."),
+    ],
+)
+def test_help_lists_the_other_commands_and_says_which_plugin_cannot_be_loaded(
+    site: Path, text: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = f"broken_words_{len(text)}"
+    install(site, "yet_more_greetings", MODULE, "greet = yet_more_greetings:app")
+    install(site, module, text, f"farewell = {module}:app")
+    main(["--help"])
+    listed, sentence = capsys.readouterr().out.split("\n\n")[-2:]
+    assert "Greet someone." in listed
+    assert "Write a first experiment" in listed
+    assert "farewell" not in listed
+    shown = " ".join(sentence.split())
+    assert shown.startswith(f"The command 'farewell' of the package {module} cannot be imported: {why[:40]}")
+
+
+def test_a_package_that_pip_installed_does_not_break_help(tmp_path: Path) -> None:
+    """The package's module imports a library that is not installed."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "farewells.py").write_text("import a_module_that_is_not_there\n")
+    (project / "pyproject.toml").write_text(
+        "[build-system]\nrequires = ['hatchling']\nbuild-backend = 'hatchling.build'\n"
+        "[project]\nname = 'farewells'\nversion = '1.0'\n"
+        "[project.entry-points.'retroformer.commands']\nfarewell = 'farewells:app'\n"
+    )
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(target), str(project)], check=True)
+    environment = os.environ | {"PYTHONPATH": f"{target}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "retroformer", "--help"], capture_output=True, text=True, env=environment, check=True
+    )
+    assert "  init " in done.stdout
+    assert "the package farewells cannot be imported: No module named" in " ".join(done.stdout.split())
+    assert not done.stderr
 
 
 def test_there_is_no_command_that_nobody_installed() -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from ..index import Index
 from ..site import NoSuchPage, Page, Site
 
 _SEED = 0
+_MOST_TRIALS = 50
 PAGE = 50
 """Tasks on a page."""
 GROUPS = {
@@ -56,10 +56,11 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
     if len(every) < 2:
         return Page("message.html", "Compare", {"text": "There is nothing to compare: these runs have one arm."})
     first, second = _chosen(every, parameters)
-    solved = [_solved_at(site.index, side) for side in (first, second)]
-    tasks = sorted(solved[0].keys() & solved[1].keys())
+    by_task = [_solved_at(site.index, side) for side in (first, second)]
+    tasks = sorted(by_task[0].keys() & by_task[1].keys())
+    solved = [np.array([side[task] for task in tasks], dtype=float) for side in by_task]
     group = parameters.get("show", "")
-    groups = _groups(tasks, solved)
+    groups = _groups(tasks, solved) if tasks else {}
     listed = groups.get(group, [])
     return Page(
         "compare.html",
@@ -69,7 +70,7 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
             "a": first,
             "b": second,
             "tasks": len(tasks),
-            "lines": list(_lines(tasks, solved)),
+            "lines": list(_lines(solved)) if tasks else [],
             "groups": {name: len(members) for name, members in groups.items()},
             "meanings": GROUPS,
             "group": group if group in groups else "",
@@ -110,29 +111,26 @@ def _chosen(sides: Sequence[Side], parameters: Mapping[str, str]) -> tuple[Side,
     return by_name.get(parameters.get("a", ""), first), by_name.get(parameters.get("b", ""), second)
 
 
-def _solved_at(index: Index, side: Side) -> dict[str, tuple[int | None, ...]]:
-    """Return the trial that solved each task, one for each seed; tasks that a seed lacks are left out."""
-    found: dict[str, list[int | None]] = {}
+def _solved_at(index: Index, side: Side) -> dict[str, list[float]]:
+    """Return the trial that solved each task, one for each seed and infinite if none did.
+
+    Tasks that a seed lacks are left out.
+    """
+    solved: dict[str, list[float]] = {}
+    query = "SELECT task, ifnull(solved_at, 9e999) FROM story WHERE run = ? AND arm = ? AND outcome != 'invalid'"
     with index.connect() as connection:
         for arm in side.stored:
-            query = "SELECT task, solved_at FROM story WHERE run = ? AND arm = ? AND outcome != 'invalid'"
-            for row in connection.execute(query, (side.run, arm)):
-                found.setdefault(row["task"], []).append(row["solved_at"])
-    return {task: tuple(trials) for task, trials in found.items() if len(trials) == len(side.stored)}
+            for task, trial in connection.execute(query, (side.run, arm)):
+                solved.setdefault(task, []).append(trial)
+    return {task: trials for task, trials in solved.items() if len(trials) == len(side.stored)}
 
 
-def _share(trials: Iterable[int | None], by: int) -> float:
-    """Return the share of the seeds that have solved a task by this trial."""
-    return fmean(trial is not None and trial <= by for trial in trials)
-
-
-def _lines(tasks: Sequence[str], solved: Sequence[Mapping[str, tuple[int | None, ...]]]) -> Iterable[TrialLine]:
-    if not tasks:
-        return
-    every = [trial for side in solved for task in tasks for trial in side[task] if trial is not None]
-    for trial in range(max(every, default=0) + 1):
-        first_T, second_T = (np.array([_share(side[task], trial) for task in tasks]) for side in solved)
-        single = all(len(side[tasks[0]]) == 1 for side in solved)
+def _lines(solved: Sequence[Floats]) -> Iterable[TrialLine]:
+    """Yield a line for each trial, from the trials that solved each task for each seed, (T, S) of both sides."""
+    last = max((float(side_TS[np.isfinite(side_TS)].max(initial=0)) for side_TS in solved), default=0)
+    for trial in range(min(int(last), _MOST_TRIALS) + 1):
+        first_T, second_T = ((side_TS <= trial).mean(axis=1) for side_TS in solved)
+        single = all(side_TS.shape[1] == 1 for side_TS in solved)
         p = mcnemar(first_T, second_T) if single else None
         yield TrialLine(trial, first_T.mean(), second_T.mean(), _interval(first_T - second_T), p)
 
@@ -142,13 +140,11 @@ def _interval(difference_T: Floats) -> MeanInterval:
     return bootstrap_counts(values, counts, _SEED)
 
 
-def _groups(
-    tasks: Sequence[str], solved: Sequence[Mapping[str, tuple[int | None, ...]]]
-) -> dict[str, list[tuple[str, float, float]]]:
+def _groups(tasks: Sequence[str], solved: Sequence[Floats]) -> dict[str, list[tuple[str, float, float]]]:
     """Return the tasks of each group with both shares of seeds that solved them in the end."""
     groups: dict[str, list[tuple[str, float, float]]] = {name: [] for name in GROUPS}
-    for task in tasks:
-        first, second = (fmean(trial is not None for trial in side[task]) for side in solved)
+    shares = (np.isfinite(side_TS).mean(axis=1).tolist() for side_TS in solved)
+    for task, first, second in zip(tasks, *shares, strict=True):
         name = "won" if first > second else "lost" if second > first else "both" if first else "neither"
         groups[name].append((task, first, second))
     return groups

@@ -17,7 +17,7 @@ from ..index import Index, arms_of
 from ..rendering import number
 from ..site import Page, Site
 from ..sources import Source
-from ..wording import Wording, typical_words
+from ..wording import Wording, typical_words, wordings
 
 _BARS = 20
 """Bars of the distribution of ratings."""
@@ -47,7 +47,7 @@ def learning(site: Site, parameters: Mapping[str, str]) -> Page:
     """Show one run."""
     source = site.source(parameters.get("run", ""))
     stages = _stages(source.folder)
-    wordings = _wordings(site.index, source.name)
+    authors = wordings(site.index, source.name)
     charts = [*_success(site.index, source), *_ratings(site.index, source.name), *_curves(stages)]
     shown = {
         "source": source,
@@ -57,8 +57,8 @@ def learning(site: Site, parameters: Mapping[str, str]) -> Page:
             (name, [metrics.measure(key) for key in _REWARD]) for name, metrics in stages if _is_audited(metrics)
         ],
         "reward_header": list(_REWARD.values()),
-        "wordings": wordings,
-        "typical": _typical(wordings, parameters),
+        "wordings": authors,
+        "typical": _typical(site.index, authors, parameters),
     }
     return Page("learning.html", "Learning", shown)
 
@@ -66,15 +66,21 @@ def learning(site: Site, parameters: Mapping[str, str]) -> Page:
 def _success(index: Index, source: Source) -> Iterator[Chart]:
     """Yield the share of the tasks solved by each trial, a line for each arm."""
     lines = []
+    query = (
+        "SELECT solved_at, count(*) AS stories, max(trials) AS trials FROM story "
+        "WHERE run = ? AND arm = ? AND outcome != 'invalid' GROUP BY solved_at"
+    )
     with index.connect() as connection:
         for arm in arms_of(source):
-            query = "SELECT solved_at, trials FROM story WHERE run = ? AND arm = ? AND outcome != 'invalid'"
-            stories = connection.execute(query, (source.name, arm)).fetchall()
-            if not stories:
+            rows = connection.execute(query, (source.name, arm)).fetchall()
+            if not rows:
                 continue
-            trials = max(row["trials"] for row in stories)
-            solved = Counter(row["solved_at"] for row in stories)
-            shares = [sum(solved[t] for t in range(trial + 1)) / len(stories) for trial in range(trials)]
+            total = sum(row["stories"] for row in rows)
+            solved = {row["solved_at"]: row["stories"] for row in rows}
+            shares = [
+                sum(solved.get(number, 0) for number in range(trial + 1)) / total
+                for trial in range(max(row["trials"] for row in rows))
+            ]
             lines.append(Series(name=arm, points=tuple(enumerate(shares))))
     if lines:
         title = "Share of the tasks solved by each attempt"
@@ -162,30 +168,16 @@ def _is_audited(metrics: StageMetrics) -> bool:
     return metrics.stage in ("reward", "dpo") and bool(metrics.held_out_pairs)
 
 
-def _wordings(index: Index, run: str) -> list[Wording]:
-    """Return the counts of each arm's models, in the order of their first advice."""
-    wordings: dict[tuple[str, str], Wording] = {}
-    with index.connect() as connection:
-        query = (
-            "SELECT arm, model, text, rating, flags FROM advice WHERE run = ? AND text != '' ORDER BY written_at, rowid"
-        )
-        for row in connection.execute(query, (run,)):
-            key = row["arm"], row["model"]
-            wording = wordings.setdefault(key, Wording(run, *key))
-            wording.add(row["text"], row["rating"], row["flags"].strip("[]").split("] [") if row["flags"] else ())
-    return list(wordings.values())
-
-
-def _typical(wordings: Sequence[Wording], parameters: Mapping[str, str]) -> Mapping[str, Any] | None:
+def _typical(index: Index, authors: Sequence[Wording], parameters: Mapping[str, str]) -> Mapping[str, Any] | None:
     """Return the words that tell two authors apart: those of the query, by default the first and the last."""
-    if len(wordings) < 2:
+    if len(authors) < 2:
         return None
-    by_name = {wording.name: wording for wording in wordings}
-    before = by_name.get(parameters.get("before", ""), wordings[0])
-    after = by_name.get(parameters.get("after", ""), wordings[-1])
+    by_name = {author.name: author for author in authors}
+    before = by_name.get(parameters.get("before", ""), authors[0])
+    after = by_name.get(parameters.get("after", ""), authors[-1])
     return {
         "before": before,
         "after": after,
-        "less": typical_words(before, after),
-        "more": typical_words(after, before),
+        "less": typical_words(index, before, after),
+        "more": typical_words(index, after, before),
     }

@@ -1,13 +1,14 @@
 """Overview: what each run holds, what failed and why, what it cost, and what is running now."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from retroformer.records import Usage
 from retroformer.stage_metrics import METRICS
+from retroformer.store.rows import ArmCounts
 
 from ..index import arms_of
 from ..site import Page, Site
@@ -51,7 +52,7 @@ def overview(site: Site, parameters: Mapping[str, str]) -> Page:
     runs = [
         {
             "source": source,
-            "arms": [_arm_line(source, arm, outcomes.get((source.name, arm), Counter())) for arm in arms_of(source)],
+            "arms": list(_arm_lines(source, outcomes)),
             "stages": list(map(_stage_line, _stage_folders(source.folder))),
             "causes": source.store.cause_counts(source.store.arms(), _CAUSES),
             "total": sum(source.store.accounts().values(), start=Usage()),
@@ -61,17 +62,20 @@ def overview(site: Site, parameters: Mapping[str, str]) -> Page:
     return Page("overview.html", "Overview", {"runs": runs})
 
 
-def _arm_line(source: Source, arm: str, stories: Counter[str]) -> ArmLine:
+def _arm_lines(source: Source, outcomes: Mapping[tuple[str, str], Counter[str]]) -> Iterator[ArmLine]:
     store = source.store
-    return ArmLine(
-        arm=arm,
-        stories=stories,
-        attempts=store.attempt_count(arm),
-        advice=store.advice_count(arm),
-        invalid=store.invalid_count(arm),
-        running=store.running_count(arm),
-        usage=store.usage(arm),
-    )
+    counts, running, accounts = store.arm_counts(), store.running_counts(), store.accounts()
+    for arm in arms_of(source):
+        facts = counts.get(arm, ArmCounts())
+        yield ArmLine(
+            arm=arm,
+            stories=outcomes.get((source.name, arm), Counter()),
+            attempts=facts.attempts,
+            advice=facts.advice,
+            invalid=facts.invalid,
+            running=running.get(arm, 0),
+            usage=accounts.get(arm, Usage()),
+        )
 
 
 def _stage_folders(folder: Path) -> list[Path]:

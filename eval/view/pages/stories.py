@@ -7,7 +7,8 @@ from retroformer.stories.flags import FLAGS
 
 from ..index import arms_of
 from ..site import Page, Site
-from ..table import OUTCOMES, SIGNS, SORTS, StoryFilter, story_page
+from ..table import OUTCOMES, SIGNS, StoryFilter, story_page
+from ..tables import SORTS
 
 _COLUMNS = {
     "task": "Task",

@@ -17,7 +17,6 @@ from retroformer.environments.extras import (
     ReportedArm,
 )
 from retroformer.errors import ConfigError
-from retroformer.prompts import Render
 from retroformer.protocols import Actor, OfferedActions, Reflector, ReturnOf, Scene
 from retroformer.records import Memory, Message, Trajectory
 
@@ -62,16 +61,16 @@ def _oracle_advice(parts: AdviceParts) -> Reflector:
     return OracleReflector(parts.render, taskset(parts.section, parts.seed).walkthrough, parts.wording)
 
 
-def _mixed_lessons(render: Render) -> Reflector:
+def _mixed_lessons(parts: AdviceParts) -> Reflector:
     from retroformer.environments.alfworld.advice.rule_reflector import MixedReflector
 
-    return MixedReflector(render)
+    return MixedReflector(parts.render)
 
 
-def _useful_lessons(render: Render) -> Reflector:
+def _useful_lessons(parts: AdviceParts) -> Reflector:
     from retroformer.environments.alfworld.advice.useful import UsefulReflector
 
-    return UsefulReflector(render)
+    return UsefulReflector(parts.render)
 
 
 def _compact_view(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:

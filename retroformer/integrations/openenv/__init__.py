@@ -2,6 +2,7 @@
 
 from retroformer.agents.answer import ANSWER
 from retroformer.environments.extras import Extras
+from retroformer.integrations.openenv.description import server_version
 from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.integrations.openenv.taskset import OpenEnvTaskset, require_server, taskset
 
@@ -9,4 +10,4 @@ __all__ = ["OpenEnvTaskset", "Section", "extras", "taskset"]
 
 Section = OpenEnv
 
-extras = Extras(actors={"answer": ANSWER}, require_machine=require_server)
+extras = Extras(actors={"answer": ANSWER}, require_machine=require_server, tool_versions=server_version)

@@ -28,8 +28,8 @@ class OpenEnv(EnvironmentSection):
     size: Annotated[int, Field(ge=1, le=100_000)] = 100
     """Number of seeds of each split, if there is no file."""
     action: str | None = None
-    """Field of the server's action that gets the actor's text; None: the only field that the action requires. An
-    actor's text that is a JSON object is the whole action."""
+    """Field of the server's action that gets the actor's text; None: the only field that the action requires. If it
+    requires several or none, an actor's text is the whole action, a JSON object."""
     observation: str | None = None
     """Field of the observation that the actor sees; None: all of it, as JSON."""
     reward: Literal["sum", "last"] = "sum"
@@ -56,9 +56,14 @@ class OpenEnv(EnvironmentSection):
             raise ConfigError("There is no OpenEnv server to play with: name its address in environment.url.")
         return self.url
 
+    def address(self, protocol: Literal["http", "ws"]) -> str:
+        """Return the server's address with its credentials, for connecting. Raises ConfigError if there is none."""
+        scheme, _, rest = self.server.secret_url().rstrip("/").partition("://")
+        return f"{protocol}{'s' if scheme in ('https', 'wss') else ''}://{rest}"
+
     @property
     def longest_step_seconds(self) -> float:
-        return 2 * self.timeout_seconds  # A reset closes one session and opens another.
+        return 3 * self.timeout_seconds  # The first reset reads the schema, opens a session and begins an episode.
 
     def score(self, rewards: list[float]) -> float:
         """Return the return of an episode, from 0 to 1."""

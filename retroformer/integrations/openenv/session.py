@@ -1,32 +1,36 @@
 """One session with an OpenEnv server, over its websocket: a reset, then steps."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
-from websockets.exceptions import WebSocketException
+from pydantic import BaseModel, Field, ValidationError
+from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
 from retroformer.errors import EnvironmentFailure
+from retroformer.integrations.openenv.action import RefusedAction
+from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.secrets.redaction import redacted
-from retroformer.secrets.url import SecretUrl
 
 _LARGEST_BYTES = 16 << 20
-_OF_THE_AGENT = ("VALIDATION_ERROR", "INVALID_JSON")
-"""Codes of errors that an action causes."""
+_REFUSED = "VALIDATION_ERROR"
+"""Code of an error in data for one of the server's pydantic models, among them its model of an action."""
+_CLOSED = "SESSION_ERROR"
+"""Code of an error that ends the session."""
+_NO_JSON = ("unable to serialize", "error serializing")
+"""Beginnings of pydantic's messages about a value that JSON cannot hold. The server answers a refused action with the
+cause and the input; if one of them has no JSON, such as a validator's ValueError, that answer fails and the session
+ends. No other answer to a step fails so: an observation without JSON is an EXECUTION_ERROR, and the session goes on."""
 
 
 class Answer(BaseModel):
-    """What the server says to a reset or a step."""
+    """Answer of the server to a reset or a step."""
 
     observation: dict[str, Any]
-    reward: float | None = None
+    reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     done: bool = False
-
-
-class RefusedAction(Exception):
-    """The action does not fit the server's schema: the agent's own failure. The text is the server's."""
 
 
 class Session:
@@ -34,59 +38,98 @@ class Session:
 
     Raises:
         EnvironmentFailure: the server cannot be reached.
+        ConfigError: the config names no server.
     """
 
-    def __init__(self, url: SecretUrl, timeout_seconds: float) -> None:
-        self._timeout = timeout_seconds
-        address = url.secret_url().rstrip("/")
-        scheme, _, rest = address.partition("://")
-        socket = f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}/ws"
+    def __init__(self, section: OpenEnv) -> None:
+        self._timeout = section.timeout_seconds
+        address = f"{section.address('ws')}/ws"
         try:
             self._socket = connect(
-                socket, open_timeout=timeout_seconds, close_timeout=1, max_size=_LARGEST_BYTES, proxy=None
+                address, open_timeout=self._timeout, close_timeout=1, max_size=_LARGEST_BYTES, proxy=None
             )
         except (OSError, WebSocketException, ValueError) as error:
-            raise EnvironmentFailure(f"The OpenEnv server {url} cannot be reached: {_reason(error)}.") from None
+            raise EnvironmentFailure(
+                f"The OpenEnv server {section.server} cannot be reached: {_reason(error)}."
+            ) from None
 
     def reset(self, arguments: Mapping[str, Any]) -> Answer:
         """Begin an episode. Raises EnvironmentFailure."""
-        try:
-            return self._ask({"type": "reset", "data": dict(arguments)})
-        except RefusedAction as refusal:
-            raise EnvironmentFailure(f"The OpenEnv server refused the reset: {refusal}") from None
+        kind, data = self._ask("reset", arguments)
+        if kind == "error":
+            raise _failure(data)
+        return _answer(data)
 
-    def step(self, action: Mapping[str, Any]) -> Answer:
-        """Do an action. Raises RefusedAction; EnvironmentFailure."""
-        return self._ask({"type": "step", "data": dict(action)})
+    def step(self, action: Mapping[str, Any], fields: Collection[str]) -> Answer:
+        """Do an action.
+
+        Args:
+            action: the action.
+            fields: fields of an action by the server's schema.
+
+        Raises:
+            RefusedAction: the server refused the action.
+            EnvironmentFailure: the server failed.
+        """
+        kind, data = self._ask("step", action)
+        if kind == "error":
+            raise _refusal(data, {*fields, *action}) or _failure(data)
+        return _answer(data)
 
     def close(self) -> None:
         """End the session."""
         self._socket.close()
 
-    def _ask(self, message: Mapping[str, Any]) -> Answer:
+    def _ask(self, kind: str, data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the kind and the data of the server's answer. Raises EnvironmentFailure."""
         try:
-            self._socket.send(json.dumps(message))
+            with suppress(ConnectionClosed):  # The server has said why before it closed.
+                self._socket.send(json.dumps({"type": kind, "data": dict(data)}))
             answer = json.loads(self._socket.recv(timeout=self._timeout))
         except TimeoutError:
             raise EnvironmentFailure(f"The OpenEnv server gave no answer within {self._timeout:g} s.") from None
+        except RecursionError:
+            raise EnvironmentFailure("The OpenEnv server answered JSON that is nested too deeply.") from None
         except (OSError, WebSocketException, ValueError) as error:
             raise EnvironmentFailure(f"The OpenEnv server ended the session: {_reason(error)}.") from None
-        kind, data = (answer.get("type"), answer.get("data")) if isinstance(answer, dict) else (None, None)
-        if kind == "error" and isinstance(data, dict):
-            said = f"{data.get('message', '')} {_faults(data.get('errors'))}".strip()
-            if data.get("code") in _OF_THE_AGENT:
-                raise RefusedAction(said)
-            raise EnvironmentFailure(f"The OpenEnv server reports {data.get('code')}: {redacted(said)[:500]}")
-        try:
-            return Answer.model_validate(data)
-        except ValidationError:
-            raise EnvironmentFailure("The OpenEnv server answered something that is not an observation.") from None
+        if not (isinstance(answer, dict) and isinstance(answer.get("data"), dict)):
+            raise EnvironmentFailure("The OpenEnv server answered something that is no message of OpenEnv.")
+        return str(answer.get("type")), answer["data"]
 
 
-def _faults(errors: Any) -> str:
-    """Return the faults of an action by field."""
-    faults = [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
-    return "; ".join(f"{'.'.join(map(str, fault.get('loc', ())))}: {fault.get('msg', '')}" for fault in faults)
+def _answer(data: Mapping[str, Any]) -> Answer:
+    try:
+        return Answer.model_validate(data)
+    except ValidationError:
+        raise EnvironmentFailure("The OpenEnv server answered something that is not an observation.") from None
+
+
+def _refusal(error: Mapping[str, Any], fields: set[str]) -> RefusedAction | None:
+    """Return the refusal of an action that has or may have these fields; None if the server failed."""
+    message, faults = str(error.get("message", "")), _faults(error)
+    if error.get("code") == _CLOSED and message.lower().startswith(_NO_JSON):
+        return RefusedAction("the server cannot say why, and closed the session.", session_ended=True)
+    # A fault elsewhere is that of another model, such as an observation that the environment built wrongly.
+    if error.get("code") == _REFUSED and all(not place or str(place[0]) in fields for place, _ in faults):
+        return RefusedAction(_said(error))
+    return None
+
+
+def _failure(error: Mapping[str, Any]) -> EnvironmentFailure:
+    return EnvironmentFailure(f"The OpenEnv server reports {error.get('code')}: {redacted(_said(error))[:500]}")
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    """Return the message of an error, with the faults by field."""
+    faults = "; ".join(f"{'.'.join(map(str, place))}: {fault}" for place, fault in _faults(error))
+    return f"{error.get('message', '')} {faults}".strip()
+
+
+def _faults(error: Mapping[str, Any]) -> list[tuple[list[Any], str]]:
+    """Return the faults in an error, each with its place in the data."""
+    listed = error.get("errors")
+    faults = [fault for fault in listed if isinstance(fault, dict)] if isinstance(listed, list) else []
+    return [(list(fault.get("loc") or ()), str(fault.get("msg", ""))) for fault in faults]
 
 
 def _reason(error: BaseException) -> str:

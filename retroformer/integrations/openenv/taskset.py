@@ -4,11 +4,12 @@ import json
 from functools import cached_property
 from typing import Any
 
-import httpx
-
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError, UnknownTask
+from retroformer.files.characters import storable
+from retroformer.integrations.openenv.action import ActionForm, RefusedAction
+from retroformer.integrations.openenv.description import action_form
 from retroformer.integrations.openenv.section import OpenEnv
-from retroformer.integrations.openenv.session import Answer, RefusedAction, Session
+from retroformer.integrations.openenv.session import Answer, Session
 from retroformer.records import Task, Transition
 from retroformer.task_file import read_tasks
 
@@ -56,39 +57,59 @@ class OpenEnvEnvironment:
     def __init__(self, section: OpenEnv, resets: dict[str, dict[str, Any]]) -> None:
         self._section, self._resets = section, resets
         self._session: Session | None = None
-        self._field: str | None = section.action
+        self._form: ActionForm | None = None
         self._rewards = list[float]()
         self._steps = 0
 
     def reset(self, task: Task) -> Transition:
-        """Open a session and begin the episode. Raises UnknownTask, EnvironmentFailure, ConfigError."""
+        """Open a session and begin the episode.
+
+        Raises:
+            UnknownTask: the split has no such task.
+            EnvironmentFailure: the server failed, or its reset has already ended the episode.
+            ConfigError: the config does not fit the server.
+        """
         if task.id not in self._resets:
             raise UnknownTask(f"No task {task.id!r} in this split: --list prints the ids.")
         self._end()
-        self._session = Session(self._section.server, self._section.timeout_seconds)
+        self._form = self._form or action_form(self._section)
+        self._session = Session(self._section)
         self._rewards, self._steps = [], 0
-        return Transition(observation=self._shown(self._session.reset(self._resets[task.id])))
+        opening = self._session.reset(self._resets[task.id])
+        if opening.done:
+            self._end()
+            # The agent has neither failed nor solved anything, and an attempt without steps has no return.
+            raise EnvironmentFailure(
+                "The OpenEnv server's reset ended the episode at once (done: true), so there is nothing to play: give "
+                "the task another `reset` in environment.data, or leave it out."
+            )
+        return Transition(observation=self._shown(opening))
 
     def step(self, action: str) -> Transition:
-        """Do an action. One that the server refuses is the agent's own failure and changes nothing.
+        """Do an action. One that the server refuses is the agent's own failure: it changes nothing, unless the server
+        closes the session, which ends the episode with the return so far.
 
         Raises:
             EnvironmentFailure: the server failed.
         """
-        if self._session is None:
+        if self._session is None or self._form is None:
             raise EnvironmentFailure("No task was shown yet: reset comes before the first step.")
         self._steps += 1
         try:
-            answer = self._session.step(self._action(action))
+            answer = self._session.step(self._form.action(action), self._form.fields)
         except RefusedAction as refusal:
-            return self._unless_over(Transition(observation=f"The action was refused: {refusal}"))
+            refused = f"The action was refused: {refusal}"
+            return self._over(refused) if refusal.session_ended else self._unless_over(Transition(observation=refused))
         self._rewards.append(answer.reward or 0.0)
-        if not answer.done:
-            return self._unless_over(Transition(observation=self._shown(answer)))
+        shown = self._shown(answer)
+        return self._over(shown) if answer.done else self._unless_over(Transition(observation=shown))
+
+    def _over(self, observation: str) -> Transition:
+        """Return the last transition of an episode that the server ended, with its return."""
         self._end()
         score = self._section.score(self._rewards)
         return Transition(
-            observation=f"{self._shown(answer)}\nThe episode is over; its return is {score:.3g} of 1.",
+            observation=f"{observation}\nThe episode is over; its return is {score:.3g} of 1.",
             reward=score,
             terminated=True,
             success=score == 1,
@@ -102,53 +123,23 @@ class OpenEnvEnvironment:
         score = self._section.score(self._rewards)
         return transition.model_copy(update={"truncated": True, "reward": score, "success": score == 1})
 
-    def _action(self, text: str) -> dict[str, Any]:
-        """Return the server's action. A JSON object is the whole of it."""
-        try:
-            whole = json.loads(text)
-        except (ValueError, RecursionError):
-            whole = None
-        if isinstance(whole, dict):
-            return whole
-        if self._field is None:
-            self._field = action_field(self._section)
-        return {self._field: text}
-
     def _shown(self, answer: Answer) -> str:
         name, observation = self._section.observation, answer.observation
         if name is None:
-            return json.dumps(
-                {key: value for key, value in observation.items() if key != "metadata"}, ensure_ascii=False
-            )
+            seen = {key: value for key, value in observation.items() if key != "metadata"}
+            return storable(json.dumps(seen, ensure_ascii=False))
         if name not in observation:
             raise EnvironmentFailure(
                 f"The OpenEnv server's observation has no field {name!r}, only {', '.join(observation)}: correct "
                 "environment.observation."
             )
         value = observation[name]
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return storable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
     def _end(self) -> None:
         if self._session is not None:
             self._session.close()
             self._session = None
-
-
-def action_field(section: OpenEnv) -> str:
-    """Return the only field that the server's action requires. Raises ConfigError, EnvironmentFailure."""
-    try:
-        answer = httpx.get(f"{section.server.secret_url().rstrip('/')}/schema", timeout=section.timeout_seconds)
-        required = list(answer.raise_for_status().json()["action"].get("required", []))
-    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EnvironmentFailure(
-            f"The OpenEnv server {section.server} gives no schema: {type(error).__name__}."
-        ) from None
-    if len(required) != 1:
-        raise ConfigError(
-            f"An action of this OpenEnv server requires {', '.join(required) or 'no field'}: name the field of the "
-            "actor's text in environment.action."
-        )
-    return str(required[0])
 
 
 def _reset_of(task: dict[str, Any]) -> dict[str, Any]:
@@ -164,8 +155,9 @@ def taskset(section: OpenEnv, seed: int = 0) -> OpenEnvTaskset:
 
 
 def require_server(section: OpenEnv) -> None:
-    """Check that the server answers. Raises ServiceError, ConfigError."""
+    """Check that the server answers and has the action that the config names. Raises ServiceError, ConfigError."""
     try:
-        Session(section.server, section.timeout_seconds).close()
+        action_form(section)
+        Session(section).close()
     except EnvironmentFailure as failure:
         raise ServiceError(str(failure)) from None

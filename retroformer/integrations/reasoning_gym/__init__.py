@@ -3,18 +3,39 @@
 The package generates the tasks and scores the answers. It is imported in a process of its own (`datasets.py`).
 """
 
+from functools import partial
+from typing import Any
+
 from retroformer.agents.answer import ANSWER
-from retroformer.environments.extras import Extras
-from retroformer.integrations.reasoning_gym.advice import MethodReflector
+from retroformer.environments.extras import AdviceKind, AdviceParts, Extras, LeakCheck
+from retroformer.integrations.reasoning_gym.advice import MethodReflector, fitting_method, mixed_method
 from retroformer.integrations.reasoning_gym.section import ReasoningGym
 from retroformer.integrations.reasoning_gym.taskset import BLANK, ReasoningGymTaskset, require_families, taskset
+from retroformer.protocols import Reflector
 
 __all__ = ["ReasoningGymTaskset", "Section", "extras", "taskset"]
 
 Section = ReasoningGym
 
+
+def _fitting_advice(parts: AdviceParts) -> Reflector:
+    return MethodReflector(parts.render, fitting_method)
+
+
+def _mixed_lessons(parts: AdviceParts) -> Reflector:
+    return MethodReflector(parts.render, partial(mixed_method, families=tuple(parts.section.families)))
+
+
+def _leak_check(section: Any, seed: int) -> LeakCheck:
+    from retroformer.integrations.reasoning_gym.leak import AnswerLeak
+
+    return AnswerLeak(section)
+
+
 extras = Extras(
     actors={"answer": ANSWER, "blank": BLANK},
-    lessons={"mixed": MethodReflector},
+    advice={"rule": AdviceKind(_fitting_advice, "the sentence written beforehand for the task's family")},
+    lessons={"mixed": _mixed_lessons},
+    leak_check=_leak_check,
     require_machine=require_families,
 )

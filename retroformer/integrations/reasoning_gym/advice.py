@@ -1,6 +1,6 @@
 """Advice for a warm start: methods for families of reasoning-gym, for other families, and phrases without content."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from types import MappingProxyType
 
@@ -29,32 +29,47 @@ METHODS: Mapping[str, str] = MappingProxyType(
     }
 )
 """A sentence on how to solve the tasks of a family."""
-_RIGHT, _OTHER = 0.4, 0.4
-"""Shares of advice with the method of the task's family, and of another family; the rest has no content."""
+_RIGHT, _OTHER = 0.6, 0.2
+"""Shares of lessons with the method of the task's family, and of another family; the rest has no content."""
+
+
+Choose = Callable[[str, int], str]
+"""Function from the id of a task and a seed to advice."""
 
 
 class MethodReflector:
-    """Reflector without a model: it teaches the form of advice. Ratings teach which method fits which task."""
+    """Reflector without a model that chooses a sentence by task and seed."""
 
-    def __init__(self, render: Render) -> None:
-        self._render = render
+    def __init__(self, render: Render, choose: Choose) -> None:
+        self._render, self._choose = render, choose
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return advice drawn by seed and task; the same inputs give the same advice."""
+        """Return the chosen sentence; the same inputs give the same advice."""
         return Reflection(
-            text=mixed_method(trajectory.task.id, seed),
+            text=self._choose(trajectory.task.id, seed),
             prompt=self._render(trajectory, memory),
             author=Author(endpoint="rule", model="methods"),
             sampling=Sampling(seed=seed),
         )
 
 
-def mixed_method(task_id: str, seed: int) -> str:
-    """Return the method of the task's family, of another family, or a phrase without content."""
+def fitting_method(task_id: str, seed: int = 0) -> str:
+    """Return the method of the task's family, or a phrase without content if it has none here."""
+    return METHODS.get(family_of(task_id), PHRASES[0])
+
+
+def mixed_method(task_id: str, seed: int, families: Collection[str]) -> str:
+    """Return the method of the task's family, that of another of these families, or a phrase without content."""
     random = Random(f"{seed}/{task_id}")
-    family, share = task_id.split("/")[1], random.random()
+    family, share = family_of(task_id), random.random()
     if share < _RIGHT and family in METHODS:
         return METHODS[family]
-    if share < _RIGHT + _OTHER:
-        return METHODS[random.choice([name for name in METHODS if name != family])]
+    others = [name for name in METHODS if name in families and name != family]
+    if share < _RIGHT + _OTHER and others:
+        return METHODS[random.choice(others)]
     return random.choice(PHRASES[:5])
+
+
+def family_of(task_id: str) -> str:
+    """Return the family in an id of the form SPLIT/FAMILY/NUMBER."""
+    return task_id.split("/")[1]

@@ -20,7 +20,8 @@ _LONGEST_ANSWER = 20_000
 
 Families = Mapping[str, Mapping[str, Any]]
 """Settings of the datasets, by the name of the family."""
-Reply = tuple[Literal["question", "score", "fault"], Any]
+Wanted = Literal["question", "answer", "score"]
+Reply = tuple[Wanted | Literal["fault"], Any]
 
 
 class DatasetProcess:
@@ -41,20 +42,18 @@ class DatasetProcess:
 
     def question(self, family: str, index: int) -> str:
         """Return the question of a task. Raises EnvironmentFailure."""
-        try:
-            kind, text = self._ask(family, index, None)
-        except EOFError:
-            raise EnvironmentFailure(f"reasoning-gym could not generate task {index} of {family}.") from None
-        if kind == "fault":
-            raise EnvironmentFailure(f"reasoning-gym could not generate task {index} of {family}: {text}.")
-        return str(text)
+        return self._text("question", family, index)
+
+    def answer(self, family: str, index: int) -> str:
+        """Return the right answer of a task, or one of them. Raises EnvironmentFailure."""
+        return self._text("answer", family, index)
 
     def score(self, family: str, index: int, text: str) -> float:
         """Return the score of an answer from 0 to 1. An answer that the scorer cannot read or finish scores 0."""
         if len(text) > _LONGEST_ANSWER:
             return 0.0
         try:
-            kind, score = self._ask(family, index, text)
+            kind, score = self._ask("score", family, index, text)
         except EOFError:
             return 0.0
         return min(1.0, max(0.0, float(score))) if kind == "score" else 0.0
@@ -65,11 +64,20 @@ class DatasetProcess:
             self._connection.close()
             self._connection = None
 
-    def _ask(self, family: str, index: int, answer: str | None) -> Reply:
+    def _text(self, wanted: Wanted, family: str, index: int) -> str:
+        try:
+            kind, text = self._ask(wanted, family, index)
+        except EOFError:
+            raise EnvironmentFailure(f"reasoning-gym could not generate task {index} of {family}.") from None
+        if kind == "fault":
+            raise EnvironmentFailure(f"reasoning-gym could not generate task {index} of {family}: {text}.")
+        return str(text)
+
+    def _ask(self, wanted: Wanted, family: str, index: int, answer: str = "") -> Reply:
         if self._connection is None:
             self._connection = self._started()
         try:
-            self._connection.send((family, index, answer))
+            self._connection.send((wanted, family, index, answer))
             reply: Reply = self._connection.recv()
         except OSError as error:
             self.close()
@@ -119,10 +127,15 @@ def check_families(families: Families) -> None:
             ) from error
 
 
-def _creator() -> Callable[..., Any]:
-    """Return the package's function that creates a dataset. Raises MissingInput."""
+def require_package() -> None:
+    """Raise MissingInput if reasoning-gym is not installed."""
     if importlib.util.find_spec("reasoning_gym") is None:
         raise MissingInput('reasoning-gym is not installed: run `pip install "retroformer[reasoning-gym]"`.')
+
+
+def _creator() -> Callable[..., Any]:
+    """Return the package's function that creates a dataset. Raises MissingInput."""
+    require_package()
     from reasoning_gym.factory import create_dataset
 
     create: Callable[..., Any] = create_dataset
@@ -135,7 +148,7 @@ def _serve(requests: Connection, datasets: _Datasets, limit_seconds: float) -> N
     created = dict[str, Any]()
     while True:
         try:
-            family, index, answer = requests.recv()
+            wanted, family, index, answer = requests.recv()
         except (EOFError, OSError):
             return
         with Path(os.devnull).open("w") as nowhere:
@@ -145,7 +158,7 @@ def _serve(requests: Connection, datasets: _Datasets, limit_seconds: float) -> N
                 if family not in created:
                     settings = datasets.families[family] | {"seed": datasets.seed, "size": datasets.size}
                     created[family] = create(family, **settings)
-                reply = _reply(created[family], index, answer)
+                reply = _reply(created[family], wanted, index, answer)
             except Exception as error:  # Process boundary.
                 reply = ("fault", f"{type(error).__name__}: {error}")
             finally:
@@ -153,11 +166,11 @@ def _serve(requests: Connection, datasets: _Datasets, limit_seconds: float) -> N
         requests.send(reply)
 
 
-def _reply(dataset: Any, index: int, answer: str | None) -> Reply:
+def _reply(dataset: Any, wanted: Wanted, index: int, answer: str) -> Reply:
     from reasoning_gym.utils import extract_answer
 
     task = dataset[index]
-    if answer is None:
-        return "question", str(task["question"])
+    if wanted != "score":
+        return wanted, str(task[wanted])
     extracted = extract_answer(answer)
-    return "score", float(dataset.score_answer(answer.strip() if extracted is None else extracted, task))
+    return wanted, float(dataset.score_answer(answer.strip() if extracted is None else extracted, task))

@@ -10,6 +10,7 @@ from retroformer.environments.section import EnvironmentSection
 _SPACING = 2**30
 """Distance between the seeds of two splits. Task `n` of a dataset is generated from its seed plus `n`, so datasets of
 neighbouring seeds share tasks."""
+Split = Literal["train", "held_out"]
 
 
 class ReasoningGym(EnvironmentSection):
@@ -20,7 +21,7 @@ class ReasoningGym(EnvironmentSection):
     name: Literal["reasoning-gym"] = "reasoning-gym"
     families: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     """Datasets of the package by name, each with its settings: {chain_sum: {max_terms: 4}, spell_backward: {}}."""
-    split: Literal["train", "held_out"] = "train"
+    split: Split = "train"
     """Split; each has seeds of its own."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the tasks."""

@@ -31,6 +31,10 @@ class ReasoningGymTaskset:
             for family in self._section.families
         )
 
+    def answer(self, task: Task) -> str:
+        """Return the right answer of a task, or one of them. Raises UnknownTask, EnvironmentFailure."""
+        return self._datasets.answer(*place_of(task.id, self._section))
+
     def environment(self) -> "ReasoningGymEnvironment":
         """Return an environment; all of them share one process with the datasets."""
         return ReasoningGymEnvironment(self._section, lambda: self._datasets)
@@ -45,7 +49,7 @@ class ReasoningGymEnvironment:
 
     def reset(self, task: Task) -> Transition:
         """Show the question. Raises UnknownTask, EnvironmentFailure."""
-        self._task = self._place(task.id)
+        self._task = place_of(task.id, self._section)
         return Transition(observation=self._datasets().question(*self._task))
 
     def step(self, action: str) -> Transition:
@@ -61,13 +65,13 @@ class ReasoningGymEnvironment:
             success=solved,
         )
 
-    def _place(self, task_id: str) -> tuple[str, int]:
-        """Return family and number of a task. Raises UnknownTask."""
-        parts = _NAME.fullmatch(task_id)
-        section = self._section
-        if not parts or parts[1] != section.split or parts[2] not in section.families or int(parts[3]) >= section.size:
-            raise UnknownTask(f"No task {task_id!r} in this split: --list prints the ids.")
-        return parts[2], int(parts[3])
+
+def place_of(task_id: str, section: ReasoningGym) -> tuple[str, int]:
+    """Return family and number of a task. Raises UnknownTask."""
+    parts = _NAME.fullmatch(task_id)
+    if not parts or parts[1] != section.split or parts[2] not in section.families or int(parts[3]) >= section.size:
+        raise UnknownTask(f"No task {task_id!r} in this split: --list prints the ids.")
+    return parts[2], int(parts[3])
 
 
 class BlankActor:

@@ -1,6 +1,7 @@
 """An experiment's tasks as an environment of verifiers: its trainers and evaluations play them with their own models.
 
-The prompt is that of the config's actor, without advice; the reward is the return of the attempt.
+The prompt is a chat with the instruction and examples of the config's prompt pack, without advice, whatever its
+`actor.kind` is; the reward is the return of the attempt.
 """
 
 import math

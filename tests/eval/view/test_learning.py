@@ -1,16 +1,21 @@
 """Tests of what the page on learning shows: success by attempt, ratings, training curves and wording."""
 
 import json
-import math
 import re
+from contextlib import closing
 from pathlib import Path
 
-import pytest
 from starlette.testclient import TestClient
 
-from eval.view.charts import Series, bar_chart, line_chart
-from eval.view.wording import Wording, typical_words
+from eval.view.index import Index
+from eval.view.site import Site
+from eval.view.sources import Source
+from eval.view.wording import typical_words, wordings
+from retroformer.records import Key
+from retroformer.store import NewReflection, Store
+from retroformer.stories.runs import opened
 from tests.eval.view.test_pages import read
+from tests.support.stories import advice
 
 
 def test_success_by_attempt_and_ratings_are_given_as_numbers_too(client: TestClient) -> None:
@@ -46,28 +51,31 @@ def test_training_curves_come_from_the_folders_of_the_stages(client: TestClient,
     assert read(client, "/").count("finished") == 4
 
 
-def test_typical_words_are_those_that_tell_two_authors_apart() -> None:
-    before, after = Wording("run", "warm", "base"), Wording("run", "sft", "sft")
-    for number in range(40):
-        before.add(f"look again number{number}", None, ())
-        after.add("open the drawer again", 1.0, ("copy",))
-    assert {word for word, _, _ in typical_words(after, before)} == {"open", "the", "drawer"}
-    assert typical_words(before, after)[0] == ("look", 40, 0)
-    assert (after.rated, after.gained, after.flagged["copy"], after.words) == (40, 40, 40, 160)
+def test_typical_words_are_those_that_tell_two_authors_apart(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path}/experience.db", "words")) as store:
+        for arm, text in (("collect", "look again number{}"), ("eval/sft", "open the drawer again")):
+            for number in range(40):
+                key = Key(arm=arm, task_id=f"{number}", trial=1)
+                store.add([NewReflection(key, 0, advice(text.format(number)))])
+    with opened(tmp_path) as (run,):
+        index = Index([Source(run)], tmp_path / "index.db")
+        index.update()
+        before, after = wordings(index, "words")
+        assert {word for word, _, _ in typical_words(index, after, before)} == {"open", "the", "drawer"}
+        assert typical_words(index, before, after)[0] == ("look", 40, 0)
+    assert (after.pieces, after.rated, after.words, after.flagged["copy"]) == (40, 0, 160, 0)
 
 
-def test_a_chart_scales_its_points_and_names_its_lines() -> None:
-    svg = line_chart("Loss", [Series("a <b>", [(0, 0.0), (1, 10.0)]), Series("empty", [])], "step", "loss")
-    (points,) = re.findall(r'polyline points="([^"]+)"', svg)
-    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in points.split())
-    assert (x0, x1) == (52, 548)
-    assert (y0, y1) == (220, 12)
-    assert "a &lt;b&gt;" in svg
-    assert "empty" not in svg
+def test_words_of_a_story_that_is_indexed_again_count_once(site: Site, run_folder: Path) -> None:
+    def counts() -> dict[str, int]:
+        query = "SELECT word, pieces FROM author_word JOIN author ON id = author WHERE arm = 'collect' AND pieces > 0"
+        with site.index.connect() as connection:
+            return dict(connection.execute(query).fetchall())
 
-
-@pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0], [1e-300, 1e300], [math.nan, 1.0], [math.inf, -1.0]])
-def test_a_chart_of_any_numbers_is_drawn(values: list[float]) -> None:
-    svg = line_chart("Any", [Series("line", list(enumerate(values)))], "x", "y")
-    assert not re.findall(r'points="[^"]*(?:nan|inf)', svg)
-    assert "<svg" in bar_chart("Any", [(str(value), value) for value in values if math.isfinite(value)], "x", "y")
+    before = counts()
+    with closing(Store(f"sqlite:///{run_folder}/experience.db", "doors")) as store:
+        store.declare("collect", {"loop": {"memory": 3}})
+        store.add([NewReflection(Key(arm="collect", task_id="door-1", trial=3), 0, advice("key by key"))])
+    assert site.index.update() == 1
+    assert before["key"] == 2
+    assert counts() == {**before, "key": 3, "by": 1}

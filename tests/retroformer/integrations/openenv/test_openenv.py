@@ -1,10 +1,8 @@
 """Tests of OpenEnv environments with a real server of the package, in a process of its own."""
 
 import asyncio
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
+import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,34 +10,17 @@ import pytest
 from collect.rate import rate_reflections
 from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError, UnknownTask
+from retroformer.experiment.conditions import check_training_facts, conditions
+from retroformer.experiment.config import Experiment
 from retroformer.protocols import Environment
-from retroformer.records import Task
+from retroformer.records import Ending, Key, Outcome, Task, Trajectory
+from retroformer.store import Store
 from tests.support.codes import facts
 from tests.support.endpoint import Body, Endpoint, prompt_of
-from tests.support.runs import ROOT, open_config
-from tests.support.waiting import becomes_true
+from tests.support.runs import open_config
 
 pytest.importorskip("openenv.core.env_server", reason="needs openenv-core")
 pytest.importorskip("retroformer.integrations.openenv", reason="the integration is deleted")
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "-m", "tests.support.guessing_server", str(port)], cwd=ROOT)
-    try:
-        becomes_true(lambda: _answers(port))
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
 
 
 def environment(url: str, **keys: object) -> Environment:
@@ -157,3 +138,59 @@ def test_advice_on_a_failure_is_rated_by_the_retry(url: str, tmp_path: Path, mon
     assert sorted(ratings) == [0.0, 0.0, 0.0, 1.0]
     assert len(attempts) == 9
     assert causes == []
+
+
+def test_a_reset_that_ends_the_episode_is_invalid(url: str) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"ended the episode at once \(done: true\), so there is nothing to"):
+        environment(url).reset(task(14))
+
+
+def test_proxy_variables_do_not_matter(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    guessing = environment(url)
+    guessing.reset(task(7))
+    assert guessing.step("7").success
+
+
+def config(folder: Path, url: str) -> Experiment:
+    file = folder / "guess.yaml"
+    file.write_text(
+        f"run: agent\nenvironment: {{name: openenv, url: '{url}'}}\nactor: {{endpoint: {{model: m}}}}\n"
+        "reflector: {endpoint: {model: m}}\n"
+    )
+    return open_config(file).experiment
+
+
+def test_conditions_name_the_server_its_version_and_its_schemas(url: str, tmp_path: Path) -> None:
+    def server(address: str) -> str:
+        version: str = conditions(config(tmp_path, address))["versions"]["server"]
+        return version
+
+    saying = server(f"{url}/saying")
+    assert re.fullmatch(r"repeating 1\.0\.0 [0-9a-f]{16}", saying)
+    assert server(f"{url}/newer") == saying.replace("1.0.0", "2.0.0")
+    placing = server(f"{url}/placing")
+    assert placing != saying
+    assert placing.startswith("repeating 1.0.0 ")
+    with pytest.raises(ServiceError, match="cannot be reached"):
+        server("http://127.0.0.1:9")
+
+
+def test_training_on_stored_facts_needs_no_server(url: str, tmp_path: Path) -> None:
+    made = conditions(config(tmp_path, url))
+    made["environment"]["url"] = "http://127.0.0.1:9"
+    with closing(Store(f"sqlite:///{tmp_path}/experience.db", "agent")) as store:
+        store.declare("collect", made)
+        attempt = Trajectory(task=task(1), opening="Guess.", outcome=Outcome.FAILURE, ending=Ending.TERMINATED)
+        store.add_trajectory(Key(arm="collect", task_id="train/1"), attempt)
+        check_training_facts(store, config(tmp_path, "http://127.0.0.1:9"), ["collect"])
+
+
+def test_a_server_without_room_says_so(url: str) -> None:
+    first, second = environment(f"{url}/full"), environment(f"{url}/full")
+    first.reset(task(1))
+    with pytest.raises(EnvironmentFailure, match="CAPACITY_REACHED: Server at capacity: 1/1"):
+        second.reset(task(1))

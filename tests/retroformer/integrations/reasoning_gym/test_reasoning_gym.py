@@ -18,7 +18,7 @@ from retroformer.arm_names import WRITTEN
 from retroformer.environments.registry import extras, section_of, taskset
 from retroformer.errors import ConfigError, UnknownTask
 from retroformer.experiment.storage import open_store
-from retroformer.integrations.reasoning_gym.advice import METHODS, mixed_method
+from retroformer.integrations.reasoning_gym.advice import METHODS, fitting_method, mixed_method
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.records import Outcome, Task
 from tests.support.endpoint import Endpoint
@@ -104,13 +104,21 @@ def test_unknown_families_and_settings_are_refused_before_any_attempt() -> None:
 
 
 def test_warm_start_advice_is_of_all_kinds_and_the_same_each_time() -> None:
-    written = [mixed_method("train/chain_sum/1", seed) for seed in range(200)]
-    assert written == [mixed_method("train/chain_sum/1", seed) for seed in range(200)]
-    assert 50 < written.count(METHODS["chain_sum"]) < 110
-    others = sum(text in METHODS.values() and text != METHODS["chain_sum"] for text in written)
-    assert 50 < others < 110
-    assert others + written.count(METHODS["chain_sum"]) < 195
-    assert METHODS["chain_sum"] not in {mixed_method("train/a_new_family/1", seed) for seed in range(3)} - {*METHODS}
+    families = ("chain_sum", "gcd", "a_new_family")
+    written = [mixed_method("train/chain_sum/1", seed, families) for seed in range(200)]
+    assert written == [mixed_method("train/chain_sum/1", seed, families) for seed in range(200)]
+    assert 100 < written.count(METHODS["chain_sum"]) < 140
+    assert 20 < written.count(METHODS["gcd"]) < 60
+    phrases = [text for text in written if text not in (METHODS["chain_sum"], METHODS["gcd"])]
+    assert len(set(phrases)) == 5
+    assert not set(phrases) & set(METHODS.values())
+    unknown = {mixed_method("train/a_new_family/1", seed, ("a_new_family",)) for seed in range(50)}
+    assert unknown == set(phrases)
+
+
+def test_advice_by_rule_is_the_method_of_the_family() -> None:
+    assert fitting_method("held_out/gcd/3", 7) == METHODS["gcd"]
+    assert fitting_method("held_out/a_new_family/3", 7) not in METHODS.values()
 
 
 @pytest.mark.slow
