@@ -20,7 +20,7 @@ SMALLER = (
     *("environment.source=generated", "environment.receptacles=8", "loop.trials=2"),
     *("collect.tasks=16", "collect.written=160", "collect.candidates=3"),
     *("train.sft.batch_size=2", "train.reward.batch_size=2", "train.checkpoint_steps=1"),
-    *("train.ppo.batch_size=4", "train.ppo.micro_batch_size=2", "train.ppo.updates=3"),
+    *("train.ppo.batch_size=4", "train.ppo.micro_batch_tokens=200", "train.ppo.updates=3"),
     # Sixteen games leave too few held-out pairs to tell a reward model from chance.
     "train.weak_reward_model=allow",
 )

@@ -26,7 +26,7 @@ TRAINING = (
     "train.quantization=none",
     "train.dtype=float32",
     "train.report_to=none",
-    "train.sft={batch_size: 4, micro_batch_size: 2}",
+    "train.sft={batch_size: 4, micro_batch_tokens: 200}",
     "reflector.max_new_tokens=8",
 )
 

@@ -13,7 +13,7 @@ from retroformer.experiment.adapters import model_folder
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
 from retroformer.experiment.returns import STORED
-from retroformer.experiment.sections.train import Optimizer
+from retroformer.experiment.sections.train import Groupwise
 from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
 
 from . import processes
@@ -225,7 +225,7 @@ def _test(metrics: StageMetrics) -> str:
     return "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
 
 
-def _imitate(stage: Stage, optimizer: Optimizer, texts: Sequence[tuple[Prompt, str]], start: Path | None) -> None:
+def _imitate(stage: Stage, optimizer: Groupwise, texts: Sequence[tuple[Prompt, str]], start: Path | None) -> None:
     from .imitation import imitate
 
     data = samples(load_tokenizer(stage.experiment.train), texts)

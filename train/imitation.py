@@ -1,105 +1,75 @@
-"""Supervised fine-tuning on advice written by rule (`warm`), on positively rated advice (`sft`; Retroformer, appendix
-C), or on scripted play (`actor`).
+"""Supervised fine-tuning on advice written by rule (`warm`) or on positively rated advice (`sft`; Retroformer, appendix
+C).
 
-Reads tokens with labels; writes a LoRA adapter to runs/NAME/STAGE. Only labelled tokens contribute to the loss.
+Reads prompts and responses; writes a LoRA adapter to runs/NAME/STAGE. Only tokens of responses contribute to the loss.
+All responses to one prompt are in one row.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from peft import get_peft_model
 from torch import Tensor
-from torch.nn.functional import cross_entropy
-from trl.trainer.sft_config import SFTConfig
-from trl.trainer.sft_trainer import SFTTrainer
 
-from retroformer.experiment.sections.train import Optimizer, Train
+from retroformer.experiment.sections.train import Groupwise, Train
 
-from .base import CPU, device, load_adapter, load_base, load_tokenizer, lora_config, reload_weights, trainable
-from .data.rows import write_rows
-from .data.samples import IGNORED, require_length
+from .base import keep_trainables_in_fp32, load_adapter, load_base, lora_config
+from .data.rows import write_samples
+from .data.samples import Sample, require_length
+from .group_trainer import GroupTrainer, log_probs
 from .room import require_room
+from .shared_prompt.group import Group, Groups
+from .shared_prompt.packed import Packed
 from .stage import Meter, Stage, publish
-from .trainer import ParallelTrainer, ordered_rows, run_trainer, trainer_settings
+from .trainer import run_trainer
 
 
-class ResponseTrainer(ParallelTrainer, SFTTrainer):  # type: ignore[misc]
-    """trl's trainer, with the language head run only on labelled positions.
+class Imitation:
+    """The mean cross-entropy over the response tokens of a batch."""
 
-    On a CPU, trl runs the head on every position, including prompts, which for a small model with a large vocabulary
-    is a third of all work. On a GPU it does not, and its own loss is used.
-    """
+    def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
+        """Return the log-probability of each token, (N,)."""
+        return log_probs(model, hidden_BLH, packed)
 
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """Return the mean cross-entropy over the response tokens of the optimiser step."""
-        if device() != CPU or return_outputs:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        labels_BT = inputs["labels"][:, 1:]
-        is_learnt_BT = labels_BT != IGNORED
-        trunk, head = model.get_base_model().base_model, model.get_base_model().get_output_embeddings()
-        read = trunk(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False)
-        logits_NV = head(read.last_hidden_state[:, :-1][is_learnt_BT])
-        total = cross_entropy(logits_NV.float(), labels_BT[is_learnt_BT], reduction="sum")
-        return total / (is_learnt_BT.sum() if num_items_in_batch is None else num_items_in_batch)
-
-
-class Labelled(Protocol):
-    """Tokens, and labels at the tokens to learn."""
-
-    @property
-    def ids(self) -> list[int]: ...
-
-    @property
-    def labels(self) -> list[int]: ...
+    def loss(self, values: Tensor, packed: Packed, groups: Sequence[Group], batch: Sequence[Group]) -> Tensor:
+        """Return the share of `groups` in the loss of their batch."""
+        return -values.sum() / sum(len(response) for group in batch for response in group.responses)
 
 
 def imitate(
     stage: Stage,
-    optimizer: Optimizer,
-    data: Iterable[Labelled],
+    optimizer: Groupwise,
+    data: Iterable[Sample],
     start: Path | None = None,
     counts: Mapping[str, Any] = MappingProxyType({}),
-    save_as: torch.dtype = torch.float32,
 ) -> None:
-    """Train an adapter on the labelled tokens, starting from the adapter in `start` or a fresh one, and publish it.
+    """Train an adapter on the responses, starting from the adapter in `start` or a fresh one, and publish it.
 
-    `counts` are added to the metrics; the weights are saved in the dtype `save_as`.
+    `counts` are added to the metrics.
 
     Raises:
         ConfigError: a sample is longer than train.max_length, or the shape of the adapter is not that of train.lora.
     """
     meter, train = Meter(), stage.experiment.train
-    texts = ({"input_ids": sample.ids, "labels": sample.labels} for sample in data)
-    rows = write_rows(texts, ("input_ids", "labels"), stage.experiment.folder)
-    lengths = rows.lengths("input_ids")
+    rows = write_samples(data, stage.experiment.folder)
+    lengths = [len(sample.ids) for sample in rows]
     require_length(lengths, train.max_length, "samples")
-    require_room(stage, max(lengths, default=0))
-    ordered = ordered_rows(rows, lengths, optimizer, stage.experiment.seed)
-    trainer = response_trainer(train, trainer_settings(stage, optimizer), ordered, start)
-    if start:
-        reload_weights(trainer.model, start)
-    progress = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
-    for parameter in trainable(trainer.model):
-        parameter.data = parameter.data.to(save_as)
-    metrics = {"samples": len(rows), **counts} | progress | meter.read(sum(lengths) * optimizer.epochs)
+    groups = Groups(rows, optimizer.micro_batch_tokens)
+    require_room(stage, max(groups.lengths, default=0))
+    torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
+    trainer = GroupTrainer(stage, optimizer, adapted(train, start), groups, Imitation())
+    progress = run_trainer(trainer, stage)
+    tokens = sum(groups.lengths) * optimizer.epochs
+    metrics = {"samples": len(rows), **counts} | progress | meter.read(tokens)
     publish(stage, trainer.model.save_pretrained, metrics)
 
 
-def response_trainer(train: Train, settings: dict[str, Any], rows: Any, start: Path | None = None) -> Any:
-    """Return the trainer of the adapter in `start`, or of a fresh one, on `rows` of input_ids and labels."""
+def adapted(train: Train, start: Path | None) -> Any:
+    """Return the base with the adapter in `start`, or with a fresh one."""
     base = load_base(train)
-    return ResponseTrainer(
-        model=load_adapter(base, start, train.lora) if start else base,
-        peft_config=None if start else lora_config(train.lora),
-        args=SFTConfig(**settings, packing=False),
-        processing_class=load_tokenizer(train),
-        train_dataset=rows,
-    )
+    model = load_adapter(base, start, train.lora) if start else get_peft_model(base, lora_config(train.lora))
+    keep_trainables_in_fp32(model)
+    return model

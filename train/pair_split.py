@@ -6,48 +6,54 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from retroformer.experiment.sections.train import Paired
 from retroformer.records import PreferencePair
 
-from .data.rows import Rows, write_pairs
-from .data.samples import SamplePair, require_length, sample_pairs
+from .data.rows import write_pairs
+from .data.samples import require_length, sample_pairs
 from .room import require_room
+from .shared_prompt.group import Group, Groups
 from .stage import Stage
 
 HELD_OUT_SHARE = 0.1
 """Share of the tasks that is held out."""
 MEASURED_PAIRS = 64
-"""Training pairs on which accuracy and scores are measured; measuring all of them would cost half an epoch."""
+"""Training pairs, about, on which accuracy and scores are measured; measuring all of them would cost half an epoch."""
 
 
 class PairSplit(NamedTuple):
-    """Training pairs, and pairs of the tasks that are held out."""
+    """Training pairs, and pairs of the tasks that are held out, both grouped by prompt."""
 
-    train: Rows[SamplePair]
-    held_out: Rows[SamplePair]
+    train: Groups
+    held_out: Groups
     held_out_tasks: set[str]
 
     @property
-    def lengths(self) -> list[int]:
-        """Tokens of the longer text of each training pair."""
-        return [max(len(pair.chosen.ids), len(pair.rejected.ids)) for pair in self.train]
-
-    @property
     def tokens(self) -> int:
-        """Tokens of both texts of all training pairs."""
-        return sum(len(sample.ids) for pair in self.train for sample in pair)
+        """Tokens of all training pairs, with each prompt and each text once."""
+        return sum(self.train.lengths)
 
     @property
     def counts(self) -> dict[str, Any]:
         """Entries for the stage's metrics."""
         tasks = sorted(self.held_out_tasks)
-        return {"pairs": len(self.train), "held_out_pairs": len(self.held_out), "held_out_tasks": tasks}
+        return {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}
 
-    def measured(self, seed: int) -> list[SamplePair]:
-        """Draw the training pairs to measure."""
-        return random.Random(seed).sample(self.train, min(MEASURED_PAIRS, len(self.train)))
+    def measured(self, seed: int) -> list[Group]:
+        """Draw training groups to measure, which have about `MEASURED_PAIRS` pairs."""
+        drawn, pairs = list[Group](), 0
+        for number in random.Random(seed).sample(range(len(self.train)), len(self.train)):
+            if pairs >= MEASURED_PAIRS:
+                break
+            drawn.append(self.train[number])
+            pairs += self.train.sizes[number]
+        return drawn
 
 
-def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair]) -> PairSplit:
+def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair], optimizer: Paired) -> PairSplit:
     """Tokenise `pairs`, and split them by task.
 
     Raises:
@@ -59,10 +65,41 @@ def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair]) -
     held_out_pairs = (pair for pair in pairs if pair.task_id in tasks)
     train = write_pairs(sample_pairs(tokenizer, train_pairs), experiment.folder)
     held_out = write_pairs(sample_pairs(tokenizer, held_out_pairs), experiment.folder)
-    lengths = [len(sample.ids) for pair in (*train, *held_out) for sample in pair]
+    lengths = [len(sample.ids) for rows in (train, held_out) for pair in rows for sample in pair]
     require_length(lengths, experiment.train.max_length, "samples of pairs")
-    require_room(stage, max(lengths, default=0))
-    return PairSplit(train, held_out, tasks)
+    most = optimizer.micro_batch_tokens
+    split = PairSplit(Groups(train, most), Groups(held_out, most), tasks)
+    require_room(stage, max((*split.train.lengths, *split.held_out.lengths), default=0))
+    return split
+
+
+def in_pairs(values_R: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Tensor]:
+    """Return values of responses by pair: those of the better responses, (P,), and of the worse, (P,)."""
+    firsts = [0]
+    for group in groups:
+        firsts.append(firsts[-1] + len(group.responses))
+    numbers = [
+        (first + better, first + worse)
+        for first, group in zip(firsts, groups, strict=False)
+        for better, worse in group.pairs
+    ]
+    better_P, worse_P = torch.tensor(numbers, device=values_R.device).unbind(dim=1)
+    return values_R[better_P], values_R[worse_P]
+
+
+def weights_of_pairs(groups: Sequence[Group], batch: Sequence[Group], pair_weight: str) -> Tensor:
+    """Return the weight of each pair of `groups` in the loss of their batch, (P,); those of the batch sum to 1.
+
+    Args:
+        groups: a micro-batch.
+        batch: all groups of its batch.
+        pair_weight: `equal`, or `by_failure`, as in train.reward.pair_weight.
+    """
+    if pair_weight == "equal":
+        pairs = sum(len(group.pairs) for group in batch)
+        return torch.tensor([1 / pairs for group in groups for _ in group.pairs])
+    failures = sum(group.share for group in batch)
+    return torch.tensor([group.share / len(group.pairs) / failures for group in groups for _ in group.pairs])
 
 
 def held_out_tasks(task_ids: Sequence[str], seed: int) -> set[str]:

@@ -9,31 +9,47 @@ from statistics import correlation, fmean, pstdev
 from typing import Any
 
 import torch
-from trl.trainer.reward_config import RewardConfig
-from trl.trainer.reward_trainer import RewardTrainer
+from peft import get_peft_model
+from torch import Tensor
 
-from retroformer.experiment.sections.train import Optimizer, Train
+from retroformer.experiment.sections.train import Paired, Train
 from retroformer.records import PreferencePair, RatedReflection
 
-from .base import load_base, load_tokenizer, lora_config
-from .data.rows import write_rows
-from .data.samples import Sample, SamplePair, samples
+from .base import keep_trainables_in_fp32, load_base, load_tokenizer, lora_config
+from .data.samples import Sample, samples
+from .group_trainer import GroupTrainer
 from .losses import preference_loss
-from .pair_split import split_pairs
+from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .reward_audit import audit_of_pairs
+from .shared_prompt.group import Group, group_of
+from .shared_prompt.packed import Packed
 from .stage import Meter, Stage, publish
-from .trainer import ParallelTrainer, ordered_rows, run_trainer, trainer_settings
+from .trainer import run_trainer
 
 CENTRING = 0.01
 """Weight of the squared sum of a pair's scores. The loss fixes only differences; this keeps scores around zero."""
 
 
-class ScoreTrainer(ParallelTrainer, RewardTrainer):  # type: ignore[misc]
-    """trl's trainer of reward models, in any number of processes."""
+class Ranking:
+    """The Bradley-Terry loss over the pairs of a batch (Retroformer eq. 4). Each text is scored once."""
+
+    def __init__(self, optimizer: Paired) -> None:
+        self._weigh = optimizer.pair_weight
+
+    def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
+        """Return the score of each text at its last token, (R,)."""
+        scores_R1: Tensor = model.get_base_model().score(hidden_BLH[packed.row_R, packed.last_R].float())
+        return scores_R1[:, 0]
+
+    def loss(self, values: Tensor, packed: Packed, groups: Sequence[Group], batch: Sequence[Group]) -> Tensor:
+        """Return the share of `groups` in the loss of their batch."""
+        chosen_P, rejected_P = in_pairs(values, groups)
+        losses_P = preference_loss(chosen_P, rejected_P) + CENTRING * (chosen_P + rejected_P).square()
+        return (losses_P * weights_of_pairs(groups, batch, self._weigh).to(losses_P)).sum()
 
 
 def train_reward_model(
-    stage: Stage, optimizer: Optimizer, pairs: Sequence[PreferencePair], rated: Sequence[RatedReflection] = ()
+    stage: Stage, optimizer: Paired, pairs: Sequence[PreferencePair], rated: Sequence[RatedReflection] = ()
 ) -> None:
     """Train on the pairs of most tasks, measure on pairs and `rated` reflections of the held-out tasks, and publish.
 
@@ -42,30 +58,27 @@ def train_reward_model(
     """
     meter, seed = Meter(), stage.experiment.seed
     tokenizer = load_tokenizer(stage.experiment.train)
-    split = split_pairs(stage, tokenizer, pairs)
-    texts = ({"chosen_ids": pair.chosen.ids, "rejected_ids": pair.rejected.ids} for pair in split.train)
-    rows = write_rows(texts, ("chosen_ids", "rejected_ids"), stage.experiment.folder)
+    split = split_pairs(stage, tokenizer, pairs, optimizer)
     torch.manual_seed(seed)  # The score head is initialised at random when the model is loaded.
-    settings = trainer_settings(stage, optimizer)
-    trainer = score_trainer(stage.experiment.train, settings, ordered_rows(rows, split.lengths, optimizer, seed))
-    progress = run_trainer(trainer, stage, len(rows) * optimizer.epochs)
+    trainer = GroupTrainer(stage, optimizer, scorer(stage.experiment.train), split.train, Ranking(optimizer))
+    progress = run_trainer(trainer, stage)
+    held_out = [pair for group in split.held_out for pair in group.sample_pairs]
+    trained_on = [pair for group in split.train for pair in group.sample_pairs]
     chosen, rejected = scores_of_pairs(trainer, split.held_out)
     measured: dict[str, Any] = measure(*scores_of_pairs(trainer, split.measured(seed)), "train")
-    measured |= measure(chosen, rejected, "held_out") | audit_of_pairs(chosen, rejected, split.held_out, split.train)
-    measured |= audit(trainer, tokenizer, [rating for rating in rated if rating.key.task_id in split.held_out_tasks])
+    measured |= measure(chosen, rejected, "held_out") | audit_of_pairs(chosen, rejected, held_out, trained_on)
+    texts = [rating for rating in rated if rating.key.task_id in split.held_out_tasks]
+    measured |= audit(trainer, tokenizer, texts)
     metrics = split.counts | measured | progress | meter.read(optimizer.epochs * split.tokens)
     publish(stage, trainer.model.save_pretrained, metrics)
 
 
-def score_trainer(train: Train, settings: dict[str, Any], rows: Any) -> Any:
-    """Return the trainer of a base with a fresh adapter and score head, on `rows` of chosen_ids and rejected_ids."""
-    return ScoreTrainer(
-        model=load_base(train, scores=True),
-        peft_config=lora_config(train.lora, scores=True),
-        args=RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=not train.lora.dropout),
-        processing_class=load_tokenizer(train),
-        train_dataset=rows,
-    )
+def scorer(train: Train) -> Any:
+    """Return a base with a fresh adapter and score head."""
+    base, lora = load_base(train, scores=True), lora_config(train.lora, scores=True)
+    model: Any = get_peft_model(base, lora)
+    keep_trainables_in_fp32(model)
+    return model
 
 
 def measure(chosen: Sequence[float], rejected: Sequence[float], name: str) -> dict[str, float]:
@@ -82,15 +95,16 @@ def measure(chosen: Sequence[float], rejected: Sequence[float], name: str) -> di
     }
 
 
-def audit(trainer: Any, tokenizer: Any, rated: Sequence[RatedReflection]) -> dict[str, float]:
+def audit(trainer: GroupTrainer, tokenizer: Any, rated: Sequence[RatedReflection]) -> dict[str, float]:
     """Return Pearson's correlation of the scores of reflections with their ratings, and with their lengths.
 
     Unlike pairs, this includes ties and compares across trajectories, so it is the harder measure.
     """
     ratings = {(row.reflection.prompt, row.reflection.text): row.rating for row in rated}
     texts = list(samples(tokenizer, ratings))
-    scores, lengths = scores_of(trainer, texts), [float(len(sample.response_ids)) for sample in texts]
+    scores = scores_of(trainer, texts)
     metrics: dict[str, float] = {"held_out_reflections": len(ratings)}
+    lengths = [float(len(sample.response_ids)) for sample in texts]
     compared: dict[str, list[float]] = {"correlation": list(ratings.values()), "length_correlation": lengths}
     for name, values in compared.items():
         if len(set(scores)) > 1 and len(set(values)) > 1:
@@ -98,18 +112,22 @@ def audit(trainer: Any, tokenizer: Any, rated: Sequence[RatedReflection]) -> dic
     return metrics
 
 
-def scores_of_pairs(trainer: Any, pairs: Sequence[SamplePair]) -> tuple[list[float], list[float]]:
-    """Score the chosen and the rejected texts of `pairs`."""
-    return scores_of(trainer, [pair.chosen for pair in pairs]), scores_of(trainer, [pair.rejected for pair in pairs])
-
-
-@torch.no_grad()
-def scores_of(trainer: Any, texts: Sequence[Sample]) -> list[float]:
-    """Score texts one by one, so that padding has no effect."""
-    trainer.model.eval()
-    scores = []
+def scores_of(trainer: GroupTrainer, texts: Sequence[Sample]) -> list[float]:
+    """Score texts, those on one prompt in one row."""
+    of_prompt: dict[tuple[int, ...], list[Sample]] = {}
     for sample in texts:
-        ids = torch.tensor([sample.ids], device=trainer.args.device)
-        with trainer.accelerator.autocast():
-            scores.append(float(trainer.model(input_ids=ids, use_cache=False).logits[0, 0]))
-    return scores
+        of_prompt.setdefault(tuple(sample.prompt_ids), []).append(sample)
+    scores: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
+    groups = [group_of(of_one) for of_one in of_prompt.values()]
+    for group, scores_R in zip(groups, trainer.measured(groups), strict=True):
+        for response, score in zip(group.responses, scores_R.tolist(), strict=True):
+            scores[tuple(group.prompt), tuple(response)] = score
+    return [scores[tuple(sample.prompt_ids), tuple(sample.response_ids)] for sample in texts]
+
+
+def scores_of_pairs(trainer: GroupTrainer, groups: Sequence[Group]) -> tuple[list[float], list[float]]:
+    """Score the better and the worse texts of all pairs of `groups`."""
+    if not groups:
+        return [], []
+    chosen_P, rejected_P = in_pairs(torch.cat(trainer.measured(groups)), groups)
+    return chosen_P.tolist(), rejected_P.tolist()

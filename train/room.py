@@ -43,7 +43,7 @@ def require_room(stage: Stage, tokens: int) -> None:
     settings = " ".join(fit(case, room)[1])
     raise ConfigError(
         f"`train {stage.name}` would take about {GROWTH * peak / GIB:.1f} GiB on this CPU with micro-batches of "
-        f"{case.micro_batch} and samples of up to {tokens} tokens, and {GROWTH * room / GIB:.1f} GiB are available: "
+        f"{case.read_at_once} tokens and samples of up to {tokens}, and {GROWTH * room / GIB:.1f} GiB are available: "
         + (f"set {settings}, " if settings else "take a smaller train.base_model, ")
         + "or train on a GPU (`retroformer train plan EXPERIMENT.yaml` shows what fits)."
     )

@@ -23,7 +23,7 @@ import yaml
 
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Steps
+from retroformer.experiment.sections.train import Rowwise, Steps
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import code_version, folder_sha256, package_versions
@@ -88,19 +88,10 @@ def make_stage(
     `tasks` are the tasks behind the data. They do not determine the result, so they are no input.
 
     Raises:
-        ConfigError: the micro-batches do not divide the batch, or cannot be shared evenly among the processes.
+        ConfigError: micro-batches of rows do not divide the batch, or cannot be shared evenly among the processes.
     """
-    if optimizer.batch_size % optimizer.micro_batch_size:
-        raise ConfigError(
-            f"train.{name}.batch_size={optimizer.batch_size} is no multiple of "
-            f"train.{name}.micro_batch_size={optimizer.micro_batch_size}: change one of them."
-        )
-    if optimizer.batch_size // optimizer.micro_batch_size % processes.count():
-        raise ConfigError(
-            f"{processes.count()} processes cannot share train.{name}.batch_size={optimizer.batch_size} evenly in "
-            f"micro-batches of train.{name}.micro_batch_size={optimizer.micro_batch_size}: make the batch a multiple "
-            f"of {optimizer.micro_batch_size * processes.count()}, or the micro-batches smaller."
-        )
+    if isinstance(optimizer, Rowwise):
+        _require_whole_micro_batches(name, optimizer)
     train = experiment.train
     inputs = {
         "base": folder_sha256(base_model_folder(train.base_model)),
@@ -118,6 +109,20 @@ def make_stage(
         # Left out if empty, so that stages of earlier versions stay finished.
         inputs["chat_template_kwargs"] = settings
     return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()))
+
+
+def _require_whole_micro_batches(name: str, optimizer: Rowwise) -> None:
+    if optimizer.batch_size % optimizer.micro_batch_size:
+        raise ConfigError(
+            f"train.{name}.batch_size={optimizer.batch_size} is no multiple of "
+            f"train.{name}.micro_batch_size={optimizer.micro_batch_size}: change one of them."
+        )
+    if optimizer.batch_size // optimizer.micro_batch_size % processes.count():
+        raise ConfigError(
+            f"{processes.count()} processes cannot share train.{name}.batch_size={optimizer.batch_size} evenly in "
+            f"micro-batches of train.{name}.micro_batch_size={optimizer.micro_batch_size}: make the batch a multiple "
+            f"of {optimizer.micro_batch_size * processes.count()}, or the micro-batches smaller."
+        )
 
 
 def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Path]) -> tuple[TrainingTasks, ...] | None:

@@ -33,22 +33,19 @@ class StageKind:
     """What its adapter does not do, for the model card."""
     needs: tuple[str, ...] = ()
     """Stages whose adapters are in memory beside the trained one."""
-    texts_per_sample: int = 1
-    """Two for stages on pairs: both texts of a pair are in one batch."""
+    responses: int = 1
+    """Least number of responses in a row: two for stages on pairs."""
     trains_actor: bool = False
     """True if its adapter acts, not advises. `train plan` does not describe such stages."""
     on_policy: bool = False
     """True if it trains on responses of its own policy, on the base that `train.rl.shared_base` describes."""
     trains_head: bool = False
     """True if it trains a score head or a value head on the hidden states."""
-    language_head: Literal["none", "compute", "fp32"] = "compute"
-    """The dtype of the language head: the compute dtype, or fp32 where small differences matter."""
+    language_head: Literal["none", "fp32"] = "fp32"
+    """The dtype of the language head, if the stage reads it: small differences matter."""
     constants: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Settings of its section that no config can change. They are part of the fingerprint under these names, so that
     stages of earlier versions, whose configs had the keys, stay finished."""
-    autocast_on: tuple[Device, ...] = ("cpu", "cuda")
-    """Devices on which adapters, which are in fp32, compute in the compute dtype. transformers' trainer uses autocast
-    only in a model's own forward pass, so a loss that calls the trunk directly runs without it."""
 
 
 _KINDS = (
@@ -58,9 +55,8 @@ _KINDS = (
         reads="the games of environment.split",
         purpose="plays ALFWorld's compact text, taught by scripted play; it is frozen in every experiment",
         limits="It continues texts of this one game; every other text is continued as if it were this game's.",
-        constants={"actions": DEMONSTRATED_ACTIONS},
+        constants={"actions": DEMONSTRATED_ACTIONS, "epochs": 1},
         trains_actor=True,
-        autocast_on=("cuda",),
     ),
     StageKind(
         "warm",
@@ -68,7 +64,6 @@ _KINDS = (
         reads="what `collect warm` wrote to the store",
         purpose="writes advice after a failed attempt, in the form of advice written by rule (a warm start)",
         limits="It has learned a form: what it says need not be true or useful, since its examples were not all so.",
-        autocast_on=("cuda",),
     ),
     StageKind(
         "sft",
@@ -76,7 +71,6 @@ _KINDS = (
         reads="rated reflections, and the warm adapter if there is one",
         purpose="writes advice after a failed attempt, by imitating advice that made the next attempt better",
         limits="It imitates few texts, and says confidently what fitted other attempts.",
-        autocast_on=("cuda",),
     ),
     StageKind(
         "reward",
@@ -85,7 +79,7 @@ _KINDS = (
         purpose="scores advice on a failed attempt: the higher, the more the next attempt should gain",
         limits="It is no language model and no judge of facts: scores far from its data are arbitrary, and only their "
         "order within one attempt was trained.",
-        texts_per_sample=2,
+        responses=2,
         trains_head=True,
         language_head="none",
     ),
@@ -99,7 +93,6 @@ _KINDS = (
         constants={"value_weight": VALUE_WEIGHT},
         on_policy=True,
         trains_head=True,
-        language_head="fp32",
     ),
     StageKind(
         "dpo",
@@ -108,9 +101,7 @@ _KINDS = (
         purpose="writes advice after a failed attempt, improved by DPO on pairs of rated advice",
         limits="A margin between recorded pairs is not the task: it is no gain until `retroformer eval` has shown one.",
         needs=("sft",),
-        texts_per_sample=2,
-        language_head="fp32",
-        autocast_on=(),
+        responses=2,
     ),
     StageKind(
         "grpo",
@@ -120,7 +111,6 @@ _KINDS = (
         limits="A higher reward in training is no gain on other tasks until `retroformer eval` has shown one.",
         needs=("sft", "reward"),
         on_policy=True,
-        language_head="fp32",
     ),
     StageKind(
         "sac",
@@ -130,7 +120,6 @@ _KINDS = (
         limits="It chooses among actions that the environment lists, and takes no advice unless it did before.",
         trains_actor=True,
         trains_head=True,
-        language_head="fp32",
     ),
 )
 STAGES: Mapping[str, StageKind] = MappingProxyType({kind.name: kind for kind in _KINDS})

@@ -1,25 +1,21 @@
-"""Sets up, runs and resumes the trainers of trl and transformers, for imitation, the reward model and DPO."""
+"""Sets up, runs and resumes the trainers of trl and transformers: the actor, imitation, the reward model and DPO."""
 
 import logging
 import math
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from retroformer.errors import NotFinite
-from retroformer.experiment.sections.train import Optimizer
+from retroformer.experiment.sections.train import Steps
 from retroformer.files import durable
 from retroformer.progress import ProgressLine, line
 
 from . import processes
-from .base import CPU, compute_dtype, device, keep_trainables_in_fp32, trainable
-from .data.rows import Rows
-from .data.samples import order_of_training
+from .base import CPU, compute_dtype, device, trainable
 from .integrity.disk import writing_to
 from .integrity.finite import LOWER_THE_RATE, require_finite_gradients
 from .integrity.manifest import newest_sound, verify, write_manifest
@@ -36,27 +32,25 @@ KEPT = 2
 logger = logging.getLogger(__name__)
 
 
-def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
+def trainer_settings(stage: Stage, optimizer: Steps) -> dict[str, Any]:
     """Return the arguments of the trainer's config, all explicit, since trl's defaults differ from transformers'.
 
-    The rows are already in their final order with all epochs, so the trainer runs one epoch in sequence. `max_length`
-    is None because `require_length` has checked the rows and trl must not cut them.
+    The batches are already in their final order with all epochs, so the trainer runs one epoch in sequence, and takes
+    one batch for each step.
     """
     train = stage.experiment.train
     on_cpu = device() == CPU
     return {
         "output_dir": str(stage.checkpoints),
-        "per_device_train_batch_size": optimizer.micro_batch_size,
-        "gradient_accumulation_steps": optimizer.batch_size // optimizer.micro_batch_size,
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 1,
         "num_train_epochs": 1,
         "train_sampling_strategy": "sequential",
         "learning_rate": optimizer.learning_rate,
         "lr_scheduler_type": "linear",
         "warmup_steps": WARMUP_SHARE,
-        "max_length": None,
         "use_cpu": on_cpu,
         "bf16": compute_dtype(train) == "bfloat16",
-        "activation_checkpointing": not on_cpu,
         "save_strategy": "steps" if processes.is_main() else "no",
         "save_steps": train.checkpoint_steps,
         # `Watcher` deletes old checkpoints; the trainer might delete the last complete one.
@@ -69,11 +63,6 @@ def trainer_settings(stage: Stage, optimizer: Optimizer) -> dict[str, Any]:
         "disable_tqdm": True,
         "dataloader_pin_memory": not on_cpu,
     }
-
-
-def ordered_rows(rows: Rows[Any], lengths: Sequence[int], optimizer: Optimizer, seed: int) -> Dataset:
-    """Return a dataset of the rows of all epochs in training order; each row is on disk once."""
-    return rows.in_order(order_of_training(lengths, optimizer.batch_size, optimizer.epochs, seed))
 
 
 class ParallelTrainer(Trainer):  # type: ignore[misc]
@@ -176,23 +165,20 @@ def _delete_all_but(step: int, folder: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
-def run_trainer(trainer: Any, stage: Stage, rows: int) -> dict[str, Any]:
+def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
     """Train from the last checkpoint or from the start; return the steps and the losses of the whole stage.
 
     Raises:
         OSError: the disk is full.
         DamagedFile: there are checkpoints, and all of them are damaged.
         NotFinite: a loss or gradient is infinite or not a number.
-        RuntimeError: the trainer does not have `rows` rows, which would be a silent fault of a library.
     """
-    if (kept := len(trainer.train_dataset)) != rows:
-        raise RuntimeError(f"The trainer holds {kept} rows of {rows}: it cut or dropped some.")
-    keep_trainables_in_fp32(trainer.model)
     processes.copy_from_main(trainable(trainer.model))
     trainer.remove_callback(PrinterCallback)
     resumed = _to_resume_from(stage)
     done = _step(resumed) if resumed else 0
-    steps = math.ceil(rows / (trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps))
+    rows = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps
+    steps = math.ceil(len(trainer.train_dataset) / rows)
     shown = line(f"train {stage.name}", steps, done, console=processes.screen())
     with tracker(stage) as track, shown as progress:
         trainer.add_callback(Watcher(progress, track))

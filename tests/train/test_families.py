@@ -34,7 +34,7 @@ TOKENS = 12
 
 def config_of(name: str, folder: Path) -> str:
     """Return a config that names the preset and a tiny model of its shape."""
-    quick = "{learning_rate: 0.01, batch_size: 4, micro_batch_size: 2, epochs: 1}"
+    quick = "{learning_rate: 0.01, batch_size: 4, micro_batch_tokens: 200, epochs: 1}"
     return f"""
 run: tiny
 environment: {{name: alfworld, source: generated}}
@@ -51,7 +51,7 @@ train:
   sft: {quick}
   dpo: {quick}
   reward: {quick}
-  ppo: {{learning_rate: 0.01, batch_size: 4, micro_batch_size: 2, epochs: 1, updates: 1}}
+  ppo: {{learning_rate: 0.01, batch_size: 4, micro_batch_tokens: 200, epochs: 1, updates: 1}}
 """
 
 

@@ -59,7 +59,7 @@ SLOW = [pytest.param(stage, marks=pytest.mark.slow) for stage in ("dpo", "sft", 
 @pytest.mark.parametrize("stage", SLOW)
 def test_two_processes_train_as_one_process_does(tiny_base: Path, workplace: Path, stage: str) -> None:
     # Eight micro-batches per step, with an incomplete last batch: 36 rows of sft, 30 of reward and dpo.
-    many = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_size": 1, "epochs": 3}
+    many = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_tokens": 100, "epochs": 3}
     config = trained(workplace, tiny_base, sft=many, reward=many, dpo=many)
     alone, shared = both(workplace, None, stage, config)
     assert alone["fingerprint"] == shared["fingerprint"]
@@ -71,7 +71,7 @@ def test_two_processes_train_as_one_process_does(tiny_base: Path, workplace: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["ppo", "grpo"])
 def test_two_processes_run_ppo_as_one_process_does(tiny_base: Path, workplace: Path, stage: str) -> None:
-    quick = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_size": 2, "updates": 3, "epochs": 2}
+    quick = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_tokens": 200, "updates": 3, "epochs": 2}
     sizes: Any = {"ppo": quick, "grpo": quick | {"group": 4}}
     config = trained(workplace, tiny_base, **sizes)
     shutil.move(workplace / "runs/tiny/sft", workplace / "sft")
@@ -89,7 +89,7 @@ def test_two_processes_run_ppo_as_one_process_does(tiny_base: Path, workplace: P
 
 
 def test_a_batch_that_cannot_be_shared_ends_every_process_with_one_error(tiny_base: Path, workplace: Path) -> None:
-    live = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 2, "group": 2, "reward": "live"}
+    live = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200, "group": 2, "reward": "live"}
     config = config_file(workplace, tiny_base, grpo=live)
     collect(config)
     for words, sentence in (
@@ -98,8 +98,8 @@ def test_a_batch_that_cannot_be_shared_ends_every_process_with_one_error(tiny_ba
             "`train grpo with train.grpo.reward=live` runs in one process, and a launcher has started 2",
         ),
         (
-            ("sft", str(config), "train.sft.micro_batch_size=4"),
-            "2 processes cannot share train.sft.batch_size=4 evenly",
+            ("actor", str(config), "train.actor.demonstrations=2", "train.actor.micro_batch_size=8"),
+            "2 processes cannot share train.actor.batch_size=8 evenly",
         ),
     ):
         refused = run(workplace, 2, *words)

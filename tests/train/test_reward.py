@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from retroformer.experiment.sections.train import Optimizer
+from retroformer.experiment.sections.train import Paired
 from retroformer.records import Author, Key, PreferencePair, RatedReflection, Reflection
 from tests.train.world import BAD, GOOD, prompt, tiny_experiment
 from train.base import load_base, load_tokenizer, lora_config
@@ -11,6 +11,8 @@ from train.data.samples import sample_pairs
 from train.pair_split import held_out_tasks
 from train.reward import train_reward_model
 from train.rl.shared_base import SharedBase
+from train.shared_prompt.group import group_of
+from train.shared_prompt.packed import pack
 from train.stage import finished, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -33,7 +35,7 @@ RATED = [
 def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny_base: Path, workplace: Path) -> None:
     from peft import get_peft_model
 
-    quick = Optimizer(learning_rate=1e-2, batch_size=4, micro_batch_size=2, epochs=4)
+    quick = Paired(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=4)
     experiment = tiny_experiment(workplace, tiny_base)
     stage = make_stage("reward", experiment, quick, [pair.model_dump() for pair in PAIRS], {})
     train_reward_model(stage, quick, PAIRS, RATED)
@@ -51,11 +53,7 @@ def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny
     get_peft_model(load_base(experiment.train), lora_config(experiment.train.lora)).save_pretrained(workplace / "sft")
     model = SharedBase(load_base(experiment.train), workplace / "sft", stage.folder).eval()
     pairs = list(sample_pairs(load_tokenizer(experiment.train), PAIRS))
-    texts = [sample.ids for pair in pairs for sample in pair]
-    longest = max(map(len, texts))
-    ids = torch.tensor([row + [0] * (longest - len(row)) for row in texts])
-    attention = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in texts])
-    scores = model.scores(ids, attention).view(-1, 2)
+    scores = model.scores(pack([group_of([pair]) for pair in pairs])).view(-1, 2)
     assert bool((scores[:, 0] > scores[:, 1]).all())
     trained_on = [row for row, pair in zip(scores, PAIRS, strict=True) if pair.task_id not in metrics["held_out_tasks"]]
     assert torch.stack(trained_on).mean().item() == pytest.approx(metrics["train_score_mean"], abs=1e-4)

@@ -32,7 +32,7 @@ def test_killed_stages_resume_and_end_like_unbroken_ones(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Imitation, reward model and PPO are each killed in the middle, and compared with unbroken runs."""
-    many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4, "epochs": 6}
+    many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 6}
     config = config_file(workplace, tiny_base, sft=many, reward=many, ppo={**many, "epochs": 2, "updates": 12})
     collect(config)
     whole = copy_of_run(workplace)
@@ -102,16 +102,17 @@ OF_EVERY_PPO = {
     "kl_stop": None,
     "kl_target": None,
     "lam": 0.95,
+    "responses_per_prompt": 1,
     "value_weight": 0.1,
     "whiten_advantages": True,
     "whiten_rewards": False,
 }
-OF_EARLIER_VERSIONS = {
+IN_FINGERPRINTS = {
     ("demo", "ppo"): OF_EVERY_PPO
-    | {"learning_rate": 3e-4, "batch_size": 16, "micro_batch_size": 4, "epochs": 2, "updates": 10, "kl": 0.2},
+    | {"learning_rate": 3e-4, "batch_size": 16, "micro_batch_tokens": 1024, "epochs": 2, "updates": 10, "kl": 0.2},
     ("paper/hotpotqa", "ppo"): OF_EVERY_PPO
-    | {"learning_rate": 1.4e-5, "batch_size": 64, "micro_batch_size": 2, "epochs": 4, "updates": 300, "kl": 0.05},
-    ("paper/webshop", "sft"): {"learning_rate": 1e-5, "batch_size": 32, "micro_batch_size": 2, "epochs": 2},
+    | {"learning_rate": 1.4e-5, "batch_size": 64, "micro_batch_tokens": 4096, "epochs": 4, "updates": 300, "kl": 0.05},
+    ("paper/webshop", "sft"): {"learning_rate": 1e-5, "batch_size": 32, "micro_batch_tokens": 4096, "epochs": 2},
     ("actor/household", "actor"): {
         "learning_rate": 1e-3,
         "batch_size": 8,
@@ -121,17 +122,17 @@ OF_EARLIER_VERSIONS = {
         "demonstrations": 3200,
     },
 }
-"""Settings in the fingerprints of stages, as they were hashed when `value_weight` and `actions` were keys."""
+"""Settings in the fingerprints of stages: with `value_weight` and `actions`, which were keys of earlier versions."""
 
 
-@pytest.mark.parametrize(("name", "stage"), OF_EARLIER_VERSIONS)
+@pytest.mark.parametrize(("name", "stage"), IN_FINGERPRINTS)
 def test_a_stage_that_an_earlier_version_finished_has_the_same_settings_in_its_fingerprint(
     tiny_base: Path, workplace: Path, name: str, stage: StageName
 ) -> None:
     experiment = load(REPOSITORY / "configs" / f"{name}.yaml", [f"train.base_model={tiny_base}"])
     settings = make_stage(stage, experiment, getattr(experiment.train, stage), [], {}).inputs["optimizer"]
     # As text, since 10000 and 10000.0 would be equal but have different hashes.
-    expected = json.dumps(OF_EARLIER_VERSIONS[name, stage], sort_keys=True)
+    expected = json.dumps(IN_FINGERPRINTS[name, stage], sort_keys=True)
     assert json.dumps(settings, sort_keys=True) == expected
 
 
@@ -225,10 +226,10 @@ def test_the_error_of_ppo_without_adapters_names_the_stage_to_run(tiny_base: Pat
 
 
 def test_a_batch_that_is_no_multiple_of_the_micro_batch_is_refused(tiny_base: Path, workplace: Path) -> None:
-    config = config_file(workplace, tiny_base)
-    collect(config, tasks=1)
-    with pytest.raises(ConfigError, match=r"train.sft.batch_size=4 is no multiple of train.sft.micro_batch_size=3"):
-        main(["sft", str(config), "train.sft.micro_batch_size=3"])
+    section = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_size": 3, "demonstrations": 2}
+    config = config_file(workplace, tiny_base, actor=section)
+    with pytest.raises(ConfigError, match=r"train.actor.batch_size=4 is no multiple of train.actor.micro_batch_size=3"):
+        main(["actor", str(config)])
 
 
 def test_each_stage_reads_its_own_inputs(tiny_base: Path, workplace: Path) -> None:

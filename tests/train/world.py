@@ -64,7 +64,7 @@ def prompt(name: str) -> tuple[Message, ...]:
 
 def config_file(folder: Path, base: Path, **train: Any) -> Path:
     """Write a config whose stages train the model in `base` for a few steps, with large learning rates."""
-    quick = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 2}
+    quick = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200}
     settings: dict[str, Any] = {
         "base_model": str(base),
         "quantization": "none",

@@ -63,9 +63,15 @@ def write_rows(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[st
     return Rows(_write_table(rows, columns, folder), lambda row: row)
 
 
+def write_samples(samples: Iterable[Sample], folder: Path) -> Rows[Sample]:
+    """Write `samples` one by one to a temporary file in `folder`. Raises OSError: the disk is full."""
+    rows = (sample._asdict() for sample in samples)
+    return Rows(_write_table(rows, Sample._fields, folder), lambda row: Sample(**row))
+
+
 def write_pairs(pairs: Iterable[SamplePair], folder: Path) -> Rows[SamplePair]:
     """Write `pairs` one by one to a temporary file in `folder`. Raises OSError: the disk is full."""
-    return Rows(_write_table(map(as_row, pairs), ("prompt_ids", "chosen_ids", "rejected_ids"), folder), _pair)
+    return Rows(_write_table(map(_row, pairs), ("prompt_ids", "chosen_ids", "rejected_ids"), folder), _pair)
 
 
 def _write_table(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[str], folder: Path) -> Any:
@@ -82,10 +88,9 @@ def _write_table(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[
     return pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()
 
 
-def as_row(pair: SamplePair) -> Row:
-    """Name the tokens of a pair as trl's collator expects; it puts the chosen ones first, padded at the right."""
+def _row(pair: SamplePair) -> Row:
     return {
-        "prompt_ids": pair.chosen.prompt_ids,
+        "prompt_ids": pair.prompt_ids,
         "chosen_ids": pair.chosen.response_ids,
         "rejected_ids": pair.rejected.response_ids,
     }

@@ -28,9 +28,9 @@ class Sample(NamedTuple):
         return self.prompt_ids + self.response_ids
 
     @property
-    def labels(self) -> list[int]:
-        """The response's tokens, and `IGNORED` at the prompt's positions."""
-        return [IGNORED] * len(self.prompt_ids) + self.response_ids
+    def responses(self) -> list[list[int]]:
+        """The only response."""
+        return [self.response_ids]
 
 
 class SamplePair(NamedTuple):
@@ -38,6 +38,15 @@ class SamplePair(NamedTuple):
 
     chosen: Sample
     rejected: Sample
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        return self.chosen.prompt_ids
+
+    @property
+    def responses(self) -> list[list[int]]:
+        """The better response, and the worse."""
+        return [self.chosen.response_ids, self.rejected.response_ids]
 
 
 def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:

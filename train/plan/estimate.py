@@ -1,7 +1,7 @@
 """Estimates the memory of a training stage by arithmetic, without a model or a device. All sizes are in bytes.
 
-What autograd keeps follows from the code of transformers' Llama, peft's LoRA, bitsandbytes and trl, and holds for
-similar decoders. All rows count as long as the longest, and terms that change a peak by less than 1 percent up to rank
+What autograd keeps follows from the code of transformers' Llama, peft's LoRA and bitsandbytes, and holds for similar
+decoders. A micro-batch counts as one row of responses, and terms that change a peak by less than 1 percent up to rank
 16 are left out. docs/results/memory.md compares the estimates with measurements.
 """
 
@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Grpo, Optimizer, Ppo, Train
+from retroformer.experiment.sections.train import Demonstrations, Groupwise, Grpo, Ppo, Train
 
 from ..base import computes_bfloat16
+from ..shared_prompt.reading import AT_ONCE
 from ..stage_kinds import Device, StageKind, stages_of
 from .shape import Shape
 
@@ -28,13 +29,13 @@ class Case(NamedTuple):
     shape: Shape
     train: Train
     device: Device
-    """On a GPU attention is fused, and layers keep only their input (gradient checkpointing)."""
-    micro_batch: int
+    """On a GPU layers keep only their input (gradient checkpointing), and attention needs no dense mask."""
+    micro_batch_tokens: int
     tokens: int
     """Tokens of a sample: prompt and response."""
     response_tokens: int
     drawn: int | None = 0
-    """Responses sampled at once: None for a micro-batch, 0 if this process samples none."""
+    """Responses sampled at once: None for as many as a micro-batch holds, 0 if this process samples none."""
 
     @property
     def on_gpu(self) -> bool:
@@ -52,7 +53,12 @@ class Case(NamedTuple):
 
     @property
     def rows_drawn(self) -> int:
-        return self.micro_batch if self.drawn is None else self.drawn
+        return max(1, self.micro_batch_tokens // self.tokens) if self.drawn is None else self.drawn
+
+    @property
+    def read_at_once(self) -> int:
+        """Tokens of the largest micro-batch: at least one sample, or the two texts of a pair."""
+        return max(self.micro_batch_tokens, self.tokens + (self.kind.responses - 1) * self.response_tokens)
 
 
 class Estimate(NamedTuple):
@@ -81,12 +87,13 @@ def cases(experiment: Experiment, shape: Shape, device: Device, tokens: int) -> 
 
 def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Device, tokens: int) -> Case:
     """Return one stage of a config on samples of `tokens` tokens."""
-    section: Optimizer = getattr(experiment.train, kind.name)
+    section: Groupwise | Demonstrations = getattr(experiment.train, kind.name)
+    at_once = section.micro_batch_tokens if isinstance(section, Groupwise) else section.micro_batch_size * tokens
     drawn: int | None = 0
     if isinstance(section, Ppo | Grpo) and section.generation is None:
         drawn = section.draw_batch_size and min(section.draw_batch_size, section.batch_size)
     lengths = tokens, min(tokens, experiment.reflector.max_new_tokens)
-    return Case(kind, shape, experiment.train, device, section.micro_batch_size, *lengths, drawn)
+    return Case(kind, shape, experiment.train, device, at_once, *lengths, drawn)
 
 
 def largest(fits: Callable[[int], bool]) -> int:
@@ -102,12 +109,12 @@ def estimate(case: Case) -> Estimate:
     weights = shape.matrix_parameters * (NF4 if case.nf4 else size) + size * (head + shape.other_parameters)
     parameters = shape.adapter_parameters(case.train.lora) + kind.trains_head * shape.hidden
     adapters = FP32 * parameters * (len(kind.needs) + 4)
-    rows = case.micro_batch * kind.texts_per_sample
-    layer, activations, backward, _ = _texts(case, rows, case.tokens)
-    logits = _logits(case, rows * case.response_tokens)
+    tokens = case.read_at_once
+    layer, activations, backward, _ = _texts(case, tokens, tokens)
+    logits = _logits(case, tokens)
     # Training peaks either at the end of the forward pass, with the logits and with the last norm's input in fp32 and
     # its output; or in the last layer, where the backward pass begins.
-    last_norm = rows * case.tokens * shape.hidden * (FP32 + size)
+    last_norm = tokens * shape.hidden * (FP32 + size)
     training = max(activations - case.on_gpu * layer + last_norm + logits, activations + backward)
     # Prompts are read in one pass, then one token at a time. At the last token, a layer's cache is copied to append to
     # it, and repeated for queries that share keys and values.
@@ -115,66 +122,51 @@ def estimate(case: Case) -> Estimate:
     cache, prompt = cached * case.tokens, case.tokens - case.response_tokens
     group = shape.heads // shape.key_value_heads
     last_token = cache * (1 + (1 + group * (group > 1)) / shape.layers)
-    drawing = max(cached * prompt + _texts(case, case.rows_drawn, prompt)[-1], last_token)
+    drawing = max(cached * prompt + _texts(case, case.rows_drawn * prompt, 0)[-1], last_token)
     held = weights + adapters
     peaks = held + training, held + drawing if case.rows_drawn else 0
     return Estimate(weights, adapters, activations, logits, backward, cache, *peaks)
 
 
-def _texts(case: Case, rows: int, length: int) -> tuple[float, float, float, float]:
-    """Estimate the memory of a batch of texts: what autograd keeps of a layer and of the model, the workspace of the
-    backward pass, and the workspace of a pass without autograd.
+def _texts(case: Case, tokens: int, length: int) -> tuple[float, float, float, float]:
+    """Estimate the memory of packed rows of `length` tokens, `tokens` in all: what autograd keeps of a layer and of the
+    model, the workspace of the backward pass, and the workspace of a pass without autograd.
     """
-    shape, size, on_gpu, tokens = case.shape, case.size, case.on_gpu, rows * length
-    copy = size % FP32  # Bytes of a copy of an fp32 number in the compute dtype; 0 if that is fp32.
-    autocast = bool(copy) and case.device in case.kind.autocast_on
-    # Either peft casts the input of every adapter; or autocast casts it once for all adapters that share it, for 4-bit
-    # layers on a GPU and on the base of `train.rl.shared_base`.
-    casts = bool(copy) and not (autocast and (case.kind.on_policy or (case.nf4 and on_gpu)))
-    # Plain attention has a probability for each head and pair of tokens. Fused attention has a boolean mask, converted
-    # to numbers in each layer. A single text has no padding, hence no mask, unless it was sampled.
-    pairs = 0 if on_gpu else shape.heads * length
-    mask = tokens * length if on_gpu and (rows > 1 or case.kind.on_policy) else 0
-    # Autograd keeps fp32 copies of the inputs of both norms; rotated queries, keys and values for each query head;
-    # input and output of silu and the other factor of the product; and the output of fused attention.
+    shape, size, on_gpu = case.shape, case.size, case.on_gpu
+    # A dense mask has a number for each pair of tokens of a row.
+    mask = 0 if on_gpu else tokens * length * size
+    # Autograd keeps fp32 copies of the inputs of both norms; rotated queries, keys and values for each query head, and
+    # the output of fused attention; input and output of silu and the other factor of the product.
     feed_forward, queries = 3 * size * shape.intermediate, size * shape.heads * shape.head_size
-    kept = 2 * FP32 * shape.hidden + (3 + on_gpu) * queries + feed_forward + pairs * (FP32 + copy)
-    layer = tokens * (kept + _adapter_inputs(case, size if autocast else FP32, casts)) + mask * size
+    layer = tokens * (2 * FP32 * shape.hidden + 4 * queries + feed_forward + _adapter_inputs(case))
     inputs = shape.layers * size * tokens * shape.hidden
-    cast_adapters = autocast * size * shape.adapter_parameters(case.train.lora)
+    # Under autocast the adapters, which are in fp32, have copies in the compute dtype.
+    cast_adapters = size % FP32 * shape.adapter_parameters(case.train.lora)
     activations = mask + cast_adapters + (inputs + layer if on_gpu else shape.layers * layer)
-    # The larger of: gradients of the feed-forward product and its two factors (adapters that cast their input also cast
-    # its gradient); or gradients of softmax in fp32, when the tensors of the feed-forward part are already freed.
-    both = casts and case.train.lora.targets == "all-linear"
-    of_product = (FP32 + 2 * size) * shape.intermediate if both else feed_forward
-    of_softmax = pairs * (2 * FP32 - copy) + 4 * queries - feed_forward - FP32 * shape.hidden
-    # A 4-bit matrix is unpacked before it is multiplied. A pass without autograd holds embeddings, residual, its norm,
-    # the sum and the mask, beside the largest tensors of a layer.
+    # Gradients of the feed-forward product and its two factors. A 4-bit matrix is unpacked before it is multiplied. A
+    # pass without autograd holds embeddings, residual, its norm and the sum, beside the largest tensors of a layer.
     unpacked = case.nf4 * size * max(matrix.parameters for matrix in shape.matrices)
-    backward = tokens * (max(of_product, of_softmax) + size * shape.hidden) + unpacked
-    worst = max(feed_forward, pairs * (2 * FP32 + copy) + 3 * queries)
-    forward = tokens * (worst + 4 * size * shape.hidden + (on_gpu + size) * length) + unpacked
+    backward = tokens * (feed_forward + size * shape.hidden) + unpacked
+    forward = mask + tokens * (max(feed_forward, 4 * queries) + 4 * size * shape.hidden) + unpacked
     return layer, activations, backward, forward
 
 
-def _adapter_inputs(case: Case, size: int, casts: bool) -> float:
+def _adapter_inputs(case: Case) -> float:
     """Estimate what autograd keeps for LoRA, per token and layer."""
-    shape, lora = case.shape, case.train.lora
+    shape, lora, size = case.shape, case.train.lora, case.size
     # Stages that compare policies have no dropout; in others each target has its own dropout mask of bytes.
-    drops = bool(lora.dropout) and not case.kind.needs
-    if drops or casts:
-        return (size + drops) * sum(matrix.inputs for matrix in shape.targets(lora)) / shape.layers
+    if lora.dropout and not case.kind.needs:
+        return (size + 1) * sum(matrix.inputs for matrix in shape.targets(lora)) / shape.layers
     # q, k and v share an input, and so do gate and up; fused attention keeps its output anyway.
-    others = shape.hidden + shape.intermediate + (0 if case.on_gpu else shape.heads * shape.head_size)
-    return size * (shape.hidden + (others if lora.targets == "all-linear" else 0))
+    return size * (shape.hidden + (shape.hidden + shape.intermediate) * (lora.targets == "all-linear"))
 
 
 def _logits(case: Case, tokens: int) -> float:
-    """Estimate the log-probabilities of responses, their gradients and the logits', and the head's weights in fp32.
-
-    The reward model has no language head, and for SFT on a GPU trl computes the logits in small pieces.
+    """Estimate log-probabilities, which are computed for some tokens at once: the head's weights and logits in fp32,
+    and the hidden states of all tokens with their gradients.
     """
-    head, words = case.kind.language_head, case.shape.vocabulary
-    if head == "none" or (head == "compute" and case.on_gpu):
+    if case.kind.language_head == "none":
         return 0
-    return FP32 * words * (3 * tokens + case.shape.hidden * (head == "fp32" and case.size < FP32))
+    shape, at_once = case.shape, min(tokens, AT_ONCE)
+    head = shape.vocabulary * shape.hidden * (case.size < FP32)
+    return FP32 * (3 * shape.vocabulary * at_once + head + 2 * tokens * shape.hidden)

@@ -9,26 +9,27 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from datasets import Dataset
 from peft import get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Grpo
+from retroformer.experiment.sections.train import Groupwise, Grpo, Ppo
 from retroformer.provenance import ADAPTER_WEIGHTS
 
 from ..base import CPU, device, load_base, load_tokenizer, lora_config
-from ..data.samples import IGNORED
-from ..dpo import pair_trainer
-from ..imitation import response_trainer
-from ..reward import score_trainer
+from ..data.samples import Sample, SamplePair
+from ..dpo import dpo_trainer
+from ..group_trainer import GroupTrainer
+from ..imitation import Imitation, adapted
+from ..reward import Ranking, scorer
 from ..rl import grpo, ppo
 from ..rl.optimizer import make_optimizer
-from ..rl.sampling import Draw, Responses, draw_of, padded_responses, respond
+from ..rl.sampling import Draw, Responses, draw_of, ended_responses, respond
 from ..rl.shared_base import SharedBase
+from ..shared_prompt.group import Groups
 from ..stage import Stage
-from ..trainer import run_trainer, trainer_settings
+from ..trainer import run_trainer
 from .estimate import Case
 from .live_bytes import LiveBytes, tensors_of
 from .shape import read_config, skeleton
@@ -41,8 +42,8 @@ Rehearsal = tuple[nn.Module, Callable[[], object]]
 
 
 def rehearse(experiment: Experiment, case: Case) -> int:
-    """Take `STEPS` steps of a stage with one micro-batch a step; return the peak memory of tensors in bytes."""
-    stage = Stage(case.kind.name, _with_small_batches(experiment, case), {})
+    """Take `STEPS` steps of a stage, each on one full micro-batch; return the peak memory of tensors in bytes."""
+    stage = Stage(case.kind.name, _with_one_micro_batch(experiment, case), {})
     with TemporaryDirectory() as folder:
         model, run = (_on_policy if case.kind.on_policy else _supervised)(stage, case, Path(folder))
         if device() == CPU:
@@ -54,38 +55,38 @@ def rehearse(experiment: Experiment, case: Case) -> int:
         return int(torch.cuda.max_memory_allocated())
 
 
-def _with_small_batches(experiment: Experiment, case: Case) -> Experiment:
-    section = getattr(experiment.train, case.kind.name)
-    changes = {"batch_size": case.micro_batch, "micro_batch_size": case.micro_batch}
-    if case.kind.on_policy:
-        changes |= {"batch_size": max(case.micro_batch, case.rows_drawn), "updates": 1, "epochs": STEPS}
+def _with_one_micro_batch(experiment: Experiment, case: Case) -> Experiment:
+    section: Groupwise = getattr(experiment.train, case.kind.name)
+    responses = _responses(case)
+    changes: dict[str, Any] = {"batch_size": responses, "micro_batch_tokens": case.read_at_once, "epochs": 1}
+    if isinstance(section, Ppo):
+        changes |= {"responses_per_prompt": responses}
     if isinstance(section, Grpo):
-        # Prompts of a group have the same length, but real rows of several groups are padded.
-        changes |= {"group": 1}
+        changes |= {"group": responses}
+    if case.kind.on_policy:
+        changes |= {"updates": 1, "epochs": STEPS, "draw_batch_size": case.rows_drawn or None}
     train = experiment.train.model_copy(update={case.kind.name: section.model_copy(update=changes)})
     return experiment.model_copy(update={"train": train})
 
 
+def _responses(case: Case) -> int:
+    """Return the number of responses with which one prompt fills a micro-batch."""
+    prompt = case.tokens - case.response_tokens
+    return max(case.kind.responses, (case.read_at_once - prompt) // case.response_tokens)
+
+
 def _supervised(stage: Stage, case: Case, folder: Path) -> Rehearsal:
-    train, start = stage.experiment.train, -case.response_tokens
-    settings = trainer_settings(stage, getattr(train, stage.name))
-    settings |= {"output_dir": str(folder), "save_strategy": "no"}
-    texts = _texts(stage, case, STEPS * case.micro_batch * case.kind.texts_per_sample)
-    pairs = list(zip(texts[::2], texts[1::2], strict=True))
+    train = stage.experiment.train
+    rows = [row for prompt in _prompts(stage, case, STEPS) for row in _rows(stage, case, prompt)]
+    groups = Groups(rows, case.read_at_once)
     if stage.name == "reward":
-        rows = Dataset.from_list([{"chosen_ids": chosen, "rejected_ids": rejected} for chosen, rejected in pairs])
-        trainer = score_trainer(train, settings, rows)
+        trainer = GroupTrainer(stage, train.reward, scorer(train), groups, Ranking(train.reward))
     elif stage.name == "dpo":
-        names = ("prompt_ids", "chosen_ids", "rejected_ids")
-        split = [(chosen[:start], chosen[start:], rejected[start:][1:]) for chosen, rejected in pairs]
-        rows = Dataset.from_list([dict(zip(names, parts, strict=True)) for parts in split])
-        sft = fresh_adapter(stage.experiment, folder / "sft")
-        trainer = pair_trainer(stage, train.dpo, settings, sft, 0, rows)
+        trainer = dpo_trainer(stage, train.dpo, fresh_adapter(stage.experiment, folder / "sft"), groups)
     else:
-        labels = [[IGNORED] * (len(ids) + start) + ids[start:] for ids in texts]
-        rows = Dataset.from_dict({"input_ids": texts, "labels": labels})
-        trainer = response_trainer(train, settings, rows)
-    return trainer.model, lambda: run_trainer(trainer, stage, len(rows))
+        trainer = GroupTrainer(stage, getattr(train, stage.name), adapted(train, None), groups, Imitation())
+    trainer.args.output_dir, trainer.args.save_strategy = str(folder), "no"
+    return trainer.model, lambda: run_trainer(trainer, stage)
 
 
 def _on_policy(stage: Stage, case: Case, folder: Path) -> Rehearsal:
@@ -93,9 +94,9 @@ def _on_policy(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     reward = fresh_adapter(experiment, folder / "reward", scores=True) if "reward" in case.kind.needs else None
     model = SharedBase(load_base(train), fresh_adapter(experiment, folder / "sft"), reward)
     # This end-of-turn token is outside the vocabulary, so every response has the maximal length.
-    draw = draw_of(experiment, getattr(train, stage.name), load_tokenizer(train))
+    prompts = _prompts(stage, case, 1)
+    draw = draw_of(experiment, getattr(train, stage.name), load_tokenizer(train), prompts)
     draw = draw._replace(max_new_tokens=case.response_tokens, eos_id=model.vocabulary)
-    prompts = [ids[: -case.response_tokens] for ids in _texts(stage, case, case.micro_batch)]
     answer = respond if case.rows_drawn else _constant_responses
     if stage.name == "ppo":
         optimizer = make_optimizer(model, train.ppo)
@@ -111,7 +112,7 @@ def _on_policy(stage: Stage, case: Case, folder: Path) -> Rehearsal:
 def _constant_responses(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
     """Stand in for a server that generates responses, which needs no memory in this process."""
     drawn_BT = torch.ones(len(prompts), draw.max_new_tokens, dtype=torch.long, device=model.device)
-    return padded_responses(prompts, drawn_BT, draw)
+    return ended_responses(prompts, drawn_BT, draw)
 
 
 def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool = False) -> Path:
@@ -124,9 +125,19 @@ def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool = False)
     return folder
 
 
-def _texts(stage: Stage, case: Case, count: int) -> list[list[int]]:
-    """Return random texts; all but the first of each micro-batch are one token shorter, so that batches are padded."""
-    generator = torch.Generator().manual_seed(stage.experiment.seed)
+def _prompts(stage: Stage, case: Case, count: int) -> list[list[int]]:
+    return _random(stage, (count, case.tokens - case.response_tokens), seed=0)
+
+
+def _rows(stage: Stage, case: Case, prompt: list[int]) -> list[Sample | SamplePair]:
+    """Return random responses to a prompt as samples, or each with the first of them as pairs."""
+    responses = _random(stage, (_responses(case), case.response_tokens), seed=1)
+    first, *others = [Sample(prompt, response) for response in responses]
+    return [SamplePair(first, other) for other in others] if case.kind.responses == 2 else [first, *others]
+
+
+def _random(stage: Stage, shape: tuple[int, int], seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
     vocabulary = len(load_tokenizer(stage.experiment.train))
-    texts = torch.randint(3, vocabulary, (count, case.tokens), generator=generator).tolist()
-    return [ids if not index % case.micro_batch else ids[1:] for index, ids in enumerate(texts)]
+    rows: list[list[int]] = torch.randint(3, vocabulary, shape, generator=generator).tolist()
+    return rows

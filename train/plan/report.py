@@ -88,7 +88,7 @@ def _model(train: Train, shape: Shape) -> str:
 
 
 def _by_stage(place: str, stages: Sequence[Case]) -> str:
-    rows = [["micro-batch", *(str(case.micro_batch) for case in stages)]]
+    rows = [["micro-batch, tokens", *(str(case.read_at_once) for case in stages)]]
     estimates = [estimate(case) for case in stages]
     for part in (*Estimate._fields, "peak"):
         rows += [[part.replace("_", " "), *(_gib(getattr(memory, part)) for memory in estimates)]]
@@ -108,17 +108,16 @@ def _by_place(on_gpu: Mapping[int, list[Case]], on_cpu: Mapping[int, list[Case]]
         for length, planned in stages.items()
     ]
     title = (
-        f"The largest micro-batch that divides the stage's batch and fits into {USABLE_SHARE['cuda']:.0%} of a GPU, or "
-        f"{USABLE_SHARE['cpu']:.0%} of this machine's memory on its CPU, which has no gradient checkpointing; in "
-        "brackets the largest that fits. A micro-batch of reward and dpo is pairs, so twice as many texts."
+        f"The largest micro-batch in tokens that fits into {USABLE_SHARE['cuda']:.0%} of a GPU, or "
+        f"{USABLE_SHARE['cpu']:.0%} of this machine's memory on its CPU, which has no gradient checkpointing."
     )
     names = (case.kind.name for case in next(iter(on_gpu.values())))
     return f"{title}\n\n" + table(["card", "tokens", *names], rows)
 
 
 def _cell(case: Case, room: float) -> str:
-    size, settings = fit(case, room)
-    return f"{settings[0].partition('=')[2]} ({size})" if size else _verdict(case, room)
+    tokens, _ = fit(case, room)
+    return f"{tokens}" if tokens else _verdict(case, room)
 
 
 def _measured(experiment: Experiment, stages: Sequence[Case], room: float) -> Iterator[str]:

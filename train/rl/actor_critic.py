@@ -6,13 +6,11 @@ of a state the last hidden state of its prompt, of an action the mean of the hid
 
 import copy
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.experiment.sections.train import Lora
@@ -26,7 +24,10 @@ from ..base import (
     switched_to,
     trainable,
 )
-from .packed_actions import ChoiceTokens, by_action, pack
+from ..shared_prompt.group import Group
+from ..shared_prompt.packed import pack
+from ..shared_prompt.reading import computing, hidden_states, predicting, token_readings
+from .choices import by_action
 from .shared_base import POLICY, REFERENCE
 
 CRITIC_WIDTH = 256
@@ -64,7 +65,7 @@ class ActorCritic(nn.Module):
         ConfigError: the adapter in `start` does not have the shape that `lora` describes, or does not fit the base.
     """
 
-    def __init__(self, base: Any, lora: Lora, start: Path | None, pad_id: int) -> None:
+    def __init__(self, base: Any, lora: Lora, start: Path | None) -> None:
         from peft import get_peft_model
 
         super().__init__()
@@ -79,8 +80,7 @@ class ActorCritic(nn.Module):
         hidden_size: int = base.config.get_text_config().hidden_size
         self.critics = nn.ModuleList(Critic(hidden_size) for _ in range(CRITICS)).to(base.device)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        self._pad_id, self._action_embeddings = pad_id, dict[tuple[int, ...], Tensor]()
-        self._in_bf16 = base.dtype == torch.bfloat16
+        self._action_embeddings = dict[tuple[int, ...], Tensor]()
         save_memory(base, self.language_model)
 
     @property
@@ -92,25 +92,21 @@ class ActorCritic(nn.Module):
         """Return the parameters of the trained adapter."""
         return trainable(self.language_model)
 
-    def action_log_probs(self, states: Sequence[ChoiceTokens]) -> tuple[Tensor, Tensor]:
+    def action_log_probs(self, states: Sequence[Group]) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the tokens of all actions, (B, A, T), and which actions exist, (B, A)."""
-        packed = pack(states, self._pad_id).to(self.device)
-        hidden_BLH = self._hidden(packed.ids_BL, packed.positions_BL, packed.sees_BLL)
-        # In fp32, as in PPO; and only where an action's token is predicted, since prompts are long.
-        hidden_NH = hidden_BLH[packed.row_N, packed.source_N].float()
-        head: Any = self.language_model.get_base_model().get_output_embeddings()
-        log_probs_NV = linear(hidden_NH, head.weight.float()).log_softmax(dim=-1)
-        log_probs_N = log_probs_NV.gather(1, packed.token_N[:, None])[:, 0]
-        return by_action(packed, log_probs_N), packed.admitted_BA
+        packed = pack(states).to(self.device)
+        head = self.language_model.get_base_model().get_output_embeddings()
+        hidden_NH = predicting(hidden_states(self._trunk, packed), packed)
+        return by_action(states, packed, token_readings(hidden_NH, packed, head).log_probs_N)
 
     @torch.no_grad()
     def state_embedding(self, prompt: Sequence[int]) -> Tensor:
         """Return the embedding of a state by its prompt, (H,)."""
         return self._embedded(prompt)[-1]
 
-    def action_embeddings(self, states: Sequence[ChoiceTokens]) -> Tensor:
+    def action_embeddings(self, states: Sequence[Group]) -> Tensor:
         """Return the embeddings of all actions, 0 where a state has fewer actions than another, (B, A, H)."""
-        rows = [torch.stack([self._action_embedding(tuple(action)) for action in state.actions]) for state in states]
+        rows = [torch.stack([self._action_embedding(tuple(action)) for action in state.responses]) for state in states]
         return pad_sequence(rows, batch_first=True)
 
     def save_policy(self, folder: Path) -> None:
@@ -127,21 +123,13 @@ class ActorCritic(nn.Module):
     def _embedded(self, tokens: Sequence[int]) -> Tensor:
         """Return the hidden states of a text under the actor before training, (T, H)."""
         ids_BL = torch.tensor([list(tokens)], device=self.device)
-        places_BL = torch.arange(len(tokens), device=self.device)[None]
-        sees_BLL = places_BL[:, :, None] >= places_BL[:, None, :]
         trains = self.training
         self.eval()
-        with switched_to(self.language_model, REFERENCE):
-            hidden_BLH = self._hidden(ids_BL, places_BL, sees_BLL)
+        with switched_to(self.language_model, REFERENCE), computing(self._trunk):
+            hidden_BLH: Tensor = self._trunk(input_ids=ids_BL, use_cache=False).last_hidden_state
         self.train(trains)
         return hidden_BLH[0].float()
 
-    def _hidden(self, ids_BL: Tensor, positions_BL: Tensor, sees_BLL: Tensor) -> Tensor:
-        trunk: Any = self.language_model.get_base_model().base_model
-        dtype = torch.bfloat16 if self._in_bf16 else torch.float32
-        mask_B1LL = torch.zeros(sees_BLL.shape, dtype=dtype, device=self.device)
-        mask_B1LL = mask_B1LL.masked_fill(~sees_BLL, torch.finfo(dtype).min)[:, None]
-        with torch.autocast(self.device.type, torch.bfloat16) if self._in_bf16 else nullcontext():
-            read = trunk(input_ids=ids_BL, attention_mask=mask_B1LL, position_ids=positions_BL, use_cache=False)
-        hidden_BLH: Tensor = read.last_hidden_state
-        return hidden_BLH
+    @property
+    def _trunk(self) -> Any:
+        return self.language_model.get_base_model().base_model

@@ -39,7 +39,7 @@ from ..losses import k1, k3, masked_mean
 from .group_relative import centred, differing, group_loss, shares, standardised
 from .optimizer import accumulate, set_learning_rates
 from .repetition import Describe
-from .sampling import Block, Draw, Respond, Responses, blocks, numbers_of_update, respond
+from .sampling import Block, Draw, Respond, Responses, asked_in_update, blocks, respond
 from .shared_base import SharedBase
 
 
@@ -86,6 +86,8 @@ def grpo(
         asked = asked_in_update(lengths, update, groups, settings.group, draw.seed)
         batch_prompts = [prompts[number] for number in asked]
         responses = answer(model, batch_prompts, draw)
+        if update == first_update:
+            model.settle_attention(responses.groups)
         # Step 2. Each response is rewarded, and compared with the others of its group.
         batch = compare(model, responses, rewards(update, asked, responses), settings, draw)
         # Step 3. A few passes over the batch with the clipped loss, one optimiser step each.
@@ -97,25 +99,16 @@ def grpo(
         yield facts
 
 
-def asked_in_update(lengths: Sequence[int], update: int, groups: int, group: int, seed: int) -> list[int]:
-    """Return the numbers of the prompts of an update, each `group` times in a row, the shortest first.
-
-    Each pass over all prompts has an order of its own. The result depends on the arguments only, so a resumed run takes
-    the same prompts as an unbroken one.
-    """
-    chosen = numbers_of_update("groups", len(lengths), update, groups, seed)
-    return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(group)]
-
-
 @torch.no_grad()
 def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, settings: Grpo, draw: Draw) -> GrpoBatch:
     """Read the responses with policy and SFT policy, and compute advantages within the groups."""
     model.train()
     mask_BT = responses.mask_BT
-    micro_batches = blocks(responses, settings.micro_batch_size)
-    parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length))
-    # Masked first, since k3 at padding may be infinite.
-    log_probs_BT, reference_BT, entropies_BT = (torch.cat(column) * mask_BT for column in zip(*parts, strict=True))
+    micro_batches = blocks(responses, settings.micro_batch_tokens)
+    # Without a KL term there is nothing to compare the policy with.
+    compares = settings.kl > 0
+    parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length, compares))
+    log_probs_BT, reference_BT, entropies_BT = (torch.cat(column) for column in zip(*parts, strict=True))
     rewards_NG = rewards_B.to(model.device).view(-1, settings.group)
     if settings.variant == "grpo":
         advantages_NG, lengths_B = standardised(rewards_NG), mask_BT.sum(dim=1)
@@ -125,9 +118,10 @@ def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, settings
     facts = {
         **_facts_of(rewards_NG, responses),
         **responses.facts,
-        "kl": float(k1(log_probs_BT, reference_BT).sum(dim=1).mean()),
         "entropy": float(masked_mean(entropies_BT, mask_BT)),
     }
+    if compares:
+        facts["kl"] = float(k1(log_probs_BT, reference_BT).sum(dim=1).mean())
     return GrpoBatch(responses, log_probs_BT, reference_BT, advantages_NG.flatten(), weights_BT, facts)
 
 
@@ -141,15 +135,14 @@ def accumulate_gradients(
     Raises:
         NotFinite: the gradient of a parameter is infinite or not a number.
     """
-    micro_batches = blocks(batch.responses, settings.micro_batch_size)
+    micro_batches = blocks(batch.responses, settings.micro_batch_tokens)
     return accumulate(model, optimizer, micro_batches, lambda block: _add_gradients(model, block, batch, settings))
 
 
 def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, settings: Grpo) -> dict[str, float]:
     """Add the gradients of a micro-batch; return its share of the facts."""
     rows, mask_BT, total = block.rows, batch.responses.mask_BT[block.rows], batch.responses.mask_BT.sum()
-    new = model.read(block.ids_BL, block.attention_BL, batch.responses.length)
-    new_BT, weights_BT = new.log_probs_BT * mask_BT, batch.weights_BT[rows]
+    new_BT, weights_BT = model.read(block.packed, batch.responses.length).log_probs_RT, batch.weights_BT[rows]
     old_BT, reference_BT = batch.log_probs_BT[rows], batch.reference_BT[rows]
     loss_BT = group_loss(new_BT, old_BT, reference_BT, batch.advantages_B[rows], settings.clip, settings.kl)
     (loss_BT * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
@@ -165,9 +158,10 @@ def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, settings: 
         }
 
 
-def _read(model: SharedBase, block: Block, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    policy = model.read(block.ids_BL, block.attention_BL, length)
-    return policy.log_probs_BT, model.reference_log_probs(block.ids_BL, block.attention_BL, length), policy.entropies_BT
+def _read(model: SharedBase, block: Block, length: int, compares: bool) -> tuple[Tensor, Tensor, Tensor]:
+    policy = model.read(block.packed, length)
+    reference_RT = model.reference_log_probs(block.packed, length) if compares else policy.log_probs_RT
+    return policy.log_probs_RT, reference_RT, policy.entropies_RT
 
 
 def _facts_of(rewards_NG: Tensor, responses: Responses) -> dict[str, float]:
@@ -181,5 +175,5 @@ def _facts_of(rewards_NG: Tensor, responses: Responses) -> dict[str, float]:
         "different_in_group": fmean(different),
         "response_tokens": float(mask_BT.sum(dim=1).mean()),
         "ended": float(responses.ended_B.float().mean()),
-        "tokens": float(responses.attention_BL.sum()),
+        "tokens": float(sum(group.length for group in responses.groups)),
     }

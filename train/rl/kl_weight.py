@@ -27,4 +27,4 @@ def next_kl_weight(weight: float, kl: float, settings: Ppo) -> float:
 
 def kl_weight_after(done: Sequence[dict[str, float]], settings: Ppo) -> float:
     """Return the KL coefficient for the update after `done`, whose facts are given; `settings.kl` for the first."""
-    return next_kl_weight(done[-1]["kl_weight"], done[-1]["kl"], settings) if done else settings.kl
+    return next_kl_weight(done[-1]["kl_weight"], done[-1].get("kl", 0.0), settings) if done else settings.kl

@@ -18,8 +18,9 @@ from retroformer.protocols import Agent, Move, OfferedActions, Scene
 from retroformer.records import Memory, Outcome, Task, Trajectory, Usage
 from retroformer.rollout import rollout
 
+from ..shared_prompt.group import Group
 from .actor_critic import ActorCritic
-from .packed_actions import ChoiceTokens, log_policy, written_greedily
+from .choices import log_policy, written_greedily
 from .replay import PlayedStep
 from .sac import Attempt
 from .sampling import numbers_of_update
@@ -30,7 +31,7 @@ Offers = Callable[[Any, Scene], OfferedActions]
 class Choice(NamedTuple):
     """What the policy did in one state."""
 
-    state: ChoiceTokens
+    state: Group
     embedding_H: torch.Tensor
     action: int
     entropy: float
@@ -57,12 +58,12 @@ class LearningActor:
         offered = self._offered(scene)
         choice = self._choose(self._tokens(offered))
         self.choices.append(choice)
-        written = len(choice.state.actions[choice.action])
+        written = len(choice.state.responses[choice.action])
         usage = Usage(calls=1, prompt_tokens=len(choice.state.prompt), completion_tokens=written)
         return Move(action=offered.actions[choice.action], usage=usage)
 
     @torch.no_grad()
-    def _choose(self, state: ChoiceTokens) -> Choice:
+    def _choose(self, state: Group) -> Choice:
         self._model.eval()
         log_probs_BAT, admitted_BA = self._model.action_log_probs([state])
         log_policy_A = log_policy(log_probs_BAT, admitted_BA)[0].cpu()
@@ -72,10 +73,10 @@ class LearningActor:
             self._model.state_embedding(state.prompt).cpu(),
             int(torch.multinomial(policy_A, 1)),
             entropy=float(-(policy_A * log_policy_A).sum()),
-            same_as_served=written_greedily(state.actions, log_probs_BAT[0]) == int(log_policy_A.argmax()),
+            same_as_served=written_greedily(state.responses, log_probs_BAT[0]) == int(log_policy_A.argmax()),
         )
 
-    def _tokens(self, offered: OfferedActions) -> ChoiceTokens:
+    def _tokens(self, offered: OfferedActions) -> Group:
         if not offered.continuations:
             raise ConfigError(
                 "SAC needs an environment that lists the possible actions, and a state of this one has none: set "
@@ -83,7 +84,7 @@ class LearningActor:
             )
         texts = (offered.prompt, *offered.continuations)
         prompt, *actions = (list(self._tokenizer(text, add_special_tokens=False).input_ids) for text in texts)
-        state = ChoiceTokens(prompt, actions)
+        state = Group(prompt, actions)
         if state.longest > self._max_length:
             raise ConfigError(
                 f"A prompt with its longest action has {state.longest} tokens, more than "

@@ -32,7 +32,6 @@ from typing import NamedTuple
 
 import torch
 
-from retroformer.errors import ConfigError
 from retroformer.experiment.sections.train import Grpo, Ppo
 
 from ..base import load_base, load_tokenizer
@@ -46,7 +45,7 @@ from .optimizer import make_optimizer
 from .remote_sampling import drawn_by, responder
 from .repetition import Describe, describer
 from .reward_scores import ModelScores, score_scale
-from .sampling import Draw, Respond, draw_of, tokenised_prompts
+from .sampling import Draw, Respond, draw_of, require_whole_groups, tokenised_prompts
 from .shared_base import SharedBase
 from .updates import take_updates
 
@@ -73,6 +72,7 @@ def train_by_ppo(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: Pat
         EndpointFailure, ProvenanceError: the server that generates responses fails, or does not use the policy.
     """
     settings = stage.experiment.train.ppo
+    require_whole_groups("ppo", settings.batch_size, "responses_per_prompt", settings.responses_per_prompt)
     require_better_than_chance(reward, stage.experiment.train.weak_reward_model)
     run = _load(stage, settings, prompts, sft, reward)
     scale, done = score_scale(reward), tuple(run.history)
@@ -93,11 +93,7 @@ def train_by_grpo(
             group, or the reward model is no better than chance.
     """
     settings = stage.experiment.train.grpo
-    if settings.batch_size % settings.group:
-        raise ConfigError(
-            f"train.grpo.batch_size={settings.batch_size} is no multiple of train.grpo.group={settings.group}: "
-            "change one of them."
-        )
+    require_whole_groups("grpo", settings.batch_size, "group", settings.group)
     if live is None:
         require_better_than_chance(adapters["reward"], stage.experiment.train.weak_reward_model)
     run = _load(stage, settings, prompts, adapters["sft"], adapters.get("reward"))
@@ -118,7 +114,7 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Pa
     model = SharedBase(load_base(experiment.train), sft, reward)
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
-    draw = draw_of(experiment, settings, tokenizer)
+    draw = draw_of(experiment, settings, tokenizer, ids)
     return PolicyRun(
         meter, model, optimizer, ids, draw, history, describer(tokenizer, prompts, ids), responder(stage, settings)
     )

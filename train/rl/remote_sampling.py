@@ -51,7 +51,7 @@ from retroformer.provenance import folder_sha256
 from .. import processes
 from ..losses import k3, masked_mean
 from ..stage import Stage
-from .sampling import Draw, Respond, Responses, blocks, padded_responses, respond
+from .sampling import Draw, Respond, Responses, blocks, ended_responses, respond
 from .shared_base import SharedBase
 
 Drawn: TypeAlias = list[tuple[int, float]]
@@ -74,7 +74,8 @@ def responder(stage: Stage, settings: Ppo | Grpo) -> Respond:
     """Return the sampler of a stage: a server if `generation` is set, else this process."""
     if settings.generation is None:
         return respond
-    return Server(settings.generation, f"{stage.experiment.run}-{stage.name}", stage.checkpoints)
+    name = f"{stage.experiment.run}-{stage.name}"
+    return Server(settings.generation, name, stage.checkpoints, settings.micro_batch_tokens)
 
 
 def drawn_by(answer: Respond) -> dict[str, Any]:
@@ -85,9 +86,9 @@ def drawn_by(answer: Respond) -> dict[str, Any]:
 class Server:
     """Samples responses of the policy by the server that a config names."""
 
-    def __init__(self, settings: Generation, name: str, folder: Path) -> None:
-        """Hand adapters over in `folder`, under names that begin with `name`."""
-        self._settings, self._name, self._folder = settings, name, folder
+    def __init__(self, settings: Generation, name: str, folder: Path, most_tokens: int) -> None:
+        """Hand adapters over in `folder`, under names that begin with `name`; read `most_tokens` at once."""
+        self._settings, self._name, self._folder, self._most_tokens = settings, name, folder, most_tokens
         self.identity: dict[str, str] = {"base_url": settings.base_url}
         """The server, in the process that asks it; `retroformer serve` adds the sha256 of its base, and its dtype."""
 
@@ -101,9 +102,9 @@ class Server:
         # One process asks the server, and sends the responses to the others.
         (drawn,) = processes.each([prompts], lambda all_prompts: self._drawn(model, all_prompts, draw))
         response_BT = _padded([[token for token, _ in response] for response in drawn], draw.pad_id, model.device)
-        responses = padded_responses(prompts, response_BT, draw)
+        responses = ended_responses(prompts, response_BT, draw)
         theirs_BT = _padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
-        return responses._replace(facts=self._compared(model, responses, theirs_BT, draw.at_once))
+        return responses._replace(facts=self._compared(model, responses, theirs_BT))
 
     def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> list[Drawn]:
         seeds: list[int] = torch.randint(SEEDS, (len(prompts),)).tolist()
@@ -175,11 +176,11 @@ class Server:
         self.identity |= {name: str(reported[name]) for name in ("base_sha256", "dtype") if name in reported}
 
     @torch.no_grad()
-    def _compared(self, model: SharedBase, responses: Responses, theirs_BT: Tensor, at_once: int) -> dict[str, float]:
+    def _compared(self, model: SharedBase, responses: Responses, theirs_BT: Tensor) -> dict[str, float]:
         model.train()
         parts = processes.each(
-            blocks(responses, at_once),
-            lambda block: model.read(block.ids_BL, block.attention_BL, responses.length).log_probs_BT,
+            blocks(responses, self._most_tokens),
+            lambda block: model.read(block.packed, responses.length).log_probs_RT,
         )
         mask_BT = responses.mask_BT
         mine_BT, theirs_BT = torch.cat(parts) * mask_BT, theirs_BT * mask_BT

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .packed_actions import ChoiceTokens
+from ..shared_prompt.group import Group
 
 
 class PlayedStep(NamedTuple):
     """A state, the action chosen in it, and what followed."""
 
-    state: ChoiceTokens
+    state: Group
     embedding_H: Tensor
     """Embedding of the state, on the CPU."""
     action: int
@@ -62,7 +62,7 @@ class Replay:
         """Return all steps in the plain types that a checkpoint may hold."""
         return {
             "prompts": [step.state.prompt for step in self._steps],
-            "actions": [step.state.actions for step in self._steps],
+            "actions": [step.state.responses for step in self._steps],
             "embeddings": torch.stack([step.embedding_H for step in self._steps]) if self._steps else torch.empty(0),
             "chosen": [step.action for step in self._steps],
             "rewards": [step.reward for step in self._steps],
@@ -72,8 +72,6 @@ class Replay:
     @classmethod
     def of(cls, state: dict[str, Any]) -> "Replay":
         """Return the buffer with this `state`."""
-        tokens = [
-            ChoiceTokens(prompt, actions) for prompt, actions in zip(state["prompts"], state["actions"], strict=True)
-        ]
+        tokens = [Group(prompt, actions) for prompt, actions in zip(state["prompts"], state["actions"], strict=True)]
         columns = (tokens, state["embeddings"].cpu(), state["chosen"], state["rewards"], state["over"])
         return cls([PlayedStep(*step) for step in zip(*columns, strict=True)])

@@ -57,14 +57,14 @@ class ModelScores:
     def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
         """Return the score of each response, (B,), minus one for a response without an end.
 
-        Equal responses to one prompt get exactly the same score. Otherwise rounding, which depends on the other rows of
-        a batch, would make scores of a group differ, and scaling would turn that into advantages of 1.
+        Equal responses to one prompt get exactly the same score. Otherwise rounding, which depends on the place in
+        a row, would make scores of a group differ, and scaling would turn that into advantages of 1.
 
         Raises:
             NotFinite: a score is infinite or not a number, which would look like a missing reward.
         """
-        micro_batches = blocks(responses, self._settings.micro_batch_size)
-        parts = processes.each(micro_batches, lambda block: self._model.scores(block.ids_BL, block.attention_BL))
+        micro_batches = blocks(responses, self._settings.micro_batch_tokens)
+        parts = processes.each(micro_batches, lambda block: self._model.scores(block.packed))
         raw_B = torch.cat(parts)
         require_finite_scores(raw_B)
         rows = [(number, tuple(tokens)) for number, tokens in zip(asked, responses.tokens, strict=True)]

@@ -36,8 +36,8 @@ from retroformer.experiment.sections.train import Sac
 
 from ..losses import soft_critic_loss, soft_policy_loss, soft_targets, soft_values
 from .actor_critic import ActorCritic
+from .choices import log_policy
 from .optimizer import clip_gradients
-from .packed_actions import log_policy
 from .replay import PlayedStep, Replay, Transitions
 
 
@@ -138,7 +138,7 @@ def update(model: ActorCritic, optimizers: Optimizers, batch: Transitions, setti
         "entropy": fmean(entropies_B),
         "q": float(q_CB.detach().mean()),
         "gradient_norm": norm,
-        "tokens": sum(step.state.packed for step in (*steps, *following)),
+        "tokens": sum(step.state.length for step in (*steps, *following)),
     }
 
 

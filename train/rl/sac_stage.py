@@ -82,7 +82,7 @@ def train_by_sac(stage: Stage, tasks: Sequence[Task], start: Path | None) -> Non
     """
     experiment, meter = stage.experiment, Meter()
     tokenizer = load_tokenizer(experiment.train)
-    learner = _load(stage, tokenizer.pad_token_id, start)
+    learner = _load(stage, start)
     resumed_from = len(learner.history)
     with online_play(experiment, learner.model, tokenizer, tasks) as play:
         _take_episodes(stage, learner, play)
@@ -104,13 +104,13 @@ def train_by_sac(stage: Stage, tasks: Sequence[Task], start: Path | None) -> Non
     publish(stage, learner.model.save_policy, metrics | meter.read(tokens))
 
 
-def _load(stage: Stage, pad_id: int, start: Path | None) -> Learner:
+def _load(stage: Stage, start: Path | None) -> Learner:
     """Load the models, and resume from the newest checkpoint."""
     from peft import set_peft_model_state_dict
 
     train = stage.experiment.train
     torch.manual_seed(stage.experiment.seed)
-    model = ActorCritic(load_base(train), train.lora, start, pad_id)
+    model = ActorCritic(load_base(train), train.lora, start)
     optimizers = make_optimizers(model, train.sac)
     state = restore_state(stage.checkpoints, PARTS, model.device)
     if state is None:

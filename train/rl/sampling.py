@@ -2,7 +2,7 @@
 
 import random
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -11,19 +11,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.train import Grpo, Ppo
 
 from .. import processes
 from ..data.samples import Prompt, prompt_ids, require_length
+from ..shared_prompt.batches import micro_batches
+from ..shared_prompt.group import Group, consecutive, divided
+from ..shared_prompt.packed import Packed, pack
 from .shared_base import SharedBase
 
 
 class Responses(NamedTuple):
-    """Prompts, padded on the left to P, and responses, padded on the right to T; L = P + T."""
+    """Responses to B prompts, padded on the right to T."""
 
-    ids_BL: Tensor
-    attention_BL: Tensor
+    prompts: Sequence[list[int]]
+    response_BT: Tensor
     mask_BT: Tensor
     """1.0 at the tokens of the response, including its end-of-turn token."""
     ended_B: Tensor
@@ -39,8 +43,12 @@ class Responses(NamedTuple):
     @property
     def tokens(self) -> list[list[int]]:
         """The tokens of each response, including its end-of-turn token, without padding."""
-        response_BT = self.ids_BL[:, -self.length :]
-        return [ids_T[mask_T > 0].tolist() for ids_T, mask_T in zip(response_BT, self.mask_BT, strict=True)]
+        return [ids_T[mask_T > 0].tolist() for ids_T, mask_T in zip(self.response_BT, self.mask_BT, strict=True)]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Responses that follow each other on one prompt, as groups."""
+        return consecutive(self.prompts, self.tokens)
 
 
 class Draw(NamedTuple):
@@ -65,22 +73,18 @@ class Respond(Protocol):
 
 
 class Block(NamedTuple):
-    """A micro-batch: some rows, without the padding that all of them share."""
+    """A micro-batch of responses, packed, and their rows in the update."""
 
     rows: slice
-    ids_BL: Tensor
-    attention_BL: Tensor
+    packed: Packed
 
 
-def draw_of(experiment: Experiment, settings: Ppo | Grpo, tokenizer: Any) -> Draw:
-    """Return the sampling settings of a config."""
-    return Draw(
-        experiment.reflector.max_new_tokens,
-        settings.draw_batch_size or settings.micro_batch_size,
-        tokenizer.pad_token_id,
-        tokenizer.eos_token_id,
-        experiment.seed,
-    )
+def draw_of(experiment: Experiment, settings: Ppo | Grpo, tokenizer: Any, prompts: Sequence[list[int]]) -> Draw:
+    """Return the sampling settings of a config, for responses to some of `prompts`."""
+    most = experiment.reflector.max_new_tokens
+    longest = max(map(len, prompts), default=0) + most
+    at_once = settings.draw_batch_size or max(1, settings.micro_batch_tokens // longest)
+    return Draw(most, at_once, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed)
 
 
 def tokenised_prompts(experiment: Experiment, tokenizer: Any, prompts: Sequence[Prompt]) -> list[list[int]]:
@@ -91,13 +95,23 @@ def tokenised_prompts(experiment: Experiment, tokenizer: Any, prompts: Sequence[
     return ids
 
 
-def prompts_of_update(prompts: Sequence[list[int]], update: int, batch_size: int, seed: int) -> list[list[int]]:
-    """Return the prompts of an update, shortest first: each pass over all prompts has an order of its own.
+def asked_in_update(lengths: Sequence[int], update: int, prompts: int, responses: int, seed: int) -> list[int]:
+    """Return the numbers of the prompts of an update, the shortest first, each as often as it gets responses.
 
-    The result depends on the arguments only, so a resumed run takes the same prompts as an unbroken one.
+    Each pass over all prompts has an order of its own. The result depends on the arguments only, so a resumed run takes
+    the same prompts as an unbroken one.
     """
-    chosen = numbers_of_update("prompts", len(prompts), update, batch_size, seed)
-    return sorted((prompts[number] for number in chosen), key=len)
+    chosen = numbers_of_update("prompts", len(lengths), update, prompts, seed)
+    return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(responses)]
+
+
+def require_whole_groups(name: str, batch_size: int, key: str, responses: int) -> None:
+    """Raise ConfigError if a batch cannot be divided among prompts with this number of responses each."""
+    if batch_size % responses:
+        raise ConfigError(
+            f"train.{name}.batch_size={batch_size} is no multiple of train.{name}.{key}={responses}: change one of "
+            "them."
+        )
 
 
 def numbers_of_update(name: str, count: int, update: int, batch_size: int, seed: int) -> list[int]:
@@ -114,49 +128,35 @@ def _order_of_pass(name: str, count: int) -> "array[int]":
 
 
 def respond(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
-    """Sample one response of the policy to each prompt."""
+    """Sample one response of the policy to each prompt; equal prompts that follow each other are read once."""
     model.eval()
 
     def sample_batch(first: int) -> Tensor:
-        ids_BP, attention_BP = _padded(prompts[first : first + draw.at_once], draw.pad_id, model.device)
-        drawn_BL = model.generate(ids_BP, attention_BP, draw.max_new_tokens, draw.pad_id, draw.eos_id)
-        return drawn_BL[:, ids_BP.shape[1] :]
+        return model.generate(prompts[first : first + draw.at_once], draw.max_new_tokens, draw.pad_id, draw.eos_id)
 
     batches = processes.each(range(0, len(prompts), draw.at_once), sample_batch)
     length = max(batch.shape[1] for batch in batches)
     response_BT = torch.cat([pad(batch, (0, length - batch.shape[1]), value=draw.pad_id) for batch in batches])
-    return padded_responses(prompts, response_BT, draw)
+    return ended_responses(prompts, response_BT, draw)
 
 
-def padded_responses(prompts: Sequence[list[int]], response_BT: Tensor, draw: Draw) -> Responses:
-    """Join prompts and responses in one tensor, and replace what follows the end of a turn by padding."""
+def ended_responses(prompts: Sequence[list[int]], response_BT: Tensor, draw: Draw) -> Responses:
+    """Replace what follows the end of a turn by padding."""
     is_end_BT = response_BT == draw.eos_id
     mask_BT = (is_end_BT.cumsum(dim=1) - is_end_BT.long()) == 0
-    ids_BP, attention_BP = _padded(prompts, draw.pad_id, response_BT.device)
-    return Responses(
-        torch.cat([ids_BP, response_BT.where(mask_BT, draw.pad_id)], dim=1),
-        torch.cat([attention_BP, mask_BT.long()], dim=1),
-        mask_BT.float(),
-        ended_B=is_end_BT.any(dim=1),
-    )
+    return Responses(prompts, response_BT.where(mask_BT, draw.pad_id), mask_BT.float(), ended_B=is_end_BT.any(dim=1))
 
 
-def blocks(responses: Responses, size: int) -> Iterator[Block]:
-    """Yield the responses in micro-batches, the same ones in every pass.
+def blocks(responses: Responses, most_tokens: int) -> list[Block]:
+    """Return the responses in micro-batches of at most `most_tokens`, the same ones in every pass.
 
     Old and new log-probabilities must come from tensors of the same shape: rounding in bf16 kernels depends on the
-    number of rows, and would change the ratio by 0.1 to 0.5 before the first update.
+    shape, and would change the ratio by 0.1 to 0.5 before the first update.
     """
-    for first in range(0, len(responses.ids_BL), size):
-        rows = slice(first, first + size)
-        attention_BL = responses.attention_BL[rows]
-        padding = int((attention_BL.cumsum(dim=1) == 0).sum(dim=1).min())
-        yield Block(rows, responses.ids_BL[rows, padding:], attention_BL[:, padding:])
-
-
-def _padded(prompts: Sequence[list[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Pad prompts on the left; return ids and attention mask, both (B, P)."""
-    width = max(map(len, prompts))
-    ids = [[pad_id] * (width - len(prompt)) + prompt for prompt in prompts]
-    attention = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(attention, device=device)
+    done, first = list[Block](), 0
+    whole = responses.groups
+    for groups in micro_batches([part for group in whole for part in divided(group, most_tokens)], most_tokens):
+        rows = slice(first, first + sum(len(group.responses) for group in groups))
+        done.append(Block(rows, pack(groups).to(responses.mask_BT.device)))
+        first = rows.stop
+    return done

@@ -4,14 +4,13 @@ Policy, SFT policy and reward model are adapters on one base; the value head rea
 Four separate models of 7 billion parameters would take 50 GiB in bf16; this takes 3.6 GiB with a 4-bit base.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from retroformer.errors import NotFinite
 from retroformer.models.adapter_fit import require_fit
@@ -19,17 +18,21 @@ from retroformer.models.reward_adapter import load_lora, read_reward_adapter
 
 from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switched_to, trainable
 from ..integrity.finite import LOWER_THE_RATE
+from ..shared_prompt.agreement import dense_attention, settle_attention
+from ..shared_prompt.group import Group
+from ..shared_prompt.packed import Packed
+from ..shared_prompt.reading import TokenReadings, computing, hidden_states, predicting, token_readings
 
 POLICY, REFERENCE, REWARD = "policy", "ref", "reward"
 
 
-class TokenReadings(NamedTuple):
-    """The policy's log-probabilities, values and entropies at the tokens of responses, (B, T)."""
+class PolicyReadings(NamedTuple):
+    """The policy's log-probabilities, values and entropies at the tokens of R responses, 0 after their ends, (R, T)."""
 
-    log_probs_BT: Tensor
-    values_BT: Tensor
-    entropies_BT: Tensor
-    """Empty, (0,), with gradients enabled, since no loss uses them."""
+    log_probs_RT: Tensor
+    values_RT: Tensor
+    entropies_RT: Tensor
+    """Zeros with gradients enabled, since no loss uses them."""
 
 
 class SharedBase(nn.Module):
@@ -62,7 +65,6 @@ class SharedBase(nn.Module):
             self._add_reward_adapter(reward)
         self.language_model.set_adapter(POLICY)
         keep_trainables_in_fp32(self)
-        self._in_bf16 = base.dtype == torch.bfloat16
         save_memory(base, self.language_model)
 
     @property
@@ -79,44 +81,50 @@ class SharedBase(nn.Module):
         """Return the policy's parameters."""
         return trainable(self.language_model)
 
-    def read(self, ids_BL: Tensor, attention_BL: Tensor, length: int) -> TokenReadings:
-        """Return the policy's log-probabilities, values and entropies for the last `length` tokens (T) of each row."""
-        hidden_BTH = self._hidden(ids_BL, attention_BL)[:, -length - 1 : -1].float()
-        log_probs_BTV = self._log_probs(hidden_BTH)
-        entropies_BT = torch.empty(0)
-        if not torch.is_grad_enabled():
-            entropies_BT = -(log_probs_BTV.exp() * log_probs_BTV).sum(dim=-1)
-        chosen_BT = log_probs_BTV.gather(2, ids_BL[:, -length:, None])[..., 0]
-        return TokenReadings(chosen_BT, self.value_head(hidden_BTH)[..., 0], entropies_BT)
+    def settle_attention(self, groups: Sequence[Group]) -> None:
+        """Choose the attention, and check on one of `groups` that the policy reads it as separate rows.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        self.train()
+        settle_attention(self._trunk, lambda hidden, packed: self._readings(hidden, packed).log_probs_N, groups)
+
+    def read(self, packed: Packed, length: int) -> PolicyReadings:
+        """Return the policy's log-probabilities, values and entropies of responses, padded to `length` (T)."""
+        hidden_BLH = hidden_states(self._trunk, packed)
+        readings, values_N1 = self._readings(hidden_BLH, packed), self.value_head(predicting(hidden_BLH, packed))
+        entropies_N = readings.entropies_N if len(readings.entropies_N) else torch.zeros_like(readings.log_probs_N)
+        columns = (readings.log_probs_N, values_N1[:, 0], entropies_N)
+        return PolicyReadings(*(packed.by_response(values_N, length) for values_N in columns))
 
     @torch.no_grad()
-    def reference_log_probs(self, ids_BL: Tensor, attention_BL: Tensor, length: int) -> Tensor:
-        """Return the SFT policy's log-probabilities for the last `length` tokens, (B, T)."""
+    def reference_log_probs(self, packed: Packed, length: int) -> Tensor:
+        """Return the SFT policy's log-probabilities of responses, padded to `length`, (R, T)."""
         with switched_to(self.language_model, REFERENCE):
-            hidden_BTH = self._hidden(ids_BL, attention_BL)[:, -length - 1 : -1].float()
-        return self._log_probs(hidden_BTH).gather(2, ids_BL[:, -length:, None])[..., 0]
+            hidden_BLH = hidden_states(self._trunk, packed)
+        return packed.by_response(self._readings(hidden_BLH, packed).log_probs_N, length)
 
     @torch.no_grad()
-    def scores(self, ids_BL: Tensor, attention_BL: Tensor) -> Tensor:
-        """Return the reward model's score at the last token of each row, (B,)."""
+    def scores(self, packed: Packed) -> Tensor:
+        """Return the reward model's score at the last token of each response, (R,)."""
         with switched_to(self.language_model, REWARD):
-            hidden_BLH = self._hidden(ids_BL, attention_BL)
-        positions_L = torch.arange(ids_BL.shape[1], device=ids_BL.device)
-        last_B = (positions_L * attention_BL).argmax(dim=1)
-        rows_B = torch.arange(len(ids_BL), device=ids_BL.device)
-        scores_B: Tensor = self.score_head(hidden_BLH[rows_B, last_B].float())[:, 0]
-        return scores_B
+            hidden_BLH = hidden_states(self._trunk, packed)
+        scores_R1: Tensor = self.score_head(hidden_BLH[packed.row_R, packed.last_R].float())
+        return scores_R1[:, 0]
 
     @torch.no_grad()
-    def generate(self, ids_BP: Tensor, attention_BP: Tensor, max_new_tokens: int, pad_id: int, eos_id: int) -> Tensor:
-        """Return prompts (padded on the left) with a sampled response to each (padded on the right), (B, L).
+    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int, pad_id: int, eos_id: int) -> Tensor:
+        """Return a sampled response to each prompt, padded on the right, (B, T).
 
         Temperature is 1 and the distribution is not truncated, since PPO's ratio compares the policies themselves.
         """
-        with self._autocast(), _reporting_bad_probabilities():
+        ids_BP, attention_BP = _padded(prompts, pad_id, self.device)
+        with computing(self._trunk), dense_attention(self._trunk), _reporting_bad_probabilities():
             drawn_BL: Tensor = self.language_model.generate(
                 input_ids=ids_BP,
                 attention_mask=attention_BP,
+                past_key_values=self._prompts_read_once(ids_BP, attention_BP),
                 max_new_tokens=max_new_tokens,
                 do_sample=True,
                 temperature=1.0,
@@ -126,27 +134,39 @@ class SharedBase(nn.Module):
                 eos_token_id=eos_id,
                 use_cache=True,
             )
-        return drawn_BL
+        return drawn_BL[:, ids_BP.shape[1] :]
+
+    def _prompts_read_once(self, ids_BP: Tensor, attention_BP: Tensor) -> Any:
+        """Return keys and values of all tokens of the prompts but the last, with each distinct prompt read once."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache(config=self._trunk.config)
+        if ids_BP.shape[1] > 1:
+            rows_BX = torch.cat([ids_BP, attention_BP], dim=1)
+            distinct_UX, number_B = torch.unique(rows_BX, dim=0, return_inverse=True)
+            ids_UP, attention_UP = distinct_UX.chunk(2, dim=1)
+            positions_UP = (attention_UP.cumsum(dim=1) - 1).clamp(min=0)
+            self._trunk(
+                input_ids=ids_UP[:, :-1],
+                attention_mask=attention_UP[:, :-1],
+                position_ids=positions_UP[:, :-1],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache.batch_select_indices(number_B)
+        return cache
 
     def save_policy(self, folder: Path) -> None:
         """Write the policy's adapter into `folder`."""
         save_one_adapter(self.language_model, POLICY, folder)
 
-    def _log_probs(self, hidden_BTH: Tensor) -> Tensor:
-        # In fp32, since bf16 logits add noise of 0.2 to ratios; and only at response tokens, since prompts are long.
-        head: Any = self.language_model.get_base_model().get_output_embeddings()
-        return linear(hidden_BTH, head.weight.float()).log_softmax(dim=-1)
+    @property
+    def _trunk(self) -> Any:
+        return self.language_model.get_base_model().base_model
 
-    def _hidden(self, ids_BL: Tensor, attention_BL: Tensor) -> Tensor:
-        positions_BL = (attention_BL.cumsum(dim=1) - 1).clamp(min=0)
-        trunk: Any = self.language_model.get_base_model().base_model
-        with self._autocast():
-            output = trunk(input_ids=ids_BL, attention_mask=attention_BL, position_ids=positions_BL, use_cache=False)
-        hidden_BLH: Tensor = output.last_hidden_state
-        return hidden_BLH
-
-    def _autocast(self) -> Any:
-        return torch.autocast(self.device.type, torch.bfloat16) if self._in_bf16 else nullcontext()
+    def _readings(self, hidden_BLH: Tensor, packed: Packed) -> TokenReadings:
+        head = self.language_model.get_base_model().get_output_embeddings()
+        return token_readings(predicting(hidden_BLH, packed), packed, head)
 
     def _add_reward_adapter(self, folder: Path) -> None:
         """Load the classifier's adapter onto the language model's trunk, and its score head into `score_head`."""
@@ -165,3 +185,11 @@ def _reporting_bad_probabilities() -> Iterator[None]:
         if "probability tensor" not in str(error):
             raise
         raise NotFinite(f"The policy's probabilities are infinite or not numbers: {LOWER_THE_RATE}") from None
+
+
+def _padded(prompts: Sequence[list[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Pad prompts on the left; return ids and attention mask, both (B, P)."""
+    width = max(map(len, prompts))
+    ids = [[pad_id] * (width - len(prompt)) + prompt for prompt in prompts]
+    attention = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(attention, device=device)

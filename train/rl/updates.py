@@ -42,7 +42,8 @@ def take_updates(
             for facts in updates:
                 history.append(facts | ringing(history, facts))
                 track(len(history), history[-1])
-                progress.show(len(history), f"score {facts['score']:+.2f}  kl {facts['kl']:.2f}")
+                divergence = f"  kl {facts['kl']:.2f}" if "kl" in facts else ""
+                progress.show(len(history), f"score {facts['score']:+.2f}{divergence}")
                 for alarm in first_rings(history)[rung:]:
                     logger.warning(alarm)
                     rung += 1

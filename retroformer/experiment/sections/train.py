@@ -44,15 +44,34 @@ class Steps(Section):
     """Peak learning rate. For PPO and GRPO it is constant after warm-up, for SAC from the first step, and for the other
     stages it decays linearly after warm-up."""
     batch_size: Positive
-    """Number of samples per optimiser step."""
+    """Number of samples per optimiser step: texts, pairs, responses, or for SAC environment steps. Texts and pairs of
+    one failure stay in one batch, so their batches have about this size."""
+
+
+class Rowwise(Steps):
+    """Micro-batches of a stage that trains an actor."""
+
     micro_batch_size: Positive
     """Number of samples in memory at once; gradients are accumulated over micro-batches up to `batch_size`."""
 
 
-class Optimizer(Steps):
+class Groupwise(Steps):
+    """Micro-batches of a stage that trains a reflector: a prompt and all its responses are in one row."""
+
+    micro_batch_tokens: Positive = 4096
+    """Number of tokens in memory at once, with padding; gradients are accumulated over micro-batches. A row that would
+    be longer is divided, and its prompt read again for each part."""
     epochs: Positive = 1
     """Number of passes over the data; for PPO and GRPO, over each batch of responses. As for every setting of a stage,
     a config that omits it gets that stage's own default."""
+
+
+class Paired(Groupwise):
+    """A stage on preference pairs."""
+
+    pair_weight: Literal["by_failure", "equal"] = "by_failure"
+    """Weight of a pair in the loss. by_failure: all pairs of a failure together weigh as much as those of any other, as
+    in InstructGPT (eq. 1); equal: each pair weighs the same, so failures with more reflections weigh more."""
 
 
 class Generation(Address):
@@ -82,7 +101,7 @@ class Drawing(Section):
     generation: Generation | None = None
     """Server that samples the responses; None: the training process samples them."""
     draw_batch_size: Annotated[int, Field(ge=1)] | None = None
-    """Number of responses that this process samples at once; None: `micro_batch_size`. Sampling keeps no gradients but
+    """Number of responses that this process samples at once; None: all of an update. Sampling keeps no gradients but
     the keys and values of every token, so more or fewer may fit; `train plan` shows how many. Another number gives
     other responses for the same seed."""
 
@@ -101,7 +120,10 @@ class Drawing(Section):
         return {name: value for name, value in settings.items() if name not in absent}
 
 
-class Ppo(Optimizer, Drawing):
+class Ppo(Groupwise, Drawing):
+    responses_per_prompt: Annotated[int, Field(ge=1, le=64)] = 1
+    """Number of responses to each prompt of an update (1 in the papers); a batch holds whole groups. Several cost
+    little more than one where prompts are long."""
     kl: Annotated[float, Field(ge=0)] = 0.05
     """KL coefficient: weight of the KL divergence from the SFT policy in the reward. With `kl_target`, its initial
     value."""
@@ -133,12 +155,12 @@ class Ppo(Optimizer, Drawing):
         return kl_target
 
 
-class Dpo(Optimizer):
+class Dpo(Paired):
     beta: Annotated[float, Field(gt=0)] = 0.1
     """KL coefficient beta of DPO: the smaller, the further a pair may move the policy from the SFT policy."""
 
 
-class Grpo(Optimizer, Drawing):
+class Grpo(Groupwise, Drawing):
     group: Annotated[int, Field(ge=2, le=64)] = 8
     """Group size: number of reflections sampled for each failure and compared with one another; a batch holds whole
     groups."""
@@ -152,7 +174,7 @@ class Grpo(Optimizer, Drawing):
     same weight; dr_grpo: neither, so easy failures and short responses weigh no more than others."""
 
 
-class Sac(Steps):
+class Sac(Rowwise):
     episodes: Positive = 200
     """Budget in episodes, each one attempt at a task of environment.split; the stage ends when it is spent."""
     steps: Positive = 2000
@@ -167,7 +189,7 @@ class Sac(Steps):
     """Entropy coefficient alpha: reward for a nat of the policy's entropy. A solved task is worth 1 in all."""
 
 
-class Demonstrations(Optimizer):
+class Demonstrations(Rowwise):
     demonstrations: Positive = 3200
     """Number of scripted attempts on games of the environment's split, with and without advice."""
 
@@ -201,20 +223,20 @@ class Train(Section):
     run loses."""
     report_to: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
     """Tracker that the trainers log to."""
-    warm: Optimizer = Optimizer(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
+    warm: Groupwise = Groupwise(learning_rate=1e-3, batch_size=8)
     """Warm start: imitation of advice written by rule, for reflectors too small to learn without it."""
-    sft: Optimizer = Optimizer(learning_rate=1e-5, batch_size=32, micro_batch_size=4, epochs=2)
+    sft: Groupwise = Groupwise(learning_rate=1e-5, batch_size=32, epochs=2)
     """Imitation of positively rated reflections."""
-    reward: Optimizer = Optimizer(learning_rate=2.5e-5, batch_size=32, micro_batch_size=4)
+    reward: Paired = Paired(learning_rate=2.5e-5, batch_size=32)
     """The pairwise reward model."""
     weak_reward_model: Literal["refuse", "allow"] = "refuse"
     """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly, or if there are
     fewer than five, which cannot reject chance. refuse: stop with an error; allow: train anyway."""
-    ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, micro_batch_size=8, epochs=4)
+    ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, epochs=4)
     """Proximal policy optimisation against the reward model."""
-    dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32, micro_batch_size=4)
+    dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32)
     """Direct preference optimisation on the reward model's pairs, in place of the reward model and PPO."""
-    grpo: Grpo = Grpo(learning_rate=1e-5, batch_size=64, micro_batch_size=8)
+    grpo: Grpo = Grpo(learning_rate=1e-5, batch_size=64)
     """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
     sac: Sac = Sac(learning_rate=0.01, batch_size=8, micro_batch_size=4)
     """Discrete soft actor-critic on the actor itself, a baseline of the paper that has no reflector. It starts from the

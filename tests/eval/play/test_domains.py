@@ -31,7 +31,7 @@ from train.__main__ import main as train
 ADVICE = "Name the town where she was born."
 QUESTIONS = 5
 HELD_OUT = 2
-QUICK = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 1}
+QUICK = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 100}
 
 
 def answers(body: Body) -> str:

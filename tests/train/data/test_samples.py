@@ -41,11 +41,11 @@ def test_tokens_of_a_conversation_are_those_of_its_parts() -> None:
     assert prompt_ids(tokenizer, QUESTION) + response_ids(tokenizer, "Take mug 2.") == whole
 
 
-def test_only_the_response_and_its_end_token_have_labels() -> None:
+def test_a_response_ends_with_the_end_of_turn_token() -> None:
     tokenizer = load_tokenizer(Train())
     [sample] = samples(tokenizer, [(QUESTION, "Take mug 2.")])
-    assert set(sample.labels[: len(sample.prompt_ids)]) == {-100}
-    assert sample.labels[len(sample.prompt_ids) :] == sample.response_ids
+    assert sample.responses == [sample.response_ids]
+    assert tokenizer.decode(sample.response_ids[:-1]) == "Take mug 2."
     assert sample.response_ids[-1] == tokenizer.eos_token_id
 
 

@@ -22,7 +22,7 @@ from train.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
-QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 4}
+QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 400}
 UPDATES = {**QUICK, "updates": 2, "epochs": 2}
 SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("warm", "sft", "reward", "dpo"), QUICK),

@@ -17,6 +17,9 @@ from train.plan.fit import fit
 from train.plan.live_bytes import LiveBytes, tensors_of
 from train.plan.report import GIB, USABLE_SHARE, describe_plan, table
 from train.plan.shape import LONGCHAT, Shape, read_config, shape_of, skeleton
+from train.shared_prompt.group import Group
+from train.shared_prompt.packed import pack
+from train.shared_prompt.reading import hidden_states
 from train.stage_kinds import STAGES, Device, stages_of
 
 pytestmark = [
@@ -26,7 +29,7 @@ pytestmark = [
 ]
 RANK_4 = Lora(rank=4, alpha=8, targets="attention")
 PAPER = Train(base_model=LONGCHAT, lora=RANK_4, dtype="bfloat16")
-BATCH = {"batch_size": 4, "micro_batch_size": 2}
+BATCH = {"batch_size": 4, "micro_batch_tokens": 200}
 OF_THE_METHOD = ["warm", "sft", "reward", "ppo", "dpo", "grpo"]
 
 
@@ -35,11 +38,9 @@ def longchat() -> Shape:
     return shape_of(read_config(LONGCHAT))
 
 
-def case(
-    shape: Shape, name: str, micro_batch: int, tokens: int, drawn: int | None = 0, device: Device = "cuda"
-) -> Case:
-    """Return a stage on LongChat as in the paper, with responses of 128 tokens."""
-    return Case(STAGES[name], shape, PAPER, device, micro_batch, tokens, 128, drawn)
+def case(shape: Shape, name: str, samples: int, tokens: int, drawn: int | None = 0, device: Device = "cuda") -> Case:
+    """Return a stage on LongChat as in the paper, with responses of 128 tokens and micro-batches of `samples`."""
+    return Case(STAGES[name], shape, PAPER, device, samples * tokens, tokens, 128, drawn)
 
 
 def test_the_built_in_shape_of_longchat_has_the_parameters_of_llama_7b(longchat: Shape) -> None:
@@ -86,12 +87,12 @@ def test_longchat_in_4_bits_takes_3_6_gib_and_its_cache_half_a_mebibyte_per_toke
     assert memory.adapters_and_optimizer == (2_097_152 + 4096) * 4 * (3 + 1 + 2)
 
 
-def test_dpo_holds_two_policies_and_reads_both_texts_of_a_pair(longchat: Shape) -> None:
+def test_dpo_holds_two_policies_and_computes_some_logits_at_once(longchat: Shape) -> None:
     memory = estimate(case(longchat, "dpo", 3, 2048))
     # Policy and reference; gradient and two moments for the policy's.
     assert memory.adapters_and_optimizer == 2_097_152 * 4 * (2 + 1 + 2)
-    # Three tensors of 6 x 128 tokens by 32,000 words, and the head's weights, in fp32.
-    assert memory.logits == 4 * (3 * 6 * 128 * 32_000 + 32_000 * 4096)
+    # Three tensors of 128 tokens by 32,000 words, the head's weights, and hidden states with gradients, in fp32.
+    assert memory.logits == 4 * (3 * 128 * 32_000 + 32_000 * 4096 + 2 * 3 * 2048 * 4096)
     assert memory.drawing_peak == 0
 
 
@@ -121,7 +122,7 @@ def test_a_server_that_generates_saves_the_kv_cache_but_not_the_padding(
 def test_draw_batch_size_changes_the_memory_of_sampling_only(longchat: Shape) -> None:
     like_training, more, fewer = (case(longchat, "ppo", 2, 2048, drawn) for drawn in (None, 8, 1))
     assert [estimate(stage).kv_cache for stage in (like_training, more, fewer)] == [r * 2048 * 2**19 for r in (2, 8, 1)]
-    assert estimate(more).drawing_peak == estimate(like_training._replace(micro_batch=8)).drawing_peak
+    assert estimate(more).drawing_peak == estimate(like_training._replace(micro_batch_tokens=8 * 2048)).drawing_peak
     assert len({estimate(stage).training_peak for stage in (like_training, more, fewer)}) == 1
     # Keys and values of LongChat are large: sampling one response at a time leaves room for a larger micro-batch.
     room = 22 * GIB
@@ -161,33 +162,35 @@ def test_a_gpu_keeps_the_inputs_of_layers_and_one_layer_of_4_3_mebibytes_per_tok
     assert estimate(case(longchat, "sft", 1, 8192)).activations / 8192 / 1024 == pytest.approx(kept, rel=0.01)
 
 
-def test_a_cpu_keeps_every_layer_and_the_probabilities_of_all_pairs_of_tokens(longchat: Shape) -> None:
-    # As above without attention's output, and an input of 8 KiB in fp32 for each of two adapters; 32 heads, 6 bytes.
-    kept = 32 * (136.5 - 8 - 8 + 32 + 32 * 2048 * 6 / 1024)
+def test_a_cpu_keeps_every_layer_and_a_mask_for_all_pairs_of_tokens(longchat: Shape) -> None:
+    # As above in each of 32 layers; once 2 bytes for each pair of tokens, and for each parameter of the adapter.
+    kept = 32 * 136.5 + 2048 * 2 / 1024 + 2_097_152 * 2 / 2048 / 1024
     assert estimate(case(longchat, "sft", 1, 2048, device="cpu")).activations / 2048 / 1024 == pytest.approx(kept)
 
 
 def test_the_largest_micro_batch_fits_and_the_next_does_not(longchat: Shape) -> None:
     room = USABLE_SHARE["cuda"] * 40 * GIB
     reward = case(longchat, "reward", 32, 4096)
-    size, settings = fit(reward, room)
-    assert estimate(reward._replace(micro_batch=size)).peak <= room
-    assert estimate(reward._replace(micro_batch=size + 1)).peak > room
-    assert (size, settings) == (8, ["train.reward.micro_batch_size=8"])
+    tokens, settings = fit(reward, room)
+    assert estimate(reward._replace(micro_batch_tokens=tokens)).peak <= room
+    assert estimate(reward._replace(micro_batch_tokens=tokens + 1)).peak > room
+    assert settings == [f"train.reward.micro_batch_tokens={tokens}"]
+    assert tokens > 4096
     assert fit(reward, 2.5 * GIB) == (0, [])
 
 
 def test_draw_batch_size_is_lowered_before_samples_are_shortened(longchat: Shape) -> None:
     drawing_64 = case(longchat, "ppo", 8, 4096, 64)
     room = USABLE_SHARE["cuda"] * 24 * GIB
-    assert fit(drawing_64, room) == (0, ["train.ppo.draw_batch_size=1", "train.ppo.micro_batch_size=8"])
+    tokens, _ = fit(drawing_64._replace(drawn=1), room)
+    assert fit(drawing_64, room) == (0, ["train.ppo.draw_batch_size=1", f"train.ppo.micro_batch_tokens={tokens}"])
 
 
-def test_samples_are_shortened_to_the_longest_single_sample_that_fits(longchat: Shape) -> None:
+def test_samples_are_shortened_to_the_longest_pair_that_fits(longchat: Shape) -> None:
     room = 6 * GIB
     _, (micro_batch, length) = fit(case(longchat, "dpo", 4, 16384), room)
-    assert micro_batch == "train.dpo.micro_batch_size=1"
     longest = int(length.removeprefix("train.max_length="))
+    assert micro_batch == f"train.dpo.micro_batch_tokens={longest + 128}"
     stage = case(longchat, "dpo", 1, longest)
     assert estimate(stage).peak <= room < estimate(stage._replace(tokens=longest + 1)).peak
 
@@ -197,10 +200,9 @@ def test_the_largest_number_that_fits_is_found(limit: int) -> None:
     assert largest(lambda number: number <= limit) == limit
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("name", ["ppo", "dpo"])
-def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(fused: bool, name: str) -> None:
-    """Fused attention and gradient checkpointing, which the estimate assumes on a GPU, run on a CPU here."""
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(checkpointing: bool) -> None:
+    """Gradient checkpointing, which the estimate assumes on a GPU, runs on a CPU here, with a dense mask."""
     from peft import get_peft_model
 
     config = LlamaConfig(
@@ -213,40 +215,35 @@ def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(fused: 
     )
     lora = Lora(rank=2, targets="all-linear")
     model: Any = LlamaForCausalLM(config).bfloat16()
-    model.set_attn_implementation("sdpa" if fused else "eager")
-    if fused:
+    model.set_attn_implementation("sdpa")
+    if checkpointing:
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()
     adapted: Any = get_peft_model(model, lora_config(lora)).train()
-    if name == "ppo":
-        leave_casting_to_autocast(adapted)
-    ids_BL = torch.randint(3, 500, (2, 256))
-    attention_BL = torch.ones_like(ids_BL)
-    attention_BL[1, -1] = 0
-    with LiveBytes(tensors_of(adapted)) as live:
+    leave_casting_to_autocast(adapted)
+    packed = pack([Group([7] * 256, [[8] * 32] * 8)])
+    with LiveBytes([*tensors_of(adapted), *(part for part in packed if isinstance(part, torch.Tensor))]) as live:
         before = live.now
-        # As in the stages: PPO under autocast, DPO without.
-        with torch.autocast("cpu", torch.bfloat16, enabled=name == "ppo"):
-            trunk = adapted.get_base_model().model
-            hidden_BLH = trunk(input_ids=ids_BL, attention_mask=attention_BL, use_cache=False).last_hidden_state
+        hidden_BLH = hidden_states(adapted.get_base_model().model, packed)
         total = hidden_BLH.float().sum()
         del hidden_BLH
         total.backward()
-    kind, train = STAGES[name], Train(quantization="none", lora=lora, dtype="bfloat16")
-    micro_batch = 2 // kind.texts_per_sample
-    memory = estimate(Case(kind, shape_of(config), train, "cuda" if fused else "cpu", micro_batch, 256, 32))
-    assert memory.activations + memory.backward_workspace == pytest.approx(live.peak - before, rel=0.1)
+    train = Train(quantization="none", lora=lora, dtype="bfloat16")
+    device: Device = "cuda" if checkpointing else "cpu"
+    memory = estimate(Case(STAGES["ppo"], shape_of(config), train, device, 512, 288, 32))
+    mask = 512 * 512 * 2 if checkpointing else 0
+    assert memory.activations + mask + memory.backward_workspace == pytest.approx(live.peak - before, rel=0.1)
 
 
 @pytest.mark.parametrize("rewards", ["model", "live"])
 def test_real_steps_of_every_stage_take_the_estimated_memory(workplace: Path, tiny_base: Path, rewards: str) -> None:
     rate: dict[str, Any] = {"learning_rate": 1e-5} | BATCH
     groups = rate | {"reward": rewards}
-    drawing = rate | {"draw_batch_size": 3 * BATCH["micro_batch_size"]} if rewards == "model" else rate
+    drawing = rate | {"draw_batch_size": 6} if rewards == "model" else rate
     if rewards == "live":
         groups["generation"] = {"base_url": "http://127.0.0.1:1/v1"}  # No request is sent.
     config = world.config_file(workplace, tiny_base, dpo=rate, grpo=groups, ppo=drawing)
-    tiny_experiment = load(config, ["collect.written=1", "reflector.max_new_tokens=16"])
+    tiny_experiment = load(config, ["collect.written=1", "reflector.max_new_tokens=128"])
     text = "\n".join(describe_plan(tiny_experiment, lengths=[192], measure=True))
     off = dict(re.findall(r"^(\w+): .* GiB, the estimate is .* GiB \((.*)%\)\.$", text, re.MULTILINE))
     assert list(off) == OF_THE_METHOD
@@ -276,7 +273,8 @@ def test_a_plan_of_longchat_says_by_card_and_length_what_fits(
     lines = [line for line in text.splitlines() if line.startswith(("| 12 GiB", "| 80 GiB"))]
     assert [line.split()[1:5:3] for line in lines] == [["12", "2048"], ["12", "65536"], ["80", "2048"], ["80", "65536"]]
     assert "does not fit" not in lines[0]
-    assert len(re.findall(r"does not fit: set train\.\w+\.micro_batch_size=1 train\.max_length=\d+ ", lines[1])) == 5
+    shorter = r"does not fit: set train\.\w+\.micro_batch_tokens=\d+ train\.max_length=\d+ "
+    assert len(re.findall(shorter, lines[1])) == 5
     assert re.search(r"\| card +\| tokens \| sft ", text)
     on_cpu = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| CPU, ")]
     assert on_cpu == ["2048", "65536"], "a row for the CPU of this machine at each length"
@@ -297,7 +295,7 @@ def test_a_plan_begins_with_the_device_that_the_stages_would_use(workplace: Path
     assert all(title.startswith("GiB on a GPU for samples of ") for title in tables[2:])
     assert len(tables) == 4
     assert paragraphs[2].startswith("sft fits.\nreward fits.\n")
-    assert paragraphs[4].startswith("sft does not fit: set train.sft.micro_batch_size=1 train.max_length=")
+    assert paragraphs[4].startswith("sft does not fit: set train.sft.micro_batch_tokens=")
 
 
 def test_a_stage_that_does_not_fit_here_is_not_measured(workplace: Path, tiny_base: Path) -> None:

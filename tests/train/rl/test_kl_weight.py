@@ -21,7 +21,7 @@ PROMPTS = [[1, 10 + number, 30] for number in range(6)]
 
 
 def quick_settings(**changes: Any) -> Ppo:
-    return Ppo(learning_rate=3e-2, batch_size=10, micro_batch_size=5, epochs=4, updates=5, kl=0.1, **changes)
+    return Ppo(learning_rate=3e-2, batch_size=10, micro_batch_tokens=500, epochs=4, updates=5, kl=0.1, **changes)
 
 
 def test_without_a_target_the_kl_weight_is_fixed() -> None:

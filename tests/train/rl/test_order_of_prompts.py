@@ -4,11 +4,9 @@ import random
 
 import pytest
 
-from train.rl.grpo import asked_in_update
-from train.rl.sampling import prompts_of_update
+from train.rl.sampling import asked_in_update
 
-GOLDEN_PROMPTS = [5, 9, 1, 6, 4, 8, 2, 3, 7, 0, 0, 9]
-GOLDEN_GROUPS = [2, 2, 1, 1, 3, 3, 5, 5]
+GOLDEN = [5, 9, 1, 6, 4, 8, 2, 3, 7, 0, 0, 9]
 
 
 def by_definition(name: str, count: int, update: int, batch_size: int, seed: int) -> list[int]:
@@ -27,23 +25,19 @@ def test_the_prompts_of_an_update_follow_the_definition_in_any_order_of_calls(
     count: int, batch_size: int, seed: int
 ) -> None:
     """Some lengths are equal, so ties matter; and a batch may span several passes."""
-    prompts = [[number] * (1 + number % 3) for number in range(count)]
-    lengths = [len(ids) for ids in prompts]
+    lengths = [1 + number % 3 for number in range(count)]
     for update in (0, 1, 2, 9, 1, 10, 0):
-        taken = [prompts[number] for number in by_definition("prompts", count, update, batch_size, seed)]
-        assert prompts_of_update(prompts, update, batch_size, seed) == sorted(taken, key=len)
-        groups = sorted(by_definition("groups", count, update, batch_size, seed), key=lengths.__getitem__)
-        asked = asked_in_update(lengths, update, batch_size, 2, seed)
-        assert asked == [number for number in groups for _ in range(2)]
+        taken = sorted(by_definition("prompts", count, update, batch_size, seed), key=lengths.__getitem__)
+        for responses in (1, 2):
+            asked = asked_in_update(lengths, update, batch_size, responses, seed)
+            assert asked == [number for number in taken for _ in range(responses)]
 
 
 def test_the_order_equals_that_of_earlier_versions() -> None:
-    prompts = [[number] for number in range(10)]
-    assert [ids[0] for update in range(3) for ids in prompts_of_update(prompts, update, 4, seed=0)] == GOLDEN_PROMPTS
-    assert asked_in_update([1] * 10, 1, 4, 2, seed=0) == GOLDEN_GROUPS
+    assert [number for update in range(3) for number in asked_in_update([1] * 10, update, 4, 1, seed=0)] == GOLDEN
 
 
 def test_a_million_prompts_cost_one_permutation_per_pass() -> None:
     """Drawing a permutation for each prompt would make a thousand updates of 128 take most of a day."""
-    prompts = [[0]] * 10**6
-    assert all(len(prompts_of_update(prompts, update, 128, seed=0)) == 128 for update in range(1000))
+    lengths = [1] * 10**6
+    assert all(len(asked_in_update(lengths, update, 128, 1, seed=0)) == 128 for update in range(1000))

@@ -32,7 +32,7 @@ FACTS = (
 def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumption(
     tiny_base: Path, workplace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    quick = {"learning_rate": 0.3, "batch_size": 4, "micro_batch_size": 4, "epochs": 4, "updates": 4}
+    quick = {"learning_rate": 0.3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 4, "updates": 4}
     train, sft, reward = adapters(workplace, tiny_base)
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
     experiment = tiny_experiment(workplace, tiny_base, ppo={**quick, "kl": 1e-3, "kl_target": 5.0, "kl_horizon": 20})
@@ -60,7 +60,7 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     optimizer = make_optimizer(model, experiment.train.ppo)
     tokenizer = load_tokenizer(train)
     ids = [prompt_ids(tokenizer, asked) for asked in prompts]
-    draw = draw_of(experiment, experiment.train.ppo, tokenizer)
+    draw = draw_of(experiment, experiment.train.ppo, tokenizer, [])
     list(islice(ppo(model, optimizer, ids, experiment.train.ppo, draw), 2))
     checkpoint.save(stage.checkpoints, 2, model, optimizer, metrics["history"][:2])
     resumed, resumed_weights, said = improved()

@@ -1,5 +1,6 @@
 """PPO on a tiny model, with learning rates that show an effect in a few updates."""
 
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from train.base import load_base, load_tokenizer, lora_config
 from train.rl.optimizer import make_optimizer, set_learning_rates
 from train.rl.ppo import accumulate_gradients, evaluate, ppo
 from train.rl.reward_scores import UNSCALED, ScoreScale
-from train.rl.sampling import Draw, blocks, draw_of, padded_responses, prompts_of_update, respond
+from train.rl.sampling import Draw, Responses, blocks, draw_of, ended_responses, respond
 from train.rl.shared_base import SharedBase
+from train.shared_prompt.group import Group
+from train.shared_prompt.packed import Packed, pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(6)]
@@ -27,9 +30,11 @@ DRAW = Draw(max_new_tokens=4, at_once=32, pad_id=PAD, eos_id=END, seed=0)
 class PaysForLowTokens(SharedBase):
     """Scores the share of tokens below a border that splits the initial policy's tokens in half."""
 
-    def scores(self, ids_BL: Tensor, attention_BL: Tensor) -> Tensor:
-        response_BT = ids_BL[:, -DRAW.max_new_tokens :]
-        return (response_BT < FIRST_BAD_TOKEN).float().mean(dim=1)
+    def scores(self, packed: Packed) -> Tensor:
+        low_R, tokens_R = (
+            packed.sums(values.float()) for values in (packed.token_N < FIRST_BAD_TOKEN, packed.token_N > 0)
+        )
+        return low_R / tokens_R
 
 
 def adapters(folder: Path, base: Path) -> tuple[Any, Path, Path]:
@@ -45,7 +50,7 @@ def adapters(folder: Path, base: Path) -> tuple[Any, Path, Path]:
 
 
 def quick_settings(**changes: Any) -> Ppo:
-    return Ppo(learning_rate=3e-2, batch_size=32, micro_batch_size=32, updates=20, epochs=4, kl=0.0).model_copy(
+    return Ppo(learning_rate=3e-2, batch_size=32, micro_batch_tokens=3200, updates=20, epochs=4, kl=0.0).model_copy(
         update=changes
     )
 
@@ -53,7 +58,8 @@ def quick_settings(**changes: Any) -> Ppo:
 def test_the_policy_learns_the_arm_of_a_bandit_that_pays(tiny_base: Path, workplace: Path) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     model = PaysForLowTokens(load_base(train), sft, reward)
-    facts = list(ppo(model, make_optimizer(model, quick_settings()), PROMPTS, quick_settings(), DRAW))
+    settings = quick_settings(kl=1e-6)
+    facts = list(ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW))
     assert facts[0]["reward_model_score"] < 0.55
     assert facts[-1]["reward_model_score"] > 0.75
     assert facts[-1]["kl"] > 5
@@ -80,13 +86,13 @@ def test_the_first_ratio_of_an_update_is_exactly_one(
     optimizer = make_optimizer(model, quick_settings())
     torch.manual_seed(1)
     responses = respond(model, sorted(PROMPTS * 2, key=len), DRAW._replace(at_once=5))
-    batch = evaluate(model, responses, quick_settings(micro_batch_size=5), UNSCALED, kl_weight=0.0)
+    batch = evaluate(model, responses, quick_settings(micro_batch_tokens=50), UNSCALED, kl_weight=0.0)
     set_learning_rates(optimizer, quick_settings(), 100)
-    first = accumulate_gradients(model, optimizer, batch, quick_settings(micro_batch_size=5))
+    first = accumulate_gradients(model, optimizer, batch, quick_settings(micro_batch_tokens=50))
     assert (first["ratio_furthest_from_1"], first["clip_fraction"], first["kl_from_writer"]) == (0.0, 0.0, 0.0)
     assert first["ratio"] == pytest.approx(1.0)
     optimizer.step()
-    second = accumulate_gradients(model, optimizer, batch, quick_settings(micro_batch_size=5))
+    second = accumulate_gradients(model, optimizer, batch, quick_settings(micro_batch_tokens=50))
     assert second["ratio_furthest_from_1"] > 0
     assert second["kl_from_writer"] > 0
 
@@ -105,21 +111,52 @@ def test_only_policy_and_value_head_are_trained(tiny_base: Path, workplace: Path
 def test_a_fresh_policy_is_the_reference(tiny_base: Path, workplace: Path) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward).eval()
-    ids, attention = torch.tensor([[1, 9, 8, 7, 6]]), torch.ones(1, 5, dtype=torch.long)
-    mine = model.read(ids, attention, 2)
-    torch.testing.assert_close(mine.log_probs_BT, model.reference_log_probs(ids, attention, 2), rtol=0, atol=0)
-    assert mine.values_BT.tolist() == [[0.0, 0.0]]
+    packed = pack([Group([1, 9, 8], [[7, 6]])])
+    mine = model.read(packed, 2)
+    torch.testing.assert_close(mine.log_probs_RT, model.reference_log_probs(packed, 2), rtol=0, atol=0)
+    assert mine.values_RT.tolist() == [[0.0, 0.0]]
 
 
-def test_the_policy_reads_as_the_plain_model_does_with_any_padding(tiny_base: Path, workplace: Path) -> None:
+def test_the_policy_reads_as_the_plain_model_does_beside_other_responses(tiny_base: Path, workplace: Path) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward).eval()
     ids = torch.tensor([[1, 9, 8, 7, 6]])
     log_probs_BTV = load_base(train).eval()(input_ids=ids).logits.log_softmax(dim=-1)
-    expected_BT = torch.stack([log_probs_BTV[0, 2, 7], log_probs_BTV[0, 3, 6]])[None]
-    padded = torch.tensor([[PAD, PAD, 1, 9, 8, 7, 6]])
-    attention = torch.tensor([[0, 0, 1, 1, 1, 1, 1]])
-    torch.testing.assert_close(model.read(padded, attention, 2).log_probs_BT, expected_BT)
+    expected_T = torch.stack([log_probs_BTV[0, 2, 7], log_probs_BTV[0, 3, 6], torch.tensor(0.0)])
+    packed = pack([Group([1, 9, 8], [[4, 5, 6], [7, 6], [3]]), Group([5] * 9, [[1]])])
+    readings = model.read(packed, 3)
+    torch.testing.assert_close(readings.log_probs_RT[1], expected_T)
+    assert readings.log_probs_RT.shape == readings.values_RT.shape == (4, 3)
+
+
+def test_a_prompt_is_read_once_for_all_its_responses_and_they_are_those_of_the_plain_model(
+    tiny_base: Path, workplace: Path
+) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward)
+    asked = [prompt for prompt in PROMPTS[3:] for _ in range(3)]
+    read = list[tuple[int, ...]]()
+    layers = model.language_model.get_base_model().base_model
+    layers.register_forward_pre_hook(
+        lambda _, __, given: read.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    torch.manual_seed(5)
+    ours = respond(model, asked, DRAW)
+    width = len(PROMPTS[5])
+    assert read == [(3, width - 1), *[(9, 1)] * DRAW.max_new_tokens]
+    ids = torch.tensor([[PAD] * (width - len(prompt)) + prompt for prompt in asked])
+    plain = load_base(train).eval()
+    torch.manual_seed(5)
+    drawn_BL = plain.generate(
+        input_ids=ids,
+        attention_mask=(ids != PAD).long(),
+        max_new_tokens=DRAW.max_new_tokens,
+        do_sample=True,
+        top_k=0,
+        pad_token_id=PAD,
+        eos_token_id=END,
+    )
+    assert ended_responses(asked, drawn_BL[:, width:], DRAW).tokens == ours.tokens
 
 
 def test_the_saved_policy_gives_equal_log_probabilities(tiny_base: Path, workplace: Path) -> None:
@@ -129,56 +166,82 @@ def test_the_saved_policy_gives_equal_log_probabilities(tiny_base: Path, workpla
     (workplace / "ppo").mkdir()
     model.save_policy(workplace / "ppo")
     again = SharedBase(load_base(train), workplace / "ppo", reward)
-    ids, attention = torch.tensor([[1, 9, 8, 7, 6]]), torch.ones(1, 5, dtype=torch.long)
-    first, second = (policy.eval().read(ids, attention, 3).log_probs_BT for policy in (model, again))
+    packed = pack([Group([1, 9], [[8, 7, 6]])])
+    first, second = (policy.eval().read(packed, 3).log_probs_RT for policy in (model, again))
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
 def test_only_tokens_after_the_end_of_a_turn_become_padding() -> None:
     drawn_BT = torch.tensor([[7, END, 9], [7, 8, 9]])
-    responses = padded_responses([[5], [5, 6]], drawn_BT, DRAW)
-    assert responses.ids_BL.tolist() == [[PAD, 5, 7, END, PAD], [5, 6, 7, 8, 9]]
-    assert responses.attention_BL.tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    responses = ended_responses([[5], [5, 6]], drawn_BT, DRAW)
+    assert responses.response_BT.tolist() == [[7, END, PAD], [7, 8, 9]]
     assert responses.mask_BT.tolist() == [[1, 1, 0], [1, 1, 1]]
     assert responses.ended_B.tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("asked", "drawn_at_once"), [(None, [4, 2]), (3, [3]), (8, [6])])
+@pytest.mark.parametrize(("asked", "drawn_at_once"), [(None, [4, 2]), (3, [3, 3]), (8, [6])])
 def test_the_config_sets_the_batch_size_of_sampling(
     tiny_base: Path, workplace: Path, asked: int | None, drawn_at_once: list[int]
 ) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
-    experiment = tiny_experiment(
-        workplace, tiny_base, ppo=quick_settings(micro_batch_size=4, draw_batch_size=asked).model_dump()
-    )
-    draw = draw_of(experiment, experiment.train.ppo, load_tokenizer(train))
+    # The longest prompt has 8 tokens, a response up to 8.
+    section = quick_settings(micro_batch_tokens=4 * 16, draw_batch_size=asked)
+    experiment = tiny_experiment(workplace, tiny_base, ppo=section.model_dump())
+    draw = draw_of(experiment, experiment.train.ppo, load_tokenizer(train), PROMPTS)
     model, rows = SharedBase(load_base(train), sft, reward), list[int]()
 
     def note(_: Any, __: Any, read: Any) -> None:
         rows.append(len(read.logits))
 
     model.language_model.get_base_model().register_forward_hook(note)
-    responses = respond(model, PROMPTS, draw)
-    assert [size for size, _ in groupby(rows)] == drawn_at_once
+    responses = respond(model, PROMPTS, draw._replace(eos_id=-1))
+    assert rows == [size for size in drawn_at_once for _ in range(draw.max_new_tokens)]
     assert len(responses.tokens) == len(PROMPTS)
 
 
-def test_a_micro_batch_drops_padding_that_all_its_rows_share() -> None:
-    responses = padded_responses([[5], [5, 6], [5, 6, 7, 8]], torch.tensor([[9], [9], [9]]), DRAW)
-    shapes = [tuple(block.ids_BL.shape) for block in blocks(responses, 2)]
-    assert shapes == [(2, 3), (1, 5)]
+def test_responses_to_one_prompt_share_a_row_unless_it_would_be_too_long() -> None:
+    responses = ended_responses([[5, 6], [5, 6], [5, 6], [7]], torch.tensor([[9, 9], [8, 8], [7, 7], [6, 6]]), DRAW)
+    shapes = {most: [tuple(block.packed.ids_BL.shape) for block in blocks(responses, most)] for most in (1, 6, 8, 16)}
+    assert shapes == {
+        1: [(1, 4), (1, 4), (1, 4), (1, 3)],
+        6: [(1, 6), (1, 4), (1, 3)],
+        8: [(1, 8), (1, 3)],
+        16: [(2, 8)],
+    }
+    assert [block.rows for block in blocks(responses, 6)] == [slice(0, 2), slice(2, 3), slice(3, 4)]
 
 
-def test_a_pass_takes_every_prompt_once() -> None:
-    taken = [ids[1] for update in range(3) for ids in prompts_of_update(PROMPTS, update, 4, seed=0)]
-    assert sorted(taken) == sorted([10, 11, 12, 13, 14, 15] * 2)
+def test_every_prompt_of_an_update_gets_its_number_of_responses(tiny_base: Path, workplace: Path) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model, asked = PaysForLowTokens(load_base(train), sft, reward), list[list[int]]()
+
+    def answer(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+        asked.extend(prompts)
+        return respond(model, prompts, draw)
+
+    settings = quick_settings(batch_size=12, responses_per_prompt=4, updates=2)
+    list(ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=answer))
+    assert [len(list(same)) for _, same in groupby(asked)] == [4] * 6
+    assert sorted(ids[1] for ids in asked[::4]) == [10, 11, 12, 13, 14, 15]
+
+
+def test_without_a_kl_coefficient_the_sft_policy_does_not_read(
+    tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model, settings = PaysForLowTokens(load_base(train), sft, reward), quick_settings(updates=1)
+    monkeypatch.delattr(SharedBase, "reference_log_probs")
+    [facts] = ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW)
+    assert "kl" not in facts
+    with pytest.raises(AttributeError, match="reference_log_probs"):
+        list(ppo(model, make_optimizer(model, settings), PROMPTS, quick_settings(updates=1, kl=0.1), DRAW))
 
 
 def test_a_missing_end_costs_one_deviation_of_the_score(tiny_base: Path, workplace: Path) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     model = PaysForLowTokens(load_base(train), sft, reward)
     low = torch.tensor([[20, 21, 22, 23], [20, 21, 22, END]])
-    responses = padded_responses([[5], [5]], low, DRAW)
+    responses = ended_responses([[5], [5]], low, DRAW)
     facts = evaluate(model, responses, quick_settings(), ScoreScale(mean=0.5, deviation=0.25), kl_weight=0.0).facts
     # Both earn (1 - 0.5) / 0.25 = 2; the first loses 1 for its missing end.
     assert (facts["reward_model_score"], facts["score"], facts["ended"]) == (1.0, 1.5, 0.5)
@@ -236,7 +299,7 @@ def test_kl_stop_ends_the_passes_over_a_batch(tiny_base: Path, workplace: Path) 
 
 
 def test_response_tokens_have_no_padding() -> None:
-    responses = padded_responses([[5], [5, 6]], torch.tensor([[7, END, 9], [7, 8, 9]]), DRAW)
+    responses = ended_responses([[5], [5, 6]], torch.tensor([[7, END, 9], [7, 8, 9]]), DRAW)
     assert responses.tokens == [[7, END], [7, 8, 9]]
 
 

@@ -139,7 +139,7 @@ def drawing_at(url: str, base: Path, workplace: Path) -> Callable[[], Responses]
     """Sample a response of at most four tokens from a server, with any distance tolerated."""
     train, sft, reward = adapters(workplace, base)
     model = SharedBase(load_base(train), sft, reward)
-    server = Server(Generation(base_url=url, tolerance=99), "run-ppo", workplace / "handed")
+    server = Server(Generation(base_url=url, tolerance=99), "run-ppo", workplace / "handed", 1000)
     return lambda: server(model, [[1, 10]], DRAW)
 
 
@@ -152,9 +152,9 @@ def test_an_update_is_sampled_with_the_trained_weights(tiny_base: Path, workplac
     train, sft, reward = adapters(workplace, tiny_base)
     model, settings = (
         SharedBase(load_base(train), sft, reward),
-        quick_settings(updates=3, batch_size=8, micro_batch_size=4),
+        quick_settings(updates=3, batch_size=8, micro_batch_tokens=400, kl=1e-6),
     )
-    server = Server(Generation(base_url=url, tolerance=EXACT), "run-ppo", workplace / "handed")
+    server = Server(Generation(base_url=url, tolerance=EXACT), "run-ppo", workplace / "handed", 1000)
     history = list(ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=server))
     assert [facts["server_distance"] < EXACT for facts in history] == [True, True, True]
     assert all(abs(facts["server_kl"]) < EXACT for facts in history)
@@ -170,7 +170,7 @@ def test_other_weights_in_the_server_end_the_stage_before_a_training_step(
     train, sft, reward = adapters(workplace, tiny_base)
     model, settings = HandsOverAnother(load_base(train), sft, reward), quick_settings(updates=3, batch_size=8)
     model.another = sft
-    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed")
+    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", 1000)
     updates = ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=server)
     assert next(updates)["server_distance"] < EXACT, "the policy is the SFT policy until it learns"
     learned = [parameter.detach().clone() for parameter in model.adapter_parameters()]
@@ -187,7 +187,7 @@ def test_stale_files_are_detected_even_if_their_policy_is_similar(tiny_base: Pat
     model = SharedBase(load_base(train), sft, reward)
     settings = quick_settings(updates=2, batch_size=8, learning_rate=1e-6)
     with answering(ReadsStaleFiles(url, workplace / "kept")) as address:
-        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed")
+        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed", 1000)
         updates = ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=server)
         assert next(updates)["server_distance"] < EXACT
         with pytest.raises(ProvenanceError, match="has not read the current policy: the sha256 of the saved files"):
@@ -201,7 +201,7 @@ def test_bfloat16_rounding_is_tolerated_and_a_4_bit_base_is_not(tiny_base: Path,
 
     def distance(**kind: Any) -> float:
         model = SharedBase(load_base(train.model_copy(update=kind)), sft, reward)
-        server = Server(Generation(base_url=url, tolerance=9), "run-ppo", workplace / "handed")
+        server = Server(Generation(base_url=url, tolerance=9), "run-ppo", workplace / "handed", 1000)
         return server(model, sorted(PROMPTS, key=len), DRAW._replace(max_new_tokens=16, at_once=4)).facts[
             "server_distance"
         ]
@@ -218,7 +218,7 @@ def test_equal_prompts_have_different_seeds_and_an_update_is_repeatable(
 
     def drawn(seed: int) -> list[list[int]]:
         torch.manual_seed(seed)
-        server = Server(Generation(base_url=url), "run-grpo", workplace / "handed")
+        server = Server(Generation(base_url=url), "run-grpo", workplace / "handed", 1000)
         return server(model, [[1, 10, 30]] * 4, DRAW._replace(max_new_tokens=8, at_once=2)).tokens
 
     assert len(set(map(tuple, drawn(0)))) == 4
@@ -229,7 +229,7 @@ def stages(workplace: Path, base: Path, url: str) -> tuple[Stage, Stage, Path, P
     """Return PPO and GRPO stages of three updates with the server at `url`, and their adapters."""
     _, sft, reward = adapters(workplace, base)
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
-    quick = {"learning_rate": 3e-2, "batch_size": 4, "micro_batch_size": 2, "updates": 3, "epochs": 2}
+    quick = {"learning_rate": 3e-2, "batch_size": 4, "micro_batch_tokens": 200, "updates": 3, "epochs": 2}
     drawn = quick | {"generation": {"base_url": url, "tolerance": EXACT}}
     experiment = tiny_experiment(workplace, base, ppo=drawn, grpo={**drawn, "group": 2}, checkpoint_steps=50)
     return (
@@ -317,7 +317,7 @@ def test_a_failed_request_is_repeated(tiny_base: Path, workplace: Path) -> None:
         responses = drawing_at(address, tiny_base, workplace)()
     assert responses.tokens == [[5, 6, END]]
     assert responses.ended_B.tolist() == [True]
-    assert responses.ids_BL.tolist() == [[1, 10, 5, 6, END]]
+    assert responses.response_BT.tolist() == [[5, 6, END]]
     assert 0 < responses.facts["server_distance"] < 99
 
 

@@ -10,31 +10,30 @@ from retroformer.experiment.sections.train import Sac
 from tests.train.world import tiny_experiment
 from train.base import load_base
 from train.rl.actor_critic import ActorCritic
-from train.rl.packed_actions import ChoiceTokens, log_policy
+from train.rl.choices import log_policy
 from train.rl.replay import PlayedStep, Replay
 from train.rl.sac import Attempt, chosen_values, due, follow, make_optimizers, sac, update
+from train.shared_prompt.group import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PAD, GOOD = 0, 2
 SETTINGS = Sac(learning_rate=3e-3, batch_size=8, micro_batch_size=4, alpha=0.05, episodes=6, steps=1000)
-STATE = ChoiceTokens([40, 41, 42], [[50, 51], [52, 53], [54, 55], [56, 57]])
-LATER = ChoiceTokens([40, 41, 42, 43, 44], [[50, 51], [58, 59]])
+STATE = Group([40, 41, 42], [[50, 51], [52, 53], [54, 55], [56, 57]])
+LATER = Group([40, 41, 42, 43, 44], [[50, 51], [58, 59]])
 
 
 @pytest.fixture
 def model(tiny_base: Path, workplace: Path) -> ActorCritic:
     experiment = tiny_experiment(workplace, tiny_base)
     torch.manual_seed(0)
-    return ActorCritic(load_base(experiment.train), experiment.train.lora, None, PAD)
+    return ActorCritic(load_base(experiment.train), experiment.train.lora, None)
 
 
-def step(
-    model: ActorCritic, action: int, reward: float = 0.0, over: bool = True, state: ChoiceTokens = STATE
-) -> PlayedStep:
+def step(model: ActorCritic, action: int, reward: float = 0.0, over: bool = True, state: Group = STATE) -> PlayedStep:
     return PlayedStep(state, model.state_embedding(state.prompt), action, reward, over)
 
 
-def policy(model: ActorCritic, state: ChoiceTokens = STATE) -> list[float]:
+def policy(model: ActorCritic, state: Group = STATE) -> list[float]:
     with torch.no_grad():
         probabilities: list[float] = log_policy(*model.eval().action_log_probs([state]))[0].exp().tolist()
         return probabilities
@@ -55,7 +54,7 @@ def test_the_actor_comes_to_choose_the_action_that_pays(model: ActorCritic) -> N
     # The attempt is over after any action, so the value of an action is its reward.
     torch.testing.assert_close(values_CB, torch.eye(4)[GOOD].expand(2, 4), atol=0.1, rtol=0)
     assert facts.keys() == {"critic_loss", "policy_loss", "entropy", "q", "gradient_norm", "tokens"}
-    assert facts["tokens"] == 8 * 2 * STATE.packed
+    assert facts["tokens"] == 8 * 2 * STATE.length
 
 
 def test_a_high_entropy_coefficient_keeps_the_policy_spread(model: ActorCritic) -> None:

@@ -9,12 +9,13 @@ import torch
 from tests.train.world import save_adapter, tiny_experiment
 from train.base import load_base
 from train.rl.actor_critic import ActorCritic
-from train.rl.packed_actions import ChoiceTokens, by_action, log_policy, pack, written_greedily
+from train.rl.choices import by_action, log_policy, written_greedily
+from train.shared_prompt.group import Group
+from train.shared_prompt.packed import pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-PAD = 0
-SHORT = ChoiceTokens([5, 6, 7], [[8, 9], [8, 10, 11], [12]])
-LONG = ChoiceTokens([20, 21, 22, 23, 24, 25], [[30, 31, 32, 33], [8, 9]])
+SHORT = Group([5, 6, 7], [[8, 9], [8, 10, 11], [12]])
+LONG = Group([20, 21, 22, 23, 24, 25], [[30, 31, 32, 33], [8, 9]])
 
 
 def log_probs_alone(model: Any, prompt: list[int], action: list[int]) -> list[float]:
@@ -37,23 +38,23 @@ def test_an_action_has_the_likelihood_that_it_has_alone_after_its_prompt(
         save_adapter(experiment, workplace / "start")
         plain = PeftModel.from_pretrained(plain, workplace / "start")
     model = ActorCritic(
-        load_base(experiment.train), experiment.train.lora, workplace / "start" if trained else None, PAD
+        load_base(experiment.train), experiment.train.lora, workplace / "start" if trained else None
     ).eval()
     log_probs_BAT, admitted_BA = model.action_log_probs([SHORT, LONG])
     assert admitted_BA.tolist() == [[True, True, True], [True, True, False]]
     assert log_probs_BAT.shape == (2, 3, 4)
     for row, state in enumerate((SHORT, LONG)):
-        for number, action in enumerate(state.actions):
+        for number, action in enumerate(state.responses):
             expected = log_probs_alone(plain, state.prompt, action)
             assert log_probs_BAT[row, number, : len(action)].tolist() == pytest.approx(expected, abs=1e-4)
             assert not log_probs_BAT[row, number, len(action) :].any()
 
 
 def test_the_prompt_is_read_once_and_an_action_sees_nothing_of_the_others() -> None:
-    packed = pack([SHORT], PAD)
+    packed = pack([SHORT])
     assert packed.ids_BL.tolist() == [[5, 6, 7, 8, 9, 8, 10, 11, 12]]
     assert packed.positions_BL.tolist() == [[0, 1, 2, 3, 4, 3, 4, 5, 3]]
-    seen = [[column for column in range(9) if packed.sees_BLL[0, row, column]] for row in range(9)]
+    seen = [[column for column in range(9) if packed.sees[0, row, column]] for row in range(9)]
     assert seen == [
         *([0], [0, 1], [0, 1, 2]),
         *([0, 1, 2, 3], [0, 1, 2, 3, 4]),
@@ -62,14 +63,14 @@ def test_the_prompt_is_read_once_and_an_action_sees_nothing_of_the_others() -> N
     ]
     # The first token of every action is predicted at the end of the prompt, the others at the token before them.
     assert packed.source_N.tolist() == [2, 3, 2, 5, 6, 2]
-    assert SHORT.packed == 9
+    assert SHORT.length == 9
     assert SHORT.longest == 6
 
 
 def test_the_policy_is_the_softmax_of_summed_log_probabilities_over_the_actions_of_each_state() -> None:
-    packed = pack([SHORT, LONG], PAD)
+    packed = pack([SHORT, LONG])
     # -1 for every token: the actions of the short state have -2, -3 and -1, those of the long one -4 and -2.
-    log_policy_BA = log_policy(by_action(packed, -torch.ones(len(packed.token_N))), packed.admitted_BA)
+    log_policy_BA = log_policy(*by_action([SHORT, LONG], packed, -torch.ones(len(packed.token_N))))
     for row, scores in enumerate(([-2.0, -3.0, -1.0], [-4.0, -2.0])):
         expected = torch.tensor(scores).softmax(dim=0)
         torch.testing.assert_close(log_policy_BA[row, : len(scores)].exp(), expected)

@@ -1,0 +1,64 @@
+"""Relative differences between a prompt with all its responses in one row, and a row for each response.
+
+    python benchmarks/agreement.py [--prompts 128 384] [--response 48] [--responses 4] [--dtypes float32 bfloat16]
+
+They are those that the check on the first batch of a stage compares with its limits (train/shared_prompt/agreement.py):
+of the log-probabilities of tokens, or the scores of texts, and of the gradient of their sum by the adapter. Rounding is
+different as the shapes of tensors are. The model is the embedded one with small random adapters.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.training_cases import SFT, Sizes, prepare, read_work
+from train.group_trainer import trunk_of
+from train.imitation import Imitation, adapted
+from train.reward import Ranking, scorer
+from train.shared_prompt.agreement import differences
+from train.shared_prompt.group import Group
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", nargs="+", type=int, default=[128, 384], help="tokens")
+    parser.add_argument("--response", type=int, default=48, help="tokens")
+    parser.add_argument("--responses", type=int, default=4)
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--base-model", default="embedded", help="as in a config: a folder, or a name on the hub")
+    chosen = parser.parse_args()
+    print("| dtype | prompt | values | of which | gradient |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for dtype in chosen.dtypes:
+            sizes = Sizes(
+                "sft-4", max(chosen.prompts), chosen.response, chosen.responses, 1, 4, dtype, chosen.base_model
+            )
+            prepare(sizes, Path(folder))
+            work = read_work(Path(folder))
+            train = work.experiment.train
+            responses = [texts[0] for texts in work.responses][: chosen.responses]
+            stages: dict[str, tuple[Any, Any]] = {
+                "log-probabilities": (adapted(train, work.folder / SFT), Imitation()),
+                "scores": (scorer(train), Ranking(train.reward)),
+            }
+            for name, (model, objective) in stages.items():
+                for length in chosen.prompts:
+                    measured = differences(
+                        trunk_of(model.train()),
+                        lambda hidden, packed, model=model, stage=objective: stage.values(model, hidden, packed),
+                        Group(work.prompts[0][:length], responses),
+                    )
+                    print(
+                        f"| {dtype} | {length} | {measured['values']:.1e} | {name} | {measured['gradient']:.1e} |",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -1,0 +1,244 @@
+"""CPU-seconds and peak memory of an update of our training stages and of TRL's trainers, in one run.
+
+    python benchmarks/training.py [--cases sft-4 reward-4 ...] [--prompts 384] [--response 48] [--updates 2]
+                                  [--epochs 2] [--dtype float32] [--their-rows N] [--trl-python PYTHON]
+
+Each side of each case is a fresh process with one thread. TRL's trainers are those of the installed TRL (1.16), for PPO
+those of TRL 1.12, the last with PPO, in an environment in the cache that is made on the first run.
+
+Equal on both sides: the base model (the embedded one, not quantised), the adapters' weights, the tokens, the batch, one
+optimiser step for a batch, the same optimiser and rates, nothing saved. SFT, reward model and DPO must report the same
+losses, and the other stages must sample the same number of tokens, or the run stops.
+
+One update is one micro-batch on both sides, so both have the same texts in memory: for the four pairs of two good and
+two bad texts these are eight rows of TRL's trainers and four texts in one row of ours. `--their-rows` gives TRL smaller
+micro-batches, which saves memory. TRL's other settings are lean: no gradient checkpointing, which would cost a forward
+pass; no packing, no padding to multiples; the reference as a second adapter on the policy's base; for PPO no adapter of
+the value model that is not needed, rollouts in one batch. Its fused head computes logits in chunks.
+
+CPU-s      CPU time (user and system) of an update, median. For DPO it includes the reading by the reference, for PPO
+           and GRPO the sampling. Our check on the first batch, which is made once in a run, is shown apart.
+increase   peak resident memory over that of the loaded model, in GiB
+process    peak resident memory of the process, with libraries and loading, in GiB
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.training_cases import AIM_PROMPT, CASES, Sizes, Work, prepare, read_work
+from retroformer.files.cache import cache_folder
+
+ROOT = Path(__file__).parents[1]
+SIDES = ("ours", "trl")
+TRL_WITH_PPO = "trl==1.12.0"
+GIB = 1024**3
+AIM_MEMORY = 0.4
+LARGEST_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.05}
+"""Between the losses of both sides, relative to the larger one."""
+
+
+class Figures(NamedTuple):
+    """Measurements of one process."""
+
+    cpu_seconds: list[float]
+    """CPU seconds of each update."""
+    sampling_seconds: list[float]
+    check_seconds: float
+    losses: list[float]
+    loaded_bytes: int
+    increase_bytes: int
+    process_bytes: int
+    tokens_drawn: int
+
+    @property
+    def update(self) -> float:
+        """CPU seconds of an update."""
+        return statistics.median(self.cpu_seconds)
+
+    @property
+    def sampling(self) -> float:
+        """CPU seconds of sampling in an update."""
+        return statistics.median(self.sampling_seconds)
+
+
+def measure(side: str, work: Work) -> Figures:
+    """Measure one side in this process."""
+    from benchmarks.training_laps import Laps, reset_peak, resident
+
+    ready, drawn, laps = _maker(side, work)(work), list[int](), Laps()
+
+    def count_drawn(_: Any, __: Any, read: Any) -> None:
+        # Rollouts compute logits of the next token only, training of more tokens or none.
+        logits = getattr(read, "logits", None)
+        if logits is not None and logits.ndim == 3 and logits.shape[1] == 1:
+            drawn.append(len(logits))
+
+    ready.language_model.register_forward_hook(count_drawn)
+    loading = resident().peak
+    reset_peak()
+    loaded = resident().now
+    losses = ready.train(laps)
+    peak = resident().peak
+    return Figures(
+        [lap.all + ready.seconds_before for lap in laps.laps],
+        [lap.sampling for lap in laps.laps],
+        sum(lap.check for lap in laps.laps),
+        losses,
+        loaded,
+        peak - loaded,
+        max(peak, loading),
+        sum(drawn),
+    )
+
+
+def _maker(side: str, work: Work) -> Callable[[Work], Any]:
+    if side == "ours":
+        from benchmarks.training_ours import ours
+
+        return ours
+    if work.case.stage == "ppo":
+        from benchmarks.training_ppo import theirs_of_ppo
+
+        return theirs_of_ppo
+    from benchmarks.training_trl import theirs
+
+    return theirs
+
+
+def in_fresh_process(side: str, python: Path, folder: Path) -> Figures:
+    """Return the figures of one side, measured in a fresh process. Exits if the process fails."""
+    command = [str(python), __file__, "--side", side, "--folder", str(folder)]
+    settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = os.environ | settings | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
+    return Figures(*json.loads(done.stdout.rstrip().rpartition("\n")[2]))
+
+
+def require_equal_work(sizes: Sizes, ours: Figures, trl: Figures) -> None:
+    """Exit if the sides did not compute the same losses, or drew different numbers of tokens."""
+    if ours.tokens_drawn != trl.tokens_drawn or len(ours.losses) != len(trl.losses):
+        sys.exit(f"{sizes.case}: the sides drew {ours.tokens_drawn} and {trl.tokens_drawn} tokens: not comparable.")
+    limit = LARGEST_DIFFERENCE[sizes.dtype]
+    if any(not math.isclose(*pair, rel_tol=limit) for pair in zip(ours.losses, trl.losses, strict=True)):
+        sys.exit(f"{sizes.case}: the losses are {ours.losses} and {trl.losses}: not comparable.")
+
+
+def row(sizes: Sizes, ours: Figures, trl: Figures) -> str:
+    """Return a line of the table, a row of Markdown."""
+    cells = [sizes.case, str(sizes.prompt)]
+    cells += [f"{ours.update:.2f}", f"{trl.update:.2f}", f"**{trl.update / ours.update:.2f}**"]
+    cells.append(f"{ours.sampling:.2f}, {trl.sampling:.2f}" if ours.tokens_drawn else "")
+    for mine, other in ((ours.increase_bytes, trl.increase_bytes), (ours.process_bytes, trl.process_bytes)):
+        cells.append(f"{mine / GIB:.2f}, {other / GIB:.2f}, **{mine / other:.2f}**")
+    return "| " + " | ".join(cells) + " |"
+
+
+HEADER = "| case | prompt | ours, CPU-s | TRL | times | sampling | increase, GiB | process, GiB |\n" + "|---" * 8 + "|"
+
+
+def verdict(sizes: Sizes, ours: Figures, trl: Figures) -> str:
+    """Say which aims are met."""
+    speed, case = trl.update / ours.update, CASES[sizes.case]
+    share = ours.increase_bytes / trl.increase_bytes
+    says = [f"memory over the loaded model {share:.2f} of TRL's ({_met(share <= AIM_MEMORY)} {AIM_MEMORY})"]
+    if case.aim and sizes.prompt == AIM_PROMPT:
+        says.append(f"{speed:.2f} times TRL's updates a CPU-second ({_met(speed >= case.aim)} {case.aim})")
+    return f"{sizes.case} ({case.says}), {sizes.prompt} tokens: " + ", ".join(says)
+
+
+def _met(met: bool) -> str:
+    return "meets the aim of" if met else "MISSES the aim of"
+
+
+def compare(chosen: argparse.Namespace) -> None:
+    """Print the figures of each case as it ends, and at the end which aims are met."""
+    print(
+        f"{chosen.response} tokens of response, {chosen.dtype}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
+    print(HEADER, flush=True)
+    verdicts = []
+    for prompt in chosen.prompts:
+        for name in chosen.cases:
+            their_rows = min(chosen.their_rows or CASES[name].rows, CASES[name].rows)
+            sizes = Sizes(
+                name,
+                prompt,
+                chosen.response,
+                chosen.updates,
+                chosen.epochs,
+                their_rows,
+                chosen.dtype,
+                chosen.base_model,
+            )
+            ours, trl = _both(sizes, chosen.trl_python)
+            print(row(sizes, ours, trl), flush=True)
+            if ours.check_seconds:
+                print(f"  our check on the first batch: {ours.check_seconds:.2f} CPU-s", flush=True)
+            verdicts.append(verdict(sizes, ours, trl))
+    print(*verdicts, sep="\n")
+
+
+def _both(sizes: Sizes, trl_python: Path | None) -> Sequence[Figures]:
+    python = Path(sys.executable)
+    if CASES[sizes.case].stage == "ppo":
+        python = (trl_python or trl_environment()).absolute()
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(sizes, Path(folder))
+        figures = [
+            in_fresh_process("ours", Path(sys.executable), Path(folder)),
+            in_fresh_process("trl", python, Path(folder)),
+        ]
+    require_equal_work(sizes, *figures)
+    return figures
+
+
+def trl_environment() -> Path:
+    """Return the Python of an environment with TRL 1.12 that takes all else from ours; created if missing."""
+    folder = cache_folder() / TRL_WITH_PPO.replace("==", "-")
+    python, finished = folder / "bin" / "python", folder / "finished"
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    if not finished.exists():
+        print(f"Making TRL's environment in {folder} ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", TRL_WITH_PPO]
+        subprocess.run(pip, check=True)
+        finished.touch()
+    # Its own packages take precedence over those of the folders in the .pth file.
+    (packages / "ours.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    return python
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=tuple(CASES))
+    parser.add_argument("--prompts", nargs="+", type=int, default=[128, 384, 1500], help="tokens")
+    parser.add_argument("--response", type=int, default=48, help="tokens")
+    parser.add_argument("--updates", type=int, default=3, help="of each process")
+    parser.add_argument("--epochs", type=int, default=2, help="passes of PPO over a batch")
+    parser.add_argument("--dtype", choices=tuple(LARGEST_DIFFERENCE), default="float32")
+    parser.add_argument("--their-rows", type=int, help="of TRL in memory at once (default: all of an update)")
+    parser.add_argument("--base-model", default="embedded", help="as in a config: a folder, or a name on the hub")
+    parser.add_argument("--trl-python", type=Path, help="an environment with trl 1.12 and retroformer's other needs")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.side:
+        print(json.dumps(measure(chosen.side, read_work(chosen.folder))))
+    else:
+        compare(chosen)
+
+
+if __name__ == "__main__":
+    main()

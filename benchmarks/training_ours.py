@@ -1,0 +1,117 @@
+"""Our side of `benchmarks/training.py`: the trainers and loops of `retroformer train`."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.training_cases import REWARD, SFT, Work
+from benchmarks.training_laps import Laps, Ready, StepLaps
+from train.base import load_base, load_tokenizer, switched_to
+from train.data.samples import Sample, SamplePair
+from train.dpo import REFERENCE, dpo_trainer, response_sums
+from train.group_trainer import GroupTrainer
+from train.imitation import Imitation, adapted
+from train.reward import Ranking, scorer
+from train.rl.grpo import grpo
+from train.rl.optimizer import make_optimizer
+from train.rl.ppo import ppo
+from train.rl.sampling import Responses, draw_of, respond
+from train.rl.shared_base import SharedBase
+from train.shared_prompt.group import Groups
+from train.stage import Stage
+from train.trainer import run_trainer
+
+
+def ours(work: Work) -> Ready:
+    """Load the stage of the case."""
+    return {"ppo": _ppo, "grpo": _grpo}.get(work.case.stage, _supervised)(work)
+
+
+def share_of_even_tokens(tokens: Sequence[int]) -> float:
+    """Reward a response in GRPO; both sides use it."""
+    return sum(token % 2 == 0 for token in tokens) / len(tokens)
+
+
+def rows(work: Work) -> Iterator[Sample | SamplePair]:
+    """Yield the samples or pairs of the case."""
+    for prompt, responses in zip(work.prompts, work.responses, strict=True):
+        texts = [Sample(prompt, response) for response in responses]
+        pairs = [SamplePair(texts[better], texts[worse]) for better, worse in work.case.pairs]
+        yield from pairs or texts
+
+
+def _supervised(work: Work) -> Ready:
+    stage, train = Stage(work.case.stage, work.experiment, {}), work.experiment.train
+    groups, before = Groups(list(rows(work)), work.settings.micro_batch_tokens), 0.0
+    torch.manual_seed(work.experiment.seed)
+    if stage.name == "reward":
+        trainer = GroupTrainer(stage, train.reward, scorer(train), groups, Ranking(train.reward))
+    elif stage.name == "dpo":
+        trainer = dpo_trainer(stage, train.dpo, work.folder / SFT, groups)
+        before = _reference_seconds(trainer, groups, work.case.failures)
+    else:
+        trainer = GroupTrainer(stage, train.sft, adapted(train, work.folder / SFT), groups, Imitation())
+    trainer.args.output_dir, trainer.args.save_strategy = str(work.folder / "ours"), "no"
+
+    def take(laps: Laps) -> list[float]:
+        trainer.add_callback(StepLaps(laps))
+        losses: list[float] = run_trainer(trainer, stage)["losses"]
+        return losses
+
+    return Ready(trainer.model, take, before)
+
+
+def _reference_seconds(trainer: GroupTrainer, groups: Groups, failures: int) -> float:
+    """Read the groups of one update again as the reference does when DPO's trainer is made; return the CPU time."""
+    start = time.process_time()
+    with switched_to(trainer.model, REFERENCE):
+        for group in groups[:failures]:
+            response_sums(trainer, group)
+    return time.process_time() - start
+
+
+def _ppo(work: Work) -> Ready:
+    model, draw = _on_policy(work, work.folder / REWARD)
+    optimizer, settings = make_optimizer(model, work.settings), work.settings
+
+    def updates(laps: Laps) -> Iterator[object]:
+        return ppo(model, optimizer, work.prompts, settings, draw, answer=laps.timed("sampling", respond))
+
+    return _ready(model, updates)
+
+
+def _grpo(work: Work) -> Ready:
+    model, draw = _on_policy(work, None)
+    optimizer, settings = make_optimizer(model, work.settings), work.settings
+
+    def rewards(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+        return torch.tensor([share_of_even_tokens(tokens) for tokens in responses.tokens])
+
+    def updates(laps: Laps) -> Iterator[object]:
+        answer = laps.timed("sampling", respond)
+        return grpo(model, optimizer, work.prompts, rewards, settings, draw, answer=answer)
+
+    return _ready(model, updates)
+
+
+def _on_policy(work: Work, reward: Path | None) -> tuple[SharedBase, Any]:
+    train = work.experiment.train
+    model = SharedBase(load_base(train), work.folder / SFT, reward)
+    draw = draw_of(work.experiment, work.settings, load_tokenizer(train), work.prompts)
+    # No token ends a turn, so every response has the maximum length.
+    return model, draw._replace(eos_id=model.vocabulary)
+
+
+def _ready(model: SharedBase, updates: Callable[[Laps], Iterator[object]]) -> Ready:
+    def take(laps: Laps) -> list[float]:
+        setattr(model, "settle_attention", laps.timed("check", model.settle_attention))  # noqa: B010
+        laps.begin()
+        for _ in updates(laps):
+            laps.end()
+        return []
+
+    return Ready(model.language_model.get_base_model(), take)

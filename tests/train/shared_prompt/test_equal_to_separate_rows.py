@@ -1,0 +1,134 @@
+"""A prompt with all its responses in one row gives the gradient that separate rows give."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from retroformer.errors import ConfigError
+from retroformer.experiment.sections.train import Dpo, Paired
+from tests.train.world import save_adapter, tiny_experiment
+from train.base import load_adapter, load_base
+from train.dpo import POLICY, REFERENCE, DirectPreference, policy_and_reference
+from train.group_trainer import Objective, trunk_of
+from train.imitation import Imitation
+from train.reward import Ranking, scorer
+from train.shared_prompt import packed as packing
+from train.shared_prompt.agreement import require_agreement
+from train.shared_prompt.group import Group
+from train.shared_prompt.packed import Packed, pack
+from train.shared_prompt.reading import hidden_states
+from train.stage import make_stage
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+GROUPS = [
+    Group([5, 6, 7], [[8, 9], [8, 10, 11], [12]], [(0, 1), (0, 2), (2, 1)]),
+    Group([20, 21, 22, 23, 24, 25], [[30, 31, 32, 33], [8, 9]], [(1, 0)], number=1),
+    Group([40, 41], [[50], [51, 52, 53, 54, 55], [56, 57], [58, 59]], [(3, 0), (3, 1), (3, 2)], number=2),
+]
+QUICK = {"learning_rate": 1e-3, "batch_size": 4}
+
+
+def plain_hidden(trunk: Any, packed: Packed) -> Tensor:
+    """Return the hidden states of one row as any library reads it, without a mask or positions."""
+    hidden: Tensor = trunk(input_ids=packed.ids_BL, use_cache=False).last_hidden_state
+    return hidden
+
+
+def gradient(model: Any, loss: Tensor) -> Tensor:
+    model.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+    assert gradients
+    return torch.cat(gradients)
+
+
+def require_equal_gradients(model: Any, objective: Objective, tolerance: float = 1e-5) -> None:
+    """Compare the gradient of a batch in shared rows with that of a row for each response."""
+    model.train()
+    trunk = trunk_of(model)
+    shared = pack(GROUPS)
+    ours = gradient(
+        model, objective.loss(objective.values(model, hidden_states(trunk, shared), shared), shared, GROUPS, GROUPS)
+    )
+    singles = [pack([single]) for group in GROUPS for single in group.alone]
+    values = torch.cat([objective.values(model, plain_hidden(trunk, single), single) for single in singles])
+    theirs = gradient(model, objective.loss(values, shared, GROUPS, GROUPS))
+    assert float((ours - theirs).norm() / theirs.norm()) < tolerance
+
+
+@pytest.fixture(params=["none", "nf4"])
+def experiment(request: pytest.FixtureRequest, tiny_base: Path, workplace: Path) -> Any:
+    return tiny_experiment(workplace, tiny_base, quantization=request.param, dpo=QUICK)
+
+
+def adapted(experiment: Any, folder: Path, checkpointing: bool) -> Any:
+    save_adapter(experiment, folder)
+    model = load_adapter(load_base(experiment.train), folder, experiment.train.lora)
+    if checkpointing:
+        model.get_base_model().gradient_checkpointing_enable()
+        model.get_base_model().enable_input_require_grads()
+    return model
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_imitation(experiment: Any, workplace: Path, checkpointing: bool) -> None:
+    require_equal_gradients(adapted(experiment, workplace / "start", checkpointing), Imitation())
+
+
+@pytest.mark.parametrize("weight", ["equal", "by_failure"])
+def test_the_reward_model(experiment: Any, weight: Any) -> None:
+    torch.manual_seed(0)
+    require_equal_gradients(
+        scorer(experiment.train), Ranking(Paired(learning_rate=1e-3, batch_size=4, pair_weight=weight))
+    )
+
+
+def test_dpo(experiment: Any, workplace: Path) -> None:
+    save_adapter(experiment, workplace / "sft")
+    stage = make_stage("dpo", experiment, experiment.train.dpo, [], {})
+    model = policy_and_reference(load_base(experiment.train), workplace / "sft", stage)
+    objective = DirectPreference(Dpo(learning_rate=1e-3, batch_size=4, beta=0.3))
+    objective.references = [torch.randn(len(group.responses)) for group in GROUPS]
+    require_equal_gradients(model, objective)
+    assert {POLICY, REFERENCE} == set(model.peft_config)
+
+
+def sees_other_responses(packed: Packed) -> Tensor:
+    index_L = torch.arange(packed.ids_BL.shape[1])
+    return (index_L[:, None] >= index_L).expand(len(packed.ids_BL), -1, -1)
+
+
+def positions_of_the_row(groups: Sequence[Group]) -> Packed:
+    packed = packing.pack(groups)
+    return packed._replace(positions_BL=torch.arange(packed.ids_BL.shape[1]).expand_as(packed.ids_BL))
+
+
+def test_responses_that_see_each_other_are_detected(
+    experiment: Any, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing.Packed, "sees", property(sees_other_responses))
+    require_a_refusal(adapted(experiment, workplace / "start", checkpointing=False))
+
+
+def test_positions_that_do_not_restart_are_detected(
+    experiment: Any, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("train.shared_prompt.agreement", __name__):
+        monkeypatch.setattr(f"{module}.pack", positions_of_the_row)
+    require_a_refusal(adapted(experiment, workplace / "start", checkpointing=False))
+
+
+def require_a_refusal(model: Any) -> None:
+    model.train()
+
+    def values(hidden: Tensor, packed: Packed) -> Tensor:
+        return Imitation().values(model, hidden, packed)
+
+    with pytest.raises(ConfigError, match="does not read a prompt with several responses in one row as it reads"):
+        require_agreement(trunk_of(model), values, GROUPS[2])
+    with pytest.raises(AssertionError):
+        require_equal_gradients(model, Imitation())

@@ -1,0 +1,114 @@
+"""Groups hold each prompt once, and batches hold whole groups in an order that depends on the seed only."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from train.data.samples import Sample, SamplePair
+from train.pair_split import weights_of_pairs
+from train.shared_prompt.batches import micro_batches, training_batches
+from train.shared_prompt.group import Group, Groups, consecutive, divided, group_of
+from train.shared_prompt.packed import pack
+from train.shared_prompt.reading import AT_ONCE, token_readings
+
+ASKED, OTHER = [5, 6, 7], [9]
+GOOD, FAIR, BAD = [1, 2], [3], [4, 4, 4]
+
+
+def pair(prompt: list[int], chosen: list[int], rejected: list[int]) -> SamplePair:
+    return SamplePair(Sample(prompt, chosen), Sample(prompt, rejected))
+
+
+def test_samples_are_grouped_by_prompt_wherever_they_are() -> None:
+    groups = Groups([Sample(ASKED, GOOD), Sample(OTHER, BAD), Sample(ASKED, FAIR)], 100)
+    assert list(groups) == [Group(ASKED, [GOOD, FAIR]), Group(OTHER, [BAD], number=1)]
+    assert (groups.lengths, groups.sizes) == ([6, 4], [2, 1])
+
+
+def test_each_text_of_a_failure_is_in_its_row_once_and_all_pairs_are_kept() -> None:
+    pairs = [pair(ASKED, GOOD, BAD), pair(ASKED, FAIR, BAD), pair(ASKED, GOOD, FAIR)]
+    [group] = Groups(pairs, 100)
+    assert group.responses == [GOOD, BAD, FAIR]
+    assert group.pairs == ((0, 1), (2, 1), (0, 2))
+    assert group.sample_pairs == pairs
+    assert (group.length, group.longest, group.share) == (9, 6, 1.0)
+
+
+def test_a_group_that_a_micro_batch_cannot_hold_is_divided_between_its_pairs() -> None:
+    groups = Groups([pair(ASKED, GOOD, BAD), pair(ASKED, GOOD, FAIR), pair(ASKED, FAIR, [8] * 5)], 10)
+    assert [group.responses for group in groups] == [[GOOD, BAD, FAIR], [FAIR, [8] * 5]]
+    assert [group.share for group in groups] == [pytest.approx(2 / 3), pytest.approx(1 / 3)]
+    assert sum(groups.sizes) == 3
+    assert groups.lengths == [group.length for group in groups]
+
+
+def test_a_sample_that_is_too_long_alone_is_a_group_of_its_own() -> None:
+    assert [group.responses for group in Groups([Sample(ASKED, GOOD), Sample(ASKED, BAD)], 1)] == [[GOOD], [BAD]]
+
+
+def test_drawn_responses_are_grouped_while_they_follow_each_other_and_equal_ones_are_kept() -> None:
+    groups = consecutive([ASKED, ASKED, OTHER, ASKED], [GOOD, GOOD, BAD, FAIR])
+    assert groups == [Group(ASKED, [GOOD, GOOD]), Group(OTHER, [BAD]), Group(ASKED, [FAIR])]
+    assert divided(groups[0], 6) == [Group(ASKED, [GOOD]), Group(ASKED, [GOOD])]
+    assert divided(groups[0], 7) == [groups[0]]
+
+
+def test_pairs_of_a_failure_weigh_together_what_the_config_says() -> None:
+    one, three = group_of([pair(OTHER, GOOD, BAD)]), group_of([pair(ASKED, *two) for two in ((GOOD, BAD), (FAIR, BAD))])
+    batch = [one, three]
+    assert weights_of_pairs(batch, batch, "by_failure").tolist() == [0.5, 0.25, 0.25]
+    assert weights_of_pairs(batch, batch, "equal").tolist() == pytest.approx([1 / 3] * 3)
+    assert weights_of_pairs([three], batch, "by_failure").tolist() == [0.25, 0.25]
+    halves = [three._replace(pairs=(number,), share=0.5) for number in three.pairs]
+    assert weights_of_pairs([one, *halves], [one, *halves], "by_failure").tolist() == [0.5, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 50, [3, 1, 2, 5] * 15, [20] * 5])
+def test_every_epoch_has_every_group_once_in_batches_of_about_the_size_asked_for(sizes: list[int]) -> None:
+    lengths = [10 + 7 * number % 31 for number in range(len(sizes))]
+    batches = training_batches(sizes, lengths, batch_size=8, epochs=3, seed=1)
+    assert Counter(number for batch in batches for number in batch) == Counter(list(range(len(sizes))) * 3)
+    held = [sum(sizes[number] for number in batch) for batch in batches]
+    largest = max(sizes)
+    assert all(8 - largest <= size <= max(8 + largest / 2, largest) for size in held[:-1]) or largest > 8
+    assert sum(held) / len(held) == pytest.approx(max(8, largest if largest > 8 else 8), rel=0.25)
+    assert batches == training_batches(sizes, lengths, batch_size=8, epochs=3, seed=1)
+    assert batches != training_batches(sizes, lengths, batch_size=8, epochs=3, seed=2)
+
+
+def test_batches_of_single_samples_have_exactly_the_size_asked_for() -> None:
+    assert [len(batch) for batch in training_batches([1] * 18, [5] * 18, 4, 1, 0)] != []
+    assert sorted(len(batch) for batch in training_batches([1] * 18, [5] * 18, 4, 1, 0)) == [2, 4, 4, 4, 4]
+
+
+def test_the_groups_of_a_batch_have_similar_lengths() -> None:
+    lengths = [10 * (number % 8) for number in range(64)]
+    batches = training_batches([1] * 64, lengths, 8, 1, 0)
+    assert all(len({lengths[number] for number in batch}) == 1 for batch in batches)
+
+
+def test_micro_batches_hold_at_most_so_many_tokens_with_padding() -> None:
+    groups = [Group([1] * length, [[2]]) for length in (3, 4, 4, 9, 20)]
+    divided_groups = micro_batches(groups, 15)
+    assert [[group.length for group in part] for part in divided_groups] == [[4, 5, 5], [10], [21]]
+    assert [group for part in divided_groups for group in part] == groups
+
+
+@pytest.mark.parametrize("tokens", [1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
+def test_log_probabilities_and_their_gradient_are_those_of_a_softmax_over_all_words(tokens: int) -> None:
+    torch.manual_seed(0)
+    head = torch.nn.Linear(6, 11, bias=False)
+    packed = pack([Group([1], [torch.randint(11, (tokens,)).tolist()])])
+    hidden_NH = torch.randn(tokens, 6, requires_grad=True)
+    weights_N = torch.randn(tokens)
+    (token_readings(hidden_NH, packed, head).log_probs_N * weights_N).sum().backward()  # type: ignore[no-untyped-call]
+    assert hidden_NH.grad is not None
+    ours, hidden_NH.grad = hidden_NH.grad, None
+    log_probs_NV = linear(hidden_NH, head.weight.detach()).log_softmax(dim=-1)
+    (log_probs_NV.gather(1, packed.token_N[:, None])[:, 0] * weights_N).sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(ours, hidden_NH.grad)
+    with torch.no_grad():
+        readings = token_readings(hidden_NH, packed, head)
+    torch.testing.assert_close(readings.entropies_N, -(log_probs_NV.exp() * log_probs_NV).sum(dim=-1).detach())

@@ -1,0 +1,130 @@
+"""Checks on the first batch of a stage that the model reads packed groups as it reads separate rows.
+
+A model whose attention ignores the mask, or whose positions do not restart, would train in silence on something else.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from retroformer.errors import ConfigError
+
+from .group import Group
+from .packed import Packed, pack
+from .reading import FLEX, computing, hidden_states
+
+Values = Callable[[Tensor, Packed], Tensor]
+"""Computes what a stage trains on from the hidden states of packed groups: a value for each token, or each response."""
+LARGEST_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
+"""Norm of the difference, relative to that of the values of separate rows. Rounding gave up to 5e-6 in fp32 and 3e-2 in
+bf16 ; responses that see each other give .3 and more."""
+DENSE = "sdpa"
+"""transformers' name of the attention that takes a dense mask."""
+
+logger = logging.getLogger(__name__)
+
+
+def settle_attention(trunk: Any, values: Values, groups: Sequence[Group]) -> None:
+    """Choose the attention that reads packed groups, and check it on the group with the most responses.
+
+    On a GPU this is flex attention with a block mask if it works there, else attention with a dense mask; on a CPU it
+    is the latter.
+
+    Raises:
+        ConfigError: the model does not read the group as it reads separate rows.
+    """
+    group = max(groups, key=lambda group: (len(group.responses), -group.length))
+    if trunk.device.type == "cuda":
+        trunk.config._attn_implementation = FLEX
+        try:
+            require_agreement(trunk, values, group)
+            return
+        except Exception as error:  # The compiler of flex attention has errors of many kinds.
+            logger.warning("Flex attention does not work here (%s): attention uses a dense mask.", error)
+        trunk.config._attn_implementation = DENSE
+    require_agreement(trunk, values, group)
+
+
+@contextmanager
+def dense_attention(trunk: Any) -> Iterator[None]:
+    """Use attention with a dense mask, for generation, whose lengths change with every token."""
+    settled = trunk.config._attn_implementation
+    trunk.config._attn_implementation = DENSE
+    try:
+        yield
+    finally:
+        trunk.config._attn_implementation = settled
+
+
+def require_agreement(trunk: Any, values: Values, group: Group) -> None:
+    """Compare a group in one row with each response in a row of its own.
+
+    Raises:
+        ConfigError: they differ by more than the rounding of the model's dtype explains.
+    """
+    limit = LARGEST_DIFFERENCE.get(trunk.dtype, 0.1)
+    for what, difference in differences(trunk, values, group).items():
+        # What is not finite is left to the stage's own checks, which name it.
+        if difference > limit:
+            raise ConfigError(
+                f"The base model does not read a prompt with several responses in one row as it reads separate rows: "
+                f"the relative difference of the {what} is {difference:.2g}, and rounding explains {limit:g}. Its "
+                "attention ignores the mask or the positions: take another train.base_model."
+            )
+
+
+def differences(trunk: Any, values: Values, group: Group) -> dict[str, float]:
+    """Return how far `values` and their gradient differ between one row and a row for each response, without a mask."""
+    with _without_dropout(trunk):
+        together = pack([group]).to(trunk.device)
+        shared = values(hidden_states(trunk, together), together)
+        gradient = _gradient(shared, trunk)
+        shared, separate, gradients = shared.detach(), list[Tensor](), list[list[Tensor]]()
+        # One by one, so that the memory is that of one row.
+        for single in group.alone:
+            packed = pack([single]).to(trunk.device)
+            alone = values(_plainly_read(trunk, packed), packed)
+            gradients.append(_gradient(alone, trunk))
+            separate.append(alone.detach())
+            del alone
+    summed = [torch.stack(parts).sum(dim=0) for parts in zip(*gradients, strict=True)]
+    compared = {"values": ([shared], [torch.cat(separate)]), "gradient": (gradient, summed)}
+    return {what: _relative_difference(ours, theirs) for what, (ours, theirs) in compared.items()}
+
+
+def _plainly_read(trunk: Any, packed: Packed) -> Tensor:
+    """Return the hidden states of one row, read from the first token to the last as any library does."""
+    with computing(trunk):
+        hidden_BLH: Tensor = trunk(input_ids=packed.ids_BL, use_cache=False).last_hidden_state
+    return hidden_BLH
+
+
+def _relative_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    pairs = list(zip(ours, theirs, strict=True))
+    squares = sum(float((mine.float() - other.float()).square().sum()) for mine, other in pairs)
+    scale = sum(float(other.float().square().sum()) for _, other in pairs)
+    return (squares / scale) ** 0.5 if scale else float(squares > 0)
+
+
+def _gradient(values: Tensor, trunk: Any) -> list[Tensor]:
+    """Return the gradient of the sum of `values` by the trained parameters that they depend on."""
+    parameters = [parameter for parameter in trunk.parameters() if parameter.requires_grad]
+    gradient = torch.autograd.grad(values.sum(), parameters, allow_unused=True)
+    return [part for part in gradient if part is not None]
+
+
+@contextmanager
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off, which falls on the shared prompt once and on separate rows once for each."""
+    rates = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
+    try:
+        for module in rates:
+            module.p = 0.0
+        yield
+    finally:
+        for module, rate in rates.items():
+            module.p = rate

@@ -1,0 +1,144 @@
+"""A prompt with several responses to it, in tokens: what every stage of the reflector trains on."""
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import NamedTuple, overload
+
+from ..data.samples import Sample, SamplePair
+
+
+class Group(NamedTuple):
+    """A prompt and distinct responses to it, in tokens. No response is empty."""
+
+    prompt: list[int]
+    responses: list[list[int]]
+    pairs: Sequence[tuple[int, int]] = ()
+    """For stages on pairs: numbers of the better and of the worse response."""
+    share: float = 1.0
+    """Share of the failure's samples or pairs: below 1 if a micro-batch cannot hold all responses."""
+    number: int = 0
+    """Number of the group among those of its stage."""
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of the prompt, read once, and of all responses."""
+        return len(self.prompt) + sum(map(len, self.responses))
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the prompt with its longest response."""
+        return len(self.prompt) + max(map(len, self.responses))
+
+    @property
+    def sample_pairs(self) -> list[SamplePair]:
+        """The pairs in tokens."""
+        texts = [Sample(self.prompt, response) for response in self.responses]
+        return [SamplePair(texts[better], texts[worse]) for better, worse in self.pairs]
+
+    @property
+    def alone(self) -> list["Group"]:
+        """A group for each response."""
+        return [Group(self.prompt, [response]) for response in self.responses]
+
+
+class Groups(Sequence[Group]):
+    """Samples or pairs on disk, grouped by prompt in the order of first appearance.
+
+    Memory holds their numbers and lengths only. What does not fit into `most_tokens` becomes several groups.
+    """
+
+    def __init__(self, rows: Sequence[Sample | SamplePair], most_tokens: int) -> None:
+        self._rows, self._parts = rows, list[_Part]()
+        of_prompt: dict[bytes, list[_Part]] = {}
+        for number, row in enumerate(rows):
+            parts = of_prompt.setdefault(_digest(row.prompt_ids), [])
+            if not parts or not parts[-1].has_room(row, most_tokens):
+                parts.append(_Part(len(row.prompt_ids)))
+                self._parts.append(parts[-1])
+            parts[-1].add(number, row)
+        for parts in of_prompt.values():
+            for part in parts:
+                part.share = len(part.numbers) / sum(len(other.numbers) for other in parts)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of tokens of each group, with its prompt once."""
+        return [part.length for part in self._parts]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of samples or pairs of each group."""
+        return [len(part.numbers) for part in self._parts]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Group]: ...
+    def __getitem__(self, index: int | slice) -> Group | list[Group]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        part = self._parts[index]
+        group = group_of([self._rows[number] for number in part.numbers])
+        return group._replace(share=part.share, number=index)
+
+
+class _Part:
+    """The numbers of the rows of one group while it is put together."""
+
+    def __init__(self, prompt_length: int) -> None:
+        self.length, self.share = prompt_length, 1.0
+        self.numbers: list[int] = []
+        self._responses: set[bytes] = set()
+
+    def has_room(self, row: Sample | SamplePair, most_tokens: int) -> bool:
+        added = sum(len(response) for response in row.responses if _digest(response) not in self._responses)
+        return self.length + added <= most_tokens
+
+    def add(self, number: int, row: Sample | SamplePair) -> None:
+        self.numbers.append(number)
+        for response in row.responses:
+            if (digest := _digest(response)) not in self._responses:
+                self._responses.add(digest)
+                self.length += len(response)
+
+
+def group_of(rows: Sequence[Sample | SamplePair]) -> Group:
+    """Return samples or pairs with the same prompt as a group that holds each response once."""
+    numbers: dict[tuple[int, ...], int] = {}
+    for row in rows:
+        for response in row.responses:
+            numbers.setdefault(tuple(response), len(numbers))
+    pairs = tuple(
+        (numbers[tuple(row.chosen.response_ids)], numbers[tuple(row.rejected.response_ids)])
+        for row in rows
+        if isinstance(row, SamplePair)
+    )
+    return Group(rows[0].prompt_ids, list(map(list, numbers)), pairs)
+
+
+def consecutive(prompts: Iterable[list[int]], responses: Iterable[list[int]]) -> list[Group]:
+    """Group responses that follow each other on one prompt, in their order; equal responses are kept."""
+    groups: list[Group] = []
+    for prompt, response in zip(prompts, responses, strict=True):
+        if groups and groups[-1].prompt == prompt:
+            groups[-1].responses.append(response)
+        else:
+            groups.append(Group(prompt, [response]))
+    return groups
+
+
+def divided(group: Group, most_tokens: int) -> list[Group]:
+    """Divide the responses of a group among groups of at most `most_tokens`, with at least one response each."""
+    parts = [Group(group.prompt, [])]
+    for response in group.responses:
+        if parts[-1].responses and parts[-1].length + len(response) > most_tokens:
+            parts.append(Group(group.prompt, []))
+        parts[-1].responses.append(response)
+    return parts
+
+
+def _digest(tokens: Sequence[int]) -> bytes:
+    return blake2b(repr(tokens).encode(), digest_size=16).digest()
