@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.markdown import table
+from retroformer.markdown import plain, table
 from retroformer.records import Outcome
 
 from ..measure.results import ArmResult
@@ -78,9 +78,10 @@ class ActionsByTrial:
     def render(self) -> str:
         """Render what is counted, and two rows for each arm."""
         rows = [
-            [name, title, *map(str, actions[name].by_trial), str(actions[name].together)]
+            [plain(name), title, *map(str, actions[name].by_trial), str(actions[name].together)]
             for name in self._arms
             for title, actions in (("solved", self._solved), ("all", self._all))
         ]
-        shown = table(["arm", "tasks", *(f"trial {trial}" for trial in range(self._trials)), "all trials"], rows)
+        header = ["arm", "tasks", *(f"trial {trial}" for trial in range(self._trials)), "all trials"]
+        shown = table(header, rows, "Mean number of actions, by trial and at a task together.")
         return f"{_NOTE}\n\n{shown}"

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from retroformer.experiment.config import Experiment
-from retroformer.markdown import table
+from retroformer.markdown import plain, table
 
 from ..measure.rates import Rates, rates_of
 from ..measure.results import ArmResult
-from .html import write_page
+from .document import Report
+from .files import place_of, write_files
+from .report import arms_of
 
 
 def write_actors_table(experiment: Experiment, played: Mapping[str, Sequence[ArmResult]]) -> Path:
@@ -22,28 +24,38 @@ def write_actors_table(experiment: Experiment, played: Mapping[str, Sequence[Arm
         {actor: (of_actor, of_actor.finished) for actor, of_actor in rates.items() if of_actor.finished_tasks},
     )
     text = (
-        f"# {experiment.name}: {len(played)} actors\n\n{reflects}## Solved by each actor\n\n"
+        f"# {plain(experiment.name)}: {len(played)} actors\n\n{reflects}## Solved by each actor\n\n"
         f"{solved} (at least {tasks} of each actor), with 95% intervals over tasks.\n\n{finished}\n"
     )
     if any(of_actor.unfinished for of_actor in rates.values()):
-        left = ", ".join(f"{of_actor.unfinished} of {of_actor.tasks} with {actor}" for actor, of_actor in rates.items())
+        left = ", ".join(
+            f"{of_actor.unfinished} of {of_actor.tasks} with {plain(actor)}" for actor, of_actor in rates.items()
+        )
         counted = _table(experiment, {actor: (of_actor, of_actor.all_tasks) for actor, of_actor in rates.items()})
         text += f"\n{solved}, unfinished tasks counted as failures. Unfinished in an arm: {left}.\n\n{counted}\n"
-    return write_page(experiment, text)
+    report = Report(
+        title=f"{experiment.name}: {len(played)} actors",
+        run=experiment.name,
+        place=place_of(experiment),
+        text=text,
+        arms=arms_of(arm for arms in played.values() for arm in arms),
+    )
+    return write_files(report, experiment.report_folder)
 
 
 def _table(experiment: Experiment, views: Mapping[str, tuple[Rates, Sequence[ArmResult]]]) -> str:
     trials = range(experiment.loop.trials)
     rows = [
         [
-            actor,
-            arm.name.removeprefix(f"{actor}/"),
+            plain(actor),
+            plain(arm.name.removeprefix(f"{actor}/")),
             *(str(rates.intervals.of(solved_T)) for solved_T in arm.solved_NT),
             f"{arm.usage.prompt_tokens:,}",
             f"{arm.usage.completion_tokens:,}",
-            f"[report]({actor}/report.md)",
+            f"[report](<{actor}/report.md>)",
         ]
         for actor, (rates, arms) in views.items()
         for arm in arms
     ]
-    return table(["actor", "arm", *(f"by trial {trial}" for trial in trials), "tokens in", "tokens out", ""], rows)
+    header = ["actor", "arm", *(f"by trial {trial}" for trial in trials), "tokens in", "tokens out", "more"]
+    return table(header, rows, "Share of tasks solved with each actor.")

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from retroformer.experiment.config import Experiment
-from retroformer.markdown import table
+from retroformer.markdown import plain, table
 
 from ..measure.rates import rates_of
 from ..measure.results import ArmResult
-from .html import write_page
+from .document import Report
+from .files import place_of, write_files
 
 _Played = Mapping[str, Sequence[ArmResult]]
 """Results of a domain's arms by actor or repeat; under the empty name if it has neither."""
@@ -21,13 +22,16 @@ def write_domains_table(played: Sequence[tuple[Experiment, _Played]]) -> Path:
     """
     run = played[0][0].model_copy(update={"domain": ""})
     rows = [row for experiment, results in played for row in _rows(experiment, results)]
-    header = ["domain", "arm", "tasks", "unfinished", "solved at trial 0", "solved by the last trial", ""]
+    header = ["domain", "arm", "tasks", "unfinished", "solved at trial 0", "solved by the last trial", "more"]
+    shown = table(header, rows, "Share of the tasks of each domain that were solved.")
     text = (
-        f"# {run.name}: {len(played)} domains, one reflector\n\n## Solved in each domain\n\n"
+        f"# {plain(run.name)}: {len(played)} domains, one reflector\n\n## Solved in each domain\n\n"
         "Share of held-out tasks solved, with 95% intervals over tasks; unfinished tasks count as failures. The "
-        f"adapters are trained on the ratings of all domains.\n\n{table(header, rows)}\n"
+        f"adapters are trained on the ratings of all domains.\n\n{shown}\n"
     )
-    return write_page(run, text)
+    title = f"{run.name}: {len(played)} domains, one reflector"
+    report = Report(title=title, run=run.name, place=place_of(run), text=text)
+    return write_files(report, run.report_folder)
 
 
 def _rows(experiment: Experiment, results: _Played) -> Iterator[list[str]]:
@@ -38,4 +42,4 @@ def _rows(experiment: Experiment, results: _Played) -> Iterator[list[str]]:
         for arm in rates.all_tasks:
             first_T, last_T = arm.solved_NT[0], arm.solved_NT[-1]
             shares = (str(rates.intervals.of(solved_T)) for solved_T in (first_T, last_T))
-            yield [experiment.domain, arm.name, str(rates.tasks), str(arm.incomplete), *shares, link]
+            yield [plain(experiment.domain), plain(arm.name), str(rates.tasks), str(arm.incomplete), *shares, link]

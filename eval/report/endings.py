@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from retroformer.environments.extras import TaskFacts
-from retroformer.markdown import share, table
+from retroformer.markdown import plain, share, table
 from retroformer.records import Outcome, Trajectory
 
 from ..measure.results import ArmResult
@@ -54,34 +54,39 @@ class AttemptGroups:
 def endings(groups: Mapping[str, AttemptCounts]) -> str:
     """Render how often attempts ended in each way."""
     names = sorted(set[str]().union(*(counts.endings for counts in groups.values())))
-    rows = [[group, *(str(counts.endings[name]) for name in names)] for group, counts in groups.items()]
-    return table(["", *names], rows)
+    rows = [[plain(group), *(str(counts.endings[name]) for name in names)] for group, counts in groups.items()]
+    return table(["arm", *names], rows, "Number of attempts by how they ended.")
 
 
 def failure_classes(groups: Mapping[str, AttemptCounts]) -> str:
     """Render in how many failed attempts of each group the agent hallucinated or planned inefficiently, or both."""
     rows = [
         [
-            name,
+            plain(name),
             str(counts.failed),
             share(counts.hallucinated, counts.failed),
             share(counts.inefficient, counts.failed),
         ]
         for name, counts in groups.items()
     ]
-    return table(["", "failed attempts", "hallucination", "inefficient planning"], rows)
+    header = ["arm", "failed attempts", "hallucination", "inefficient planning"]
+    return table(header, rows, "Failed attempts in which the agent hallucinated or planned inefficiently.")
 
 
 def judgements(groups: Mapping[str, AttemptCounts]) -> str:
     """Render the agent's own judgements against the true outcomes; empty if it was given the true outcomes."""
     kinds = ((True, True), (False, True), (True, False), (False, False))
     rows = [
-        [name, *(str(counts.judged[kind]) for kind in kinds), share(_right(counts.judged), counts.judged.total())]
+        [
+            plain(name),
+            *(str(counts.judged[kind]) for kind in kinds),
+            share(_right(counts.judged), counts.judged.total()),
+        ]
         for name, counts in groups.items()
         if counts.judged
     ]
-    header = ["", "TP: content, solved", "FN: not content, solved", "FP: content, failed", "TN: not content, failed"]
-    return table([*header, "right"], rows) if rows else ""
+    header = ["arm", "TP: content, solved", "FN: not content, solved", "FP: content, failed", "TN: not content, failed"]
+    return table([*header, "right"], rows, "The agent's own judgements against the true outcomes.") if rows else ""
 
 
 def _right(counts: Counter[tuple[bool, bool]]) -> int:

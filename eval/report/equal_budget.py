@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from retroformer.environments.extras import ReportedArm, SeedFacts, TaskFacts
-from retroformer.markdown import table
+from retroformer.markdown import plain, table
 from retroformer.records import Outcome, Trajectory, Usage
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -76,8 +76,9 @@ def _table(spending: dict[str, _Spending], unit: str) -> str:
         return ""
     budgets = sorted({math.ceil(share * most) for share in SHARES})
     rows = [
-        [name, *(f"{np.mean(np.array(spent.to_solve) <= budget):.3f}" for budget in budgets)]
+        [plain(name), *(f"{np.mean(np.array(spent.to_solve) <= budget):.3f}" for budget in budgets)]
         for name, spent in spending.items()
         if spent.to_solve
     ]
-    return table(["arm", *(f"{budget:,} {unit} per task" for budget in budgets)], rows)
+    header = ["arm", *(f"{budget:,} {unit} per task" for budget in budgets)]
+    return table(header, rows, f"Share of tasks solved within a budget of {unit}.")

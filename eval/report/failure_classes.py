@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.markdown import share, table
+from retroformer.markdown import plain, share, table
 from retroformer.records import Outcome, Trajectory
 
 from ..measure.results import ArmResult
@@ -66,11 +66,12 @@ class ClassesByTrial:
     def render(self) -> str:
         """Render what the classes mean, and one row for each arm and class with a column for each trial."""
         rows = [
-            [name, title, *(share(count, self._tasks[name]) for count in counts)]
+            [plain(name), title, *(share(count, self._tasks[name]) for count in counts)]
             for name, of_arm in self._counts.items()
             for title, counts in of_arm.rows
         ]
-        shown = table(["arm", "class", *(f"trial {trial}" for trial in range(self._trials))], rows)
+        header = ["arm", "class", *(f"trial {trial}" for trial in range(self._trials))]
+        shown = table(header, rows, "Share of tasks in each failure class, by trial.")
         return f"{_NOTE}\n\n{shown}"
 
 

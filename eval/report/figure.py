@@ -1,54 +1,70 @@
-"""Learning curve: share of tasks solved by each trial, one line per arm, with bootstrap intervals."""
+"""Figures of the arms: share of tasks solved by each trial, and differences from the reference."""
 
-from pathlib import Path
+from retroformer.experiment.config import Experiment
 
-from ..measure.rates import Rates
+from ..measure.rates import Rates, comparison
+from ..view.charts import Interval, IntervalChart, LineChart, Series
+from .document import Figure
 
-_OFFSET = 0.03
-"""Horizontal offset between lines, so that their intervals do not overlap."""
+_OFFSET = 0.015
+"""Horizontal offset between lines, as a share of the axis, so that their intervals do not overlap."""
 
 
-def draw_curve(rates: Rates, title: str, path: Path) -> None:
-    """Write the figure as PNG. The legend is sorted by, and shows, the share solved by the last trial.
+def solved_figure(experiment: Experiment, rates: Rates) -> Figure:
+    """Return the share solved by each trial, one line per arm. The legend is sorted by the share at the last trial.
 
     If tasks are unfinished, dotted lines and a second number give the shares with these counted as failures.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.6, 4.4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
     solid, *dotted = rates.views
-    trials = len(solid[0].solved_NT)
-    best_first = sorted(enumerate(solid), key=lambda indexed: -indexed[1].solved_NT[-1].mean())
-    for rank, (index, arm) in enumerate(best_first):
-        intervals = [rates.intervals.of(solved_T) for solved_T in arm.solved_NT]
-        offset = _OFFSET * (rank - (len(solid) - 1) / 2)
-        x = [trial + 1 + (offset if trial else 0.0) for trial in range(trials)]
-        with_unfinished = [other[index].solved_NT.mean(axis=1) for other in dotted]
-        axes.errorbar(
-            x,
-            [interval.mean for interval in intervals],
-            yerr=[
-                [interval.mean - interval.low for interval in intervals],
-                [interval.high - interval.mean for interval in intervals],
-            ],
-            marker="osD^vPX*"[index % 8],
-            color=f"C{index}",
-            label=f"{arm.name}  {intervals[-1].mean:.2f}" + "".join(f" ({other[-1]:.2f})" for other in with_unfinished),
-            linewidth=2,
-            elinewidth=1,
-            capsize=3,
+    order = sorted(range(len(solid)), key=lambda index: -float(solid[index].solved_NT[-1].mean()))
+    series = []
+    for rank, index in enumerate(order):
+        intervals = [rates.intervals.of(solved_T) for solved_T in solid[index].solved_NT]
+        offset = _OFFSET * (len(intervals) - 1) * (rank - (len(solid) - 1) / 2)
+        x = [trial + 1 + (offset if trial else 0.0) for trial in range(len(intervals))]
+        others = [other[index].solved_NT.mean(axis=1).tolist() for other in dotted]
+        series.append(
+            Series(
+                name=solid[index].name,
+                points=tuple((at, interval.mean) for at, interval in zip(x, intervals, strict=True)),
+                bounds=tuple((interval.low, interval.high) for interval in intervals),
+                dotted=tuple(zip(x, others[0], strict=True)) if others else (),
+                note=f"{intervals[-1].mean:.2f}" + "".join(f" ({shares[-1]:.2f})" for shares in others),
+            )
         )
-        for other in with_unfinished:
-            axes.plot(x, other, color=f"C{index}", linewidth=1.2, linestyle=":")
-    axes.set_xticks(list(range(1, trials + 1)))
-    axes.set_ylim(0, 1.02)
-    axes.set_xlabel("attempts allowed")
-    axes.set_ylabel("share of held-out tasks solved")
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.grid(axis="y", alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right center", frameon=False, fontsize=10)
-    figure.savefig(path)
+    trials = len(solid[0].solved_NT)
+    chart = LineChart(
+        x_title="attempts allowed",
+        y_title="share of held-out tasks solved",
+        series=tuple(series),
+        x_ticks=tuple(range(1, trials + 1)),
+        y_ticks=(0.0, 0.25, 0.5, 0.75, 1.0),
+    )
+    return Figure(name="solved", caption=_caption(experiment, rates), chart=chart)
+
+
+def _caption(experiment: Experiment, rates: Rates) -> str:
+    name = experiment.environment.name
+    shown = "the legend gives the share at the last trial"
+    if not rates.finished_tasks:
+        return f"{name}, {rates.tasks} held-out tasks, unfinished ones counted as failures; {shown}."
+    dotted = f" (dotted, and in brackets: {rates.tasks}, unfinished as failures)" if rates.unfinished else ""
+    return f"{name}, {rates.finished_tasks} held-out tasks{dotted}, trial 0 shared; {shown}."
+
+
+def difference_figure(rates: Rates, reference: str) -> Figure:
+    """Return the difference of every other arm from the reference after the last trial, as in the headline."""
+    arms = {arm.name: arm for arm in rates.views[0]}
+    rows = []
+    for name, arm in arms.items():
+        if name != reference:
+            compared = comparison(arm, arms[reference], rates.intervals)
+            mean, low, high = compared.difference
+            rows.append(Interval(name=name, mean=mean, low=low, high=high, claimed=compared.claimed))
+    rows.sort(key=lambda row: -row.mean)
+    caption = (
+        f"Share of tasks solved by the last trial minus that of {reference}, paired by task, with 95% intervals. "
+        "Filled: the exact test agrees (p < .05); hollow: the data do not show a difference."
+    )
+    chart = IntervalChart(x_title="difference in the share of tasks solved", rows=tuple(rows))
+    return Figure(name="differences", caption=caption, chart=chart)

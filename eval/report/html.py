@@ -1,34 +1,31 @@
-"""Conversion of a report's Markdown to one self-contained HTML page."""
+"""A report as one HTML file that opens without a network, in the design of the viewer."""
 
-import html
-from pathlib import Path
+import base64
+import hashlib
 
-from retroformer.experiment.config import Experiment
-from retroformer.files import durable
-from retroformer.secrets.redaction import redacted
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b; }
-h1, h2 { line-height: 1.2; } h2 { margin-top: 2.2rem; }
-table { border-collapse: collapse; font-size: 0.86rem; display: block; overflow-x: auto; }
-th, td { border-bottom: 1px solid #ddd; padding: 0.35rem 0.7rem; text-align: left; vertical-align: top; }
-th { background: #f5f5f5; } img { max-width: 100%; } pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; }
-"""
+from ..view.rendering import FOLDER, templates
+from .blocks import sections_of
+from .document import Report
 
 
-def to_html(text: str, title: str) -> str:
-    """Return the HTML page. Raw HTML is escaped: text written by a model is shown as text."""
-    from markdown_it import MarkdownIt
+def to_html(report: Report) -> str:
+    """Return the file. Its content security policy runs this style and this script, and loads nothing."""
+    style, script = _static("figures.css") + _static("style.css"), _static("sort.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    front, *sections = sections_of(report)
+    template = templates().get_template("report_file.html")
+    return template.render(
+        report=report, front=front, sections=sections, style=style, script=script, policy=policy, command=True
+    )
 
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}</body></html>\n'
+
+def _static(name: str) -> str:
+    return (FOLDER / "static" / name).read_text(encoding="utf-8")
 
 
-def write_page(experiment: Experiment, text: str) -> Path:
-    """Write report.md and report.html of a run without pictures; return the path of report.html."""
-    folder, text = experiment.report_folder, redacted(text)
-    folder.mkdir(parents=True, exist_ok=True)
-    durable.write_text(folder / "report.md", text)
-    durable.write_text(folder / "report.html", to_html(text, f"Retroformer: {experiment.name}"))
-    return folder / "report.html"
+def _hash(content: str) -> str:
+    """Return the hash of an inline style or script, as a content security policy names it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

@@ -8,7 +8,7 @@ from retroformer.environments.extras import LeakCheck, SeedFacts, TaskFacts
 from retroformer.environments.registry import extras
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.experiment.config import Experiment
-from retroformer.markdown import quoted, share, table
+from retroformer.markdown import plain, quoted, share, table
 
 from ..measure.results import ArmResult
 
@@ -68,17 +68,23 @@ class LeakCounter:
         rows = [[self._title(name), *_cells(counts)] for name, counts in self._counts.items() if counts["pieces"]]
         if self._check is None or not rows:
             return ""
-        counted = table(["arm", "pieces of advice", "could not be checked", "give something away"], rows)
+        header = ["arm", "pieces of advice", "could not be checked", "give something away"]
+        counted = table(header, rows, "Advice that gives a part of the solution away.")
         examples = [
-            [name, example.task_id, quoted(example.given_away, _ADVICE_SHOWN), quoted(example.advice, _ADVICE_SHOWN)]
+            [
+                plain(name),
+                plain(example.task_id),
+                quoted(example.given_away, _ADVICE_SHOWN),
+                quoted(example.advice, _ADVICE_SHOWN),
+            ]
             for name, of_arm in self._examples.items()
             for example in of_arm
         ]
-        shown = f"\n\n{table(['arm', 'task', 'given away', 'advice'], examples)}" if examples else ""
-        return f"{self._check.rule} {_NOTE}\n\n{counted}{shown}"
+        shown = table(["arm", "task", "given away", "advice"], examples, "Examples of what advice gave away.")
+        return "\n\n".join([f"{self._check.rule} {_NOTE}", counted, *[shown] * bool(examples)])
 
     def _title(self, name: str) -> str:
-        return f"{name} (reads the solution)" if self._kinds.get(name) in self._yardsticks else name
+        return plain(name) + " (reads the solution)" * (self._kinds.get(name) in self._yardsticks)
 
 
 def _cells(counts: Counter[str]) -> list[str]:

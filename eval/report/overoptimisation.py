@@ -11,7 +11,7 @@ from typing import NamedTuple
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.eval import Arm
-from retroformer.markdown import table
+from retroformer.markdown import plain, table
 
 from ..measure.rates import difference_after_last
 from ..measure.results import ArmResult
@@ -59,15 +59,19 @@ def gains(experiment: Experiment, results: Sequence[ArmResult], intervals: Inter
 
 def render_gains(gained: Sequence[Gain]) -> str:
     """Render a Markdown table and a sentence for each alarm; empty if there are no gains."""
-    rows = [[gain.arm, gain.start, f"{gain.scored:+.2f}", f"{gain.realised}"] for gain in gained]
+    rows = [[plain(gain.arm), plain(gain.start), f"{gain.scored:+.2f}", f"{gain.realised}"] for gain in gained]
     header = ["arm", "over", "reward model's score, in its deviations", "solved by the last trial"]
     alarms = [
-        f"**Alarm**: the reward model rates *{gain.arm}* {gain.scored:.2f} deviations above *{gain.start}*, but "
-        f"*{gain.arm}* does not solve significantly more tasks: {gain.realised}."
+        f"**Alarm**: the reward model rates *{plain(gain.arm)}* {gain.scored:.2f} deviations above "
+        f"*{plain(gain.start)}*, but *{plain(gain.arm)}* does not solve significantly more tasks: {gain.realised}."
         for gain in gained
         if gain.alarming
     ]
-    return "\n\n".join([table(header, rows), *alarms]) if gained else ""
+    return (
+        "\n\n".join([table(header, rows, "Gains over the policy that training started from."), *alarms])
+        if gained
+        else ""
+    )
 
 
 def _trained(experiment: Experiment, arm: Arm) -> list[TrainedAdapter]:

@@ -7,7 +7,7 @@ import yaml
 from retroformer.arm_names import first_trial
 from retroformer.environments.extras import TaskFacts
 from retroformer.experiment.config import Experiment
-from retroformer.markdown import quoted, table
+from retroformer.markdown import code, fenced, plain, quoted, table
 from retroformer.provenance import code_version, package_versions
 from retroformer.records import Outcome
 
@@ -26,7 +26,7 @@ def invalid_causes(report_input: ReportInput) -> str:
     """Render the causes of invalid attempts, most common first; empty if there are none."""
     arms = [first_trial(report_input.name), *(seed.stored for arm in report_input.results for seed in arm.seeds)]
     causes = report_input.store.cause_counts(arms, _CAUSES)
-    return "\n".join(f"- {count} x {cause}" for cause, count in causes)
+    return "\n".join(f"- {count} x {plain(cause)}" for cause, count in causes)
 
 
 class WrittenExamples:
@@ -49,9 +49,9 @@ class WrittenExamples:
             tasks.append(facts)
 
     def render(self) -> str:
-        """Render a Markdown table."""
+        """Render a Markdown table; empty if no arm wrote advice."""
         if not self._writing:
-            return "No arm wrote advice."
+            return ""
         seen_by_all = [
             facts
             for arms_reflected, tasks in self._first_seen.items()
@@ -60,23 +60,24 @@ class WrittenExamples:
         ]
         chosen = sorted(seen_by_all, key=lambda facts: facts.task_id)[:_EXAMPLES]
         rows = [self._row(facts, stored) for facts in chosen for stored in self._names if stored in self._writing]
-        return table(["task", "arm", "advice after trial 0", "retry"], rows)
+        header = ["task", "arm", "advice after trial 0", "retry"]
+        return table(header, rows, "Advice on the first tasks that every writing arm reflected on.")
 
     def _row(self, facts: TaskFacts, stored: str) -> list[str]:
         seed = facts.seeds[stored]
         retry = seed.attempts.get(1)
         result = "not tried" if retry is None else "solved" if retry.outcome is Outcome.SUCCESS else "failed"
         text = quoted(seed.reflections[1].text, _ADVICE_SHOWN)
-        return [facts.task_id, self._names[stored], text, result]
+        return [plain(facts.task_id), plain(self._names[stored]), text, result]
 
 
 def origin(experiment: Experiment) -> str:
     """Render the commit, the package versions and the resolved config."""
-    code = code_version()
-    commit = f"`{code.commit}`" + (" with uncommitted changes" if code.dirty else "")
+    version = code_version()
+    commit = code(version.commit) + (" with uncommitted changes" if version.dirty else "")
     versions = ", ".join(f"{name} {number}" for name, number in package_versions().items())
     config = yaml.safe_dump(experiment.as_file(), sort_keys=False)
     return (
         f"Commit {commit}. Versions: {versions}. Every number can be traced to the attempts stored in "
-        f"`{experiment.store_url}`.\n\nThe resolved config:\n\n```yaml\n{config}```"
+        f"{code(str(experiment.store_url))}.\n\n{fenced(config, 'yaml', 'The config of the evaluation')}"
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from retroformer.markdown import table
+from retroformer.markdown import plain, table
 
 from ..measure.rates import (
     Comparison,
@@ -44,18 +44,24 @@ def solved_by_trial(results: Sequence[ArmResult], intervals: Intervals) -> str:
     """Render the share solved by trial of every arm, followed by its training seeds if it pools several."""
     trials = [f"by trial {index}" for index in range(len(results[0].solved_NT))]
     header = ["arm", *trials, "last return", "unfinished", "invalid attempts", "tokens in", "tokens out", "dollars"]
-    return table(header, _rows(results, intervals))
+    return table(header, _rows(results, intervals), "Share of tasks solved by each trial, and what it cost.")
 
 
 def paired_differences(results: Sequence[ArmResult], intervals: Intervals) -> str:
     """Render differences after the last trial over all tasks, with the exact test."""
     header = ["first arm", "second arm", "first - second", "only first solved", "only second solved", "McNemar p"]
     rows = [
-        [first.name, second.name, _shown(compared.difference), *_only_one_solved(first, second), _number(compared)]
+        [
+            plain(first.name),
+            plain(second.name),
+            _shown(compared.difference),
+            *_only_one_solved(first, second),
+            _number(compared),
+        ]
         for first, second in arm_pairs(results)
         for compared in (comparison(first, second, intervals),)
     ]
-    return table(header, rows)
+    return table(header, rows, "Differences in the share of tasks solved by the last trial.")
 
 
 def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> str:
@@ -65,15 +71,18 @@ def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> str:
     failed_T = results[0].solved_NT[0] == 0
     trials = len(results[0].solved_NT)
     rows = [
-        [result.name, *(_count(solved_T[failed_T], intervals) for solved_T in result.solved_NT[1:])]
+        [plain(result.name), *(_count(solved_T[failed_T], intervals) for solved_T in result.solved_NT[1:])]
         for result in with_seeds(results)
     ]
     differences = [
-        [first.name, second.name, _shown(intervals.of(paired_difference(first, second)[failed_T]))]
+        [plain(first.name), plain(second.name), _shown(intervals.of(paired_difference(first, second)[failed_T]))]
         for first, second in arm_pairs(results)
     ]
-    solved = table(["arm", *(f"by trial {index}" for index in range(1, trials))], rows)
-    return f"{solved}\n\n{table(['first arm', 'second arm', 'first - second'], differences)}" if differences else solved
+    header = ["arm", *(f"by trial {index}" for index in range(1, trials))]
+    solved = table(header, rows, "Number and share of the tasks failed at trial 0 that were solved later.")
+    caption = "Differences in the share of these tasks solved by the last trial."
+    compared = table(["first arm", "second arm", "first - second"], differences, caption)
+    return f"{solved}\n\n{compared}" if differences else solved
 
 
 def _rows(results: Sequence[ArmResult], intervals: Intervals) -> Iterable[list[str]]:
@@ -85,7 +94,7 @@ def _rows(results: Sequence[ArmResult], intervals: Intervals) -> Iterable[list[s
 
 def _row(result: ArmResult | SeedResult, intervals: Intervals, unfinished: str) -> list[str]:
     return [
-        result.name,
+        plain(result.name),
         *(str(intervals.of(solved_T)) for solved_T in result.solved_NT),
         f"{result.return_NT[-1].mean():.3f}",
         unfinished,
@@ -111,7 +120,7 @@ def _only_one_solved(first: ArmResult, second: ArmResult) -> list[str]:
 def _number(compared: Comparison) -> str:
     """Render the p-value without its name."""
     value = f"{compared.p_value:.4f}" if compared.p_value >= _SMALLEST_P else f"< {_SMALLEST_P}"
-    return value if compared.pairs == 1 else f"{value}, the largest of {compared.pairs}"
+    return value if compared.pairs == 1 else f"{value}, largest of {compared.pairs} seed pairs"
 
 
 def _count(solved_T: Floats, intervals: Intervals) -> str:

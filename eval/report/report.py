@@ -1,64 +1,74 @@
-"""runs/NAME/eval/report.md and report.html: curve, tables, paired differences and provenance."""
+"""runs/NAME/eval: the report with its headline, figures, tables, paired differences and provenance."""
 
-import base64
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from retroformer.experiment.config import Experiment
-from retroformer.files import durable
+from retroformer.markdown import code, plain
 from retroformer.records import Task
-from retroformer.secrets.redaction import redacted
 
-from ..measure.rates import Rates, failed_at_first, rates_of
+from ..measure.rates import Rates, failed_at_first, rates_of, with_seeds
 from ..measure.results import ArmResult
 from ..measure.statistics import DRAWS
+from .document import Figure, Report
 from .endings import endings, failure_classes, judgements
-from .figure import draw_curve
-from .html import to_html
+from .figure import difference_figure, solved_figure
+from .files import place_of, write_files
 from .input import ReportInput
 from .observations import Observations, observe
 from .overoptimisation import gains, render_gains
 from .provenance import invalid_causes, origin
 from .rate_tables import paired_differences, render_views, solved_by_trial, solved_of_failed
+from .stage_configs import stage_configs
 from .stopping import stopping_rules
-from .training import reward_audit, trained_adapters, training_table
-from .training_curves import curve_table, draw_training
-from .verdict import verdict
+from .training import TrainedAdapter, reward_audit, trained_adapters, training_table
+from .training_curves import curve_table, training_figures
+from .verdict import reference_of, verdict
 from .who_played import actor_sentence, arms_table, served_table
 
 
 def write_report(report_input: ReportInput) -> Path:
-    """Write the figures, report.md and report.html; return the path of report.html."""
-    folder = report_input.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    rates = rates_of(report_input.results, report_input.experiment.seed)
-    draw_curve(rates, _title(report_input, rates), folder / "curve.png")
-    text = redacted("\n\n".join(_sections(report_input, rates))) + "\n"
-    durable.write_text(folder / "report.md", text)
-    html = to_html(text, f"Retroformer: {report_input.experiment.name}")
-    for picture in folder.glob("*.png"):
-        encoded = base64.b64encode(picture.read_bytes()).decode()
-        html = html.replace(f'src="{picture.name}"', f'src="data:image/png;base64,{encoded}"')
-    durable.write_text(folder / "report.html", html)
-    return folder / "report.html"
+    """Write the files of the report; return the path of report.html."""
+    experiment = report_input.experiment
+    rates = rates_of(report_input.results, experiment.seed)
+    trained = trained_adapters(experiment, report_input.models)
+    front = [solved_figure(experiment, rates)]
+    if len(report_input.results) > 1:
+        front.append(difference_figure(rates, reference_of(experiment, rates)))
+    curves = training_figures(trained)
+    report = Report(
+        title=f"{experiment.name}: does the advice help?",
+        run=experiment.name,
+        place=place_of(experiment),
+        text="\n\n".join(_sections(report_input, rates, front, trained, curves)) + "\n",
+        figures=(*front, *curves),
+        arms=arms_of(report_input.results),
+    )
+    return write_files(report, report_input.folder)
 
 
-def _title(report_input: ReportInput, rates: Rates) -> str:
-    name = report_input.experiment.environment.name
-    if not rates.finished_tasks:
-        return f"{name}, {rates.tasks} held-out tasks, unfinished ones counted as failures"
-    dotted = f" (dotted: {rates.tasks}, unfinished as failures)" if rates.unfinished else ""
-    return f"{name}, {rates.finished_tasks} held-out tasks{dotted}, trial 0 shared"
+def arms_of(results: Iterable[ArmResult]) -> dict[str, tuple[str, ...]]:
+    """Return the names in the store of each arm and of each training seed."""
+    return {
+        result.name: result.stored_names if isinstance(result, ArmResult) else (result.stored,)
+        for result in with_seeds(list(results))
+    }
 
 
-def _sections(report_input: ReportInput, rates: Rates) -> Iterable[str]:
+def _sections(
+    report_input: ReportInput,
+    rates: Rates,
+    front: Sequence[Figure],
+    trained: Sequence[TrainedAdapter],
+    curves: Sequence[Figure],
+) -> Iterable[str]:
     experiment, results, intervals = report_input.experiment, report_input.results, rates.intervals
     observed = observe(report_input)
-    yield f"# {experiment.name}: does the advice help?"
+    yield f"# {plain(experiment.name)}: does the advice help?"
     if len(results) > 1:
         yield verdict(experiment, rates)
-    yield "![Share of held-out tasks solved by each trial, one line per arm](curve.png)"
+    yield from (figure.markdown for figure in front)
     yield _how_to_read(report_input, rates)
     yield f"## Who played\n\n{actor_sentence(report_input)}\n\n{arms_table(experiment)}"
     yield f"## Solved by trial\n\n{render_views(rates, lambda arms: solved_by_trial(arms, intervals))}"
@@ -71,7 +81,16 @@ def _sections(report_input: ReportInput, rates: Rates) -> Iterable[str]:
         yield f"## Solved within equal budgets\n\n{equal}"
     if stopping_rules(results):
         yield f"## Stopping rules\n\n{render_views(rates, stopping_rules)}"
-    yield f"## Served models\n\n{served_table(experiment, report_input.verified)}"
+    if report_input.verified:
+        yield f"## Served models\n\n{served_table(experiment, report_input.verified)}"
+    yield from _about_attempts(report_input, observed)
+    yield from _about_training(report_input, rates, trained, curves)
+    yield from _about_advice(experiment, observed)
+    yield f"## Where this comes from\n\n{origin(experiment)}"
+
+
+def _about_attempts(report_input: ReportInput, observed: Observations) -> Iterable[str]:
+    """Yield how attempts ended and failed, what they took, how the agent judged them, and why some were invalid."""
     groups = observed.groups.counts
     yield f"## How attempts ended\n\n{endings(groups)}\n\n{failure_classes(groups)}"
     yield f"## Failure classes by trial\n\n{observed.classes.render()}"
@@ -80,17 +99,24 @@ def _sections(report_input: ReportInput, rates: Rates) -> Iterable[str]:
         yield f"## How the agent judged its own attempts\n\n{judged}"
     if causes := invalid_causes(report_input):
         yield f"## Why attempts were invalid\n\n{causes}"
-    if trained := trained_adapters(experiment, report_input.models):
-        draw_training(trained, report_input.folder / "training.png")
+
+
+def _about_training(
+    report_input: ReportInput, rates: Rates, trained: Sequence[TrainedAdapter], curves: Sequence[Figure]
+) -> Iterable[str]:
+    """Yield how the models were trained and with which settings, and whether the reward model was over-optimised."""
+    experiment = report_input.experiment
+    if trained:
+        figures = "\n\n".join(figure.markdown for figure in curves)
         yield (
-            f"## How the models were trained\n\n![Losses, score and divergence](training.png)\n\n"
-            f"{curve_table(trained)}\n\n{training_table(trained)}\n\n{reward_audit(trained)}"
+            f"## How the models were trained\n\n{figures}\n\n{curve_table(trained)}\n\n{training_table(trained)}"
+            f"\n\n{reward_audit(trained)}"
         )
-    if gains(experiment, rates.views[-1], intervals):
-        gained = render_views(rates, lambda arms: render_gains(gains(experiment, arms, intervals)))
+    if configs := stage_configs(experiment, trained):
+        yield f"## What each stage ran with\n\n{configs}"
+    if gains(experiment, rates.views[-1], rates.intervals):
+        gained = render_views(rates, lambda arms: render_gains(gains(experiment, arms, rates.intervals)))
         yield f"## Gains in the reward model's score and in tasks solved\n\n{gained}"
-    yield from _about_advice(experiment, observed)
-    yield f"## Where this comes from\n\n{origin(experiment)}"
 
 
 def _of_failed(rates: Rates) -> str:
@@ -116,8 +142,9 @@ def _about_advice(experiment: Experiment, observed: Observations) -> Iterable[st
     chapters = [] if observed.chapter is None else list(observed.chapter.sections())
     for title, text in chapters:
         yield f"## {title}\n\n{text}"
-    if observed.chapter is None or experiment.eval.examples is None:
-        yield f"## Advice that the arms wrote\n\n{observed.written.render()}"
+    written = observed.written.render()
+    if written and (observed.chapter is None or experiment.eval.examples is None):
+        yield f"## Advice that the arms wrote\n\n{written}"
 
 
 def _how_to_read(report_input: ReportInput, rates: Rates) -> str:
@@ -151,5 +178,5 @@ def _splits(tasks: Sequence[Task]) -> str:
     """Render ``split `valid_seen` ``, or several splits with the number of tasks of each."""
     counts = Counter(task.split for task in tasks)
     if len(counts) == 1:
-        return f"split `{next(iter(counts))}`"
-    return f"splits {' and '.join(f'`{split}` ({count})' for split, count in counts.items())}"
+        return f"split {code(next(iter(counts)))}"
+    return f"splits {' and '.join(f'{code(split)} ({count})' for split, count in counts.items())}"

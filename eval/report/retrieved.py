@@ -4,7 +4,7 @@ from statistics import fmean
 
 from retroformer.agents.retrieval import experienced, one_line
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.markdown import quoted, share, table
+from retroformer.markdown import code, plain, quoted, share, table
 from retroformer.records import Outcome
 
 from .input import ReportInput
@@ -65,9 +65,9 @@ class RetrievedAdvice:
         arms = [self._arm_row(name, list(pieces.values())) for name, pieces in self._pieces.items()]
         rows = [
             [
-                name,
+                plain(name),
                 quoted(piece.text, _ADVICE_SHOWN),
-                f"`{piece.source}`",
+                code(piece.source),
                 _mean(ratings.get(one_line(piece.text), [])),
                 *_brought(piece.gains, piece.solved),
             ]
@@ -75,15 +75,16 @@ class RetrievedAdvice:
             for piece in sorted(pieces.values(), key=lambda piece: (-len(piece.gains), piece.text))[:_PIECES_SHOWN]
         ]
         header = ["retries", "mean gain", "solved"]
-        by_arm = table(["arm", "learns", "pieces retrieved", *header], arms)
-        by_piece = table(["arm", "advice", "written for", "rating while collecting", *header], rows)
+        by_arm = table(["arm", "learns", "pieces retrieved", *header], arms, "Retrieved advice by arm.")
+        columns = ["arm", "advice", "written for", "rating while collecting", *header]
+        by_piece = table(columns, rows, f"The {_PIECES_SHOWN} pieces that each arm retrieved most often.")
         learning = _LEARNING if any(self._arms[arm.name].learns for arm in self._results) else ""
-        return f"{_NOTE}{learning}\n\n{by_arm}\n\nThe {_PIECES_SHOWN} pieces most often retrieved:\n\n{by_piece}"
+        return f"{_NOTE}{learning}\n\n{by_arm}\n\n{by_piece}"
 
     def _arm_row(self, name: str, pieces: list[_Piece]) -> list[str]:
         gains = [gain for piece in pieces for gain in piece.gains]
         learns = "yes" if self._arms[name].learns else "no"
-        return [name, learns, str(len(pieces)), *_brought(gains, sum(piece.solved for piece in pieces))]
+        return [plain(name), learns, str(len(pieces)), *_brought(gains, sum(piece.solved for piece in pieces))]
 
     def _ratings(self) -> dict[str, list[float]]:
         """Return the ratings of the collected advice by its text."""

@@ -5,7 +5,7 @@ The trials after that point are played anyway, so one run shows the whole curve 
 
 from collections.abc import Sequence
 
-from retroformer.markdown import table
+from retroformer.markdown import plain, table
 
 from ..measure.results import ArmResult
 from ..measure.statistics import Floats
@@ -26,7 +26,7 @@ def stopping_rules(results: Sequence[ArmResult]) -> str:
     ]
     rows = [
         [
-            arm.name,
+            plain(arm.name),
             f"{arm.solved_NT[FAILURES_IN_A_ROW - 1].mean():.3f}",
             f"{arm.solved_NT[last].mean():.3f}, after trial {last}",
             f"{arm.solved_NT[-1].mean():.3f}",
@@ -34,7 +34,7 @@ def stopping_rules(results: Sequence[ArmResult]) -> str:
         for arm in results
         for last in (last_trial(arm.solved_NT),)
     ]
-    return table(header, rows)
+    return table(header, rows, "Share of tasks solved under each stopping rule.")
 
 
 def last_trial(solved_NT: Floats) -> int:

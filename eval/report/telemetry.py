@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.markdown import share, table
+from retroformer.markdown import code, plain, share, table
 from retroformer.records import Reflection, Trajectory
 from retroformer.repetition import COPIED_WORDS, RESTATING, DistinctCounter, copied
 
@@ -67,7 +67,7 @@ class _Form:
         """Return the cells after the arm's name."""
         total = self._counts["reflections"]
         return [
-            ", ".join(f"`{model}`" for model in sorted(self._models)),
+            ", ".join(map(code, sorted(self._models))),
             str(total),
             f"{self._counts['words'] / total:.1f}",
             *(f"{counter.share:.3f}" for counter in self._distinct),
@@ -92,8 +92,8 @@ class AdviceTelemetry:
 
     def render(self) -> str:
         """Render one row for each arm that wrote something; empty if none did."""
-        rows = [[self._names[stored], *form.row()] for stored, form in self._forms.items() if form.wrote]
-        return f"{_NOTE}\n\n{table(_HEADER, rows)}" if rows else ""
+        rows = [[plain(self._names[stored]), *form.row()] for stored, form in self._forms.items() if form.wrote]
+        return f"{_NOTE}\n\n{table(_HEADER, rows, 'The form of the reflections.')}" if rows else ""
 
 
 def _failure(seed: SeedFacts, trial: int) -> Trajectory | None:

@@ -1,13 +1,13 @@
 """Report section on how the models were trained: metrics that each training stage wrote, seed by seed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from retroformer.experiment.adapters import model_folder, reward_beside, reward_folder
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
-from retroformer.markdown import table
+from retroformer.markdown import code, table
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
 _STAGES = {
@@ -78,17 +78,22 @@ class TrainedAdapter(NamedTuple):
 def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[TrainedAdapter]:
     """Return the adapters of a report's models and the reward models that trained them or choose answers, by stage."""
     judged = {name: chosen.model for name in models if (chosen := best_of(name))}
-    policies = _written_in([model_folder(experiment, judged.get(name, name)) for name in models])
+    policies = written_in([model_folder(experiment, judged.get(name, name)) for name in models])
     rewards = [reward_beside(adapter.folder) for adapter in policies if adapter.paid_by_reward_model]
     rewards += [reward_folder(experiment, model) for model in judged.values()]
     unique: dict[Any, TrainedAdapter] = {}
-    for adapter in (*policies, *_written_in(rewards)):
+    for adapter in (*policies, *written_in(rewards)):
         # A copy in another run is the same adapter.
         unique.setdefault(adapter.metrics.adapter_sha256 or adapter.folder, adapter)
-    return sorted(unique.values(), key=lambda adapter: (list(_STAGES).index(adapter.stage), str(adapter.folder)))
+    return in_order(unique.values())
 
 
-def _written_in(folders: Sequence[Path]) -> list[TrainedAdapter]:
+def in_order(adapters: Iterable[TrainedAdapter]) -> list[TrainedAdapter]:
+    """Return adapters in the order of their stages."""
+    return sorted(adapters, key=lambda adapter: (list(_STAGES).index(adapter.stage), str(adapter.folder)))
+
+
+def written_in(folders: Sequence[Path]) -> list[TrainedAdapter]:
     """Read the adapters of those folders in which a training stage wrote metrics."""
     written = [folder for folder in folders if (folder / METRICS).is_file()]
     adapters = [TrainedAdapter(folder, read_metrics(folder)) for folder in written]
@@ -100,7 +105,7 @@ def training_table(trained: Sequence[TrainedAdapter]) -> str:
     rows = [
         [
             adapter.title,
-            f"`{adapter.folder}`",
+            code(str(adapter.folder)),
             next(
                 f"{count} {word}"
                 for name, word in _SAMPLES.items()
@@ -113,7 +118,8 @@ def training_table(trained: Sequence[TrainedAdapter]) -> str:
         ]
         for adapter in trained
     ]
-    return table(["stage", "adapter", "data", "length", "tokens", "CPU-s", "peak GiB"], rows)
+    header = ["stage", "adapter", "data", "length", "tokens", "CPU-s", "peak GiB"]
+    return table(header, rows, "Data, length and cost of each training stage.")
 
 
 def _length(metrics: StageMetrics) -> str:
@@ -129,20 +135,21 @@ def reward_audit(trained: Sequence[TrainedAdapter]) -> str:
     """
     rows = [
         [
-            f"`{adapter.folder}`" + " (implicit)" * (adapter.stage == "dpo"),
+            code(str(adapter.folder)) + " (implicit)" * (adapter.stage == "dpo"),
             *(_shown(adapter, name) for name in _AUDITED.values()),
         ]
         for adapter in trained
         if adapter.stage in ("reward", "dpo")
     ]
-    return f"{table(['reward model', *_AUDITED], rows)}\n\n{_AUDIT_NOTE}{_tests(trained)}" if rows else ""
+    shown = table(["reward model", *_AUDITED], rows, "The reward models on pairs of held-out tasks.")
+    return f"{shown}\n\n{_AUDIT_NOTE}{_tests(trained)}" if rows else ""
 
 
 def _tests(trained: Sequence[TrainedAdapter]) -> str:
     """Render the tests of the held-out accuracies; empty if an earlier version trained all of these models."""
     rows = [
         [
-            f"`{adapter.folder}`",
+            code(str(adapter.folder)),
             str(adapter.metrics.held_out_pairs),
             f"{p_value:.2g}",
             f"{adapter.metrics.measure('held_out_power'):.0%}",
@@ -154,7 +161,8 @@ def _tests(trained: Sequence[TrainedAdapter]) -> str:
         for adapter in trained
         if (p_value := adapter.metrics.measure("held_out_p_value")) is not None
     ]
-    return f"\n\n{table(['reward model', *_TESTED], rows)}\n\n{_TEST_NOTE}" if rows else ""
+    shown = table(["reward model", *_TESTED], rows, "Tests of the accuracy on held-out pairs.")
+    return f"\n\n{shown}\n\n{_TEST_NOTE}" if rows else ""
 
 
 def _shown(adapter: TrainedAdapter, name: str) -> str:

@@ -1,13 +1,15 @@
 """Training curves: a thin line for each training seed of a stage, with their mean and its interval."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from math import isfinite
 from typing import Any, NamedTuple
 
 from retroformer.markdown import table
 from retroformer.stage_metrics import first_and_last
 
 from ..measure.statistics import over_seeds
+from ..view.charts import LineChart, Points, Series, thinned
+from .document import Figure
 from .training import TrainedAdapter
 
 
@@ -15,17 +17,25 @@ class Curve(NamedTuple):
     """Metric that a stage records at each step or update."""
 
     panel: str
+    """Name of the figure that shows it."""
     name: str
     averaged: int
     """Number of first, and of last, values averaged in the table, since single batches are noisy."""
 
 
-_IMITATION = Curve("Imitation: loss by step", "loss", 5)
-_ON_PAIRS = Curve("On pairs: loss by step", "loss", 5)
-_SCORE = Curve("Score, or live return, by update", "score", 2)
-_DIVERGENCE = Curve("Divergence from SFT, in nats", "kl", 2)
-_EPISODES = Curve(_SCORE.panel, "score", 20)
-_PANELS = (_IMITATION.panel, _ON_PAIRS.panel, _SCORE.panel, _DIVERGENCE.panel)
+_IMITATION = Curve("imitation", "loss", 5)
+_ON_PAIRS = Curve("pairs", "loss", 5)
+_SCORE = Curve("score", "score", 2)
+_DIVERGENCE = Curve("divergence", "kl", 2)
+_EPISODES = Curve("score", "score", 20)
+_PANELS = {
+    "imitation": ("Loss of imitation.", "step", "loss"),
+    "pairs": ("Loss on pairs of better and worse advice.", "step", "loss"),
+    "score": ("Score of the reward model, or live return.", "update", "score"),
+    "divergence": ("Divergence from the SFT policy.", "update", "nats per response"),
+}
+"""Caption and axes of each figure."""
+_SEEDS = " Thin: each training seed; thick: their mean with its interval."
 _CURVES = {
     "warm": (_IMITATION,),
     "sft": (_IMITATION,),
@@ -44,25 +54,23 @@ CURVE_NOTE = (
 _EPISODES_NOTE = " For SAC a value is the return of one episode, and the first and last 20 count."
 
 
-def draw_training(trained: Sequence[TrainedAdapter], path: Path) -> None:
-    """Write all curves as PNG, with a panel for each kind."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 5.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = dict(zip(_PANELS, figure.subplots(2, 2).flat, strict=True))
-    for panel, axes in panels.items():
-        axes.set_title(panel, loc="left", fontsize=10)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    for number, (title, seeds) in enumerate(group_by_title(trained).items()):
+def training_figures(trained: Sequence[TrainedAdapter]) -> list[Figure]:
+    """Return a figure for each kind of curve that some stage recorded."""
+    panels: dict[str, list[Series]] = {}
+    for title, seeds in group_by_title(trained).items():
         for curve in _CURVES[seeds[0].stage]:
-            _draw(panels[curve.panel], [curve_values(adapter, curve) for adapter in seeds], f"C{number}", title)
-    for axes in panels.values():
-        if axes.lines:
-            axes.legend(frameon=False, fontsize=7)
-    figure.savefig(path)
+            line = _series(title, [curve_values(adapter, curve) for adapter in seeds])
+            if line.points:
+                panels.setdefault(curve.panel, []).append(line)
+    return [
+        Figure(
+            name=name,
+            caption=caption + _SEEDS * any(line.members for line in panels[name]),
+            chart=LineChart(x_title=x_title, y_title=y_title, series=tuple(panels[name])),
+        )
+        for name, (caption, x_title, y_title) in _PANELS.items()
+        if name in panels
+    ]
 
 
 def curve_table(trained: Sequence[TrainedAdapter]) -> str:
@@ -78,7 +86,8 @@ def curve_table(trained: Sequence[TrainedAdapter]) -> str:
         for curve in _CURVES[seeds[0].stage]
     ]
     note = CURVE_NOTE + _EPISODES_NOTE * any(adapter.stage == "sac" for adapter in trained)
-    return f"{table(['stage', 'curve', 'seeds', 'first', 'last'], rows)}\n\n{note}"
+    shown = table(["stage", "curve", "seeds", "first", "last"], rows, "Where each training curve begins and ends.")
+    return f"{shown}\n\n{note}"
 
 
 def group_by_title(trained: Sequence[TrainedAdapter]) -> Mapping[str, list[TrainedAdapter]]:
@@ -131,15 +140,22 @@ def _mean(values_S: Sequence[float]) -> str:
     return str(over_seeds(values_S)) if len(values_S) > 1 else f"{values_S[0]:.3f}"
 
 
-def _draw(axes: Any, curves: Sequence[Sequence[float]], color: str, title: str) -> None:
-    if len(curves) == 1:
-        axes.plot(curves[0], color=color, linewidth=1.4, label=title)
-        return
-    for values in curves:
-        axes.plot(values, color=color, linewidth=0.6, alpha=0.35)
+def _series(title: str, curves: Sequence[Sequence[float]]) -> Series:
+    """Return one line of a figure: of one seed, or the mean of several with its interval and a thin line for each."""
+    lines = tuple(map(_points, curves))
+    if len(lines) == 1:
+        return Series(name=title, points=lines[0])
     # Stop at the shortest seed: beyond it the mean would cover fewer seeds.
-    means = [over_seeds(values_S) for values_S in zip(*curves, strict=False)]
-    axes.plot([mean.mean for mean in means], color=color, linewidth=1.6, label=f"{title}, mean of {len(curves)}")
-    axes.fill_between(
-        range(len(means)), [mean.low for mean in means], [mean.high for mean in means], color=color, alpha=0.12
+    steps = enumerate(zip(*curves, strict=False), start=1)
+    means = [(float(step), over_seeds(values_S)) for step, values_S in steps if all(map(isfinite, values_S))]
+    return Series(
+        name=title,
+        note=f"(mean of {len(lines)})",
+        points=thinned([(step, mean.mean) for step, mean in means]),
+        bounds=thinned([(mean.low, mean.high) for _, mean in means]),
+        members=lines,
     )
+
+
+def _points(values: Sequence[float]) -> Points:
+    return thinned([(float(step), value) for step, value in enumerate(values, start=1) if isfinite(value)])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from retroformer.experiment.config import Experiment
+from retroformer.markdown import plain
 
 from ..measure.rates import Comparison, Rates, comparison
 from ..measure.results import ArmResult
@@ -16,19 +17,24 @@ def verdict(experiment: Experiment, rates: Rates) -> str:
     If tasks are unfinished, each sentence also gives the interval with these counted as failures, and the first line
     names the arms whose verdict they change.
     """
-    names = [arm.name for arm in rates.finished]
-    reference = experiment.eval.reference if experiment.eval.reference in names else names[0]
+    names, reference = [arm.name for arm in rates.finished], reference_of(experiment, rates)
     lines, disputed = [], []
     for name in names:
         if name == reference:
             continue
-        shown = f"**{name}**" + (" (a yardstick)" if is_yardstick(experiment, name) else "")
+        shown = f"**{plain(name)}**" + (" (a yardstick)" if is_yardstick(experiment, name) else "")
         compared = [_comparison(arms, name, reference, rates) for arms in rates.views]
-        lines.append(f"- {_sentence(shown, f'*{reference}*', compared, rates)}")
+        lines.append(f"- {_sentence(shown, f'*{plain(reference)}*', compared, rates)}")
         if len({_relation(one) for one in compared}) > 1:
-            disputed.append(f"**{name}**")
+            disputed.append(f"**{plain(name)}**")
     listed = "\n".join(lines)
     return f"{_warning(rates, disputed)}\n\n{listed}" if rates.unfinished else listed
+
+
+def reference_of(experiment: Experiment, rates: Rates) -> str:
+    """Return the arm to which the others are compared: `eval.reference`, or the first."""
+    names = [arm.name for arm in rates.finished]
+    return experiment.eval.reference if experiment.eval.reference in names else names[0]
 
 
 def _comparison(arms: Sequence[ArmResult], name: str, reference: str, rates: Rates) -> Comparison:

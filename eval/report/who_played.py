@@ -8,7 +8,7 @@ from retroformer.experiment.adapters import model_folder
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.eval import Arm
-from retroformer.markdown import quoted, table
+from retroformer.markdown import code, plain, quoted, table
 from retroformer.stage_metrics import METRICS, read_metrics
 
 from ..play.verify import VerifiedModel
@@ -39,8 +39,8 @@ def actor_sentence(report_input: ReportInput) -> str:
 
 def arms_table(experiment: Experiment) -> str:
     """Render the source of each arm's advice, and the actor of its retries."""
-    rows = [[name, _advice(experiment, arm), _retries(arm)] for name, arm in experiment.eval.arms.items()]
-    return table(["arm", "advice", "actor in the retries"], rows)
+    rows = [[plain(name), _advice(experiment, arm), _retries(arm)] for name, arm in experiment.eval.arms.items()]
+    return table(["arm", "advice", "actor in the retries"], rows, "The arms: where their advice comes from.")
 
 
 def is_yardstick(experiment: Experiment, name: str) -> bool:
@@ -52,12 +52,10 @@ def is_yardstick(experiment: Experiment, name: str) -> bool:
 
 def served_table(experiment: Experiment, verified: Sequence[VerifiedModel]) -> str:
     """Render the models that wrote advice, whether their endpoint proves their identity, and their training tasks."""
-    if not verified:
-        return "No model wrote advice."
     changed = {True: "yes", False: "no: same answer as the base", None: "-"}
     rows = [
         [
-            model.model,
+            plain(model.model),
             (model.adapter_sha256 or "none")[:_HASH_SHOWN],
             "yes: hash and pinned name match the folder of this run"
             if model.verified
@@ -78,6 +76,7 @@ def served_table(experiment: Experiment, verified: Sequence[VerifiedModel]) -> s
             "trained on",
         ],
         rows,
+        "The models that wrote advice.",
     )
 
 
@@ -99,11 +98,11 @@ def _actor(experiment: Experiment, adapter_sha256: str | None) -> str:
         return f"The actor is a program (kind `{settings.kind}`): it samples nothing and reads advice as text."
     model = settings.endpoint.model
     if adapter_sha256 is not None:
-        served = f"the adapter `{model}`, sha256 `{adapter_sha256[:_HASH_SHOWN]}`, served by this run"
+        served = f"the adapter {code(model)}, sha256 `{adapter_sha256[:_HASH_SHOWN]}`, served by this run"
     elif settings.endpoint.base_url is None:
-        served = f"`{model}`, served by this run without an adapter"
+        served = f"{code(model)}, served by this run without an adapter"
     else:
-        served = f"`{model}` at {settings.endpoint.base_url}, which cannot prove what it serves"
+        served = f"{code(model)} at {plain(str(settings.endpoint.base_url))}, which cannot prove what it serves"
     choice = {
         "free": "it may write any text as an action (choice `free`)",
         "admissible": "it chooses among the currently possible actions (choice `admissible`)",
@@ -122,14 +121,14 @@ def _advice(experiment: Experiment, arm: Arm) -> str:
         case "phrase":
             return "a fixed sentence without information"
         case "placebo":
-            return f"advice that *{arm.of}* wrote about other tasks"
+            return f"advice that *{plain(arm.of)}* wrote about other tasks"
         case "retrieved":
             learned = ", and by what they brought in earlier tasks of this evaluation" if arm.learns else ""
             return f"reflections collected on other tasks, retrieved by similarity and rating{learned}"
         case "model":
             if isinstance(arm.model, str):
-                return f"written by the model `{arm.model}`"
-            models = ", ".join(f"`{model}`" for model in arm.model)
+                return f"written by the model {code(arm.model)}"
+            models = ", ".join(map(code, arm.model))
             return f"written by the models {models}; mean over these training seeds"
         case kind:
             return f"{extras(experiment.environment).advice[kind].description}{words}"
@@ -138,9 +137,9 @@ def _advice(experiment: Experiment, arm: Arm) -> str:
 def _retries(arm: Arm) -> str:
     changes = [] if arm.actor_temperature is None else [f"at temperature {arm.actor_temperature:g}"]
     if isinstance(arm.actor_model, str):
-        changes.insert(0, f"the model `{arm.actor_model}`")
+        changes.insert(0, f"the model {code(arm.actor_model)}")
     elif arm.actor_model is not None:
-        models = ", ".join(f"`{model}`" for model in arm.actor_model)
+        models = ", ".join(map(code, arm.actor_model))
         changes.insert(0, f"the models {models}; mean over these training seeds")
     if arm.last_attempt is not None:
         changes.append("sees its last attempt" if arm.last_attempt else "does not see its last attempt")

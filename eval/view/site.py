@@ -10,7 +10,14 @@ from .sources import Source
 
 PageOf = Callable[["Site", Mapping[str, str]], "Page"]
 """Function that returns a page, given the query string."""
-NAVIGATION = {"": "Overview", "stories": "Stories", "compare": "Compare", "learning": "Learning", "review": "Review"}
+NAVIGATION = {
+    "": "Overview",
+    "report": "Report",
+    "stories": "Stories",
+    "compare": "Compare",
+    "learning": "Learning",
+    "review": "Review",
+}
 """Pages in the site's navigation, in order: their path and title."""
 
 

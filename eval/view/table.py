@@ -24,6 +24,7 @@ class StoryFilter:
 
     run: str = ""
     arm: str = ""
+    """An arm; with a slash at its end, all arms below it, such as the training seeds `eval/trained/`."""
     outcome: str = ""
     sign: str = ""
     flag: str = ""
@@ -55,6 +56,10 @@ class StoryFilter:
             [f"{name} = :of_{name}" for name in names],
             {f"of_{name}": getattr(self, name) for name in names},
         )
+        if self.arm.endswith("/"):
+            # All names that begin so: the next character after a slash is 0.
+            parts[parts.index("arm = :of_arm")] = "arm >= :of_arm AND arm < :of_next_arm"
+            values["of_next_arm"] = f"{self.arm[:-1]}0"
         if self.sign in SIGNS:
             parts.append(SIGNS[self.sign])
         if self.flag:

@@ -6,12 +6,14 @@ from ..site import PageOf
 from .compare import compare
 from .learning import learning
 from .overview import overview
+from .report import report
 from .review import review
 from .stories import stories
 from .story import prompt, story
 
 PAGES: Mapping[str, PageOf] = {
     "": overview,
+    "report": report,
     "stories": stories,
     "story": story,
     "prompt": prompt,

@@ -52,10 +52,10 @@ class TrialLine:
 
 def compare(site: Site, parameters: Mapping[str, str]) -> Page:
     """Compare the two sides that the query names; by default the last two arms of the first run with two."""
-    sides = _sides(site.index)
-    if len(sides) < 2:
+    every = sides(site.index)
+    if len(every) < 2:
         return Page("message.html", "Compare", {"text": "There is nothing to compare: these runs have one arm."})
-    first, second = _chosen(sides, parameters)
+    first, second = _chosen(every, parameters)
     by_task = [_solved_at(site.index, side) for side in (first, second)]
     tasks = sorted(by_task[0].keys() & by_task[1].keys())
     solved = [np.array([side[task] for task in tasks], dtype=float) for side in by_task]
@@ -66,7 +66,7 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
         "compare.html",
         "Compare",
         {
-            "sides": sides,
+            "sides": every,
             "a": first,
             "b": second,
             "tasks": len(tasks),
@@ -87,7 +87,7 @@ def _shown(parameters: Mapping[str, str]) -> int:
     return min(int(number), 1000) if number.isdecimal() and len(number) < 5 and int(number) else PAGE
 
 
-def _sides(index: Index) -> list[Side]:
+def sides(index: Index) -> list[Side]:
     """Return all arms, and behind the seeds of an arm all of them together."""
     with index.connect() as connection:
         rows = connection.execute("SELECT DISTINCT run, arm FROM story ORDER BY run, arm").fetchall()

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from retroformer.errors import RetroformerError
 from retroformer.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
 
-from ..charts import Series, bar_chart, line_chart
+from ..charts import LineChart, Points, Series, bar_chart, thinned
 from ..index import Index, arms_of
 from ..rendering import number
 from ..site import Page, Site
@@ -21,8 +21,6 @@ from ..wording import Wording, typical_words, wordings
 
 _BARS = 20
 """Bars of the distribution of ratings."""
-_MOST_POINTS = 400
-"""Points of a training curve; a longer one is thinned out."""
 _HISTORY = {"score": "Score, or live return", "kl": "Divergence from the reference, nats per response"}
 _REWARD = {
     "held_out_pairs": "held-out pairs",
@@ -42,6 +40,7 @@ class Chart:
     svg: Markup
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    legend: str = ""
 
 
 def learning(site: Site, parameters: Mapping[str, str]) -> Page:
@@ -82,12 +81,13 @@ def _success(index: Index, source: Source) -> Iterator[Chart]:
                 sum(solved.get(number, 0) for number in range(trial + 1)) / total
                 for trial in range(max(row["trials"] for row in rows))
             ]
-            lines.append(Series(arm, list(enumerate(shares))))
+            lines.append(Series(name=arm, points=tuple(enumerate(shares))))
     if lines:
         title = "Share of the tasks solved by each attempt"
+        chart = LineChart(x_title="trial", y_title="share solved", series=tuple(lines))
         header = ["arm", *(f"trial {trial}" for trial in range(max(len(line.points) for line in lines)))]
         rows = [[line.name, *(f"{share:.3f}" for _, share in line.points)] for line in lines]
-        yield Chart(title, line_chart(title, lines, "trial", "share solved"), header, rows)
+        yield Chart(title, chart.svg(title), header, rows, chart.legend())
 
 
 def _ratings(index: Index, run: str) -> Iterator[Chart]:
@@ -144,9 +144,10 @@ def _curves(stages: Sequence[tuple[str, StageMetrics]]) -> Iterator[Chart]:
 
 
 def _curve(title: str, curves: Mapping[str, Sequence[float]], x_title: str, y_title: str) -> Chart:
-    lines = [Series(name, _points(values)) for name, values in curves.items()]
+    lines = tuple(Series(name=name, points=_points(values)) for name, values in curves.items())
+    chart = LineChart(x_title=x_title, y_title=y_title, series=lines)
     rows = [[name, *_ends(values)] for name, values in curves.items()]
-    return Chart(title, line_chart(title, lines, x_title, y_title), ["stage", "mean of the first", "of the last"], rows)
+    return Chart(title, chart.svg(title), ["stage", "mean of the first", "of the last"], rows, chart.legend())
 
 
 def _ends(values: Sequence[float]) -> list[str]:
@@ -155,9 +156,8 @@ def _ends(values: Sequence[float]) -> list[str]:
     return [number(mean) for mean in ends or (None, None)]
 
 
-def _points(values: Sequence[float]) -> list[tuple[float, float]]:
-    every = max(1, math.ceil(len(values) / _MOST_POINTS))
-    return [(number + 1, values[number]) for number in range(0, len(values), every)]
+def _points(values: Sequence[float]) -> Points:
+    return thinned([(number + 1, value) for number, value in enumerate(values)])
 
 
 def _number(value: Any) -> float:

@@ -27,7 +27,7 @@ assert list(_COLUMNS) == list(SORTS)
 def stories(site: Site, parameters: Mapping[str, str]) -> Page:
     """Show a page of the table."""
     chosen = StoryFilter.of(parameters)
-    arms = sorted({arm for source in site.sources for arm in arms_of(source)})
+    arms = sorted({arm for source in site.sources for arm in arms_of(source)} | ({chosen.arm} - {""}))
     choices = {"run": tuple(source.name for source in site.sources), "arm": tuple(arms), **_CHOICES}
     page = story_page(site.index, chosen)
     listed = {f"list_{name}": value for name, value in chosen.query().items()}

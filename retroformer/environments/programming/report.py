@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from retroformer.environments.extras import ReportedArm, TaskFacts
 from retroformer.environments.programming.environment import language_of, own_tests_passed
-from retroformer.markdown import share, table
+from retroformer.markdown import plain, share, table
 from retroformer.records import Outcome, Trajectory
 
 _FIRST = "trial 0, shared"
@@ -60,8 +60,11 @@ class OwnTestsChapter:
         groups = [_FIRST, *(f"{arm.name}, last attempts" for arm in self._arms)]
         ordered = sorted(self._counts.items(), key=lambda entry: (groups.index(entry[0][0]), entry[0][1]))
         if any(counts[passed, right] for _, counts in ordered for passed in (True, False) for right in (True, False)):
-            rows = [[group, language, *_rates(counts)] for (group, language), counts in ordered]
-            yield "How good the agent's own tests were", f"{_NOTE}\n\n{table(_HEADER, rows)}"
+            rows = [[plain(group), language, *_rates(counts)] for (group, language), counts in ordered]
+            yield (
+                "How good the agent's own tests were",
+                f"{_NOTE}\n\n{table(_HEADER, rows, 'Conditional rates of the own tests.')}",
+            )
 
 
 def _rates(counts: Counter[tuple[bool | None, bool]]) -> list[str]:

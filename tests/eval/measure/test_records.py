@@ -12,6 +12,7 @@ from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Key, Trajectory
 from retroformer.store import NewTrajectory, Store
 from tests.support.characters import advice, attempt_at, task
+from tests.support.markdown_tables import tables_in
 
 NAMES = ("B", "a", "a-b", "ab", "é", "\U0001f600")
 """Names in code-point order, which is neither alphabetical nor UTF-16 order."""
@@ -79,7 +80,8 @@ def test_examples_cover_the_first_failures_that_every_writing_arm_reflected_on(s
     examples = WrittenExamples(arm_results(store, [task(name) for name in NAMES], arms, trials=3))
     for facts in facts_by_task(store, FIRST_TRIAL, [f"eval/{name}" for name in arms]):
         examples.add(facts)
-    assert examples.render().splitlines()[2:] == [
+    (lines,) = tables_in(examples.render())
+    assert lines == [
         "| a | x | a/1 | failed |",
         "| a | y | y writes | not tried |",
         "| é | x | é/1 | failed |",

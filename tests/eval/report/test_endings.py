@@ -9,6 +9,7 @@ from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Key, Outcome
 from retroformer.store import Store
 from tests.support.characters import attempt_at, task
+from tests.support.markdown_tables import tables_in
 
 
 def counted(folder: Path, *attempts: tuple[bool, bool | None]) -> dict[str, AttemptCounts]:
@@ -30,7 +31,7 @@ def counted(folder: Path, *attempts: tuple[bool, bool | None]) -> dict[str, Atte
 
 def test_own_judgements_are_counted_against_the_truth(tmp_path: Path) -> None:
     groups = counted(tmp_path, (True, True), (True, True), (True, False), (False, True), (False, False))
-    assert judgements(groups).splitlines()[2:] == [
+    assert tables_in(judgements(groups))[0] == [
         "| trial 0, shared | 0 | 0 | 0 | 5 | 5 of 5 (100%) |",
         "| x, retries | 2 | 1 | 1 | 1 | 3 of 5 (60%) |",
     ]
@@ -41,7 +42,7 @@ def test_an_agent_that_sees_the_outcome_judges_nothing(tmp_path: Path) -> None:
 
 
 def test_failures_are_sorted_arm_by_arm(tmp_path: Path) -> None:
-    assert failure_classes(counted(tmp_path, (True, None), (False, None))).splitlines()[2:] == [
+    assert tables_in(failure_classes(counted(tmp_path, (True, None), (False, None))))[0] == [
         "| trial 0, shared | 2 | 0 of 2 (0%) | 0 of 2 (0%) |",
         "| x, retries | 1 | 0 of 1 (0%) | 0 of 1 (0%) |",
     ]

@@ -3,34 +3,14 @@
 import html.parser
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from eval.measure.results import arm_results
-from eval.play.arms import single_model_arms
 from eval.play.verify import VerifiedModel
+from eval.report.document import Report
 from eval.report.html import to_html
-from eval.report.input import ReportInput
-from eval.report.report import write_report
-from retroformer.arm_names import FIRST_TRIAL
-from retroformer.experiment.file import load
-from retroformer.records import Key, Outcome
-from retroformer.store import Store
-from tests.support.characters import PRICE, advice, attempt_at, task
-
-TASKS = [task(f"capital-{number:02d}") for number in range(10)]
-CONFIG = """
-run: riddles
-environment: {name: alfworld}
-loop: {trials: 2, actions: 15}
-actor: {kind: household, endpoint: {model: actor}}
-eval:
-  arms:
-    no reflection: {kind: none}
-    trained: {kind: model, model: ppo}
-    hopeless: {kind: model, model: base}
-"""
-SCRIPT = "Say <script>alert('Paris')</script> | or **not**\n\n# Lyon"
+from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation
 
 
 class HtmlTables(html.parser.HTMLParser):
@@ -58,44 +38,23 @@ class HtmlTables(html.parser.HTMLParser):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a report on ten riddles: 2 solved at once, trained solves 6 of 8 retries, others none."""
     monkeypatch.chdir(tmp_path)
-    return report_of(tmp_path, CONFIG, {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0})
+    return report_of(CONFIG, {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0})
 
 
 @pytest.fixture
 def pooled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the Markdown of the same report with two training seeds of trained, which solve 6 and 3 of 8."""
     monkeypatch.chdir(tmp_path)
-    config = CONFIG.replace("model: ppo", "model: [ppo-1, ppo-2]")
-    wins = {"eval/no reflection": 0, "eval/trained/ppo-1": 6, "eval/trained/ppo-2": 3, "eval/hopeless": 0}
-    return (report_of(tmp_path, config, wins) / "report.md").read_text()
+    return (report_of(POOLED, WINS | {"eval/trained/ppo-1": 6, "eval/trained/ppo-2": 3}) / "report.md").read_text()
 
 
-def report_of(tmp_path: Path, config: str, wins: dict[str, int]) -> Path:
-    """Write a report on ten riddles, 2 solved at once, with `wins` solved retries per stored arm; return its folder."""
-    (tmp_path / "riddles.yaml").write_text(config)
-    experiment = load(tmp_path / "riddles.yaml")
-    store = Store(experiment.store_url, experiment.run)
-    for number, riddle in enumerate(TASKS):
-        first = Outcome.SUCCESS if number < 2 else Outcome.FAILURE
-        store.add_trajectory(Key(arm=FIRST_TRIAL, task_id=riddle.id), attempt_at(riddle, (float(number < 2),), first))
-        for stored, solved in wins.items() if number >= 2 else ():
-            key = Key(arm=stored, task_id=riddle.id, trial=1)
-            won = number < 2 + solved
-            if stored != "eval/no reflection":
-                store.add_reflection(key, 0, advice(SCRIPT if "trained" in stored else "Lyon!"))
-            retry = Outcome.SUCCESS if won else Outcome.FAILURE
-            store.add_trajectory(key, attempt_at(riddle, (float(won),), retry))
-    store.add_invalid(Key(arm="eval/hopeless", task_id=TASKS[5].id, trial=1), "The line was <b>cut</b>.", PRICE)
+def report_of(config: str, wins: dict[str, int]) -> Path:
+    """Write the report of ten riddles; return its folder."""
     verified = [
         VerifiedModel("ppo", "ab" * 32, True, "Say|Paris\nnow", True),
         VerifiedModel("base", None, False, "Lyon", None),
     ]
-    arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
-    outcomes = arm_results(store, TASKS, arms, experiment.loop.trials)
-    written = write_report(ReportInput(experiment, TASKS, outcomes, verified, store, "cd" * 32))
-    store.close()
-    assert written == Path("runs/riddles/eval/report.html")
-    return tmp_path / "runs" / "riddles" / "eval"
+    return write_evaluation(config, wins, verified)
 
 
 def test_the_numbers_of_the_table_are_those_of_the_outcomes(folder: Path) -> None:
@@ -141,7 +100,7 @@ def test_the_report_describes_the_actor(folder: Path) -> None:
 def test_a_single_arm_has_no_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = CONFIG.partition("    trained:")[0]
-    text = (report_of(tmp_path, config, {"eval/no reflection": 0}) / "report.md").read_text()
+    text = (report_of(config, {"eval/no reflection": 0}) / "report.md").read_text()
     assert "| no reflection | 0.200 [0.000, 0.500] | 0.200 [0.000, 0.500] |" in text
     assert "first - second" not in text
     assert "Differences" not in text
@@ -154,7 +113,7 @@ def test_training_seeds_are_pooled_per_task_and_shown_separately(pooled: str) ->
     counts = dict(re.findall(r"^\| (trained\S*) \| ([\d.]+): ", pooled, re.MULTILINE))
     assert counts == {"trained": "4.5", "trained/ppo-1": "6", "trained/ppo-2": "3"}
     (difference,) = re.findall(r"^\| trained \| no reflection \| 0.450 \[.+\] \| (.*) \|$", pooled, re.MULTILINE)
-    assert difference == "- | - | 0.2500, the largest of 2"
+    assert difference == "- | - | 0.2500, largest of 2 seed pairs"
     assert "| hopeless | no reflection | 0.000 [0.000, 0.000] (covers 0) | 0 | 0 | 1.0000 |" in pooled
     assert "| trained/ppo-1 | Say " in pooled
 
@@ -185,7 +144,7 @@ def test_an_interval_above_0_is_no_claim_where_the_exact_test_disagrees(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wins = {"eval/no reflection": 0, "eval/trained": 5, "eval/hopeless": 0}
-    text = (report_of(tmp_path, CONFIG, wins) / "report.md").read_text()
+    text = (report_of(CONFIG, wins) / "report.md").read_text()
     # Five tasks that only one arm solved: 2 / 2**5.
     assert "- The data do not show a difference between **trained** and *no reflection*: 0.500 [0.200" in text
     assert "(p = 0.0625)." in text
@@ -195,13 +154,14 @@ def test_pooled_seeds_claim_a_difference_only_if_each_of_them_does(pooled: str) 
     # Alone, ppo-1 has p = 2 / 2**6 and ppo-2, with three tasks, 2 / 2**3.
     assert (
         "- The data do not show a difference between **trained** and *no reflection*: 0.450 [0.200, 0.700] "
-        "(p = 0.2500, the largest of 2)." in pooled
+        "(p = 0.2500, largest of 2 seed pairs)." in pooled
     )
 
 
 def test_text_of_a_model_stays_text_in_its_cell(folder: Path) -> None:
     html_text = HtmlTables((folder / "report.html").read_text())
-    assert "script" not in html_text.tags
+    # The page's own script, and no other.
+    assert html_text.tags.count("script") == 1
     assert "b" not in html_text.tags
     widths = {tuple(row[:2]): len(row) for row in html_text.rows}
     written = [row for row in html_text.rows if row[1:2] == ["trained"] and row[0].startswith("capital")]
@@ -211,31 +171,36 @@ def test_text_of_a_model_stays_text_in_its_cell(folder: Path) -> None:
 
 
 def test_every_row_of_a_table_has_the_cells_of_its_header(folder: Path) -> None:
-    tables = (folder / "report.html").read_text().split("<table>")[1:]
+    tables = (folder / "report.html").read_text().split("<table ")[1:]
     assert len(tables) >= 5
     for table in tables:
+        assert "<caption" in table
         widths = {len(row) for row in HtmlTables(table.partition("</table>")[0]).rows}
         assert len(widths) == 1
 
 
 def test_the_html_report_is_self_contained_with_its_figure(folder: Path) -> None:
     html_text = (folder / "report.html").read_text()
-    assert 'src="data:image/png;base64,' in html_text
-    assert "curve.png" not in html_text
-    assert "http://" not in html_text.replace("http://localhost/v1", "")
-    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert '<svg class="chart" role="img"' in html_text
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', html_text)
+    text = (folder / "report.md").read_text()
+    pictures = re.findall(r"!\[.+\]\((.+)\)", text)
+    assert pictures == ["solved.svg", "differences.svg"]
+    for picture in pictures:
+        assert ElementTree.parse(folder / picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
 def test_the_report_has_its_provenance_and_the_causes_of_invalid_attempts(folder: Path) -> None:
     text = (folder / "report.md").read_text()
-    assert "- 1 x The line was <b>cut</b>." in text
+    assert r"- 1 x The line was \<b\>cut\</b\>." in text
     assert "Commit `" in text
     assert "\nrun: riddles\n" in text
     assert "`sqlite:///runs/riddles/experience.db`" in text
 
 
 def test_markdown_becomes_html_with_tables_and_without_raw_html() -> None:
-    html_text = to_html("# A & B\n\n| a | b |\n| --- | --- |\n| 1 | <i>2</i> |\n", "A & <B>")
-    assert "<title>A &amp; &lt;B&gt;</title>" in html_text
+    text = "# A & B\n\n| a | b |\n| --- | --- |\n| 1 | <i>2</i> |\n"
+    html_text = to_html(Report(title="A & <B>", run="riddles", place="runs/riddles", text=text))
+    assert "<title>A &amp; &lt;B&gt; \N{EN DASH} Retroformer</title>" in html_text
     assert "<td>&lt;i&gt;2&lt;/i&gt;</td>" in html_text
     assert html_text.startswith("<!doctype html>")

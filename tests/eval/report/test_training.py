@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from eval.report.training import reward_audit, trained_adapters, training_table
-from eval.report.training_curves import curve_table, draw_training, group_by_title
+from eval.report.training_curves import curve_table, group_by_title, training_figures
+from eval.view.charts import LineChart
 from retroformer.experiment.config import Experiment
+from tests.support.markdown_tables import tables_in
 
 COST = {"tokens": 12345, "cpu_seconds": 67.8, "peak_memory_bytes": 2**30}
 WRITTEN: dict[str, dict[str, Any]] = {
@@ -86,7 +88,7 @@ def test_a_copy_of_an_adapter_in_another_run_is_listed_once(experiment: Experime
 
 
 def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> None:
-    rows = training_table(trained_adapters(experiment, ["sft-one", "ppo-one"])).splitlines()[2:]
+    (rows,) = tables_in(training_table(trained_adapters(experiment, ["sft-one", "ppo-one"])))
     assert [row.split(" | ")[2:] for row in rows] == [
         ["12 texts", "2 steps", "12,345", "68", "1.0 |"],
         ["9 pairs", "2 steps", "12,345", "68", "1.0 |"],
@@ -95,9 +97,8 @@ def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> N
 
 
 def test_the_audit_of_the_reward_model_marks_missing_values(experiment: Experiment) -> None:
-    audit = reward_audit(trained_adapters(experiment, ["ppo-one"])).splitlines()
-    assert len(audit) == 3 + 2
-    assert audit[2].endswith("| 0.9 | 4 | 0.75 [0.30, 0.95] | - | - | - | 0.25 | - | - | - |")
+    ((row,),) = tables_in(reward_audit(trained_adapters(experiment, ["ppo-one"])))
+    assert row.endswith("| 0.9 | 4 | 0.75 [0.30, 0.95] | - | - | - | 0.25 | - | - | - |")
     assert reward_audit(trained_adapters(experiment, ["sft-one"])) == ""
 
 
@@ -111,30 +112,30 @@ def test_the_tests_of_the_held_out_accuracy_are_shown_where_the_stage_wrote_them
         "held_out_p_value_against_longer": 0.5,
     }
     path.write_text(json.dumps(WRITTEN["one/reward"] | COST | tested))
-    audit = reward_audit(trained_adapters(experiment, ["ppo-one"])).splitlines()
-    assert (
-        audit[6]
-        == "| reward model | held-out pairs | p against chance | power | p against longer wins | pairs for 80% power |"
+    audit = reward_audit(trained_adapters(experiment, ["ppo-one"]))
+    header = (
+        "| reward model | held-out pairs | p against chance | power | p against longer wins | pairs for 80% power |"
     )
-    assert audit[8].endswith("one/reward` | 4 | 0.31 | 0% | 0.5 (2 better, 1 worse) | 76 |")
-    assert audit[10].startswith("Whether the accuracy above is more than luck.")
+    assert header in audit
+    _, (row,) = tables_in(audit)
+    assert row.endswith("one/reward` | 4 | 0.31 | 0% | 0.5 (2 better, 1 worse) | 76 |")
+    assert audit.rpartition("\n\n")[2].startswith("Whether the accuracy above is more than luck.")
 
 
 def test_dpo_has_a_row_before_ppo_and_is_audited_by_its_implicit_reward(experiment: Experiment) -> None:
     adapters = trained_adapters(experiment, ["ppo-one", "dpo-one"])
     assert [adapter.stage for adapter in adapters] == ["reward", "dpo", "ppo"]
-    rows = training_table(adapters).splitlines()[2:]
+    (rows,) = tables_in(training_table(adapters))
     assert rows[1].startswith("| DPO | ")
     assert rows[1].split(" | ")[2:] == ["9 pairs", "3 steps", "12,345", "68", "1.0 |"]
-    audit = reward_audit(adapters).splitlines()
-    assert len(audit) == 4 + 2
-    assert audit[3].endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - | - | - | - | - | - | - |")
+    ((_, row),) = tables_in(reward_audit(adapters))
+    assert row.endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - | - | - | - | - | - | - |")
 
 
 def test_grpo_is_listed_beside_ppo(experiment: Experiment) -> None:
     adapters = trained_adapters(experiment, ["ppo-two", "grpo-one"])
     assert [adapter.stage for adapter in adapters] == ["grpo", "ppo"]
-    assert training_table(adapters).splitlines()[2].split(" | ")[::2][:2] == ["| GRPO", "7 prompts"]
+    assert tables_in(training_table(adapters))[0][0].split(" | ")[::2][:2] == ["| GRPO", "7 prompts"]
 
 
 @pytest.mark.parametrize(("reward", "stages"), [("model", ["reward", "grpo"]), ("live", ["grpo"])])
@@ -165,7 +166,7 @@ def test_adapters_with_other_settings_are_not_pooled_as_seeds(experiment: Experi
 def test_the_table_of_curves_has_means_over_seeds_with_students_interval(experiment: Experiment) -> None:
     """Both first scores are 0; the last are 1 and 0.5: mean 3/4, deviation sqrt(1/8), so 3/4 +- 12.71 / 4."""
     adapters = trained_adapters(experiment, ["ppo-one", "ppo-two"])
-    _, score, divergence = curve_table(adapters).splitlines()[2:5]
+    ((_, score, divergence),) = tables_in(curve_table(adapters))
     assert score == "| PPO | score | 2 | 0.000 [0.000, 0.000] | 0.750 [-2.428, 3.928] |"
     assert divergence.startswith("| PPO | kl | 2 | 0.000 [")
 
@@ -178,9 +179,17 @@ def test_no_step_counts_as_one_of_the_first_and_of_the_last(experiment: Experime
     assert "| GRPO | score | 1 | - | - |" in table
 
 
-def test_the_curves_are_drawn(experiment: Experiment, tmp_path: Path) -> None:
-    draw_training(
-        trained_adapters(experiment, ["warm-one", "dpo-one", "grpo-one", "ppo-one", "ppo-two"]),
-        tmp_path / "training.png",
-    )
-    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
+def test_curves_of_seeds_are_drawn_with_their_mean_and_interval(experiment: Experiment) -> None:
+    names = ["warm-one", "dpo-one", "ppo-one", "ppo-two"]
+    figures = {figure.name: figure.chart for figure in training_figures(trained_adapters(experiment, names))}
+    assert list(figures) == ["imitation", "pairs", "score", "divergence"]
+    score = figures["score"]
+    assert isinstance(score, LineChart)
+    (ppo,) = score.series
+    assert ppo.members == (((1.0, 0.0), (2.0, 1.0)), ((1.0, 0.0), (2.0, 0.5)))
+    assert ppo.points == ((1.0, 0.0), (2.0, 0.75))
+    assert ppo.bounds[1] == (pytest.approx(0.75 - 12.71 / 4), pytest.approx(0.75 + 12.71 / 4))
+
+
+def test_no_figure_is_empty(experiment: Experiment) -> None:
+    assert [figure.name for figure in training_figures(trained_adapters(experiment, ["sft-one"]))] == ["imitation"]

@@ -25,6 +25,7 @@ PAGES = [
     "/prompt?run=doors&arm=collect&task=door-1&at=1.0",
     "/compare?show=won",
     "/learning",
+    "/report",
     "/review",
     "/nowhere",
 ]

@@ -1,15 +1,12 @@
 """Tests of what the page on learning shows: success by attempt, ratings, training curves and wording."""
 
 import json
-import math
 import re
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 from starlette.testclient import TestClient
 
-from eval.view.charts import Series, bar_chart, line_chart
 from eval.view.index import Index
 from eval.view.site import Site
 from eval.view.sources import Source
@@ -82,20 +79,3 @@ def test_words_of_a_story_that_is_indexed_again_count_once(site: Site, run_folde
     assert site.index.update() == 1
     assert before["key"] == 2
     assert counts() == {**before, "key": 3, "by": 1}
-
-
-def test_a_chart_scales_its_points_and_names_its_lines() -> None:
-    svg = line_chart("Loss", [Series("a <b>", [(0, 0.0), (1, 10.0)]), Series("empty", [])], "step", "loss")
-    (points,) = re.findall(r'polyline points="([^"]+)"', svg)
-    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in points.split())
-    assert (x0, x1) == (52, 548)
-    assert (y0, y1) == (220, 12)
-    assert "a &lt;b&gt;" in svg
-    assert "empty" not in svg
-
-
-@pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0], [1e-300, 1e300], [math.nan, 1.0], [math.inf, -1.0]])
-def test_a_chart_of_any_numbers_is_drawn(values: list[float]) -> None:
-    svg = line_chart("Any", [Series("line", list(enumerate(values)))], "x", "y")
-    assert not re.findall(r'points="[^"]*(?:nan|inf)', svg)
-    assert "<svg" in bar_chart("Any", [(str(value), value) for value in values if math.isfinite(value)], "x", "y")

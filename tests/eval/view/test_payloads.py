@@ -63,7 +63,7 @@ PAYLOADS = (
     "x" * 20_000,
     "\u0001\u0002\x7f\r\n\r\nHTTP/1.1 200 OK",
 )
-PAGES = ("", "stories", "stories?q=script", "compare?show=neither", "learning", "review")
+PAGES = ("", "report", "stories", "stories?q=script", "compare?show=neither", "learning", "review")
 
 
 def test_there_are_forty_payloads() -> None:

@@ -55,7 +55,8 @@ class AdviceChapter:
     def sections(self) -> Iterator[tuple[str, str]]:
         """Yield the title and text of each section: the advice, where it sends the actor, and examples of two arms."""
         counted = [counter.telemetry for counter in self._telemetry.values()]
-        yield "What the advice was like", render_telemetry(counted)
+        if telemetry := render_telemetry(counted):
+            yield "What the advice was like", telemetry
         if habits := render_habits(self._habits.habits):
             yield "Where the arms send to, and where things were found", habits
         if self._examples:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from retroformer.environments.alfworld.report.reflection import ReflectionCase
 from retroformer.environments.alfworld.text import compact
-from retroformer.markdown import quoted, table
+from retroformer.markdown import code, plain, quoted, table
 from retroformer.records import Outcome, Trajectory
 
 EXAMPLES = 10
@@ -60,7 +60,7 @@ def render_examples(examples: Sequence[Example], before: str, after: str) -> str
     first = "The first task" if len(examples) == 1 else f"The first {len(examples)} tasks"
     rule = (
         f"{first}, in the order of the SHA-256 of their id, that failed at trial 0 and about "
-        f"which both *{before}* and *{after}* wrote something."
+        f"which both *{plain(before)}* and *{plain(after)}* wrote something."
     )
     return "\n\n".join(
         [rule, *(_render(number, example, before, after) for number, example in enumerate(examples, start=1))]
@@ -84,16 +84,16 @@ def _render(number: int, example: Example, before: str, after: str) -> str:
     sentence = compact.read_opening(failure.opening).task
     rows = [["trial 0", "", "failed", _moves_cell(failure)]]
     rows += [_row(arm, case) for arm, case in ((before, example.before), (after, example.after))]
-    title = f"**{number}. {quoted(sentence, _LONGEST_TEXT)}** (`{example.task_id}`)"
-    return f"{title}\n\n{table(['arm', 'advice', 'result', 'the actor'], rows)}"
+    caption = f"Task {number}: {quoted(sentence, _LONGEST_TEXT)} ({code(example.task_id)})"
+    return table(["arm", "advice", "result", "the actor"], rows, caption)
 
 
 def _row(arm: str, case: ReflectionCase) -> list[str]:
     retry = case.retry
     if retry is None or retry.outcome is Outcome.INVALID:
-        return [arm, quoted(case.text, _LONGEST_TEXT), "not tried", "-"]
+        return [plain(arm), quoted(case.text, _LONGEST_TEXT), "not tried", "-"]
     result = "solved" if case.solved else "failed"
-    return [arm, quoted(case.text, _LONGEST_TEXT), result, _moves_cell(retry)]
+    return [plain(arm), quoted(case.text, _LONGEST_TEXT), result, _moves_cell(retry)]
 
 
 def _moves_cell(attempt: Trajectory) -> str:

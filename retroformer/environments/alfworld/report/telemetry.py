@@ -20,7 +20,7 @@ from retroformer.environments.alfworld.report.reflection import (
     first_walks,
 )
 from retroformer.environments.alfworld.text import compact
-from retroformer.markdown import share, table
+from retroformer.markdown import plain, share, table
 from retroformer.records import Trajectory
 
 _OBJECTS = 6
@@ -168,24 +168,23 @@ class HabitCounter:
 
 
 def render_telemetry(arms: Sequence[Telemetry]) -> str:
-    """Return Markdown tables of the texts, where they send the actor, and what it did; silent arms are omitted."""
+    """Return tables of the texts, where they send the actor, and what it did, or ""; silent arms are omitted."""
     writing = [arm for arm in arms if arm.words]
-    if not writing:
-        return "No arm wrote anything."
-    return "\n\n".join((_texts(writing), _places(writing), _retries(writing)))
+    return "\n\n".join((_texts(writing), _places(writing), _retries(writing))) if writing else ""
 
 
 def render_habits(rows: Sequence[Habit]) -> str:
     """Return a Markdown table of the objects with the most failures, or ""; arms without a guess are omitted."""
     arms = [arm for arm in (rows[0].guesses if rows else ()) if any(row.guesses[arm].total() for row in rows)]
-    header = ["object", "failures", "found in (tasks)", *arms]
+    header = ["object", "failures", "found in (tasks)", *map(plain, arms)]
     lines = [
         [row.thing, str(row.failures), _most_common(row.finds), *(_most_common(row.guesses[arm]) for arm in arms)]
         for row in rows[:_OBJECTS]
     ]
     return (
         "Types of place where successful attempts picked the object up, next to those where each arm sends to look for "
-        "it and nobody had looked, with the number of its reflections that do.\n\n" + table(header, lines)
+        "it and nobody had looked, with the number of its reflections that do.\n\n"
+        + table(header, lines, "Places of the objects with the most failures.")
         if lines
         else ""
     )
@@ -216,7 +215,7 @@ def _texts(arms: Sequence[Telemetry]) -> str:
     ]
     rows = [
         [
-            arm.arm,
+            plain(arm.arm),
             str(arm.reflections),
             str(arm.distinct),
             f"{arm.words / arm.reflections:.1f}",
@@ -227,7 +226,7 @@ def _texts(arms: Sequence[Telemetry]) -> str:
         ]
         for arm in arms
     ]
-    return table(header, rows)
+    return table(header, rows, "The texts of each arm.")
 
 
 def _places(arms: Sequence[Telemetry]) -> str:
@@ -243,14 +242,14 @@ def _places(arms: Sequence[Telemetry]) -> str:
     ]
     rows = [
         [
-            arm.arm,
+            plain(arm.arm),
             str(arm.places),
             *(share(count, arm.places) for count in (arm.unsearched, arm.seen, arm.in_vain, arm.invented)),
             *(share(count, arm.sighted) for count in (arm.locating, arm.sent_back)),
         ]
         for arm in arms
     ]
-    return table(header, rows)
+    return table(header, rows, "The places that the texts name.")
 
 
 def _retries(arms: Sequence[Telemetry]) -> str:
@@ -263,7 +262,7 @@ def _retries(arms: Sequence[Telemetry]) -> str:
     ]
     rows = [
         [
-            arm.arm,
+            plain(arm.arm),
             str(arm.retries),
             share(arm.directed, arm.retries),
             share(arm.followed, arm.directed),
@@ -271,7 +270,7 @@ def _retries(arms: Sequence[Telemetry]) -> str:
         ]
         for arm in arms
     ]
-    return table(header, rows)
+    return table(header, rows, "What the actor did with the advice.")
 
 
 def _most_common(kinds: Counter[str]) -> str:

@@ -54,7 +54,7 @@ def test_the_page_states_the_rule_and_shows_both_texts_with_what_followed() -> N
         "The first task, in the order of the SHA-256 of their id, that failed at trial 0 and about which both "
         "*warm start* and *trained* wrote something."
     )
-    assert "**1. put some mug on desk** (`mug/1`)" in text
+    assert "Table: Task 1: put some mug on desk (`mug/1`)" in text
     assert text.splitlines()[-3:] == [
         "| trial 0 |  | failed | go to drawer 1; 1 action, step limit |",
         "| warm start | Look in drawer 1 \\| \\*now\\*. | failed | go to drawer 1; 1 action, step limit |",

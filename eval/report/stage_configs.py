@@ -1,0 +1,119 @@
+"""Report section on the config that each training stage ran with, compared with that of the evaluation."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from string import ascii_uppercase
+from textwrap import shorten
+from typing import Any
+
+import yaml
+
+from retroformer.errors import MissingInput
+from retroformer.experiment.config import Experiment
+from retroformer.files.bounded_yaml import read_yaml
+from retroformer.markdown import code, fenced, plain, table
+from retroformer.stage_metrics import METRICS
+
+from .training import TrainedAdapter, in_order, written_in
+
+_FILE = "config.yaml"
+_VALUE_SHOWN = 120
+"""Most characters shown of a value; the whole config has all."""
+_NOTE = (
+    "The config that each stage stored beside its adapter, and the settings that its weights depend on. Sections that "
+    "training does not read, `eval` and `gate`, are not compared."
+)
+_NOT_COMPARED = ("eval.", "gate.")
+
+
+def stage_configs(experiment: Experiment, trained: Sequence[TrainedAdapter]) -> str:
+    """Render the settings of each stage, the keys on which configs differ, and each config once; empty if no stage ran.
+
+    The stages are those of the report's models, and the other finished ones of the run.
+    """
+    finished = written_in([path.parent for path in experiment.folder.glob(f"*/{METRICS}")])
+    stages = {adapter.folder.resolve(): adapter for adapter in in_order([*finished, *trained])}
+    if not stages:
+        return ""
+    configs = {folder: _config(folder / _FILE) for folder in stages}
+    named = _named([config for config in configs.values() if config])
+    names = {
+        folder: next((name for name, config in named.items() if config == configs[folder]), "-") for folder in stages
+    }
+    rows = [_row(adapter, names[folder]) for folder, adapter in stages.items()]
+    settings = table(
+        ["stage", "adapter", "config", "seed", "settings", "commit"], rows, "The settings of each training stage."
+    )
+    folded = [
+        fenced(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "yaml", f"Config {name}: {titles}")
+        for name, config in named.items()
+        for titles in (", ".join(dict.fromkeys(stages[folder].title for folder in stages if names[folder] == name)),)
+    ]
+    return "\n\n".join([_NOTE, settings, _differences(experiment, named), *folded])
+
+
+def _row(adapter: TrainedAdapter, config: str) -> list[str]:
+    inputs, revision = adapter.metrics.inputs, adapter.metrics.measure("code") or {}
+    given = {name: inputs.get(name) for name in ("quantization", "dtype", "max_length")}
+    given |= {f"lora.{name}": value for name, value in inputs.get("lora", {}).items()}
+    settings = {name: value for name, value in (inputs.get("optimizer", {}) | given).items() if value is not None}
+    shown = ", ".join(f"{name} {_value(value)}" for name, value in settings.items())
+    commit = str(revision.get("commit", "-"))[:12] + " with changes" * bool(revision.get("dirty"))
+    return [
+        adapter.title,
+        code(str(adapter.folder)),
+        config,
+        _value(inputs.get("seed", "-")),
+        plain(shown),
+        plain(commit),
+    ]
+
+
+def _differences(experiment: Experiment, named: Mapping[str, Mapping[str, Any]]) -> str:
+    """Render the keys on which the configs differ, with the value in each."""
+    flat = {"evaluation": dict(_flat(experiment.as_file())), **{name: dict(_flat(named[name])) for name in named}}
+    keys = dict.fromkeys(key for values in flat.values() for key in values if not key.startswith(_NOT_COMPARED))
+    rows = [
+        [code(key), *values]
+        for key in keys
+        for values in ([_value(of_one.get(key, "-")) for of_one in flat.values()],)
+        if len(set(values)) > 1
+    ]
+    if not rows:
+        return "The stages ran with the config of the evaluation."
+    shown = [[key, *(code(shorten(value, _VALUE_SHOWN)) for value in values)] for key, *values in rows]
+    header = ["key", "evaluation", *(f"config {name}" for name in named)]
+    return table(header, shown, "Where the configs differ; a dash stands for a key that a config lacks.")
+
+
+def _named(configs: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the different configs by a letter, or by a number beyond the alphabet."""
+    different: list[Mapping[str, Any]] = []
+    for config in configs:
+        if config not in different:
+            different.append(config)
+    letters = (*ascii_uppercase, *map(str, range(len(different))))
+    return dict(zip(letters, different, strict=False))
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    """Return a stored config as it was written; empty if it is missing or damaged."""
+    try:
+        config = read_yaml(path)
+    except (OSError, MissingInput, yaml.YAMLError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested sections by their dotted keys."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,113 @@
+"""An evaluation of ten riddles, two of them solved at once, with the report that `retroformer eval` writes about it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from eval.measure.results import arm_results
+from eval.play.arms import single_model_arms
+from eval.play.verify import VerifiedModel
+from eval.report.input import ReportInput
+from eval.report.report import write_report
+from retroformer.arm_names import FIRST_TRIAL
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
+from retroformer.records import Key, Outcome
+from retroformer.store import Store
+from tests.support.characters import PRICE, advice, attempt_at, task
+
+CONFIG = """
+run: riddles
+environment: {name: alfworld}
+loop: {trials: 2, actions: 15}
+actor: {kind: household, endpoint: {model: actor}}
+eval:
+  arms:
+    no reflection: {kind: none}
+    trained: {kind: model, model: ppo}
+    hopeless: {kind: model, model: base}
+"""
+POOLED = CONFIG.replace("model: ppo", "model: [ppo-1, ppo-2]")
+"""The same with two training seeds of an arm."""
+WINS = {"eval/no reflection": 0, "eval/trained/ppo-1": 7, "eval/trained/ppo-2": 6, "eval/hopeless": 0}
+TASKS = [task(f"capital-{number:02d}") for number in range(10)]
+SCRIPT = "Say <script>alert('Paris')</script> | or **not**\n\n# Lyon"
+CAUSE = "The line was <b>cut</b>."
+_MEASURES: Mapping[str, Mapping[str, Any]] = {
+    "sft": {"samples": 12, "steps": 30, "losses": [2.0 - 0.05 * step for step in range(30)]},
+    "reward": {
+        "pairs": 9,
+        "steps": 2,
+        "losses": [0.7, 0.6],
+        "train_accuracy": 0.9,
+        "held_out_pairs": 40,
+        "held_out_accuracy": 0.75,
+        "held_out_accuracy_interval": [0.6, 0.86],
+    },
+    "ppo": {"prompts": 7, "updates": 4, "history": [{"score": 0.1 * n, "kl": 0.2 * n} for n in range(4)]},
+}
+
+
+def write_evaluation(
+    config: str,
+    wins: Mapping[str, int],
+    verified: Sequence[VerifiedModel] = (),
+    advised: str = SCRIPT,
+) -> Path:
+    """Write the store and the report below the working directory; return the folder of the report.
+
+    `wins` are the solved retries of each arm by its name in the store; all arms but the one without advice wrote some.
+    """
+    Path("riddles.yaml").write_text(config, encoding="utf-8")
+    experiment = load(Path("riddles.yaml"))
+    with closing(Store(experiment.store_url, experiment.run)) as store:
+        for arm in (FIRST_TRIAL, *wins):
+            store.declare(arm, {})
+        for number, riddle in enumerate(TASKS):
+            first = Outcome.SUCCESS if number < 2 else Outcome.FAILURE
+            store.add_trajectory(
+                Key(arm=FIRST_TRIAL, task_id=riddle.id), attempt_at(riddle, (float(number < 2),), first)
+            )
+            for stored, solved in wins.items() if number >= 2 else ():
+                _retry(store, Key(arm=stored, task_id=riddle.id, trial=1), number < 2 + solved, advised)
+        store.add_invalid(Key(arm=list(wins)[-1], task_id=TASKS[5].id, trial=1), CAUSE, PRICE)
+        arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
+        outcomes = arm_results(store, TASKS, arms, experiment.loop.trials)
+        path = write_report(ReportInput(experiment, TASKS, outcomes, verified, store, "cd" * 32))
+    return path.parent
+
+
+def write_stages(experiment: Experiment, *stages: str, within: str = "", **changes: Any) -> None:
+    """Write the folders of trained stages of a run, each with the config it ran with and its metrics."""
+    for stage in stages:
+        folder = Path("runs") / (within or experiment.run) / stage
+        folder.mkdir(parents=True)
+        config = {**experiment.as_file(), **changes}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+        metrics = {
+            "stage": stage,
+            "inputs": {
+                "seed": 3,
+                "quantization": "nf4",
+                "lora": {"rank": 8},
+                "optimizer": {"learning_rate": 1e-4},
+                "adapters": {"sft": f"{within}sft"},
+            },
+            "adapter_sha256": f"{within}{stage}",
+            "tokens": 12345,
+            "code": {"commit": "0123456789abcdef", "dirty": False},
+            **_MEASURES[stage],
+        }
+        (folder / "metrics.json").write_text(json.dumps(metrics))
+
+
+def _retry(store: Store, key: Key, won: bool, advised: str) -> None:
+    if key.arm != "eval/no reflection":
+        store.add_reflection(key, 0, advice(advised if "trained" in key.arm else "Lyon!"))
+    outcome = Outcome.SUCCESS if won else Outcome.FAILURE
+    riddle = next(riddle for riddle in TASKS if riddle.id == key.task_id)
+    store.add_trajectory(key, attempt_at(riddle, (float(won),), outcome))
