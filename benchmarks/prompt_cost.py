@@ -3,16 +3,16 @@
     python benchmarks/prompt_cost.py [--points 128,24,4 384,48,4 1500,64,4 384,48,1 384,48,8] [--dtype float32]
                                      [--attention sdpa] [--larger]
 
-A point is the length of the prompt P, the length of a response T, and their number k. With L = P + kT tokens in a row,
-N parameters in the matrices of the layers, width H, D layers and a vocabulary of V, the formula is
+A point is the length of the prompt P, the length of a response T, and their number k. With L = P + kT tokens in the
+row, N parameters in the matrices of the layers, width H, D layers and a vocabulary of V, the formula is
 
     seconds = a * (4 N L + 4 V H k T) + b * D H L^2
 
 4 N is a multiplication and an addition for each parameter, once forward and once backward, as frozen weights need no
 gradient; the head runs at the responses only, and its gradient is computed with its result; attention grows with the
-square of the row, as the dense mask is not skipped. The coefficients are fitted to the first and the third point, and
-the others are predictions. `--larger` adds random models of other sizes, to see whether N and D predict them. Each
-figure is the least of two passes after one that is not counted.
+square of the row, as no part of the dense mask is skipped. The coefficients are fitted to the first and the third
+point, and the others are predictions. `--larger` adds random models of other sizes, to see whether N and D predict
+them. Each figure is the least of two passes after one that is not counted.
 """
 
 import argparse

@@ -25,6 +25,7 @@ from .integrity.model_files import (
     require_sound_adapter,
     require_sound_base,
 )
+from .shared_prompt.attention import SPLIT, register_split_attention
 
 CPU = torch.device("cpu")
 
@@ -88,8 +89,8 @@ def guard_padding(tokenizer: Any) -> None:
 def load_base(train: Train, *, scores: bool = False) -> Any:
     """Load the base model with a language head, or, with `scores`, as a sequence classifier with one score.
 
-    Attention is torch's fused one, which on a CPU was as fast as the plain one at 224 tokens and 1.5 times as fast at
-    1,756 (docs/training-cost.md).
+    Attention is torch's fused one, in two parts for packed rows, which on a CPU was the fastest of those measured
+    (docs/training-cost.md).
 
     Raises:
         DamagedFile: a file of it is missing or cannot be read, or it lacks weights.
@@ -100,10 +101,11 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
     folder = base_model_folder(train.base_model)
     require_sound_base(folder)
     target = device()
+    register_split_attention()
     options: dict[str, Any] = {
         "config": model_config(folder),
         "dtype": getattr(torch, compute_dtype(train)),
-        "attn_implementation": "sdpa",
+        "attn_implementation": SPLIT,
         "device_map": {"": target},
     }
     if train.quantization == "nf4":

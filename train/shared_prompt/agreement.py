@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from retroformer.errors import ConfigError
 
+from .attention import SPLIT
 from .group import Group
 from .packed import Packed, pack
 from .reading import FLEX, computing, hidden_states
@@ -22,9 +23,6 @@ Values = Callable[[Tensor, Packed], Tensor]
 LARGEST_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 """Norm of the difference, relative to that of the values of separate rows. Rounding gave up to 2e-6 in fp32 and 4e-2 in
 bf16 (`python benchmarks/agreement.py`)."""
-DENSE = "sdpa"
-"""transformers' name of the attention that takes a dense mask."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -45,7 +43,7 @@ def settle_attention(trunk: Any, values: Values, groups: Sequence[Group]) -> Non
             return
         except Exception as error:  # The compiler of flex attention has errors of many kinds.
             logger.warning("Flex attention does not work here (%s): attention uses a dense mask.", error)
-        trunk.config._attn_implementation = DENSE
+        trunk.config._attn_implementation = SPLIT
     require_agreement(trunk, values, group)
 
 
@@ -53,7 +51,7 @@ def settle_attention(trunk: Any, values: Values, groups: Sequence[Group]) -> Non
 def dense_attention(trunk: Any) -> Iterator[None]:
     """Use attention with a dense mask, for generation, whose lengths change with every token."""
     settled = trunk.config._attn_implementation
-    trunk.config._attn_implementation = DENSE
+    trunk.config._attn_implementation = SPLIT
     try:
         yield
     finally:

@@ -55,9 +55,14 @@ class Packed(NamedTuple):
         same_BLL = part_BL[:, :, None] == part_BL[:, None, :]
         return (same_BLL | (part_BL == _PROMPT)[:, None, :]) & (index_L[:, None] >= index_L)
 
-    def dense_mask(self, dtype: torch.dtype) -> Tensor:
-        """Return `sees` as numbers to add to attention scores, (B, 1, L, L)."""
-        sees_BLL = self.sees
+    @property
+    def shortest_prompt(self) -> int:
+        """Number of the first tokens of every row that belong to its prompt."""
+        return int((self.part_BL == _PROMPT).sum(dim=1).min())
+
+    def dense_mask(self, dtype: torch.dtype, first: int = 0) -> Tensor:
+        """Return the rows of `sees` from token `first` on, as numbers to add to attention scores, (B, 1, rows, L)."""
+        sees_BLL = self.sees[:, first:]
         zeros_BLL = torch.zeros(sees_BLL.shape, dtype=dtype, device=sees_BLL.device)
         return zeros_BLL.masked_fill(~sees_BLL, torch.finfo(dtype).min)[:, None]
 

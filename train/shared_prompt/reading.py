@@ -9,6 +9,7 @@ from torch.nn.functional import linear
 
 from retroformer.errors import ConfigError
 
+from .attention import SPLIT
 from .packed import Packed
 
 FLEX = "flex_attention"
@@ -38,8 +39,9 @@ def hidden_states(trunk: Any, packed: Packed) -> Tensor:
             "(its sliding window), which training does not support: lower train.max_length and "
             "reflector.prompt_characters, or take another train.base_model."
         )
-    flexible = trunk.config._attn_implementation == FLEX
-    mask = packed.block_mask() if flexible else packed.dense_mask(trunk.dtype)
+    attention = trunk.config._attn_implementation
+    first = packed.shortest_prompt if attention == SPLIT else 0
+    mask = packed.block_mask() if attention == FLEX else packed.dense_mask(trunk.dtype, first)
     with computing(trunk):
         read = trunk(input_ids=packed.ids_BL, attention_mask=mask, position_ids=packed.positions_BL, use_cache=False)
     hidden_BLH: Tensor = read.last_hidden_state

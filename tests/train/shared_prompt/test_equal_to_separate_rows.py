@@ -18,6 +18,7 @@ from train.imitation import Imitation
 from train.reward import Ranking, scorer
 from train.shared_prompt import packed as packing
 from train.shared_prompt.agreement import require_agreement
+from train.shared_prompt.attention import SPLIT
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
 from train.shared_prompt.reading import hidden_states
@@ -132,3 +133,14 @@ def require_a_refusal(model: Any) -> None:
         require_agreement(trunk_of(model), values, GROUPS[2])
     with pytest.raises(AssertionError):
         require_equal_gradients(model, Imitation())
+
+
+def test_attention_in_two_parts_is_that_of_the_whole_mask(experiment: Any, workplace: Path) -> None:
+    trunk, packed = trunk_of(adapted(experiment, workplace / "start", checkpointing=False)), pack(GROUPS)
+    assert trunk.config._attn_implementation == SPLIT
+    assert packed.shortest_prompt == len(GROUPS[2].prompt)
+    length = packed.ids_BL.shape[1]
+    assert packed.dense_mask(torch.float32, first=2).shape == (3, 1, length - 2, length)
+    in_parts = hidden_states(trunk, packed)
+    trunk.config._attn_implementation = "sdpa"
+    torch.testing.assert_close(hidden_states(trunk, packed), in_parts)
