@@ -90,8 +90,8 @@ class Packed(NamedTuple):
 
     def to(self, device: torch.device) -> "Packed":
         """Return the same rows on this device."""
-        moved = [part.to(device) if isinstance(part, Tensor) else part for part in self]
-        return Packed._make(moved)
+        tensors = {name: part for name, part in self._asdict().items() if isinstance(part, Tensor)}
+        return self._replace(**{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 def pack(groups: Sequence[Group]) -> Packed:
