@@ -13,6 +13,10 @@ from retroformer.experiment.file import load
 from tests.train.world import prompt, save_tiny_model
 from train.base import load_base, load_tokenizer, lora_config
 from train.data.samples import samples
+from train.group_trainer import GroupTrainer
+from train.reward import Ranking, scores_of
+from train.shared_prompt.group import Groups
+from train.stage import Stage
 
 CONTEXT_TOKENS = 8192
 """Context length of the base: its tokens are bytes, so prompts are long."""
@@ -54,19 +58,17 @@ class ScoresOfTraining:
     """Reward model of a config that scores answers as its training does."""
 
     def __init__(self, path: Path, folder: Path) -> None:
-        from accelerate import Accelerator
         from peft import PeftModel
-        from transformers import TrainingArguments
 
-        train = load(path).train
+        experiment = load(path)
+        train = experiment.train
         self._tokenizer = load_tokenizer(train)
         with warnings.catch_warnings(action="ignore"):
-            self.model = PeftModel.from_pretrained(load_base(train, scores=True), str(folder))
-            self.args = TrainingArguments(output_dir=str(folder.parent / "trained"), use_cpu=True, report_to=[])
-        self.accelerator = Accelerator(cpu=True)
+            model = PeftModel.from_pretrained(load_base(train, scores=True), str(folder))
+            stage, nothing = Stage("reward", experiment, {}), Groups([], train.reward.micro_batch_tokens)
+            self._trainer = GroupTrainer(stage, train.reward, model, nothing, Ranking(train.reward))
 
     def __call__(self, asked: str, texts: Sequence[str]) -> list[float]:
         """Return the scores of these different answers to `world.prompt(asked)`."""
-        from train.reward import scores_of
-
-        return scores_of(self, list(samples(self._tokenizer, [(prompt(asked), text) for text in texts])))
+        answers = [(prompt(asked), text) for text in texts]
+        return scores_of(self._trainer, list(samples(self._tokenizer, answers)))

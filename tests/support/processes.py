@@ -33,8 +33,9 @@ def watched_command_lines(of: int) -> Iterator[set[str]]:
 
 def _descendants(pid: int) -> list[int]:
     descendants = list[int]()
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in children.read_text().split():
-                descendants += [int(child), *_descendants(int(child))]
+    with suppress(OSError):  # A process may end while it is read.
+        for children in list(Path(f"/proc/{pid}/task").glob("*/children")):
+            with suppress(OSError):
+                for child in children.read_text().split():
+                    descendants += [int(child), *_descendants(int(child))]
     return descendants

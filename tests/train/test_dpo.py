@@ -96,8 +96,8 @@ def test_policy_and_reference_start_equal_so_the_first_loss_is_log_2(
     pairs = two_pairs(experiment)
     trainer = trainer_of(experiment, QUICK, sft_adapter(workplace, experiment), pairs)
     loss = first_loss(trainer, pairs)
-    # The reference reads each failure alone, so in bfloat16 it rounds otherwise.
-    torch.testing.assert_close(loss, torch.tensor(math.log(2)), rtol=0, atol=1e-6 if dtype == "float32" else 1e-2)
+    # The reference reads each failure alone, so it rounds otherwise.
+    torch.testing.assert_close(loss, torch.tensor(math.log(2)), rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
     loss.backward()  # type: ignore[no-untyped-call]
     learns = {name for name, parameter in trainer.model.named_parameters() if parameter.grad is not None}
     assert learns
