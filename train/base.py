@@ -186,6 +186,13 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
+def switch_dropout_off(model: nn.Module) -> None:
+    """Switch dropout off in all adapters, where policies are compared: their differences must not be noise."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+
+
 @contextmanager
 def switched_to(model: Any, adapter: str) -> Iterator[None]:
     """Switch a model with several adapters to one of them, and back to the active one at the end."""

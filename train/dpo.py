@@ -18,14 +18,14 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
 
 from retroformer.experiment.sections.train import Dpo
 from retroformer.records import PreferencePair
 
 from . import processes
-from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switched_to
+from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
 from .group_trainer import GroupTrainer, log_probs, trunk_of
 from .losses import divergence, implicit_rewards, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
@@ -89,15 +89,10 @@ def dpo_trainer(stage: Stage, optimizer: Dpo, sft: Path, groups: Groups) -> Grou
 
 
 def policy_and_reference(base: Any, sft: Path, stage: Stage) -> Any:
-    """Put the SFT adapter on `base` twice: as the policy, which is trained, and as the reference, which is not.
-
-    Dropout is off, as in PPO: differences between policy and reference must not be noise.
-    """
+    """Put the SFT adapter on `base` twice: as the policy, which is trained, and as the reference, which is not."""
     model = load_adapter(base, sft, stage.experiment.train.lora)
     model.load_adapter(str(sft), REFERENCE)
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    switch_dropout_off(model)
     keep_trainables_in_fp32(model)
     return model
 

@@ -16,7 +16,7 @@ from retroformer.errors import NotFinite
 from retroformer.models.adapter_fit import require_fit
 from retroformer.models.reward_adapter import load_lora, read_reward_adapter
 
-from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switched_to, trainable
+from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switch_dropout_off, switched_to, trainable
 from ..integrity.finite import LOWER_THE_RATE
 from ..shared_prompt.agreement import dense_attention, settle_attention
 from ..shared_prompt.group import Group
@@ -51,9 +51,8 @@ class SharedBase(nn.Module):
         require_fit(base, sft)
         if reward is not None:
             require_fit(base, reward, scores=True)
-        # Without dropout, so that the first ratio of every update is exactly 1.
         lora: Any = PeftConfig.from_pretrained(str(sft))
-        lora.lora_dropout, lora.inference_mode = 0.0, False
+        lora.inference_mode = False
         self.language_model: Any = PeftModel.from_pretrained(base, sft, POLICY, is_trainable=True, config=lora)
         self.language_model.load_adapter(sft, REFERENCE)
         hidden_size: int = base.config.get_text_config().hidden_size
@@ -64,6 +63,8 @@ class SharedBase(nn.Module):
         if reward is not None:
             self._add_reward_adapter(reward)
         self.language_model.set_adapter(POLICY)
+        # So that the first ratio of every update is exactly 1, and scores and divergences are those of the models.
+        switch_dropout_off(self.language_model)
         keep_trainables_in_fp32(self)
         save_memory(base, self.language_model)
 
