@@ -56,12 +56,25 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
     if len(every) < 2:
         return Page("message.html", "Compare", {"text": "There is nothing to compare: these runs have one arm."})
     first, second = _chosen(every, parameters)
+    shown = [name for name in GROUPS if name == parameters.get("show")]
+    return comparison(site, every, (first, second), shown, _shown(parameters))
+
+
+def comparison(site: Site, every: Sequence[Side], pair: tuple[Side, Side], shown: Sequence[str], most: int) -> Page:
+    """Compare two sides.
+
+    Args:
+        site: the site.
+        every: all sides that a reader may choose from.
+        pair: what is compared.
+        shown: groups whose tasks are listed.
+        most: number of tasks listed of each group.
+    """
+    first, second = pair
     by_task = [_solved_at(site.index, side) for side in (first, second)]
     tasks = sorted(by_task[0].keys() & by_task[1].keys())
     solved = [np.array([side[task] for task in tasks], dtype=float) for side in by_task]
-    group = parameters.get("show", "")
     groups = _groups(tasks, solved) if tasks else {}
-    listed = groups.get(group, [])
     return Page(
         "compare.html",
         "Compare",
@@ -73,10 +86,8 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
             "lines": list(_lines(solved)) if tasks else [],
             "groups": {name: len(members) for name, members in groups.items()},
             "meanings": GROUPS,
-            "group": group if group in groups else "",
-            "listed": listed[: _shown(parameters)],
-            "more": len(listed) > _shown(parameters),
-            "shown": _shown(parameters),
+            "lists": {name: groups[name][:most] for name in shown if tasks},
+            "shown": most,
         },
     )
 
