@@ -140,11 +140,12 @@ def _compared(site: Site, every: Sequence[Side], pair: tuple[Side, Side]) -> Cal
 
 
 def _stories(site: Site, anchors: Anchors, rows: Sequence[Row]) -> Iterator[_Part]:
-    """Yield the table of stories, the review, and each story."""
+    """Yield the table of stories, the review if a story is marked, and each story."""
     anchors.add("stories", "stories")
     yield _Part("stories", "Stories", lambda: table(site, StoryFilter(), StoryPage(list(rows), len(rows), 1, 1)))
-    anchors.add("review", "review")
-    yield _Part("review", "Review", lambda: review(site, {}))
+    if any(source.store.marks.current() for source in site.sources):
+        anchors.add("review", "review")
+        yield _Part("review", "Review", lambda: review(site, {}))
     for number, row in enumerate(rows):
         anchors.add(f"story-{number + 1}", "story", run=row["run"], arm=row["arm"], task=row["task"])
         yield _Part(f"story-{number + 1}", "", _told(site, rows, number))
@@ -168,9 +169,9 @@ def _shown(site: Site, part: _Part) -> Markup:
 def _notice(stories: int, total: int, pairs: int, reports: int) -> Iterator[str]:
     """Yield sentences that say what the file holds and what it leaves out."""
     if stories < total:
-        yield f"It holds {stories:,} of {total:,} stories: {RULE}."
+        yield f"This file holds {stories:,} of {total:,} stories: {RULE}."
     else:
-        yield f"It holds all {total:,} stories."
+        yield f"This file holds all {total:,} stories."
     if pairs > _MOST_COMPARISONS:
         yield f"It leaves out {pairs - _MOST_COMPARISONS:,} of {pairs:,} comparisons of arms."
     if reports > _MOST_REPORTS:
