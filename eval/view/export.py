@@ -21,7 +21,7 @@ from .anchors import Anchors
 from .choice import RULE, told_stories
 from .index import Index
 from .inline import inline
-from .pages.compare import Side, comparison, sides
+from .pages.compare import Side, comparison, evaluated, sides
 from .pages.learning import learning
 from .pages.overview import overview
 from .pages.report import parts_of, report
@@ -118,10 +118,8 @@ def _page(function: Callable[[Site, Mapping[str, str]], Page], site: Site, **que
 
 def _pairs(site: Site) -> list[tuple[Side, Side]]:
     """Return the pairs of evaluated arms of each run; training seeds of an arm count together."""
-    every = [side for side in sides(site.index) if side.arm.startswith("eval/")]
-    pooled = {(side.run, stored) for side in every if len(side.stored) > 1 for stored in side.stored}
-    alone = [side for side in every if len(side.stored) > 1 or (side.run, side.arm) not in pooled]
-    return [(first, second) for second, first in combinations(alone, 2) if first.run == second.run]
+    every = combinations(evaluated(sides(site.index)), 2)
+    return [(first, second) for second, first in every if first.run == second.run]
 
 
 def _comparisons(site: Site, anchors: Anchors, pairs: Sequence[tuple[Side, Side]]) -> Iterator[_Part]:

@@ -117,9 +117,24 @@ def _chosen(sides: Sequence[Side], parameters: Mapping[str, str]) -> tuple[Side,
     for name in ("a", "b"):
         if parameters.get(name, "") not in ("", *by_name):
             raise NoSuchPage(f"There is no arm {parameters[name]!r} to compare.")
-    evaluated = [side for side in sides if side.arm.startswith("eval/")]
-    *_, second, first = evaluated if len(evaluated) > 1 else sides
+    *_, second, first = _comparable(sides)
     return by_name.get(parameters.get("a", ""), first), by_name.get(parameters.get("b", ""), second)
+
+
+def evaluated(sides: Sequence[Side]) -> list[Side]:
+    """Return the evaluated arms; the training seeds of an arm are one side."""
+    pooled = {(side.run, stored) for side in sides if len(side.stored) > 1 for stored in side.stored}
+    return [side for side in sides if side.arm.startswith("eval/") and (side.run, side.arm) not in pooled]
+
+
+def _comparable(sides: Sequence[Side]) -> Sequence[Side]:
+    """Return the evaluated arms of the first run that has two, else all arms of the first run with two, else all."""
+    for some in (evaluated(sides), sides):
+        for run in dict.fromkeys(side.run for side in some):
+            mine = [side for side in some if side.run == run]
+            if len(mine) > 1:
+                return mine
+    return sides
 
 
 def _solved_at(index: Index, side: Side) -> dict[str, list[float]]:
