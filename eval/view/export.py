@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from retroformer.errors import ConfigError, DamagedFile
+from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.durable import replacing
 from retroformer.stories.runs import OpenRun
 
@@ -159,7 +159,7 @@ def _told(site: Site, rows: Sequence[Row], number: int) -> Callable[[], Page]:
 def _shown(site: Site, part: _Part) -> Markup:
     try:
         page = part.page()
-    except DamagedFile as error:
+    except (DamagedFile, MissingInput) as error:
         page = Page("message.html", "Not shown", {"text": str(error)})
     return site.part(page, part.anchor)
 
