@@ -16,6 +16,8 @@ from .review import mark_of
 
 StoryKey = tuple[str, str, str]
 """Run, arm and task of a story."""
+_ALIGNED_STEPS = 398
+"""Rows that the stylesheet has for steps; longer attempts stand side by side without common rows."""
 _Neighbours = tuple[Row | None, Row | None]
 """Rows of the stories before and after one; None at an end."""
 
@@ -62,6 +64,7 @@ def _page(site: Site, shown: Story, way: Sequence[Turn], neighbours: _Neighbours
         "before": before,
         "after": after,
         "list": {},
+        "aligned_steps": _ALIGNED_STEPS,
         "flag_meanings": FLAGS,
         "mark": mark_of(site, shown.experiment, shown.arm, shown.task.id),
         "verdicts": VERDICTS,
