@@ -130,7 +130,7 @@ def show(
 
 
 @app.command(
-    options_metavar="[--port N]",
+    options_metavar="[--port N | --export FILE.html [--stories N]]",
     epilog="RUN is a config, the folder of a run (runs/NAME) or the file of its store.\n\n"
     "Example: retroformer view configs/demo.yaml",
 )
@@ -138,12 +138,20 @@ def view(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN ...", help="Configs, folders or stores of runs.")],
     *,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 8765,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write one file that opens without a server, and end.")
+    ] = None,
+    stories: Annotated[int, typer.Option(min=1, metavar="N", help="Most stories in that file.")] = 100,
 ) -> None:
     """Look at runs in a browser, also while they go on.
 
     Reads the stores and folders of the runs. Writes nothing to them; an index of the stories goes to the cache folder.
     """
-    import_module(f"{stage_package('eval')}.view.command").view(runs, port, partial(print, flush=True))
+    command = import_module(f"{stage_package('eval')}.view.command")
+    if export is None:
+        command.view(runs, port, partial(print, flush=True))
+    else:
+        command.export(runs, export, stories, print)
 
 
 @app.command(epilog=example("export configs/agent.yaml cases.jsonl"))

@@ -10,8 +10,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retroformer.errors import DamagedFile, MissingInput
 from retroformer.experiment.config import Experiment
+from retroformer.files.bounded_file import MIB, read_text
 
 METRICS = "metrics.json"
+_LONGEST_BYTES = 256 * MIB
 
 
 class TrainingTasks(BaseModel):
@@ -126,7 +128,9 @@ def read_metrics(folder: Path) -> StageMetrics:
     """
     path = folder / METRICS
     try:
-        return StageMetrics.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return StageMetrics.model_validate(json.loads(read_text(path, _LONGEST_BYTES)))
+    except MissingInput:
+        raise  # It is too large, or no regular file.
     except FileNotFoundError:
         raise MissingInput(f"No {path}: {how_to_replace(folder)}") from None
     except ValidationError as error:

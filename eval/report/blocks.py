@@ -172,7 +172,10 @@ class _Reader:
         for token in (child for parent in tokens for child in parent.children or ()):
             address = unquote(str(token.attrs.get("href", "")))
             if token.type == "link_open" and address.endswith(_PART):
-                token.attrSet("href", self._links.part(address.removesuffix(_PART)))
+                if there := self._links.part(address.removesuffix(_PART)):
+                    token.attrSet("href", there)
+                else:
+                    del token.attrs["href"]
         return Markup(self._markdown.renderer.render(tokens, self._markdown.options, {}))
 
     def _new(self, address: str) -> str:

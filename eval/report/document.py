@@ -8,12 +8,14 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from retroformer.errors import DamagedFile, MissingInput
+from retroformer.files.bounded_file import MIB, read_bytes
 from retroformer.markdown import plain
 from retroformer.records import Record
 
 from ..view.charts import IntervalChart, LineChart
 
 FILE = "report.json"
+_LONGEST_BYTES = 64 * MIB
 
 
 class Figure(Record):
@@ -59,7 +61,9 @@ def read_report(folder: Path) -> Report:
     path = folder / FILE
     again = "run `retroformer eval` again, which plays nothing twice."
     try:
-        return Report.model_validate_json(path.read_bytes())
+        return Report.model_validate_json(read_bytes(path, _LONGEST_BYTES))
+    except MissingInput:
+        raise  # It is too large, or no regular file.
     except FileNotFoundError:
         raise MissingInput(f"No {path}: {again}") from None
     except ValidationError as error:

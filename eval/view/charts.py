@@ -30,6 +30,7 @@ _MOST_MARKED = 30
 _MOST_POINTS = 400
 _LEGEND_ROW = 22
 _INTERVAL_ROW = 44
+_WIDEST_BAR = 72
 _LONGEST_NAME = 34
 """Characters of a name that stand beside its numbers on a narrow screen, too."""
 _STYLE = Path(__file__).parent / "static" / "figures.css"
@@ -159,16 +160,17 @@ class IntervalChart(Record):
 def bar_chart(title: str, bars: Sequence[tuple[str, float]], x_title: str, y_title: str) -> Markup:
     """Return a chart of bars in order, each with its label below, as a part of a page."""
     up = Axis.around([0.0, *(value for _, value in bars)])
-    width = _FRAME.plot_width / max(1, len(bars))
+    room = _FRAME.plot_width / max(1, len(bars))
+    width = min(room - 2, _WIDEST_BAR)
     every = math.ceil(len(bars) / 10)
     drawn = _FRAME.grid(None, up, x_title, y_title)
     for number, (label, value) in enumerate(bars):
-        x, y = _FRAME.left + number * width, _FRAME.y(up, value)
+        middle, y = _FRAME.left + (number + 0.5) * room, _FRAME.y(up, value)
         drawn += Markup('<rect class="bar" x="{}" y="{}" width="{}" height="{}"><title>{}: {:g}</title></rect>').format(
-            *map(short, (x + 1, y, width - 2, _FRAME.floor - y)), visible(label), value
+            *map(short, (middle - width / 2, y, width, _FRAME.floor - y)), visible(label), value
         )
         if number % every == 0:
-            drawn += text(x + width / 2, _FRAME.floor + 18, label, "middle")
+            drawn += text(middle, _FRAME.floor + 18, label, "middle")
     return _part(title, _FRAME.height, drawn)
 
 

@@ -1,11 +1,11 @@
-"""`retroformer view`: serves the site of some runs until it is interrupted."""
+"""`retroformer view`: serves the site of some runs until it is interrupted, or writes it to a file."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from retroformer.errors import MissingInput
-from retroformer.stories.runs import opened
+from retroformer.stories.runs import OpenRun, opened
 
 
 def view(paths: Sequence[Path], port: int, announce: Callable[[str], None]) -> None:
@@ -15,12 +15,39 @@ def view(paths: Sequence[Path], port: int, announce: Callable[[str], None]) -> N
         MissingInput: there is no such run, or the extra `view` is not installed.
         ServiceError: the port is taken.
     """
-    try:
+    with _extra():
         from .server import Server, open_site
-    except ModuleNotFoundError as error:
-        raise MissingInput(f"The viewer needs {error.name}: run `pip install 'retroformer[view]'`.") from error
-    with ExitStack() as stack:
-        runs = [run for path in paths for run in stack.enter_context(opened(path))]
-        server = Server(stack.enter_context(open_site(runs)), port)
+    with _opened(paths) as runs, open_site(runs) as site:
+        server = Server(site, port)
         announce(server.address)
         server.run()
+
+
+def export(paths: Sequence[Path], file: Path, most_stories: int, announce: Callable[[str], None]) -> None:
+    """Write the site of these runs to one HTML file, with at most this many stories.
+
+    Raises:
+        MissingInput: there is no such run, or the extra `view` is not installed.
+        ConfigError: the name of the file is not one of an HTML file.
+        StoreError: a store cannot be read.
+    """
+    with _extra():
+        from .export import export_site, html_file
+    html_file(file)
+    with _opened(paths) as runs:
+        announce(export_site(runs, file, most_stories))
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Turn a missing library into a sentence that says how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingInput(f"The viewer needs {error.name}: run `pip install 'retroformer[view]'`.") from error
+
+
+@contextmanager
+def _opened(paths: Sequence[Path]) -> Iterator[list[OpenRun]]:
+    with ExitStack() as stack:
+        yield [run for path in paths for run in stack.enter_context(opened(path))]

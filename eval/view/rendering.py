@@ -1,6 +1,7 @@
 """Templates of the site. All text is escaped, and characters that deceive a reader are written as escapes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -13,6 +14,8 @@ from retroformer.files.characters import visible
 from ..measure.statistics import MeanInterval
 
 FOLDER = Path(__file__).parent
+Link = Callable[..., str]
+"""Function that returns the address of a page, given its path and query; empty if the page is not shown."""
 
 
 def _finalize(value: Any) -> Any:
@@ -31,9 +34,22 @@ def link(path: str, **query: Any) -> str:
     return f"{path}?{urlencode(chosen)}" if chosen else path
 
 
-def story_link(story: Mapping[str, Any], **more: Any) -> str:
-    """Return the URL of a story."""
-    return link("story", run=story["run"], arm=story["arm"], task=story["task"], **more)
+def linked(text: Any, address: str, **attributes: str) -> Markup:
+    """Return text as a link with these attributes; where there is no address, the text alone.
+
+    An underscore in the name of an attribute stands for a hyphen.
+    """
+    shown = escape(_finalize(text))
+    if not address:
+        return shown
+    given = {name.replace("_", "-"): value for name, value in attributes.items() if value} | {"href": address}
+    pairs = Markup("").join(Markup(' {}="{}"').format(name, visible(value)) for name, value in given.items())
+    return Markup("<a{}>{}</a>").format(pairs, shown)
+
+
+def _story_link(address: Link, story: Mapping[str, Any], **more: Any) -> str:
+    """Return the address of a story."""
+    return address("story", run=story["run"], arm=story["arm"], task=story["task"], **more)
 
 
 def number(value: float | None, *, signed: bool = False) -> str:
@@ -73,8 +89,8 @@ def _lines(text: str) -> Markup:
     return Markup("<br>").join(escape(visible(line)) for line in text.split("\n"))
 
 
-def templates() -> Environment:
-    """Return the environment of the templates."""
+def templates(address: Link = link) -> Environment:
+    """Return the environment of the templates, whose pages link to one another by these addresses."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
@@ -92,5 +108,10 @@ def templates() -> Environment:
         "interval": interval,
         "visible": visible,
     }
-    environment.globals |= {"link": link, "story_link": story_link, "percent": percent}
+    environment.globals |= {
+        "link": address,
+        "story_link": partial(_story_link, address),
+        "linked": linked,
+        "percent": percent,
+    }
     return environment

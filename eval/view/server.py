@@ -38,12 +38,15 @@ def open_site(runs: Sequence[OpenRun], index: Path | None = None) -> Iterator[Si
 
 
 def _follow(index: Index, stopped: threading.Event) -> None:
-    """Index new facts every two seconds."""
+    """Index new facts every two seconds; a store that cannot be read is reported once."""
+    reported = ""
     while not stopped.is_set():
         try:
             index.update(stopped)
         except RetroformerError as error:
-            _LOGGER.warning("The stories cannot be read now: %s", error)
+            if str(error) != reported:
+                _LOGGER.warning("The stories cannot be read now: %s", error)
+            reported = str(error)
         stopped.wait(_POLL_SECONDS)
 
 

@@ -1,11 +1,13 @@
 """What all pages of the site share: the runs, their index and the templates."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import Markup
+
 from .index import Index
-from .rendering import templates
+from .rendering import Link, link, templates
 from .sources import Source
 
 PageOf = Callable[["Site", Mapping[str, str]], "Page"]
@@ -37,9 +39,9 @@ class Page:
 class Site:
     """Everything that a page needs."""
 
-    def __init__(self, sources: Sequence[Source], index: Index) -> None:
-        self.sources, self.index = sources, index
-        self._templates = templates()
+    def __init__(self, sources: Sequence[Source], index: Index, link: Link = link) -> None:
+        self.sources, self.index, self.link = sources, index, link
+        self._templates = templates(link)
 
     def source(self, name: str) -> Source:
         """Return the run of this name, or the only one if the name is empty. Raises NoSuchPage."""
@@ -50,5 +52,17 @@ class Site:
 
     def render(self, page: Page, path: str) -> str:
         """Return the HTML of a page."""
-        shared = {"title": page.title, "path": path, "site": self, "progress": self.index.progress, "nav": NAVIGATION}
+        shared = {"path": path, "progress": self.index.progress, "nav": NAVIGATION}
+        return self._rendered(page, {"layout": "base.html", "here": "", "in_file": False, **shared})
+
+    def part(self, page: Page, anchor: str) -> Markup:
+        """Return a page as a part of a file, at this anchor, with which the ids within the page begin."""
+        return Markup(self._rendered(page, {"layout": "part.html", "here": f"{anchor}-", "in_file": True}))
+
+    def stream(self, page: Page) -> Iterator[str]:
+        """Yield the HTML of a page piece by piece."""
+        return self._templates.get_template(page.template).generate({"title": page.title, **page.shown})
+
+    def _rendered(self, page: Page, shared: Mapping[str, Any]) -> str:
+        shared = {"title": page.title, "site": self, **shared}
         return self._templates.get_template(page.template).render({**shared, **page.shown})

@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.secrets.url import SecretUrl
+from retroformer.store.foreign import check_foreign
 from retroformer.store.schema import FACT_TABLES, METADATA
 from retroformer.store.upgrade import upgrade
 
@@ -31,6 +32,8 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _OF_NETWORK = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 60_000}
 """Timeouts in seconds, the last in milliseconds: a network that drops packets must not hang a stage forever."""
 _READING = {"options": "-c default_transaction_read_only=on"}
+_LONGEST_MIB = 64
+"""Longest value that is read from a SQLite file that may come from a stranger."""
 _ROWS_AT_ONCE = 1000
 """Number of rows of a stream in memory at a time."""
 
@@ -169,7 +172,10 @@ class Database:
                     connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
 
     def _check_tables(self) -> None:
-        """Raise StoreError if a table of facts lacks a column, as in a store of version 0.1.0."""
+        """Raise StoreError if no stage wrote a table of facts, or if it lacks a column, as in version 0.1.0."""
+        if self.dialect == "sqlite":
+            with self._engine.connect() as connection:
+                check_foreign(connection, str(self.url))
         inspector = sa.inspect(self._engine)
         for table in FACT_TABLES:
             stored = (
@@ -252,6 +258,8 @@ def _reason(error: BaseException) -> str:
 def _hint(reason: str) -> str:
     if "full" in reason or "No space" in reason:
         return "free some space and run again"
+    if "too big" in reason:
+        return f"a fact in it is longer than {_LONGEST_MIB} MiB, so it was not written by Retroformer; leave it out"
     if "malformed" in reason or "not a database" in reason or "corrupt" in reason:
         return (
             "the file is damaged; restore a copy of it, or save its readable facts into a new file with "
@@ -271,6 +279,7 @@ def _tune_sqlite(connection: Any, _: object) -> None:
 
 def _tune_reader(connection: Any, _: object) -> None:
     connection.isolation_level = None
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_MIB << 20)
     connection.execute(f"PRAGMA busy_timeout={_LOCK_SECONDS * 1000}")
 
 

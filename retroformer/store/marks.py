@@ -9,6 +9,7 @@ from pydantic import Field
 from retroformer.immutable import Record
 from retroformer.records import Name
 from retroformer.store.database import Database
+from retroformer.store.parsing import Parser
 from retroformer.store.schema import MARKS
 
 Verdict = Literal["right", "wrong", "leaking", ""]
@@ -51,7 +52,8 @@ class Marks:
         return len(new)
 
     def history(self) -> list[Mark]:
-        """Return every mark, oldest first; none for a store of an earlier version."""
+        """Return every mark, oldest first; none for a store of an earlier version. Raises StoreError."""
+        parser = Parser(self._database.url)
 
         def work(connection: sa.Connection) -> list[Mark]:
             if not sa.inspect(connection).has_table(MARKS.name):
@@ -59,7 +61,7 @@ class Marks:
             names = tuple(Mark.model_fields)
             chosen = sa.select(*(MARKS.c[name] for name in names)).where(MARKS.c.experiment == self._experiment)
             rows = connection.execute(chosen.order_by(MARKS.c.id))
-            return [Mark.model_validate(dict(zip(names, row, strict=True))) for row in rows]
+            return [parser.values(Mark, dict(zip(names, row, strict=True))) for row in rows]
 
         return self._database.read(work)
 

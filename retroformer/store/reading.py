@@ -1,15 +1,16 @@
 """Queries on the store: single facts, streams of facts in the order of their keys, and counts by SQL."""
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
+from pydantic import RootModel
 
 from retroformer.errors import ConfigError
 from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.store.database import Database
+from retroformer.store.parsing import Parser
 from retroformer.store.rows import AdviceRow, ArmCounts, AttemptRow, LiveRetry, RatingRow, StoredReflection
 from retroformer.store.schema import (
     ACCOUNTS,
@@ -31,21 +32,26 @@ _FACTS = (TRAJECTORIES, REFLECTIONS)
 Item = TypeVar("Item")
 
 
+class _Conditions(RootModel[dict[str, Any]]):
+    """Conditions of an arm."""
+
+
 class Reader:
     """Queries on the facts of one experiment."""
 
     def __init__(self, database: Database, experiment: str) -> None:
         self._database, self.experiment = database, experiment
+        self._parser = Parser(database.url)
 
     def trajectory(self, key: Key) -> Trajectory | None:
         """Return the attempt under this key, or None."""
         record = self._record(TRAJECTORIES, key)
-        return Trajectory.model_validate_json(record) if record else None
+        return self._parser.record(Trajectory, record) if record else None
 
     def reflection(self, key: Key) -> Reflection | None:
         """Return the advice for the trial under this key, or None."""
         record = self._record(REFLECTIONS, key)
-        return Reflection.model_validate_json(record) if record else None
+        return self._parser.record(Reflection, record) if record else None
 
     def trajectories(self, arm: str) -> dict[Key, Trajectory]:
         """Load all attempts of an arm, in the order of their keys. For many, use `stream_trajectories`."""
@@ -61,14 +67,14 @@ class Reader:
         """Yield the attempts of an arm, or of some of its tasks, in the order of their keys."""
         columns = [TRAJECTORIES.c[name] for name in (*KEY, "record")]
         for row in self._stream(TRAJECTORIES, columns, arm, task_ids):
-            yield _key(row), Trajectory.model_validate_json(row.record)
+            yield _key(row), self._parser.record(Trajectory, row.record)
 
     def stream_reflections(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[StoredReflection]:
         """Yield the advice of an arm, or of some of its tasks, in the order of its keys."""
         columns = [REFLECTIONS.c[name] for name in (*KEY, "previous_candidate", "record", "stored_at")]
         for row in self._stream(REFLECTIONS, columns, arm, task_ids):
-            reflection = Reflection.model_validate_json(row.record)
-            yield StoredReflection(_key(row), row.previous_candidate, reflection, datetime.fromisoformat(row.stored_at))
+            reflection = self._parser.record(Reflection, row.record)
+            yield StoredReflection(_key(row), row.previous_candidate, reflection, self._parser.time(row.stored_at))
 
     def attempt_rows(self, arm: str, task_ids: Sequence[str] | None = None) -> Iterator[AttemptRow]:
         """Yield the columns of attempts, in the order of their keys."""
@@ -129,7 +135,7 @@ class Reader:
             .order_by(retry.c.stored_at, retry.c.task_id)
         )
         return [
-            LiveRetry(task_id, arm == advised, returned, datetime.fromisoformat(stored_at), adapter)
+            LiveRetry(task_id, arm == advised, returned, self._parser.time(stored_at), adapter)
             for task_id, arm, returned, stored_at, adapter in map(tuple, self._all(query))
         ]
 
@@ -226,7 +232,7 @@ class Reader:
         """Return the usage of each arm so far."""
         chosen = sa.select(ACCOUNTS.c.arm, *(ACCOUNTS.c[name] for name in USAGE))
         mine = chosen.where(ACCOUNTS.c.experiment == self.experiment).order_by(ACCOUNTS.c.arm)
-        return {row[0]: Usage(**dict(zip(USAGE, row[1:], strict=True))) for row in self._all(mine)}
+        return {row[0]: self._parser.values(Usage, dict(zip(USAGE, row[1:], strict=True))) for row in self._all(mine)}
 
     def mean_tokens(self, arm: str) -> list[tuple[float, float] | None]:
         """Return the mean prompt and completion tokens of an attempt, and of a reflection; None if there are none."""
@@ -248,8 +254,7 @@ class Reader:
         row = self._database.read(lambda connection: connection.execute(query).first())
         if row is None:
             return None
-        record: dict[str, Any] = json.loads(row.record) if row.record else {}
-        return record
+        return self._parser.record(_Conditions, row.record).root if row.record else {}
 
     def check_conditions(self, arm: str) -> None:
         """Raise ConfigError if a fact of the arm has other conditions than the arm is bound to."""

@@ -56,12 +56,25 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
     if len(every) < 2:
         return Page("message.html", "Compare", {"text": "There is nothing to compare: these runs have one arm."})
     first, second = _chosen(every, parameters)
+    shown = [name for name in GROUPS if name == parameters.get("show")]
+    return comparison(site, every, (first, second), shown, _shown(parameters))
+
+
+def comparison(site: Site, every: Sequence[Side], pair: tuple[Side, Side], shown: Sequence[str], most: int) -> Page:
+    """Compare two sides.
+
+    Args:
+        site: the site.
+        every: all sides that a reader may choose from.
+        pair: what is compared.
+        shown: groups whose tasks are listed.
+        most: number of tasks listed of each group.
+    """
+    first, second = pair
     by_task = [_solved_at(site.index, side) for side in (first, second)]
     tasks = sorted(by_task[0].keys() & by_task[1].keys())
     solved = [np.array([side[task] for task in tasks], dtype=float) for side in by_task]
-    group = parameters.get("show", "")
     groups = _groups(tasks, solved) if tasks else {}
-    listed = groups.get(group, [])
     return Page(
         "compare.html",
         "Compare",
@@ -73,10 +86,8 @@ def compare(site: Site, parameters: Mapping[str, str]) -> Page:
             "lines": list(_lines(solved)) if tasks else [],
             "groups": {name: len(members) for name, members in groups.items()},
             "meanings": GROUPS,
-            "group": group if group in groups else "",
-            "listed": listed[: _shown(parameters)],
-            "more": len(listed) > _shown(parameters),
-            "shown": _shown(parameters),
+            "lists": {name: groups[name][:most] for name in shown if tasks},
+            "shown": most,
         },
     )
 
@@ -106,9 +117,24 @@ def _chosen(sides: Sequence[Side], parameters: Mapping[str, str]) -> tuple[Side,
     for name in ("a", "b"):
         if parameters.get(name, "") not in ("", *by_name):
             raise NoSuchPage(f"There is no arm {parameters[name]!r} to compare.")
-    evaluated = [side for side in sides if side.arm.startswith("eval/")]
-    *_, second, first = evaluated if len(evaluated) > 1 else sides
+    *_, second, first = _comparable(sides)
     return by_name.get(parameters.get("a", ""), first), by_name.get(parameters.get("b", ""), second)
+
+
+def evaluated(sides: Sequence[Side]) -> list[Side]:
+    """Return the evaluated arms; the training seeds of an arm are one side."""
+    pooled = {(side.run, stored) for side in sides if len(side.stored) > 1 for stored in side.stored}
+    return [side for side in sides if side.arm.startswith("eval/") and (side.run, side.arm) not in pooled]
+
+
+def _comparable(sides: Sequence[Side]) -> Sequence[Side]:
+    """Return the evaluated arms of the first run that has two, else all arms of the first run with two, else all."""
+    for some in (evaluated(sides), sides):
+        for run in dict.fromkeys(side.run for side in some):
+            mine = [side for side in some if side.run == run]
+            if len(mine) > 1:
+                return mine
+    return sides
 
 
 def _solved_at(index: Index, side: Side) -> dict[str, list[float]]:

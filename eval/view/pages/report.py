@@ -5,7 +5,6 @@ from pathlib import Path
 
 from ...report.blocks import sections_of
 from ...report.document import FILE, Report, read_report
-from ..rendering import link
 from ..site import NoSuchPage, Page, Site
 from ..sources import Source
 from .compare import Side, sides
@@ -16,15 +15,15 @@ _ALL = "all domains"
 def report(site: Site, parameters: Mapping[str, str]) -> Page:
     """Show the report of a run, or a part of it: of an actor, of a repeat, or of all domains together."""
     source = site.source(parameters.get("run", ""))
-    parts = _parts(source)
+    parts = parts_of(source)
     part = parameters.get("part", "")
     if part not in ("", *parts):
         raise NoSuchPage(f"The run {source.name!r} has no report {part!r}.")
     folder = parts.get(part)
     shown = read_report(folder) if folder is not None else None
     front, *sections = sections_of(shown, _Links(site, source, shown)) if shown is not None else [None]
-    choices = {other.name: link("report", run=other.name) for other in site.sources}
-    choices |= {name: link("report", run=source.name, part=name) for name in parts if name}
+    choices = {other.name: site.link("report", run=other.name) for other in site.sources}
+    choices |= {name: site.link("report", run=source.name, part=name) for name in parts if name}
     content = {"source": source, "report": shown, "front": front, "sections": sections, "choices": choices}
     return Page("report.html", f"Report: {source.name}", content | {"chosen": part or source.name})
 
@@ -33,7 +32,8 @@ class _Links:
     """Addresses within the site of what stands behind a report; only of what the index holds."""
 
     def __init__(self, site: Site, source: Source, report: Report) -> None:
-        self._run, self._index, self._runs = source.name, site.index, {other.name for other in site.sources}
+        self._run, self._index, self._link = source.name, site.index, site.link
+        self._runs = {other.name for other in site.sources}
         self._sides = {side.name for side in sides(site.index)} if report.run == source.name else set()
 
     def stories(self, stored: Sequence[str]) -> str:
@@ -41,19 +41,21 @@ class _Links:
             return ""
         # The seeds of an arm are together under its name, which ends in a slash.
         arm = stored[0] if len(stored) == 1 else f"{stored[0].rpartition('/')[0]}/"
-        return link("stories", run=self._run, arm=arm)
+        return self._link("stories", run=self._run, arm=arm)
 
     def story(self, stored: str, task_id: str) -> str:
         held = self._index.holds(self._run, stored, task_id)
-        return link("story", run=self._run, arm=stored, task=task_id) if held else ""
+        return self._link("story", run=self._run, arm=stored, task=task_id) if held else ""
 
     def comparison(self, first: Sequence[str], second: Sequence[str]) -> str:
         names = [_side(self._run, stored) for stored in (first, second)]
-        return link("compare", a=names[0], b=names[1]) if self._sides.issuperset(names) else ""
+        return self._link("compare", a=names[0], b=names[1]) if self._sides.issuperset(names) else ""
 
     def part(self, name: str) -> str:
         domain = f"{self._run.partition('/')[0]}/{name}"
-        return link("report", run=domain) if domain in self._runs else link("report", run=self._run, part=name)
+        return (
+            self._link("report", run=domain) if domain in self._runs else self._link("report", run=self._run, part=name)
+        )
 
 
 def _side(run: str, stored: Sequence[str]) -> str:
@@ -61,7 +63,7 @@ def _side(run: str, stored: Sequence[str]) -> str:
     return Side(run, arm, tuple(stored)).name
 
 
-def _parts(source: Source) -> dict[str, Path]:
+def parts_of(source: Source) -> dict[str, Path]:
     """Return the folders of a run's reports by the part's name, which is empty for the run's own."""
     whole = source.folder / "eval"
     domain = source.name.partition("/")[2]

@@ -7,7 +7,7 @@ from retroformer.stories.flags import FLAGS
 
 from ..index import arms_of
 from ..site import Page, Site
-from ..table import OUTCOMES, SIGNS, StoryFilter, story_page
+from ..table import OUTCOMES, SIGNS, StoryFilter, StoryPage, story_page
 from ..tables import SORTS
 
 _COLUMNS = {
@@ -27,9 +27,13 @@ assert list(_COLUMNS) == list(SORTS)
 def stories(site: Site, parameters: Mapping[str, str]) -> Page:
     """Show a page of the table."""
     chosen = StoryFilter.of(parameters)
+    return table(site, chosen, story_page(site.index, chosen))
+
+
+def table(site: Site, chosen: StoryFilter, page: StoryPage) -> Page:
+    """Show these rows of the table."""
     arms = sorted({arm for source in site.sources for arm in arms_of(source)} | ({chosen.arm} - {""}))
     choices = {"run": tuple(source.name for source in site.sources), "arm": tuple(arms), **_CHOICES}
-    page = story_page(site.index, chosen)
     listed = {f"list_{name}": value for name, value in chosen.query().items()}
     shown = {"chosen": chosen, "choices": choices, "table": page, "columns": _COLUMNS, "flags": FLAGS, "listed": listed}
     return Page("stories.html", "Stories", shown)

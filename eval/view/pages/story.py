@@ -1,6 +1,8 @@
 """One story in columns: each attempt with the advice that it read, aligned, the first differing step marked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from sqlite3 import Row
 
 from retroformer.records import Reflection
 from retroformer.store.marks import VERDICTS
@@ -12,6 +14,13 @@ from ..site import NoSuchPage, Page, Site
 from ..table import StoryFilter, neighbours
 from .review import mark_of
 
+StoryKey = tuple[str, str, str]
+"""Run, arm and task of a story."""
+_ALIGNED_STEPS = 398
+"""Rows that the stylesheet has for steps; longer attempts stand side by side without common rows."""
+_Neighbours = tuple[Row | None, Row | None]
+"""Rows of the stories before and after one; None at an end."""
+
 
 def story(site: Site, parameters: Mapping[str, str]) -> Page:
     """Show the way to one turn, by default that of the method; the others are in the tree of candidates."""
@@ -21,24 +30,18 @@ def story(site: Site, parameters: Mapping[str, str]) -> Page:
     if at and turn is None:
         raise NoSuchPage(f"The story has no attempt {at!r}.")
     way = shown.way_to(turn) if turn is not None else shown.chain
-    before, after = neighbours(site.index, listed, _key(shown))
-    return Page(
-        "story.html",
-        shown.task.id,
-        {
-            "story": shown,
-            "way": way,
-            "rows": max((len(turn.attempt.steps) for turn in way if turn.attempt is not None), default=0),
-            "tree": [_Branch(shown, turn) for turn in shown.turns if turn.previous is None],
-            "at": at,
-            "before": before,
-            "after": after,
-            "list": {f"list_{name}": value for name, value in listed.query().items()},
-            "flag_meanings": FLAGS,
-            "mark": mark_of(site, shown.experiment, shown.arm, shown.task.id),
-            "verdicts": VERDICTS,
-        },
+    page = _page(site, shown, way, neighbours(site.index, listed, _key(shown)))
+    return replace(
+        page, shown={**page.shown, "list": {f"list_{name}": value for name, value in listed.query().items()}}
     )
+
+
+def whole_story(site: Site, key: StoryKey, neighbours: _Neighbours) -> Page:
+    """Show the way of the method, and below it all other candidates, between these neighbours."""
+    run, arm, task = key
+    shown = _story(site, {"run": run, "arm": arm, "task": task})
+    others = [turn for turn in shown.turns if turn.place not in {accepted.place for accepted in shown.chain}]
+    return _page(site, shown, shown.chain, neighbours, others)
 
 
 def prompt(site: Site, parameters: Mapping[str, str]) -> Page:
@@ -49,6 +52,24 @@ def prompt(site: Site, parameters: Mapping[str, str]) -> Page:
         raise NoSuchPage("There is no such advice in this story.")
     reflection: Reflection = turn.reflection
     return Page("prompt.html", f"Prompt of {turn.place}", {"story": shown, "turn": turn, "reflection": reflection})
+
+
+def _page(site: Site, shown: Story, way: Sequence[Turn], neighbours: _Neighbours, others: Sequence[Turn] = ()) -> Page:
+    before, after = neighbours
+    content = {
+        "story": shown,
+        "way": way,
+        "others": others,
+        "tree": [_Branch(shown, turn) for turn in shown.turns if turn.previous is None],
+        "before": before,
+        "after": after,
+        "list": {},
+        "aligned_steps": _ALIGNED_STEPS,
+        "flag_meanings": FLAGS,
+        "mark": mark_of(site, shown.experiment, shown.arm, shown.task.id),
+        "verdicts": VERDICTS,
+    }
+    return Page("story.html", shown.task.id, content)
 
 
 class _Branch:
@@ -67,7 +88,7 @@ def _story(site: Site, parameters: Mapping[str, str]) -> Story:
     return shown
 
 
-def _key(shown: Story) -> tuple[str, str, str]:
+def _key(shown: Story) -> StoryKey:
     return shown.experiment, shown.arm, shown.task.id
 
 

@@ -61,6 +61,18 @@ def test_equal_steps_stand_side_by_side(page: Page, address: str) -> None:
     assert first["x"] + first["width"] <= second["x"]
 
 
+def test_steps_of_a_very_long_attempt_do_not_overlap(page: Page, address: str, run_folder: Path, site: Site) -> None:
+    task = DOOR.model_copy(update={"id": "long"})
+    with closing(Store(f"sqlite:///{run_folder}/experience.db", "doors")) as store:
+        store.declare(COLLECT, {"loop": {"memory": 3}})
+        store.add([NewTrajectory(Key(arm=COLLECT, task_id="long"), attempt(*["go"] * 450, task=task))])
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(f"{address}/story?run=doors&arm=collect&task=long")
+    boxes = [page.locator(f'[id="t0.0-s{number}"]').bounding_box() for number in (398, 399, 450)]
+    tops = [box["y"] for box in boxes if box is not None]
+    assert tops[0] < tops[1] < tops[2]
+
+
 def test_keys_move_through_steps_and_stories(page: Page, address: str) -> None:
     page.goto(f"{address}{STORY}")
     page.keyboard.press("j")

@@ -8,8 +8,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from eval.measure.statistics import bootstrap, bootstrap_counts
+from eval.view.index import Index
+from eval.view.pages.compare import compare
+from eval.view.site import Site
+from eval.view.sources import Source
 from retroformer.records import Key
 from retroformer.store import NewTrajectory, Store
+from retroformer.stories.runs import opened
 from tests.eval.view.test_pages import read
 from tests.support.stories import DOOR, attempt
 
@@ -47,6 +52,20 @@ def test_training_seeds_of_an_arm_count_together(client: TestClient) -> None:
     # Shares of the seeds: 1, 1, 0 and .5, so .625 of the tasks against .5.
     assert "1 62% 50% +0.125 [" in shown
     assert "d ppo-1 ppo-2 50% story failed" in shown
+
+
+def test_by_default_two_arms_of_one_run_are_compared(tmp_path: Path) -> None:
+    for name, arms in (("first", ("collect",)), ("second", ("eval/base", "eval/sft")), ("third", ("eval/base",))):
+        with closing(Store(f"sqlite:///{tmp_path}/experience.db", name)) as store:
+            for arm in arms:
+                store.declare(arm, {})
+                store.add([NewTrajectory(Key(arm=arm, task_id=DOOR.id), attempt("open"))])
+    with opened(tmp_path) as runs:
+        sources = [Source(run) for run in runs]
+        site = Site(sources, Index(sources, tmp_path / "index.db"))
+        site.index.update()
+        shown = compare(site, {}).shown
+    assert (shown["a"].name, shown["b"].name) == ("second: eval/sft", "second: eval/base")
 
 
 def test_an_arm_that_is_not_there_gets_a_sentence(client: TestClient) -> None:

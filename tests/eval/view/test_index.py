@@ -14,7 +14,7 @@ from tests.support.stories import DOOR, advice, attempt
 
 
 def total(index: Index, **chosen: str) -> int:
-    return story_page(index, StoryFilter(**chosen)).total
+    return story_page(index, StoryFilter.of(chosen)).total
 
 
 def add(run_folder: Path, *facts: NewTrajectory | NewReflection | NewInvalid) -> None:

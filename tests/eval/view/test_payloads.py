@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser
 
+from eval.view.export import export_site
 from eval.view.index import Index
 from eval.view.server import Server
 from eval.view.site import Site
@@ -154,6 +155,35 @@ def test_no_payload_runs_or_breaks_a_page(browser: Browser, tmp_path: Path) -> N
         expected = elements(browser, site, address)
     with served(write(tmp_path / "b", PAYLOADS, PAYLOADS[0]), tmp_path / "b.db") as (site, address):
         assert elements(browser, site, address) - expected == set()
+
+
+def test_no_payload_runs_or_breaks_the_file(browser: Browser, tmp_path: Path) -> None:
+    harmless, seen = tuple(f"word {number}\nand more" for number in range(2)), dict[str, set[str]]()
+    for name, texts, run in (("harmless", harmless, "plain"), ("hostile", PAYLOADS, PAYLOADS[0])):
+        file = tmp_path / f"{name}.html"
+        with opened(write(tmp_path / name, texts, run)) as runs:
+            export_site(runs, file, 100, tmp_path / f"{name}.db")
+        seen[name] = elements_of_file(browser, file.as_uri())
+    assert seen["hostile"] - seen["harmless"] == set()
+
+
+def elements_of_file(browser: Browser, url: str) -> set[str]:
+    """Open a file and all that is folded in it; return the names of its elements with those of their attributes."""
+    page, complaints, requests = browser.new_page(viewport={"width": 360, "height": 700}), list[str](), list[str]()
+    page.set_default_timeout(120_000)
+    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(url)
+    page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    names = "e => e.map(x => x.localName + ' ' + x.getAttributeNames().filter(n => n != 'open').sort().join(' '))"
+    seen = set(page.eval_on_selector_all("body *", names))
+    assert not set(page.inner_text("body")) & set("\x1b\x07\x9b\u202e\u2066\u200b\ufeff")
+    page.close()
+    assert complaints == []
+    assert [request for request in requests if not request.startswith("data:")] == [url]
+    return seen
 
 
 def test_no_payload_reaches_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

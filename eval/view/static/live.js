@@ -1,37 +1,5 @@
-// Keyboard, details that load on demand, and new facts while a run goes on. Every page works without it.
+// Details that load on demand, and new facts while a run goes on. Every page works without it.
 "use strict";
-
-const typing = (element) => /^(INPUT|SELECT|TEXTAREA)$/.test(element.tagName);
-
-function follow(relation) {
-  const link = document.querySelector(`a[rel=${relation}]`);
-  if (link) link.click();
-}
-
-function moveTo(steps, change) {
-  const here = steps.indexOf(document.activeElement);
-  const next = steps[Math.min(Math.max(here + change, 0), steps.length - 1)];
-  if (next) {
-    next.focus();
-    next.scrollIntoView({ block: "nearest" });
-  }
-}
-
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
-  const items = [...document.querySelectorAll("main .steps li, main a.story")];
-  const actions = {
-    "/": () => document.getElementById("search")?.focus(),
-    j: () => moveTo(items, 1),
-    k: () => moveTo(items, -1),
-    n: () => follow("next"),
-    p: () => follow("prev"),
-  };
-  if (actions[event.key]) {
-    event.preventDefault();
-    actions[event.key]();
-  }
-});
 
 document.addEventListener("toggle", async (event) => {
   const details = event.target;
@@ -60,4 +28,4 @@ async function refresh() {
   }
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
-if (location.protocol !== "file:") setInterval(() => refresh().catch(() => {}), 2000);
+setInterval(() => refresh().catch(() => {}), 2000);

@@ -1,0 +1,176 @@
+"""Writes the site as one HTML file that opens from disk, without a server and without a network.
+
+Its parts are the pages of the site, from the same functions and templates; links between them lead to their anchors. It
+holds a bounded number of stories, and says what it leaves out. A part is written before the next is made, so that the
+memory does not grow with the file.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from sqlite3 import Row
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from retroformer.errors import ConfigError, DamagedFile, MissingInput
+from retroformer.files.durable import replacing
+from retroformer.stories.runs import OpenRun
+
+from .anchors import Anchors
+from .choice import RULE, told_stories
+from .index import Index
+from .inline import inline
+from .pages.compare import Side, comparison, evaluated, sides
+from .pages.learning import learning
+from .pages.overview import overview
+from .pages.report import parts_of, report
+from .pages.review import review
+from .pages.stories import table
+from .pages.story import whole_story
+from .site import Page, Site
+from .sources import Source
+from .table import StoryFilter, StoryPage
+
+_LISTED_TASKS = 50
+"""Tasks that a comparison lists of each group."""
+_LISTED_GROUPS = ("won", "lost")
+_MOST_COMPARISONS = 15
+"""All pairs of six arms."""
+_MOST_REPORTS = 10
+
+
+class _Part(NamedTuple):
+    """A part of the file that is not made yet."""
+
+    anchor: str
+    title: str
+    """Text of its link at the top of the file; empty for one without."""
+    page: Callable[[], Page]
+
+
+def export_site(runs: Sequence[OpenRun], path: Path, most_stories: int, index: Path | None = None) -> str:
+    """Write the file, which appears complete or not at all. Return a sentence that says what it holds.
+
+    Args:
+        runs: the runs.
+        path: the file; an earlier one is replaced.
+        most_stories: most stories in the file.
+        index: the file of the index; by default it is in the cache folder.
+
+    Raises:
+        StoreError: a run cannot be read.
+    """
+    sources, anchors = [Source(run) for run in runs], Anchors()
+    site = Site(sources, Index(sources, index), anchors)
+    site.index.update()
+    rows, total = told_stories(site.index, most_stories)
+    pairs = _pairs(site)
+    reports = list(_reports(site, anchors))
+    parts = [*_front(site, anchors, reports), *_comparisons(site, anchors, pairs), *_stories(site, anchors, rows)]
+    notice = " ".join(_notice(len(rows), total, len(pairs), len(reports)))
+    content = {
+        "nav": {f"#{part.anchor}": part.title for part in parts if part.title},
+        "notice": notice,
+        "parts": (_shown(site, part) for part in parts),
+        "inline": inline("keys.js", "sort.js"),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
+        file.writelines(site.stream(Page("file.html", ", ".join(source.name for source in sources), content)))
+    return f"{path} shows {', '.join(source.name for source in sources)}. {notice}"
+
+
+def html_file(path: Path) -> Path:
+    """Return the path of a file to write. Raises ConfigError if its name says that it is something else."""
+    if path.suffix not in (".html", ".htm") or path.is_dir():
+        raise ConfigError(f"{path} is not the name of an HTML file: end it with .html.")
+    return path
+
+
+def _front(site: Site, anchors: Anchors, reports: Sequence[_Part]) -> Iterator[_Part]:
+    """Yield all parts before the comparisons."""
+    anchors.add("overview", "")
+    yield _Part("overview", "Overview", lambda: overview(site, {}))
+    yield from reports[:_MOST_REPORTS]
+    for number, source in enumerate(site.sources, start=1):
+        anchor = f"learning-{number}"
+        anchors.add(anchor, "learning", run=source.name)
+        yield _Part(anchor, "Learning" if number == 1 else "", _page(learning, site, run=source.name))
+
+
+def _reports(site: Site, anchors: Anchors) -> Iterator[_Part]:
+    """Yield the reports of all runs, each once."""
+    seen = dict[Path, str]()
+    for source in site.sources:
+        for name, folder in parts_of(source).items():
+            new = folder not in seen
+            anchor = seen.setdefault(folder, f"report-{len(seen) + 1}")
+            if len(seen) <= _MOST_REPORTS:
+                anchors.add(anchor, "report", run=source.name, part=name)
+            if new:
+                yield _Part(anchor, "Report" if len(seen) == 1 else "", _page(report, site, run=source.name, part=name))
+
+
+def _page(function: Callable[[Site, Mapping[str, str]], Page], site: Site, **query: str) -> Callable[[], Page]:
+    return lambda: function(site, query)
+
+
+def _pairs(site: Site) -> list[tuple[Side, Side]]:
+    """Return the pairs of evaluated arms of each run; training seeds of an arm count together."""
+    every = combinations(evaluated(sides(site.index)), 2)
+    return [(first, second) for second, first in every if first.run == second.run]
+
+
+def _comparisons(site: Site, anchors: Anchors, pairs: Sequence[tuple[Side, Side]]) -> Iterator[_Part]:
+    every = sides(site.index)
+    for number, pair in enumerate(pairs[:_MOST_COMPARISONS], start=1):
+        anchor, (first, second) = f"compare-{number}", pair
+        for one, other in ((first, second), (second, first)):
+            anchors.add(anchor, "compare", a=one.name, b=other.name)
+        for group in _LISTED_GROUPS:
+            anchors.add(f"{anchor}-{group}", "compare", a=first.name, b=second.name, show=group)
+        yield _Part(anchor, "Compare" if number == 1 else "", _compared(site, every, pair))
+
+
+def _compared(site: Site, every: Sequence[Side], pair: tuple[Side, Side]) -> Callable[[], Page]:
+    return lambda: comparison(site, every, pair, _LISTED_GROUPS, _LISTED_TASKS)
+
+
+def _stories(site: Site, anchors: Anchors, rows: Sequence[Row]) -> Iterator[_Part]:
+    """Yield the table of stories, the review if a story is marked, and each story."""
+    anchors.add("stories", "stories")
+    yield _Part("stories", "Stories", lambda: table(site, StoryFilter(), StoryPage(list(rows), len(rows), 1, 1)))
+    if any(source.store.marks.current() for source in site.sources):
+        anchors.add("review", "review")
+        yield _Part("review", "Review", lambda: review(site, {}))
+    for number, row in enumerate(rows):
+        anchors.add(f"story-{number + 1}", "story", run=row["run"], arm=row["arm"], task=row["task"])
+        yield _Part(f"story-{number + 1}", "", _told(site, rows, number))
+
+
+def _told(site: Site, rows: Sequence[Row], number: int) -> Callable[[], Page]:
+    key = (rows[number]["run"], rows[number]["arm"], rows[number]["task"])
+    before = rows[number - 1] if number else None
+    after = rows[number + 1] if number + 1 < len(rows) else None
+    return lambda: whole_story(site, key, (before, after))
+
+
+def _shown(site: Site, part: _Part) -> Markup:
+    try:
+        page = part.page()
+    except (DamagedFile, MissingInput) as error:
+        page = Page("message.html", "Not shown", {"text": str(error)})
+    return site.part(page, part.anchor)
+
+
+def _notice(stories: int, total: int, pairs: int, reports: int) -> Iterator[str]:
+    """Yield sentences that say what the file holds and what it leaves out."""
+    if stories < total:
+        yield f"This file holds {stories:,} of {total:,} stories: {RULE}."
+    else:
+        yield f"This file holds all {total:,} stories."
+    if pairs > _MOST_COMPARISONS:
+        yield f"It leaves out {pairs - _MOST_COMPARISONS:,} of {pairs:,} comparisons of arms."
+    if reports > _MOST_REPORTS:
+        yield f"It leaves out {reports - _MOST_REPORTS:,} of {reports:,} reports."
