@@ -47,9 +47,11 @@ class Story:
         return cls(record, storable(text_of(task)), advised is not False)
 
     @classmethod
-    def resumed(cls, task_id: str, opening: str, advised: bool, trial: int, advice: Sequence[str]) -> "Story":
+    def resumed(
+        cls, task_id: str, opening: str, advised: bool, trial: int, advice: Sequence[str], split: str = _SPLIT
+    ) -> "Story":
         """Return a story that another process began, before this trial and with this advice."""
-        task = Task(id=task_id, environment=_ENVIRONMENT, split=_SPLIT)
+        task = Task(id=task_id, environment=_ENVIRONMENT, split=split)
         return cls(task, opening, advised, trial, Memory(reflections=tuple(advice)))
 
     @property

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from retroformer.coaching.story import ADVISED_SPLIT
 from retroformer.records import Key, Outcome, Step, task_of_story
 from tests.support.codes import advise, facts
 from tests.support.endpoint import Behaviour, Endpoint
@@ -162,6 +163,7 @@ def test_a_killed_gateway_goes_on_with_the_attempt_and_the_advice(tmp_path: Path
             assert score(second.host, "advised", score=1)["trial"] == 1
             assert score(second.host, "unscored", score=0)["advice"] == f"Enter {CODE}."
     assert facts(url)[1] == [1.0]
+    assert {attempt.task.split for attempt in of_task(url, "advised").values()} == {ADVISED_SPLIT}, "monitor counts it"
     (unscored,) = of_task(url, "unscored").values()
     assert len(unscored.steps) == 2
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
