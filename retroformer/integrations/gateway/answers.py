@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from retroformer.endpoint.thinking import joined_text
 from retroformer.integrations.gateway.compression import LARGEST_BYTES, decoder
 from retroformer.integrations.gateway.messages import Turn, turn_of
 from retroformer.records import Usage
@@ -93,7 +94,7 @@ class Answer:
                 self._add(delta)
 
     def _add(self, delta: Mapping[str, Any]) -> None:
-        if isinstance(text := delta.get("content"), str):
+        if isinstance(text := joined_text(delta.get("content")), str):
             self._message["content"] = self._message.get("content", "") + text
         calls = delta.get("tool_calls")
         for place, part in enumerate(calls if isinstance(calls, list) else ()):
