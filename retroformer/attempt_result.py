@@ -11,6 +11,7 @@ a list is the messages.
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -97,10 +98,12 @@ def text_of(task: Any) -> str:
     """Return the text of a task as the reflector reads it."""
     if isinstance(task, str):
         return task
-    try:
+    # The task is of the user's own type: anything may go wrong, and the agent must be called all the same.
+    with suppress(Exception):
         return json.dumps(task, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):
+    with suppress(Exception):
         return repr(task)
+    return f"<{type(task).__name__}>"
 
 
 def _known_usage(usage: Any) -> Any:

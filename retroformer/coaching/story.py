@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,5 +118,6 @@ def _name(task: Any) -> str:
     """Return the task's own `id`, or a hash of its text."""
     own = task.get("id") if isinstance(task, dict) else None
     if own is not None:
-        return storable(str(own))
+        with suppress(Exception):  # It is of the user's own type.
+            return storable(str(own))
     return hashlib.sha256(text_of(task).encode(errors="replace")).hexdigest()[:16]

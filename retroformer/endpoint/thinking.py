@@ -84,7 +84,7 @@ def part_without_thinking(part: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def joined_text(content: object) -> object:
-    """Return the text of a list of parts, as some reasoning models answer, without thinking; else the content itself."""
+    """Return the text of a list of parts, which some reasoning models answer, without thinking; else the content."""
     if not (isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content)):
         return content
     parts = map(part_without_thinking, content)
