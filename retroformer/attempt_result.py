@@ -11,6 +11,7 @@ a list is the messages.
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -55,7 +56,7 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
     """Return what an agent returned in one form. Without a score in it, `score` rates the task and the answer.
 
     Raises:
-        ValueError: the value has another form, or there is no score; the sentence names the field.
+        ValueError: the value has another form, or there is no score or no answer to rate; the sentence names the field.
     """
     form = _form(value)
     steps = tuple(map(_as_lived, form.steps if form.steps is not None else steps_of(form.messages or [])))
@@ -66,6 +67,9 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
     if rated is None:
         if score is None:
             raise ValueError("score is missing: return one from 0 to 1, or name a function that rates the answer")
+        if form.output is None and form.steps is None and form.messages is None:
+            # A report of an error or a line of a log is no empty answer, which would be rated as a failure.
+            raise ValueError("there is no answer to rate: return a text, steps, messages or an output")
         rated = score(task, output)
     messages = None if form.messages is None else kept_messages(form.messages)
     return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage, messages=messages)
@@ -94,10 +98,12 @@ def text_of(task: Any) -> str:
     """Return the text of a task as the reflector reads it."""
     if isinstance(task, str):
         return task
-    try:
+    # The task is of the user's own type: anything may go wrong, and the agent must be called all the same.
+    with suppress(Exception):
         return json.dumps(task, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):
+    with suppress(Exception):
         return repr(task)
+    return f"<{type(task).__name__}>"
 
 
 def _known_usage(usage: Any) -> Any:

@@ -12,14 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from retroformer.conversation import ROLES, ChatMessage
-from retroformer.endpoint.thinking import without_thinking
+from retroformer.endpoint.thinking import part_without_thinking, without_thinking
 from retroformer.files.characters import storable
 from retroformer.records import Step
 
 _ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "model": "assistant", "function": "tool"}
 """Roles of other packages by those of the OpenAI API."""
-_THINKING_PARTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
-"""Types of the parts that hold a model's thinking."""
 _FIELDS = ("role", "content", "tool_calls", "tool_call_id")
 
 
@@ -69,7 +67,7 @@ def _kept(message: Any, number: int) -> ChatMessage:
     calls = []
     for place, call in enumerate(turn["tool_calls"] or ()):
         name, arguments, identity = _called(call, f"messages[{number}].tool_calls[{place}]")
-        function = {"name": storable(name), "arguments": storable(without_thinking(arguments))}
+        function = {"name": storable(without_thinking(name)), "arguments": storable(without_thinking(arguments))}
         calls.append({"id": identity if identity is None else storable(str(identity)), "function": function})
     optional = {name: _field(message, name) for name in ("tool_call_id", "name")}
     named = {name: storable(value) for name, value in optional.items() if isinstance(value, str)}
@@ -87,8 +85,8 @@ def _kept_content(content: Any, number: int, said: Callable[[str], str]) -> Any:
     _text(content, number)  # Checks that it is a list.
     parts = list[dict[str, Any]]()
     for part in content:
-        fields = {"type": "text", "text": part} if isinstance(part, str) else _json_of(part)
-        if fields.get("type") in _THINKING_PARTS:
+        fields = part_without_thinking({"type": "text", "text": part} if isinstance(part, str) else _json_of(part))
+        if fields is None:
             continue
         fields["type"] = str(fields.get("type") or "part")
         if "text" in fields:
@@ -99,9 +97,15 @@ def _kept_content(content: Any, number: int, said: Callable[[str], str]) -> Any:
 
 def _json_of(part: Any) -> dict[str, Any]:
     """Return the fields of a part, which may be a pydantic object, as JSON."""
-    fields = part if isinstance(part, Mapping) else part.model_dump() if hasattr(part, "model_dump") else vars(part)
-    read: dict[str, Any] = json.loads(json.dumps(dict(fields), default=str))
+    read: dict[str, Any] = json.loads(json.dumps(_described(part), default=str))
     return {name: value for name, value in read.items() if value is not None}
+
+
+def _described(part: Any) -> dict[str, Any]:
+    """Return the fields of a part, which may be an object."""
+    if isinstance(part, Mapping):
+        return dict(part)
+    return dict(part.model_dump() if hasattr(part, "model_dump") else getattr(part, "__dict__", {}))
 
 
 def standard_role(role: str) -> str:
@@ -177,7 +181,7 @@ def _text(content: Any, number: int) -> str:
             parts.append(part)
             continue
         kind, text = (_field(part, name) for name in ("type", "text"))
-        if kind in _THINKING_PARTS:
+        if part_without_thinking(_described(part)) is None:
             continue
         parts.append(str(text) if kind == "text" and text is not None else f"[{kind or 'part'}]")
     return "\n".join(parts)

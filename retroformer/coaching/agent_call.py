@@ -1,9 +1,11 @@
-"""One call of an agent that is improved: where its task is, and an attempt with a copy of it."""
+"""One call of an agent that is improved: where its task is, an attempt with a copy of it, and what cannot be one."""
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
+
+from retroformer.errors import ConfigError
 
 _RECEIVERS = ("self", "cls")
 """Names of the first parameter of a method, which is not the task."""
@@ -70,3 +72,31 @@ def copied(task: Any) -> Any:
         return copy.deepcopy(task)
     except Exception:  # The task is of the user's own type: anything may go wrong.
         return task
+
+
+def refuse_unusable(agent: Any, score: Any) -> None:
+    """Check what is decorated, before any call. Raises ConfigError."""
+    if not callable(agent):
+        raise ConfigError(
+            f"A {type(agent).__name__} cannot be improved: decorate the function itself, below @{type(agent).__name__}."
+        )
+    if inspect.isgeneratorfunction(agent) or inspect.isasyncgenfunction(agent):
+        raise ConfigError(
+            f"The agent {getattr(agent, '__name__', '')} yields its answer piece by piece, and can be rated only once "
+            "the answer is whole: return it instead."
+        )
+    if inspect.iscoroutinefunction(score):
+        raise ConfigError("The score is an `async def` function: give one that returns the number.")
+
+
+def refuse_unfinished(returned: Any) -> None:
+    """Check that an agent returned an answer, not something that is still to give one. Raises ConfigError."""
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise ConfigError("The agent returned an awaitable: decorate an `async def` function.")
+    if isinstance(returned, Iterator | AsyncIterator):
+        # The score would read it, and the caller would get it empty.
+        raise ConfigError(
+            f"The agent returned a {type(returned).__name__}, which can be read only once: return a list."
+        )

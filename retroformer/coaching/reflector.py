@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.attempt_result import AttemptResult, checked_score, read_result
-from retroformer.coaching.agent_call import AgentCall, TaskParameter
+from retroformer.coaching.agent_call import AgentCall, TaskParameter, refuse_unfinished, refuse_unusable
 from retroformer.coaching.connection import Connection, Settings
 from retroformer.coaching.session import Score, Session
 from retroformer.coaching.story import Story
@@ -144,12 +144,13 @@ class Reflector:
                 them.
 
         Raises:
-            ConfigError: `trials` is below 1.
+            ConfigError: `trials` is below 1, the agent is a generator or no function, or the score is async.
         """
         if trials < 1:
             raise ConfigError(f"trials={trials}: give at least 1, the first attempt.")
 
         def decorate(agent: AgentFunction) -> AgentFunction:
+            refuse_unusable(agent, score)
             asynchronous = inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
             improved = self._improved_later if asynchronous else self._improved
             return cast(AgentFunction, functools.wraps(agent, updated=())(improved(agent, trials, score, watch)))
@@ -246,7 +247,7 @@ class Reflector:
                         except (Exception, SystemExit) as error:
                             work = session.crashed(error)
                         else:
-                            _refuse_awaitable(returned)
+                            refuse_unfinished(returned)
                             work = session.attempted(returned, session.result_of(returned, seen()))
                     connection.background.start(work).result()
                 return session.best
@@ -270,6 +271,7 @@ class Reflector:
                         except (Exception, SystemExit) as error:
                             work = session.crashed(error)
                         else:
+                            refuse_unfinished(returned)
                             work = session.attempted(returned, session.result_of(returned, seen()))
                     await asyncio.wrap_future(connection.background.start(work))
                 return session.best
@@ -334,13 +336,6 @@ def _forget_connection_in_children(reflector: Reflector) -> None:
 def _with_score(attempt: Any, score: float) -> AttemptResult:
     """Return an attempt with this score, whatever score is in it. Raises ValueError if it has another form."""
     return read_result(attempt, None, lambda *_: score).model_copy(update={"score": score})
-
-
-def _refuse_awaitable(returned: Any) -> None:
-    if inspect.isawaitable(returned):
-        if inspect.iscoroutine(returned):
-            returned.close()
-        raise ConfigError("The agent returned an awaitable: decorate an `async def` function.")
 
 
 def _mean(changes: list[float]) -> float:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,9 +48,11 @@ class Story:
         return cls(record, storable(text_of(task)), advised is not False)
 
     @classmethod
-    def resumed(cls, task_id: str, opening: str, advised: bool, trial: int, advice: Sequence[str]) -> "Story":
+    def resumed(
+        cls, task_id: str, opening: str, advised: bool, trial: int, advice: Sequence[str], split: str = _SPLIT
+    ) -> "Story":
         """Return a story that another process began, before this trial and with this advice."""
-        task = Task(id=task_id, environment=_ENVIRONMENT, split=_SPLIT)
+        task = Task(id=task_id, environment=_ENVIRONMENT, split=split)
         return cls(task, opening, advised, trial, Memory(reflections=tuple(advice)))
 
     @property
@@ -115,5 +118,6 @@ def _name(task: Any) -> str:
     """Return the task's own `id`, or a hash of its text."""
     own = task.get("id") if isinstance(task, dict) else None
     if own is not None:
-        return storable(str(own))
+        with suppress(Exception):  # It is of the user's own type.
+            return storable(str(own))
     return hashlib.sha256(text_of(task).encode(errors="replace")).hexdigest()[:16]

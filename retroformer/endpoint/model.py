@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from retroformer.endpoint.own_server import choices_field, seed_field
 from retroformer.endpoint.retries import Call
-from retroformer.endpoint.thinking import without_thinking
+from retroformer.endpoint.thinking import joined_text, without_thinking
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.records import Message, Record, Usage
@@ -193,7 +193,7 @@ class LanguageModel:
 
     def _text_of(self, message: dict[str, object]) -> object:
         """Return the text of a message, which is empty if the model only thought, called a tool or refused."""
-        text = message.get("content" if self.endpoint.api == "chat" else "text")
+        text = joined_text(message.get("content" if self.endpoint.api == "chat" else "text"))
         return "" if text is None and any(message.get(name) for name in _INSTEAD_OF_TEXT) else text
 
     def _usage(self, reported: dict[str, object], body: dict[str, Any], text: str) -> Usage:

@@ -1,28 +1,39 @@
 """Separates the answer of a reasoning model from its thinking, which is neither advice nor an action."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-_TAGS = r"think|thinking|reasoning|antthinking|seed:think"
+_TAGS = r"think|thinking|thought|reasoning|antthinking|seed:think"
 _OTHERS = (
     (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
     ("◁think▷", "◁/think▷"),  # Kimi
     (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Command A
     (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),  # Sky-T1
     (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),  # Apertus
+    (r"<\|channel>thought\b", r"<channel\|>"),  # Gemma 4
 )
 """Marks of thinking that are not tags of one name: opening and closing."""
 
 _BLOCK = re.compile(
     "|".join(
-        [rf"<(?P<tag>{_TAGS})>.*?(?:</(?P=tag)>|\Z)", *(rf"{begin}.*?(?:{end}|\Z)" for begin, end in _OTHERS)],
+        [
+            rf"<(?P<tag>{_TAGS})(?:\s[^<>]*[^<>/])?>.*?(?:</(?P=tag)\s*>|\Z)",
+            *(rf"{begin}.*?(?:{end}|\Z)" for begin, end in _OTHERS),
+        ],
     ),
     re.DOTALL | re.IGNORECASE,
 )
 """Thinking between its marks; without an end if the model was cut off."""
 _BEGUN_BY_TEMPLATE = re.compile(
-    rf"\A.*(?:</(?:{_TAGS})>|{'|'.join(end for _, end in _OTHERS)})[ \t]*(?:\n|\Z)", re.DOTALL | re.IGNORECASE
+    rf"\A.*(?:</(?:{_TAGS})>|{'|'.join(end for _, end in _OTHERS)})"
+    r"""(?:[ \t]*(?:\n|\Z)|(?=[^\s,.;:!?)\]}'"`»]))""",
+    re.DOTALL | re.IGNORECASE,
 )
-"""Thinking whose opening mark is the end of the prompt, as the chat template wrote it; its closing mark ends a line."""
+"""Thinking whose opening mark is the end of the prompt, as the chat template wrote it, or is inside other thinking.
+
+Its closing mark ends a line or touches the answer. One that a text only mentions is followed by a blank or punctuation.
+"""
 _ANALYSIS = re.compile(
     r"(?:<\|start\|>assistant)?<\|channel\|>analysis\b.*?(?:<\|(?:end|return|call)\|>|(?=<\|(?:start|channel)\|>)|\Z)"
     r"|\Aanalysis(?=[A-Z]).*?(?:assistantfinal|\Z)",
@@ -34,6 +45,11 @@ _CHANNEL = re.compile(
     r"|<\|(?:end|return|call)\|>"
 )
 """Marks of gpt-oss around what is not thinking."""
+
+_PART_OF_THINKING = re.compile("think|thought|reasoning", re.IGNORECASE)
+"""In the type of a part: `thinking`, `redacted_thinking`, `reasoning_text`."""
+_FIELD_OF_THINKING = re.compile("thinking|thought|reasoning", re.IGNORECASE)
+"""At the beginning of the name of a field: `thinking_blocks`, `thoughtSignature`, `reasoning_content`."""
 
 
 def without_thinking(text: str) -> str:
@@ -50,3 +66,30 @@ def without_thinking(text: str) -> str:
 def _without_analysis(text: str) -> str:
     answer = _ANALYSIS.sub("", text)
     return _CHANNEL.sub("", answer) if "<|channel|>" in text else answer
+
+
+def part_without_thinking(part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a part of a message's content without its thinking; None if it is nothing else.
+
+    Its type may say so (`thinking`, `reasoning_text`), a mark (`thought: true`), or the names of its fields
+    (`reasoningContent`), which may be in its `data`, as in `retroformer.conversation.ContentPart`.
+    """
+    data = part.get("data")
+    inner = data if isinstance(data, Mapping) else {}
+    if _PART_OF_THINKING.search(str(part.get("type") or "")) or True in (part.get("thought"), inner.get("thought")):
+        return None
+    own = _without_fields(part) | ({"data": _without_fields(inner)} if inner else {})
+    complete = len(own) == len(part) and (not inner or len(own["data"]) == len(inner))
+    return own if complete or any(value for name, value in own.items() if name != "type") else None
+
+
+def joined_text(content: object) -> object:
+    """Return the text of a list of parts, which some reasoning models answer, without thinking; else the content."""
+    if not (isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content)):
+        return content
+    parts = map(part_without_thinking, content)
+    return "".join(text for part in parts if part is not None and isinstance(text := part.get("text"), str))
+
+
+def _without_fields(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if not _FIELD_OF_THINKING.match(name)}

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from retroformer.endpoint.thinking import without_thinking
+from retroformer.endpoint.thinking import joined_text, without_thinking
 from retroformer.files.characters import storable
 from retroformer.records import Message, Step, Tool
 from retroformer.tools import ToolCall, call_of
@@ -50,7 +50,7 @@ def conversation(beginning: Sequence[Message], steps: Sequence[Step], tools: Seq
 
 def read_answer(message: dict[str, Any]) -> ToolAnswer:
     """Return text and calls of an assistant's message, whatever else is in it."""
-    content, calls = message.get("content"), message.get("tool_calls")
+    content, calls = joined_text(message.get("content")), message.get("tool_calls")
     text = content if isinstance(content, str) else ""
     requested = [_requested(call) for call in calls] if isinstance(calls, list) else []
     return ToolAnswer(storable(without_thinking(text)).strip(), tuple(requested))

@@ -2,6 +2,9 @@
 
 Attempts at a task are in the order of their trial numbers, or of their start. Advice is new if the attempt before did
 not read it; an attempt that read new advice is the retry of the attempt before it.
+
+A case is numbered among equal attempts at its task only. Its number is part of what identifies it in the store, so it
+must not change when an earlier attempt is imported later.
 """
 
 from collections import Counter
@@ -28,8 +31,11 @@ def cases_of(attempts: Iterable[TracedAttempt]) -> Iterator[Case]:
 
 
 def _cases(tried: Sequence[TracedAttempt]) -> Iterator[Case]:
-    for trial, attempt in enumerate(tried):
-        after = tried[trial + 1] if trial + 1 < len(tried) else None
+    equal = Counter[str]()
+    for place, attempt in enumerate(tried):
+        content = attempt.attempt.model_dump_json()
+        trial, equal[content] = equal[content], equal[content] + 1
+        after = tried[place + 1] if place + 1 < len(tried) else None
         written = _new_advice(attempt.advice, after.advice) if after is not None else ()
         if attempt.attempt.score == 1:
             # There is nothing to advise on: whatever came next was not a retry of a failure.

@@ -70,6 +70,20 @@ def test_a_thousand_traces_become_ratings_and_failures_that_wait(
     assert stored(config)[:2] == (attempts, 400)
 
 
+def test_a_rating_is_stored_once_if_an_earlier_attempt_arrives_later(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = [(0.0, {}), (0.5, {}), (1.0, {"advice": "Search."})]
+    requests = [
+        spans.request(spans.attempt(1 + number, spans.gen_ai(f"Answer {number}."), task_id="a", score=score, **facts))
+        for number, (score, facts) in enumerate(scores)
+    ]
+    imported(config, spans.write_lines(config.parent / "late.jsonl", requests[1:]), capsys)
+    assert stored(config) == (2, 1, [0.5])
+    imported(config, spans.write_lines(config.parent / "traces.jsonl", requests), capsys)
+    assert stored(config) == (3, 1, [0.5])
+
+
 def test_a_run_of_another_source_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with CaseWriter(load(config, []), source="inspect") as writer:
         case = Case(task=CaseTask(id="a", input="Do a."), attempt=CaseAttempt(score=0, output="No."))

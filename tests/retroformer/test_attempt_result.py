@@ -83,3 +83,10 @@ def test_usage_as_servers_report_it_is_counted() -> None:
 def test_what_is_no_attempt_is_named_by_its_field(value: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_result(value, None)
+
+
+@pytest.mark.parametrize("value", [{}, {"error": "the backend is down"}, {"level": "info"}, {"output": None}])
+def test_what_holds_no_answer_is_not_rated_as_an_empty_one(value: Any) -> None:
+    with pytest.raises(ValueError, match="there is no answer to rate"):
+        read_result(value, None, lambda task, output: 0.0)
+    assert read_result({"output": ""}, None, lambda task, output: 0.0).score == 0

@@ -7,6 +7,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from openai.types.chat import ChatCompletionMessage
 
+from retroformer.conversation import ContentPart
 from retroformer.messages import kept_messages, steps_of
 from retroformer.records import Step
 
@@ -126,6 +127,15 @@ def test_kept_messages_have_their_roles_calls_and_parts_but_no_thinking() -> Non
             AIMessage(f"{THOUGHT}Look.", tool_calls=[{"id": "c1", "name": "look", "args": {"at": "desk"}}]),
             ToolMessage("A key.", tool_call_id="c1"),
             {"role": "assistant", "content": [{"type": "thinking", "thinking": "The secret thought."}, {"text": "7"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "reasoning_text", "text": "The secret thought."},
+                    {"text": "The secret thought.", "thought": True},
+                    ContentPart(type="part", data={"reasoningContent": {"text": "The secret thought."}}),
+                    {"type": "text", "text": "7", "reasoning_content": "The secret thought."},
+                ],
+            },
             {"role": "assistant", "content": None, "reasoning_content": "The secret thought.", "refusal": None},
         ]
     )
@@ -146,6 +156,7 @@ def test_kept_messages_have_their_roles_calls_and_parts_but_no_thinking() -> Non
         },
         {"role": "tool", "content": "A key.", "tool_call_id": "c1"},
         {"role": "assistant", "content": ({"type": "part", "text": "7"},)},
+        {"role": "assistant", "content": ({"type": "text", "text": "7"},)},
         {"role": "assistant", "content": None},
     ]
     assert steps_of(kept)[0] == Step(thought="Look.", action='look({"at": "desk"})', observation="A key.")

@@ -9,13 +9,11 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from retroformer.endpoint.thinking import joined_text
+from retroformer.integrations.gateway.compression import LARGEST_BYTES, decoder
 from retroformer.integrations.gateway.messages import Turn, turn_of
 from retroformer.records import Usage
 
-READABLE_ENCODINGS = ("gzip", "deflate", "identity")
-"""Content encodings that can be read on the side; a recorded call offers its provider no other."""
-_LARGEST_BYTES = 64_000_000
-"""Largest decoded answer that is kept: more is forwarded, but not read."""
 _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens; a provider that reports more does not count tokens."""
 
@@ -28,7 +26,7 @@ class Answer:
         """True for server-sent events."""
         self.complete = False
         """True once the provider has said everything."""
-        self._decoder = _decoder(encoding)
+        self._decoder = decoder(encoding)
         self._pending = bytearray()
         self._size = 0
         self._message: dict[str, Any] = {}
@@ -42,7 +40,7 @@ class Answer:
         except zlib.error:
             return
         self._size += len(plain)
-        if self._size > _LARGEST_BYTES:
+        if self._size > LARGEST_BYTES:
             return
         self._pending += plain
         if self.streams:
@@ -96,7 +94,7 @@ class Answer:
                 self._add(delta)
 
     def _add(self, delta: Mapping[str, Any]) -> None:
-        if isinstance(text := delta.get("content"), str):
+        if isinstance(text := joined_text(delta.get("content")), str):
             self._message["content"] = self._message.get("content", "") + text
         calls = delta.get("tool_calls")
         for place, part in enumerate(calls if isinstance(calls, list) else ()):
@@ -116,17 +114,6 @@ class Answer:
     def _note_usage(self, answer: Mapping[str, Any]) -> None:
         if isinstance(usage := answer.get("usage"), Mapping):
             self._usage = usage
-
-
-def readable(accepted: str) -> str:
-    """Return an Accept-Encoding header without the encodings that cannot be read on the side."""
-    offered = [part.strip() for part in accepted.split(",")]
-    return ", ".join(part for part in offered if part.partition(";")[0].strip().lower() in READABLE_ENCODINGS)
-
-
-def _decoder(encoding: str) -> Any:
-    # 32 lets zlib recognise gzip and zlib headers by itself.
-    return zlib.decompressobj(wbits=32 + zlib.MAX_WBITS) if encoding.lower() in ("gzip", "deflate") else None
 
 
 def _first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:

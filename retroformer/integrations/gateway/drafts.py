@@ -93,7 +93,12 @@ class Draft:
         story = self.story
         return json.dumps(
             {
-                "story": {"task_id": story.task.id, "opening": story.opening, "advised": story.advised},
+                "story": {
+                    "task_id": story.task.id,
+                    "split": story.task.split,
+                    "opening": story.opening,
+                    "advised": story.advised,
+                },
                 "trial": story.trial,
                 "advice": story.memory.reflections,
                 "conversations": [[conversation.sent, conversation.answer] for conversation in self.conversations],

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from retroformer.endpoint.thinking import without_thinking
+from retroformer.endpoint.thinking import part_without_thinking, without_thinking
 
 Turn = dict[str, Any]
 """A message with `role` and `content`, and `tool_calls` or `tool_call_id` where it has them."""
@@ -61,13 +61,15 @@ def _appended(content: object, advice: str) -> object:
 
 
 def _text_of(content: object) -> str:
-    """Return the text of a content, with a mark for every part that is not text, such as an image."""
+    """Return the text of a content without thinking, with a mark for every part that is not text, such as an image."""
     if isinstance(content, str):
         return content
     if not _is_list(content):
         return "" if content is None else json.dumps(content)
     parts = list[str]()
     for part in content:
+        if isinstance(part, Mapping) and part_without_thinking(part) is None:
+            continue
         kind, text = (part.get("type"), part.get("text")) if isinstance(part, Mapping) else ("text", part)
         parts.append(text if isinstance(text, str) else f"[{_word(kind) or 'part'}]")
     return "\n".join(parts)
@@ -79,7 +81,8 @@ def _call_of(call: Mapping[str, Any]) -> dict[str, Any]:
     function = function if isinstance(function, Mapping) else {}
     arguments = function.get("arguments", function.get("input"))
     shown = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-    kept = {"type": "function", "function": {"name": _word(function.get("name")) or "tool", "arguments": shown}}
+    name = without_thinking(_word(function.get("name"))) or "tool"
+    kept = {"type": "function", "function": {"name": name, "arguments": without_thinking(shown)}}
     return kept | ({"id": call["id"]} if isinstance(call.get("id"), str) else {})
 
 

@@ -20,6 +20,7 @@ from retroformer.attempt_result import checked_score
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.characters import storable
 from retroformer.integrations.gateway.answers import Answer
+from retroformer.integrations.gateway.compression import LARGEST_BYTES, unpacked
 from retroformer.integrations.gateway.forwarding import forward
 from retroformer.integrations.gateway.messages import turns_of, with_advice
 from retroformer.integrations.gateway.runs import NothingToScore, Runs
@@ -27,8 +28,6 @@ from retroformer.integrations.gateway.upstream import OWN_HEADERS, Body, Upstrea
 from retroformer.loopback import is_loopback
 
 _RECORDED = "/chat/completions"
-_LARGEST_REQUEST_BYTES = 64_000_000
-"""Largest recorded request; others are forwarded as they come."""
 _LONGEST_NAME = 500
 """Longest name of a run or a task, in characters."""
 
@@ -54,7 +53,7 @@ class Gateway:
 
     def app(self) -> web.Application:
         """Return the application with all routes."""
-        app = web.Application(client_max_size=_LARGEST_REQUEST_BYTES, middlewares=[own_name_required])
+        app = web.Application(client_max_size=LARGEST_BYTES, middlewares=[own_name_required])
         app.router.add_get("/health", _healthy)
         app.router.add_post("/runs/{run:[^/]+}/score", self._score)
         app.router.add_route("*", "/runs/{run:[^/]+}/v1{rest:(?:/.*)?}", self._call)
@@ -67,7 +66,7 @@ class Gateway:
         path = _path_of(request)
         recorded = run and request.method == "POST" and path.partition("?")[0] == _RECORDED
         try:
-            if recorded and (request.content_length or 0) <= _LARGEST_REQUEST_BYTES:
+            if recorded and (request.content_length or 0) <= LARGEST_BYTES:
                 return await self._recorded(request, path, run, task)
             return await self._forwarded(request, path, request.content if request.can_read_body else None)
         except EndpointFailure as failure:
@@ -75,7 +74,8 @@ class Gateway:
 
     async def _recorded(self, request: web.Request, path: str, run: str, task: str) -> web.StreamResponse:
         body = await request.read()
-        asked = _json_object(body)
+        plain = unpacked(body, request.headers.get("Content-Encoding", ""))
+        asked = _json_object(plain) if plain is not None else None
         turns = turns_of(asked.get("messages")) if asked else []
         call = await self._runs.begin(run, task, turns) if turns else None
         if asked is None or call is None:

@@ -17,7 +17,7 @@ from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.integrations.gateway.drafts import Drafts
 from retroformer.integrations.gateway.routes import Gateway
 from retroformer.integrations.gateway.runs import Runs
-from retroformer.integrations.gateway.upstream import Upstream
+from retroformer.integrations.gateway.upstream import LONGEST_LINE_BYTES, Upstream
 from retroformer.loopback import is_loopback
 from retroformer.prompts import load_pack
 from retroformer.secrets.url import SecretUrl
@@ -63,7 +63,15 @@ async def _serve(config: LoadedConfig, listening: Listening) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with _gateway(config, listening) as gateway:
-        runner = web.AppRunner(gateway.app(), access_log=None, shutdown_timeout=_STOP_SECONDS)
+        runner = web.AppRunner(
+            gateway.app(),
+            access_log=None,
+            shutdown_timeout=_STOP_SECONDS,
+            # A compressed request is forwarded as it is.
+            auto_decompress=False,
+            max_line_size=LONGEST_LINE_BYTES,
+            max_field_size=LONGEST_LINE_BYTES,
+        )
         await runner.setup()
         try:
             try:

@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from retroformer.errors import EndpointFailure
-from retroformer.integrations.gateway.answers import readable
+from retroformer.integrations.gateway.compression import readable
 from retroformer.secrets.url import SecretUrl
 
 OWN_HEADERS = ("x-retroformer-run", "x-retroformer-task")
@@ -31,8 +31,8 @@ _OF_CONNECTION = {
 }
 """Headers that concern one connection (RFC 9110, section 7.6.1), and those that the client library writes."""
 _ADDED_BY_LIBRARY = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-_LONGEST_LINE_BYTES = 65_536
-"""Longest header line."""
+LONGEST_LINE_BYTES = 65_536
+"""Longest request or header line, of the agent and of the provider."""
 _CONNECT_SECONDS = 30.0
 
 Body = bytes | aiohttp.StreamReader | None
@@ -56,8 +56,8 @@ class Upstream:
             # An answer may take any time: the agent has its own limit.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
             skip_auto_headers=_ADDED_BY_LIBRARY,
-            max_line_size=_LONGEST_LINE_BYTES,
-            max_field_size=_LONGEST_LINE_BYTES,
+            max_line_size=LONGEST_LINE_BYTES,
+            max_field_size=LONGEST_LINE_BYTES,
         )
         return self
 
@@ -75,7 +75,7 @@ class Upstream:
             request: the agent's request, which gives method and headers.
             path: path and query as the agent wrote them, percent-encoded.
             body: the body, of which a stream is forwarded as it comes.
-            changed: True if the body is not the agent's.
+            changed: True if the body is not the agent's; it is not compressed then.
             read: True if the answer is to be read on the side.
 
         Raises:
@@ -115,6 +115,7 @@ def _forwarded(request: web.BaseRequest, *, changed: bool, read: bool) -> CIMult
         headers.popall(name, None)
     if changed:
         headers.popall(hdrs.CONTENT_LENGTH, None)
+        headers.popall(hdrs.CONTENT_ENCODING, None)
     if read and hdrs.ACCEPT_ENCODING in headers:
         headers[hdrs.ACCEPT_ENCODING] = readable(headers[hdrs.ACCEPT_ENCODING]) or "identity"
     return headers

@@ -89,18 +89,36 @@ async def _body(request: Request) -> bytes:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("gzip", "identity", ""):
         raise _Refused(415, f"The content encoding is {encoding[:80]!r}: send gzip or none.")
-    unpack = zlib.decompressobj(_GZIP) if encoding == "gzip" else None
-    content = bytearray()
+    content, unpack = bytearray(), zlib.decompressobj(_GZIP)
     async for chunk in request.stream():
-        try:
-            content += unpack.decompress(chunk, MESSAGE_BYTES + 1 - len(content)) if unpack is not None else chunk
-        except zlib.error as error:
-            raise _Refused(400, f"The body is not gzip ({error}): send it again.") from None
+        if encoding == "gzip":
+            unpack = _unpack(unpack, chunk, content)
+        else:
+            content += chunk
         if len(content) > MESSAGE_BYTES:
             raise _Refused(413, f"The request holds more than {size(MESSAGE_BYTES)}, the limit: send smaller batches.")
-    if unpack is not None and not unpack.eof:
+    if encoding == "gzip" and not unpack.eof:
         raise _Refused(400, "The body is cut short: send it again.")
     return bytes(content)
+
+
+def _unpack(unpack: Any, chunk: bytes, content: bytearray) -> Any:
+    """Add a decompressed chunk to the content, at most a byte above the limit. Return the state for the next chunk.
+
+    Gzip may consist of several members, one after the other (RFC 1952, section 2.2).
+
+    Raises:
+        _Refused: it is not gzip.
+    """
+    while chunk and len(content) <= MESSAGE_BYTES:
+        if unpack.eof:
+            unpack = zlib.decompressobj(_GZIP)
+        try:
+            content += unpack.decompress(chunk, MESSAGE_BYTES + 1 - len(content))
+        except zlib.error as error:
+            raise _Refused(400, f"The body is not gzip ({error}): send it again.") from None
+        chunk = unpack.unused_data
+    return unpack
 
 
 def _keep(inbox: Path, content: bytes, kind: str) -> None:

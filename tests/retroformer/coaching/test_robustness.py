@@ -4,6 +4,7 @@ import asyncio
 import random
 import shutil
 import threading
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -93,7 +94,25 @@ def test_a_score_that_crashes_costs_neither_the_answer_nor_a_retry(
     assert "could not be rated; the best one counts" in caplog.text
 
 
-@pytest.mark.parametrize("task", ["half \ud800", {("a", 1): 2}, {"id": "\0"}, object()], ids=range(4))
+class Unprintable:
+    """Object whose author did not think of text."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+TASKS = [
+    "half \ud800",
+    {("a", 1): 2},
+    {"id": "\0"},
+    object(),
+    Unprintable(),
+    {"a": Unprintable()},
+    {"id": Unprintable()},
+]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=range(len(TASKS)))
 def test_a_task_of_any_kind_is_attempted(coach: rf.Reflector, url: str, task: Any) -> None:
     assert coach.improve(trials=1, score=opens)(lambda task, advice="": "7 opens it")(task) == "7 opens it"
     assert len(facts(url)[0]) == 1
@@ -182,6 +201,30 @@ def test_an_asynchronous_object_is_awaited_and_a_hidden_coroutine_refused(coach:
     assert asyncio.run(improved("7")) == "7 opens it"
     with pytest.raises(ConfigError, match="decorate an `async def` function"):
         coach.improve(trials=2, score=opens)(lambda task, advice="": Agent()(task, advice))("7")
+
+
+def test_an_agent_whose_answer_can_be_read_only_once_is_refused(coach: rf.Reflector) -> None:
+    def pieces(task: str, advice: str = "") -> Iterator[str]:
+        yield "opens it"
+
+    async def later(task: str, advice: str = "") -> AsyncIterator[str]:
+        yield "opens it"
+
+    for agent in (pieces, later):
+        with pytest.raises(ConfigError, match="yields its answer piece by piece"):
+            coach.improve(score=opens)(agent)
+    with pytest.raises(ConfigError, match="returned a generator, which can be read only once: return a list"):
+        coach.improve(score=opens)(lambda task, advice="": pieces(task))("Open 7")
+
+
+def test_a_decorator_in_the_wrong_place_and_an_asynchronous_score_are_refused(coach: rf.Reflector) -> None:
+    async def score(task: str, said: str) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigError, match="decorate the function itself, below @classmethod"):
+        coach.improve(score=opens)(classmethod(lambda cls, task, advice="": "opens it"))  # type: ignore[type-var]
+    with pytest.raises(ConfigError, match="The score is an `async def` function"):
+        coach.improve(score=score)(lambda task, advice="": "opens it")
 
 
 def test_what_cannot_work_is_refused_at_once(server: Endpoint, url: str, tmp_path: Path) -> None:

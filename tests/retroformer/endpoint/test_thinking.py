@@ -8,7 +8,7 @@ import pytest
 
 from retroformer.agents.react import ReactActor
 from retroformer.endpoint.model import LanguageModel
-from retroformer.endpoint.thinking import without_thinking
+from retroformer.endpoint.thinking import part_without_thinking, without_thinking
 from retroformer.errors import EndpointFailure
 from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
 from retroformer.prompts import load_pack
@@ -28,6 +28,15 @@ from tests.support.raw_server import RawServer, Request, Write, http
         ("First this. <think>and then", "First this. "),
         ("<think>a <think> within</think>b</think>\n guess 50", "guess 50"),
         ("Use the tag </think> to end thinking.", "Use the tag </think> to end thinking."),
+        ("Perhaps 7.</think>guess 50", "guess 50"),
+        ('Perhaps "7"</think>{"guess": 50}', '{"guess": 50}'),
+        ("<think>a <think> within</think>b</think>guess 50", "guess 50"),
+        ("Quote `</think>`, '</think>' or \"</think>\".", "Quote `</think>`, '</think>' or \"</think>\"."),
+        ("The answer ends with </think>.", "The answer ends with </think>."),
+        ("<thought>\n7\n</thought>\nguess 50", "guess 50"),
+        ('<thinking mode="deep">7</thinking >guess 50', "guess 50"),
+        ("<|channel>thought\n7<channel|>guess 50", "guess 50"),
+        ("<|channel>thought\n7, cut off", ""),
         ("[THINK]guess 7[/THINK]guess 50", "guess 50"),
         ("<thinking>\n7\n</thinking>\nguess 50", "guess 50"),
         ("<THINK>guess 7?</THINK>guess 50", "guess 50"),
@@ -63,6 +72,28 @@ def test_only_the_answer_is_left_of_a_text_with_thinking(text: str, answer: str)
     assert without_thinking(text) == answer
 
 
+@pytest.mark.parametrize(
+    ("part", "left"),
+    [
+        ({"type": "thinking", "thinking": "7?"}, None),
+        ({"type": "reasoning_text", "text": "7?"}, None),
+        ({"type": "redacted_reasoning", "data": "7?"}, None),
+        ({"text": "7?", "thought": True}, None),
+        ({"reasoningContent": {"reasoningText": {"text": "7?"}}}, None),
+        ({"type": "part", "data": {"reasoningContent": "7?"}}, None),
+        ({"type": "text", "text": "50", "reasoning": "7?"}, {"type": "text", "text": "50"}),
+        (
+            {"type": "text", "text": "50", "data": {"thoughtSignature": "7?"}},
+            {"type": "text", "text": "50", "data": {}},
+        ),
+        ({"type": "text", "text": ""}, {"type": "text", "text": ""}),
+        ({"type": "image_url", "image_url": {"url": "a"}}, {"type": "image_url", "image_url": {"url": "a"}}),
+    ],
+)
+def test_a_part_of_a_message_loses_its_thinking(part: dict[str, Any], left: dict[str, Any] | None) -> None:
+    assert part_without_thinking(part) == left
+
+
 def act(message: dict[str, Any]) -> Move:
     """Return the move of a ReAct actor whose model answers with this message."""
 
@@ -90,6 +121,13 @@ def act(message: dict[str, Any]) -> Move:
         {"content": "A half.\nAction 1: search[fifty]", "reasoning_content": "Action 1: search[seven]"},
         {"content": "A half.\nAction 1: search[fifty]", "reasoning": "Action 1: search[seven]"},
         {"content": "Action 1: search[seven]\n</think>\nA half.\nAction 1: search[fifty]"},
+        {"content": "Action 1: search[seven]</think>A half.\nAction 1: search[fifty]"},
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "Action 1: search[seven]"}]},
+                {"type": "text", "text": "A half.\nAction 1: search[fifty]"},
+            ]
+        },
     ],
 )
 def test_no_action_is_read_from_thinking(message: dict[str, Any]) -> None:

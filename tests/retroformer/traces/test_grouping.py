@@ -43,7 +43,7 @@ def test_two_attempts_with_advice_between_are_rated() -> None:
 def test_a_retry_that_fails_waits_for_advice_itself() -> None:
     rated, waiting = cases_of([tried(0, at=1), tried(0.5, "Search first.", at=2)])
     assert summary(rated) == (0, 0, "Search first.", 0.5)
-    assert summary(waiting) == (1, 0.5, None, None)
+    assert summary(waiting) == (0, 0.5, None, None)
     assert waiting.retry is None
 
 
@@ -79,6 +79,13 @@ def test_what_follows_a_success_is_no_retry() -> None:
 def test_trial_numbers_rank_before_the_time() -> None:
     [case] = cases_of([tried(1, "Search first.", at=1, trial=8), tried(0, at=2, trial=7)])
     assert summary(case) == (0, 0, "Search first.", 1)
+
+
+def test_a_case_stays_the_same_when_an_earlier_attempt_comes_later() -> None:
+    known = [tried(0.5, at=2), tried(1, "Search first.", at=3)]
+    (before,) = cases_of(known)
+    earlier, after = cases_of([tried(0, at=1), *known])
+    assert (earlier.rating, after) == (None, before)
 
 
 def test_tasks_keep_their_attempts_apart() -> None:

@@ -198,6 +198,17 @@ def test_a_fault_of_a_service_is_an_invalid_outcome_with_its_cause(
         assert words in cause(tmp_path, {"url": service.url}, reflector.url)
 
 
+@pytest.mark.parametrize("agent", ["service", "program"])
+def test_a_report_of_an_error_is_an_invalid_outcome_and_no_wrong_answer(
+    tmp_path: Path, reflector: Endpoint, agent: str
+) -> None:
+    report = '{"error": "the backend is down"}'
+    program = {"command": [sys.executable, "-c", f"import sys\nfor line in sys.stdin: print({report!r}, flush=True)"]}
+    with RawServer(lambda request, write: write(http("200 OK", report.encode()))) as service:
+        source = {"url": service.url} if agent == "service" else program
+        assert "there is no answer to rate" in cause(tmp_path, source, reflector.url, score="vault:is_right")
+
+
 def test_an_address_without_a_service_is_an_invalid_outcome(tmp_path: Path, reflector: Endpoint) -> None:
     assert "The agent cannot be reached: ConnectError" in cause(tmp_path, {"url": "http://127.0.0.1:1/"}, reflector.url)
 

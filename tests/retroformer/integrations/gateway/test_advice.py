@@ -10,12 +10,13 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from retroformer.coaching.story import ADVISED_SPLIT
 from retroformer.records import Key, Outcome, Step, task_of_story
 from tests.support.codes import advise, facts
 from tests.support.endpoint import Behaviour, Endpoint
 from tests.support.gateway import RunningGateway, gateway, write_gateway_config
-from tests.support.raw_server import RawServer
-from tests.support.vault_provider import CODE, KEY, play
+from tests.support.raw_server import RawServer, http
+from tests.support.vault_provider import CODE, KEY, chunk, chunked, head, play, sse
 
 TOOLS: Any = [{"type": "function", "function": {"name": "enter", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -106,6 +107,22 @@ def test_a_crash_is_counted_and_never_rated(running: RunningGateway, url: str) -
     assert [key.trial for key in of_task(url, "crash")] == [0]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_thinking_in_parts_of_an_answer_is_not_stored(
+    running: RunningGateway, provider: RawServer, url: str, streamed: bool
+) -> None:
+    parts = [{"type": "reasoning_text", "text": "Secret musings."}, {"type": "text", "text": "I give up."}]
+    whole = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": parts}}]}).encode()
+    stream = b"".join([head(), *chunked(sse([chunk({"content": [part]}) for part in parts]))])
+    provider.answer = lambda _, write: write(stream if streamed else http("200 OK", whole))
+    run = f"parts-{streamed}"
+    asked = {"messages": [{"role": "user", "content": "Open the vault."}]}
+    httpx.post(f"{running.of_run(run)}/chat/completions", json=asked)
+    score(running.host, run, score=0)
+    (attempt,) = of_task(url, run).values()
+    assert attempt.steps == (Step(action="I give up.", observation=""),)
+
+
 def test_the_story_begins_again_after_three_attempts(running: RunningGateway, provider: RawServer) -> None:
     overs = []
     for _ in range(3):
@@ -162,6 +179,7 @@ def test_a_killed_gateway_goes_on_with_the_attempt_and_the_advice(tmp_path: Path
             assert score(second.host, "advised", score=1)["trial"] == 1
             assert score(second.host, "unscored", score=0)["advice"] == f"Enter {CODE}."
     assert facts(url)[1] == [1.0]
+    assert {attempt.task.split for attempt in of_task(url, "advised").values()} == {ADVISED_SPLIT}, "monitor counts it"
     (unscored,) = of_task(url, "unscored").values()
     assert len(unscored.steps) == 2
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

@@ -135,6 +135,39 @@ def test_every_other_request_passes_byte_for_byte(
         assert exchange(provider, running.host, method, prefix + path, body, {}) == direct
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/runs/packed/v1/chat/completions", "/v1/files"])
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_compressed_request_passes_byte_for_byte(
+    running: RunningGateway, provider: RawServer, path: str, encoding: str
+) -> None:
+    provider.answer = lambda _, write: write(response("200 OK", PLAIN))
+    packed, headers = gzip.compress(ASK), {"Content-Encoding": encoding, "Accept-Encoding": "identity"}
+    direct = exchange(provider, provider.host, "POST", path.removeprefix("/runs/packed"), packed, headers)
+    assert exchange(provider, running.host, "POST", path, packed, headers) == direct
+    assert direct.request[1] == packed
+
+
+def test_a_compressed_request_is_recorded_and_gets_advice(running: RunningGateway, provider: RawServer) -> None:
+    provider.answer = lambda _, write: write(response("200 OK", PLAIN))
+    headers = {"Content-Encoding": "gzip", "Accept-Encoding": "identity"}
+    for _ in range(2):
+        packed = gzip.compress(ASK)
+        sent = exchange(provider, running.host, "POST", "/runs/zipped/v1/chat/completions", packed, headers).request
+        scored = httpx.post(f"http://{running.host}/runs/zipped/score", json={"score": 0}, timeout=60)
+        assert scored.json()["advice"].startswith("Look around.")
+    assert "content-encoding" not in sent[2]
+    first, second = json.loads(sent[1])["messages"]
+    assert first["content"].endswith("- Look around.")
+    assert second == json.loads(ASK)["messages"][0]
+
+
+def test_a_long_key_and_a_long_query_pass(running: RunningGateway, provider: RawServer) -> None:
+    provider.answer = lambda _, write: write(response("200 OK", b"{}"))
+    path, headers = f"/v1/models?after={'a' * 20_000}", {"Authorization": f"Bearer {'k' * 20_000}"}
+    direct = exchange(provider, provider.host, "GET", path, None, headers)
+    assert exchange(provider, running.host, "GET", path, None, headers) == direct
+
+
 def test_a_redirect_is_the_agents_to_follow(running: RunningGateway, provider: RawServer) -> None:
     provider.answer = lambda _, write: write(response("307 Temporary Redirect", b"", "location: http://127.0.0.1:9/v1"))
     answer = exchange(provider, running.host, "POST", "/runs/moved/v1/chat/completions", ASK, {})

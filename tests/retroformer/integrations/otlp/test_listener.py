@@ -119,7 +119,15 @@ def test_json_and_protobuf_plain_and_compressed_are_kept_once(shared: Listening)
         packed = httpx.post(shared.url, content=gzip.compress(body), headers=headers | {"content-encoding": "gzip"})
         assert packed.status_code == 200
     assert len([attempt for attempt in shared.attempts() if attempt.task.id == "task-101"]) == 1
-    assert sorted(path.suffix for path in shared.inbox.iterdir()) == [".json", ".pb"]
+    kept = [path.suffix for path in shared.inbox.iterdir() if b"task-101" in path.read_bytes()]
+    assert sorted(kept) == [".json", ".pb"]
+
+
+def test_all_members_of_a_gzip_are_kept(shared: Listening) -> None:
+    packed = b"".join(gzip.compress(as_protobuf(an_attempt(trace))) for trace in (201, 202))
+    answer = httpx.post(shared.url, content=packed, headers=PROTOBUF | {"content-encoding": "gzip"})
+    assert answer.status_code == 200
+    assert {"task-201", "task-202"} <= {attempt.task.id for attempt in shared.attempts()}
 
 
 REFUSED: dict[str, tuple[dict[str, str], bytes, int, str]] = {
@@ -127,6 +135,7 @@ REFUSED: dict[str, tuple[dict[str, str], bytes, int, str]] = {
     "another type": ({"content-type": "text/plain"}, b"{}", 415, "text/plain"),
     "another encoding": (JSON | {"content-encoding": "br"}, b"{}", 415, "br"),
     "no gzip": (JSON | {"content-encoding": "gzip"}, b"{}", 400, "not gzip"),
+    "something behind a gzip": (JSON | {"content-encoding": "gzip"}, gzip.compress(b"{}") + b"{}", 400, "not gzip"),
     "half of a gzip": (JSON | {"content-encoding": "gzip"}, gzip.compress(b"{}" * 99)[:-9], 400, "cut short"),
     "a bomb": (JSON | {"content-encoding": "gzip"}, gzip.compress(bytes(65 * 2**20)), 413, "64 MiB"),
     "no JSON": (JSON, b"{", 400, "The request is not JSON"),
