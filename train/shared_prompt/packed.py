@@ -90,8 +90,8 @@ class Packed(NamedTuple):
 
     def to(self, device: torch.device) -> "Packed":
         """Return the same rows on this device."""
-        tensors = {name: part for name, part in self._asdict().items() if isinstance(part, Tensor)}
-        return self._replace(**{name: tensor.to(device) for name, tensor in tensors.items()})
+        *tensors, longest = self
+        return Packed._make([*(part.to(device) for part in tensors if isinstance(part, Tensor)), longest])
 
 
 def pack(groups: Sequence[Group]) -> Packed:

@@ -1,5 +1,6 @@
 """PPO on a tiny model, with learning rates that show an effect in a few updates."""
 
+import json
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -74,6 +75,20 @@ def test_a_large_kl_coefficient_keeps_the_policy_close_to_its_start(tiny_base: P
     facts = list(ppo(model, make_optimizer(model, heavy), PROMPTS, heavy, DRAW))
     assert facts[-1]["kl"] < 1.0
     assert facts[-1]["reward_model_score"] < 0.6
+
+
+def test_reference_and_reward_model_are_read_without_the_dropout_of_their_adapters(
+    tiny_base: Path, workplace: Path
+) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    for folder in (sft, reward):
+        config = folder / "adapter_config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_dropout": 0.5}))
+    model = SharedBase(load_base(train), sft, reward)
+    responses = respond(model, sorted(PROMPTS, key=len), DRAW)
+    first, second = (evaluate(model, responses, quick_settings(), UNSCALED, kl_weight=0.1).facts for _ in range(2))
+    assert first["kl"] == first["kl_k3"] == 0
+    assert first == second
 
 
 @pytest.mark.parametrize(("quantization", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("nf4", "bfloat16")])
