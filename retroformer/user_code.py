@@ -22,7 +22,7 @@ def function_of(address: str) -> Callable[..., Any]:
     _import_from_here()
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except Exception as error:  # The module is the user's own: anything may go wrong in it.
+    except (Exception, SystemExit) as error:  # The module is the user's own: it may even end the program.
         what = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         raise ConfigError(f"The function {address} cannot be imported: {what}.") from error
     return checked_callable(function, address)

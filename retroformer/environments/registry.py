@@ -115,8 +115,9 @@ def _module(name: str) -> Any:
         raise ConfigError(f"The packages {packages} both have an environment {name!r}: uninstall one of them.")
     try:
         module = points[0].load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"The environment {name!r} of the package {packages} cannot be imported: {error}.") from error
+    except (Exception, SystemExit) as error:  # The package is not ours: anything may go wrong in it.
+        what = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"The environment {name!r} of the package {packages} cannot be imported: {what}.") from error
     section = getattr(module, "Section", None)
     if not (isinstance(section, type) and issubclass(section, EnvironmentSection)):
         raise ConfigError(f"The environment {name!r} of the package {packages} has no `Section(EnvironmentSection)`.")

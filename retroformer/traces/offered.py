@@ -31,6 +31,10 @@ def offered(group: str, name: str, kind: str) -> Any:
             f"The {kind} {name!r} of the package {packages} cannot be imported: {error}. "
             f"Install what it needs: `pip install '{packages}[{name}]'`."
         ) from error
+    except (Exception, SystemExit) as error:  # The package is not ours: anything may go wrong in it.
+        raise MissingInput(
+            f"The {kind} {name!r} of the package {packages} cannot be imported: {type(error).__name__}: {error}."
+        ) from error
 
 
 def _package(point: EntryPoint) -> str:

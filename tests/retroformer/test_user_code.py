@@ -44,6 +44,7 @@ def test_a_module_without_files_has_none(address: str) -> None:
         ("", "own_rules", "write it as package.module:function"),
         ("", "own_rules:double", "has no attribute 'double'"),
         ("1 / 0", "own_rules:double", "cannot be imported: ZeroDivisionError: division by zero."),
+        ("raise SystemExit(0)", "own_rules:double", "cannot be imported: SystemExit: 0."),
         ("double = 2", "own_rules:double", "own_rules:double is a int: name a function."),
     ],
 )

@@ -7,13 +7,15 @@ garbage raises EnvironmentFailure, with the cause.
 import asyncio
 import copy
 import inspect
+import json
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
-from retroformer.environments.agent.program import Program, shortened
+from retroformer.environments.agent.program import LARGEST_ANSWER_BYTES, Program, shortened
 from retroformer.environments.agent.section import AgentSection
 from retroformer.errors import ConfigError, EnvironmentFailure
+from retroformer.files.bounded_file import size
 from retroformer.user_code import checked_callable, function_of
 
 ENTRY_POINTS = "retroformer.agents"
@@ -51,9 +53,10 @@ def plugin(name: str) -> Callable[..., Any]:
         names = ", ".join(sorted(point.name for point in entry_points(group=ENTRY_POINTS))) or "none"
         raise ConfigError(f"No installed package offers an agent {name!r} in {ENTRY_POINTS}: there is {names}.")
     try:
-        return checked_callable(points[0].load(), name)
-    except Exception as error:  # The package is not ours: anything may go wrong in it.
+        agent = points[0].load()
+    except (Exception, SystemExit) as error:  # The package is not ours: anything may go wrong in it.
         raise ConfigError(f"The agent {name!r} cannot be imported: {type(error).__name__}: {error}.") from error
+    return checked_callable(agent, name)
 
 
 class Function:
@@ -93,17 +96,25 @@ class HttpAgent:
 
         try:
             # The client's own limit starts again with every byte.
-            async with asyncio.timeout(self._timeout), httpx.AsyncClient(timeout=None) as client:
-                answer = await client.post(self._url, json=body)
+            async with (
+                asyncio.timeout(self._timeout),
+                httpx.AsyncClient(timeout=None) as client,
+                client.stream("POST", self._url, json=body) as answer,
+            ):
+                content = bytearray()
+                async for part in answer.aiter_bytes():
+                    content += part
+                    if len(content) > LARGEST_ANSWER_BYTES:
+                        limit = size(LARGEST_ANSWER_BYTES)
+                        raise EnvironmentFailure(f"The agent answered more than {limit}, the limit.")
         except TimeoutError:
             raise EnvironmentFailure(f"The agent gave no answer within {self._timeout:g} s.") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EnvironmentFailure(f"The agent cannot be reached: {type(error).__name__}: {error}.") from error
+        text = content.decode(errors="replace")
         if answer.status_code != httpx.codes.OK:
-            raise EnvironmentFailure(f"The agent answered {answer.status_code}: {shortened(answer.text)}")
+            raise EnvironmentFailure(f"The agent answered {answer.status_code}: {shortened(text)}")
         try:
-            return answer.json()
-        except ValueError:
-            raise EnvironmentFailure(
-                f"The agent answered something that is not JSON: {shortened(answer.text)!r}."
-            ) from None
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise EnvironmentFailure(f"The agent answered something that is not JSON: {shortened(text)!r}.") from None

@@ -15,6 +15,7 @@ import weakref
 from typing import IO, Any
 
 from retroformer.errors import EnvironmentFailure
+from retroformer.files.bounded_file import MIB, size
 from retroformer.program_guard import guarded
 
 _SHOWN = 300
@@ -22,6 +23,12 @@ _SHOWN = 300
 _KILLING_SECONDS = 10.0
 """Time that the guard of a program has to kill everything."""
 _PART_BYTES = 1 << 16
+LARGEST_ANSWER_BYTES = 64 * MIB
+"""Largest answer of an agent: more is garbage, which must not fill the memory."""
+_ERRORS_BYTES = 16 * MIB
+"""Size at which what a program has written to standard error is cut to its end: it may run for days."""
+_LOOK_SECONDS = 1.0
+"""Time between two looks at that size."""
 
 
 def shortened(words: str) -> str:
@@ -50,7 +57,7 @@ class Program:
             raise
         try:
             return json.loads(answer)
-        except ValueError:
+        except (ValueError, RecursionError):
             self._stop()
             shown = shortened(answer.decode(errors="replace"))
             raise EnvironmentFailure(f"The agent wrote a line that is not JSON: {shown!r}.") from None
@@ -88,7 +95,7 @@ class _Running:
         """Start it. Raises EnvironmentFailure."""
         self.answered = False
         """True if it has answered an attempt."""
-        self._received = b""
+        self._received = bytearray()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # It is open as long as the program runs.
         try:
             self._process = subprocess.Popen(
@@ -109,13 +116,36 @@ class _Running:
         self._stopping = weakref.finalize(self, _end, self._process, self._errors)
 
     def ask(self, line: bytes, end: float) -> bytes:
-        """Send a line and return the next one. Raises EOFError if the process ends, TimeoutError after `end`."""
-        while b"\n" not in self._received:
-            ready, writable, _ = select.select(
-                [self._stdout], [self._stdin] if line else [], [], max(0.0, end - time.monotonic())
-            )
-            if not ready and not writable:
+        """Send a line and return the next one.
+
+        Raises:
+            EOFError: the process ends.
+            TimeoutError: it has not answered by `end`.
+            EnvironmentFailure: its line has no end.
+        """
+        answer = b""
+        # A blank line is no answer: many programs end their lines twice.
+        while not answer.strip():
+            line = self._receive(line, end)
+            answer, _, rest = self._received.partition(b"\n")
+            self._received = rest.lstrip()
+        self.answered = True
+        return bytes(answer)
+
+    def _receive(self, line: bytes, end: float) -> bytes:
+        """Send the line and receive until there is a whole one; return what is not sent yet. Raises as `ask` does."""
+        part = bytes(self._received)
+        while b"\n" not in part:
+            if len(self._received) > LARGEST_ANSWER_BYTES:
+                raise EnvironmentFailure(f"The agent wrote a line longer than {size(LARGEST_ANSWER_BYTES)}, the limit.")
+            self._trim_errors()
+            left = end - time.monotonic()
+            # A program that writes without a pause is always ready.
+            if left <= 0:
                 raise TimeoutError
+            ready, writable, _ = select.select(
+                [self._stdout], [self._stdin] if line else [], [], min(left, _LOOK_SECONDS)
+            )
             if writable:
                 line = line[self._write(line) :]
             if ready:
@@ -123,10 +153,9 @@ class _Running:
                 if not part and not self._received.strip():
                     raise EOFError
                 # The last line may lack its end.
-                self._received += part or b"\n"
-        answer, _, self._received = self._received.partition(b"\n")
-        self.answered = True
-        return answer
+                part = part or b"\n"
+                self._received += part
+        return line
 
     def unread(self) -> str:
         """Return what the process has written beyond its last answer."""
@@ -138,13 +167,26 @@ class _Running:
         """Return the error that says how the process ended, with its last words."""
         status = _kill(self._process)
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        self._errors.seek(0)
-        words = self._errors.read().decode(errors="replace").strip().splitlines()
+        words = self._last_errors().decode(errors="replace").strip().splitlines()
         return EnvironmentFailure(f"The agent {how} before it answered: {shortened(words[-1] if words else 'no word')}")
 
     def stop(self) -> None:
         """Kill the process with everything that it started."""
         self._stopping()
+
+    def _last_errors(self) -> bytes:
+        """Return the end of what the process has written to standard error."""
+        file = self._errors.fileno()
+        return os.pread(file, _PART_BYTES, max(0, os.fstat(file).st_size - _PART_BYTES))
+
+    def _trim_errors(self) -> None:
+        """Cut standard error to its end if it is large. The process writes on from there, as it shares the position."""
+        file = self._errors.fileno()
+        if os.fstat(file).st_size > _ERRORS_BYTES:
+            last = self._last_errors()
+            os.ftruncate(file, 0)
+            os.lseek(file, 0, os.SEEK_SET)
+            os.write(file, last)
 
     def _write(self, line: bytes) -> int:
         """Write as much as the process takes now. Raises EOFError if it has closed its standard input."""

@@ -75,6 +75,7 @@ def test_built_in_names_take_precedence(site: Path) -> None:
             "import a_module_that_is_not_there",
             "cannot be imported: No module named 'a_module_that_is_not_there'.",
         ),
+        ("faulty", "1 / 0", "cannot be imported: ZeroDivisionError: division by zero."),
         ("empty", "", "has no `Section(EnvironmentSection)`."),
         ("plain", "class Section: pass", "has no `Section(EnvironmentSection)`."),
         ("idle", MODULE.partition("def taskset")[0], "has no `taskset(section, seed)`."),

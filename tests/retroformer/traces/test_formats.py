@@ -37,6 +37,19 @@ def test_a_format_that_cannot_be_imported_names_its_package(tmp_path: Path, monk
         trace_format("diary")
 
 
+@pytest.mark.parametrize(
+    ("text", "cause"), [("1 / 0", "ZeroDivisionError: division by zero"), ("exit(0)", "SystemExit")]
+)
+def test_a_format_that_raises_when_it_is_imported_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, cause: str
+) -> None:
+    install(tmp_path, "diaries", "diary = faulty_diary:read")
+    (tmp_path / "faulty_diary.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingInput, match=f"'diary' of the package diaries cannot be imported: {cause}"):
+        trace_format("diary")
+
+
 def test_two_packages_with_one_format_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "diaries", "diary = one:read")
     install(tmp_path, "journals", "diary = other:read")

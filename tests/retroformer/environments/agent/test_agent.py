@@ -13,6 +13,7 @@ import pytest
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
+from retroformer.environments.agent.program import Program
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experiment.storage import open_store
 from retroformer.rating import rated_reflections
@@ -172,6 +173,8 @@ def test_a_fault_of_a_function_is_an_invalid_outcome_with_its_cause(
         ("import time; time.sleep(10**6)", "The agent gave no answer within 3 s."),
         ("input(); print('[1', end='', flush=True)", "The agent wrote a line that is not JSON: '[1'"),
         ("input()", "The agent ended with status 0 before it answered: no word"),
+        ("while True: print('x' * 10**6, end='')", "The agent wrote a line longer than 64 MiB, the limit."),
+        ("import time\nwhile True: print()", "The agent gave no answer within 3 s."),
         ("input(); print('{\"score\": 2}', flush=True); input()", "score is 2: it must be a number from 0 to 1"),
     ],
 )
@@ -189,6 +192,7 @@ def test_a_fault_of_a_program_is_an_invalid_outcome_with_its_cause(
         ("200 OK", b"<html>", "The agent answered something that is not JSON: '<html>'"),
         ("200 OK", b'{"score": -1}', "score is -1: it must be a number from 0 to 1"),
         ("200 OK", b"[]", "score is missing"),
+        ("200 OK", b" " * (64 * 2**20 + 1), "The agent answered more than 64 MiB, the limit."),
     ],
 )
 def test_a_fault_of_a_service_is_an_invalid_outcome_with_its_cause(
@@ -232,6 +236,25 @@ def test_a_line_too_many_never_becomes_the_answer_to_another_task(tmp_path: Path
     with pytest.raises(InfrastructureFailure, match="The agent wrote more than one line for an attempt"):
         asyncio.run(rate_reflections(open_config(path, "loop.concurrency=1", "collect.candidates=1")))
     assert {attempt.episode_return for attempt in facts(open_config(path)).trajectories.values()} == {0.0}
+
+
+def test_blank_lines_between_the_answers_of_a_program_are_skipped() -> None:
+    spaced = "import sys\nfor number, line in enumerate(sys.stdin):\n    print(f'\\n {number}\\r\\n\\n', flush=True)\n"
+    program = Program((sys.executable, "-c", spaced), timeout_seconds=120.0)
+    assert [program({}, "") for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_program_that_writes_many_errors_fills_no_disk() -> None:
+    chatty = (
+        "import os, sys\n"
+        "for line in sys.stdin:\n"
+        "    sys.stderr.write('x' * 2**24 + 'y')\n"
+        "    sys.stderr.flush()\n"
+        "    print(os.fstat(2).st_size, flush=True)\n"
+    )
+    program = Program((sys.executable, "-c", chatty), timeout_seconds=120.0)
+    sizes = [program({}, "") for _ in range(4)]
+    assert all(2**24 < size < 2**25 for size in sizes), sizes
 
 
 def test_a_program_may_end_after_every_attempt(tmp_path: Path, reflector: Endpoint) -> None:
