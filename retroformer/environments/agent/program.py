@@ -123,7 +123,7 @@ class _Running:
             TimeoutError: it has not answered by `end`.
             EnvironmentFailure: its line has no end.
         """
-        answer = b""
+        answer = bytearray()
         # A blank line is no answer: many programs end their lines twice.
         while not answer.strip():
             line = self._receive(line, end)
