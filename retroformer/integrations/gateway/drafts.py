@@ -5,17 +5,17 @@ Drafts that arrive while a transaction runs are written together in the next one
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from retroformer.attempt_result import AttemptResult
 from retroformer.coaching.story import Story
-from retroformer.errors import StoreError
 from retroformer.files.characters import storable
 from retroformer.integrations.gateway.messages import Turn, opening_of
 from retroformer.messages import final_text, steps_of
@@ -23,7 +23,6 @@ from retroformer.records import Usage
 from retroformer.secrets.url import SecretUrl
 from retroformer.store.database import Database, insert_into
 
-Result = TypeVar("Result")
 _Name = tuple[str, str]
 """Run and task."""
 
@@ -36,6 +35,15 @@ _DRAFTS = sa.Table(
     sa.Column("task", sa.String, primary_key=True),
     sa.Column("record", sa.Text, nullable=False),
 )
+
+
+class _Waiting(NamedTuple):
+    """A draft that waits for the next transaction."""
+
+    name: _Name
+    record: str | None
+    """The draft as it is stored; None to remove it."""
+    stored: asyncio.Future[None]
 
 
 @dataclass
@@ -128,22 +136,21 @@ class Drafts:
         self._database = Database(url)
         self._database.write(lambda connection: _TABLES.create_all(connection))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafts")
-        self._waiting: list[tuple[_Name, Draft | None, asyncio.Future[None]]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._waiting: deque[_Waiting] = deque()
 
     async def load(self, run: str, task: str) -> Draft | None:
         """Return the draft of this run and task, or None. Raises StoreError."""
-        where = self._under(run, task)
-        query = sa.select(_DRAFTS.c.record).where(where)
-        record = await self._in_thread(lambda connection: connection.execute(query).scalar(), self._database.read)
+        query = sa.select(_DRAFTS.c.record).where(self._under(run, task))
+        read = partial(self._database.read, lambda connection: connection.execute(query).scalar())
+        record = await asyncio.get_running_loop().run_in_executor(self._thread, read)
         return Draft.of_json(record) if record else None
 
     async def save(self, run: str, task: str, draft: Draft | None) -> None:
-        """Write a draft as it is now or soon, or remove it if it is None. Raises StoreError."""
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(((run, task), draft, stored))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+        """Write a draft as it is now, or remove it if it is None. Raises StoreError."""
+        loop = asyncio.get_running_loop()
+        stored: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(_Waiting((run, task), draft.as_json() if draft else None, stored))
+        self._thread.submit(self._write_waiting, loop)
         await stored
 
     def close(self) -> None:
@@ -151,23 +158,19 @@ class Drafts:
         self._thread.shutdown(wait=True)
         self._database.close()
 
-    async def _write(self) -> None:
+    def _write_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Write all drafts that wait in one transaction; an earlier call in this thread may have left none."""
+        batch = list[_Waiting]()
         while self._waiting:
-            batch, self._waiting = self._waiting, []
-            latest = {key: draft for key, draft, _ in batch}
-            rows = {key: draft.as_json() if draft else None for key, draft in latest.items()}
-            failure: Exception | None = None
-            try:
-                await self._in_thread(partial(self._write_all, rows), self._database.write)
-            except StoreError as error:
-                failure = error
-            for _, _, stored in batch:
-                if stored.done():
-                    continue
-                if failure is None:
-                    stored.set_result(None)
-                else:
-                    stored.set_exception(failure)
+            batch.append(self._waiting.popleft())
+        if not batch:
+            return
+        failure: Exception | None = None
+        try:
+            self._database.write(partial(self._write_all, {waiting.name: waiting.record for waiting in batch}))
+        except Exception as error:
+            failure = error
+        loop.call_soon_threadsafe(_settle, [waiting.stored for waiting in batch], failure)
 
     def _write_all(self, rows: dict[_Name, str | None], connection: sa.Connection) -> None:
         for (run, task), record in rows.items():
@@ -181,9 +184,12 @@ class Drafts:
     def _under(self, run: str, task: str) -> Any:
         return (_DRAFTS.c.experiment == self._experiment) & (_DRAFTS.c.run == run) & (_DRAFTS.c.task == task)
 
-    async def _in_thread(
-        self,
-        work: Callable[[sa.Connection], Result],
-        transaction: Callable[[Callable[[sa.Connection], Result]], Result],
-    ) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction, work)
+
+def _settle(stored: Iterable[asyncio.Future[None]], failure: Exception | None) -> None:
+    for future in stored:
+        if future.done():
+            continue  # Its agent waited too long.
+        if failure is None:
+            future.set_result(None)
+        else:
+            future.set_exception(failure)

@@ -166,7 +166,8 @@ class Runs:
     async def _save(self, run: str, task: str, draft: Draft | None) -> None:
         try:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._drafts.save(run, task, draft), _PATIENCE_SECONDS)
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    await self._drafts.save(run, task, draft)
         except StoreError as error:
             _LOGGER.warning("The attempt of the run %r is kept in memory only: %s", run, error)
 
