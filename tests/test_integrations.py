@@ -61,6 +61,7 @@ def test_only_the_integration_imports_its_package(folder: str) -> None:
 
 
 def test_the_core_works_without_the_packages() -> None:
+    named = sorted({"otlp", "inspect"} & {extra for folder, (extra, _) in PACKAGES.items() if folder in FOLDERS})
     blocked = sorted({module.partition(".")[0] for _, modules in PACKAGES.values() for module in modules} - {"google"})
     code = (
         f"import sys\nfor name in {blocked}:\n    sys.modules[name] = None\n"
@@ -68,13 +69,13 @@ def test_the_core_works_without_the_packages() -> None:
         "import retroformer.traces.grouping, collect.import_traces, collect.__main__, retroformer.__main__\n"
         "from retroformer.errors import MissingInput\n"
         "from retroformer.traces.formats import format_names, trace_format\n"
-        "for name in ('otlp', 'inspect'):\n"
+        f"for name in {named}:\n"
         "    try:\n        trace_format(name)\n"
         "    except MissingInput as error:\n        print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
-    for name in {"otlp", "inspect"} & {extra for folder, (extra, _) in PACKAGES.items() if folder in FOLDERS}:
+    for name in named:
         assert f"pip install 'retroformer[{name}]'" in done.stdout
 
 
