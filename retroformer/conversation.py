@@ -1,6 +1,6 @@
 """Messages of a conversation, in the form of the OpenAI chat API."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
@@ -59,3 +59,10 @@ class ChatMessage(Record):
     tool_calls: Annotated[tuple[ToolCall, ...], IF_ANY] = ()
     tool_call_id: Annotated[str | None, IF_GIVEN] = None
     name: Annotated[str | None, IF_GIVEN] = None
+
+
+def content_text(content: str | Sequence[ContentPart] | None) -> str:
+    """Return the text of a message's content; each part that is not text becomes a mark such as `[image]`."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part.text if part.text is not None else f"[{part.type}]" for part in content)

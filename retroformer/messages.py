@@ -33,7 +33,7 @@ def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
         if turn["role"] != "assistant":
             continue
         answers = _until_next_assistant(turns[number + 1 :])
-        said = without_thinking(_text(turn["content"], number)).strip()
+        said = without_thinking(_text(turn["content"])).strip()
         calls = turn["tool_calls"] or ()
         for place, call in enumerate(calls):
             name, identity = _call(call, f"messages[{number}].tool_calls[{place}]")
@@ -44,10 +44,10 @@ def steps_of(messages: Sequence[Any]) -> tuple[Step, ...]:
                 if identity is None
                 else [reply for reply in replies if reply["tool_call_id"] == identity]
             )
-            observation = "\n".join(_text(reply["content"], number) for reply in replies)
+            observation = "\n".join(_text(reply["content"]) for reply in replies)
             steps.append(Step(thought="" if place else said, action=name, observation=observation))
         if not calls:
-            observation = "\n".join(_text(answer["content"], number) for answer in answers if answer["role"] == "user")
+            observation = "\n".join(_text(answer["content"]) for answer in answers if answer["role"] == "user")
             steps.append(Step(action=said, observation=observation))
     return tuple(steps)
 
@@ -71,18 +71,17 @@ def _kept(message: Any, number: int) -> ChatMessage:
         calls.append({"id": identity if identity is None else storable(str(identity)), "function": function})
     optional = {name: _field(message, name) for name in ("tool_call_id", "name")}
     named = {name: storable(value) for name, value in optional.items() if isinstance(value, str)}
-    content = _kept_content(turn["content"], number, said)
+    content = _kept_content(turn["content"], said)
     try:
         return ChatMessage.model_validate({"role": turn["role"], "content": content, "tool_calls": calls} | named)
     except ValidationError as error:
         raise ValueError(f"messages[{number}].content: {error.errors()[0]['msg']}") from None
 
 
-def _kept_content(content: Any, number: int, said: Callable[[str], str]) -> Any:
+def _kept_content(content: Any, said: Callable[[str], str]) -> Any:
     """Return text, or a list of parts without those that are thinking."""
     if content is None or isinstance(content, str):
         return content if content is None else storable(said(content))
-    _text(content, number)  # Checks that it is a list.
     parts = list[dict[str, Any]]()
     for part in content:
         fields = part_without_thinking({"type": "text", "text": part} if isinstance(part, str) else _json_of(part))
@@ -112,7 +111,7 @@ def standard_role(role: str) -> str:
     """Return a role in the words of the OpenAI API. Raises ValueError if it has no such role."""
     standard = _ROLES.get(role, role)
     if standard not in ROLES:
-        raise ValueError(f"the role {role!r} is none of the OpenAI API: use {', '.join(ROLES)}")
+        raise ValueError(f"{role!r} is not a role of the OpenAI API: use one of {', '.join(ROLES)}")
     return standard
 
 
@@ -129,9 +128,12 @@ def _turn(message: Any, number: int) -> dict[str, Any]:
     turn = {name: message.get(name) for name in _FIELDS}
     if not isinstance(turn["role"], str) or not turn["role"]:
         raise ValueError(f"messages[{number}] has no role")
-    turn["role"] = _ROLES.get(turn["role"], turn["role"])
-    if turn["role"] not in ROLES:
-        raise ValueError(f"messages[{number}] has the role {turn['role']!r}: use one of the OpenAI API")
+    try:
+        turn["role"] = standard_role(turn["role"])
+    except ValueError as error:
+        raise ValueError(f"messages[{number}].role: {error}") from None
+    if not (turn["content"] is None or isinstance(turn["content"], Sequence)):
+        raise ValueError(f"messages[{number}].content is neither text nor a list of parts")
     if not (turn["tool_calls"] is None or isinstance(turn["tool_calls"], Sequence)):
         raise ValueError(f"messages[{number}].tool_calls is not a list")
     return turn
@@ -167,14 +169,12 @@ def _called(call: Any, where: str) -> tuple[str, str, str | None]:
     return name, shown, call.get("id")
 
 
-def _text(content: Any, number: int) -> str:
+def _text(content: Any) -> str:
     """Return the text of a message's content, with a mark for every part that is not text."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
-    if not isinstance(content, Sequence):
-        raise ValueError(f"messages[{number}].content is neither text nor a list of parts")
     parts = list[str]()
     for part in content:
         if isinstance(part, str):

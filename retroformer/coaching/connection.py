@@ -32,6 +32,8 @@ class Settings(Section):
     run: str
     prompt_characters: int = 24_000
     """Largest number of characters of an attempt in the reflector's prompt, as `reflector.prompt_characters`."""
+    memory: int = 3
+    """Number of most recent pieces of advice that the agent reads, as `loop.memory`."""
 
 
 class Connection:
@@ -39,22 +41,26 @@ class Connection:
 
     def __init__(self, settings: Settings) -> None:
         """Open the store. Raises StoreError, ConfigError, MissingInput."""
-        # Before anything is stored: an agent's own error may show the key.
+        # First of all: an error message of the agent may contain the key.
         if key := os.environ.get(settings.endpoint.api_key_env):
             keep_secret(key)
         self.opened_at = time.monotonic()
         self._calls, self._idle = 0, threading.Condition()
         pack = load_pack(settings.prompts, "agent")
         self.store = Store(settings.store, settings.run)
-        for arm in (COLLECT, UNADVISED):
-            self.store.declare(arm, {"recorded": {"return": "score", "prompts_sha256": sha256_of(pack.texts())}})
+        try:
+            for arm in (COLLECT, UNADVISED):
+                self.store.declare(arm, {"recorded": {"return": "score", "prompts_sha256": sha256_of(pack.texts())}})
+        except BaseException:
+            self.store.close()
+            raise
         assert settings.endpoint.base_url is not None
         self._model = LanguageModel(settings.endpoint, settings.endpoint.base_url)
         self.ledger = Ledger(self.store)
         self.background = Background()
         render = partial(reflection_prompt, pack, settings.prompt_characters)
         reflector = ModelReflector(self._model, render, settings.temperature, settings.max_new_tokens)
-        self.scribe = Scribe(self.ledger, reflector)
+        self.scribe = Scribe(self.ledger, reflector, settings.memory)
 
     @property
     def failed(self) -> bool:

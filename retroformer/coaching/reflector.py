@@ -1,4 +1,4 @@
-"""Improve an agent where it runs: it fails, reads advice from a served reflector and tries again.
+"""Improves an agent inside the program that runs it: it fails, reads advice and tries again.
 
     coach = Reflector("http://127.0.0.1:8000/v1", store="sqlite:///mine.db")
 
@@ -7,8 +7,9 @@
         return graph.invoke({"messages": [("system", f"Be brief. {advice}"), ("user", task)]})
 
 Every attempt, advice and score is stored as a fact of the run, in the arm that `collect` fills, so `train` and `export`
-read them. A share of the tasks is retried without advice, in an arm of its own: what those retries gain is luck. The
-agent is never made worse: its best attempt is returned, and a reflector or store that fails only ends the retries.
+read them. Some tasks are retried without advice, in an arm of their own; whatever those retries gain is luck. The
+answer is never worse than the first attempt: the best attempt is returned, and a failing reflector or store only ends
+the retries.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import fmean
 from types import TracebackType
@@ -42,13 +43,16 @@ _LOGGER = logging.getLogger(__name__)
 _REOPEN_SECONDS = 60.0
 """Time after which a store that has failed is opened again."""
 _CHANCE = random.SystemRandom()
-"""Source of the choice of unadvised tasks; the agent may seed the other one."""
+"""Draws the unadvised tasks. Not the global generator, which the agent may seed."""
 
 AgentFunction = TypeVar("AgentFunction", bound=Callable[..., Any])
 
 
 class Invalid(InfrastructureFailure):
-    """Raise it in an agent or its score for an attempt that could not be made: it is neither failure nor success."""
+    """Raise this in an agent or its score function if an attempt could not be carried out.
+
+    The attempt then counts as neither success nor failure.
+    """
 
 
 class Advice(NamedTuple):
@@ -60,7 +64,7 @@ class Advice(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """Mean change of the score from an attempt to the next one, with advice and by luck, and the numbers of retries."""
+    """Mean change of the score from an attempt to the next one, with advice and without, and the numbers of retries."""
 
     advised: float
     advised_retries: int
@@ -69,7 +73,7 @@ class Gains(NamedTuple):
 
 
 class Reflector:
-    """A served reflector, and the store of what its advice was worth.
+    """A served reflector, and the store in which its advice is rated.
 
     Use it from any number of threads and processes; a forked process opens a connection of its own.
 
@@ -84,9 +88,11 @@ class Reflector:
         timeout_seconds: time limit of a call with its retries.
         unadvised: share of the tasks that are retried without advice.
         prompts: prompt pack: `default`, or the path of a YAML file.
+        prompt_characters: largest number of characters of an attempt in the reflector's prompt.
+        memory: number of most recent pieces of advice that the agent reads.
 
     Raises:
-        ConfigError: an argument is wrong, or the run holds facts that were made in another way.
+        ConfigError: an argument is wrong, or the run holds facts made under other conditions.
         MissingInput: there is no such prompt pack.
         StoreError: the store cannot be opened.
     """
@@ -104,9 +110,14 @@ class Reflector:
         timeout_seconds: float = 60.0,
         unadvised: float = 0.1,
         prompts: str = "default",
+        prompt_characters: int = 24_000,
+        memory: int = 3,
     ) -> None:
         if not 0 <= unadvised <= 1:
-            raise ConfigError(f"unadvised={unadvised}: give the share of the tasks, from 0 to 1.")
+            raise ConfigError(f"unadvised is {unadvised}: it must be a share of the tasks, from 0 to 1.")
+        for name, number in (("memory", memory), ("prompt_characters", prompt_characters)):
+            if number < 1:
+                raise ConfigError(f"{name} is {number}: it must be at least 1.")
         endpoint = Endpoint(
             base_url=SecretUrl(base_url), model=model, api_key_env=api_key_env, timeout_seconds=timeout_seconds
         )
@@ -117,6 +128,8 @@ class Reflector:
             prompts=prompts,
             store=SecretUrl(store),
             run=run,
+            prompt_characters=prompt_characters,
+            memory=memory,
         )
         self._unadvised = unadvised
         self._lock = threading.Lock()
@@ -138,7 +151,7 @@ class Reflector:
         Args:
             trials: number of attempts, the first included.
             score: function from the task and what the agent returned to a score from 0 to 1. Without it the agent
-                returns an object with a `score`.
+                must return a dict with the key `score`.
             watch: observer that sees the steps of each attempt, such as
                 `retroformer.integrations.otlp.attempt_spans.AttemptSpans()`; by default what the agent returns shows
                 them.
@@ -147,7 +160,7 @@ class Reflector:
             ConfigError: `trials` is below 1, the agent is a generator or no function, or the score is async.
         """
         if trials < 1:
-            raise ConfigError(f"trials={trials}: give at least 1, the first attempt.")
+            raise ConfigError(f"trials is {trials}: it must be at least 1, since the first attempt counts.")
 
         def decorate(agent: AgentFunction) -> AgentFunction:
             refuse_unusable(agent, score)
@@ -206,12 +219,15 @@ class Reflector:
                     )
                 story = Story(first.task, first.opening, trial=1)
                 if await connection.scribe.keep(story, result) != story.attempt(result):
-                    raise ValueError(f"the story {run!r} has another outcome already: each story has one")
+                    raise ValueError(f"the story {run!r} already has a different outcome, and a story has only one")
 
             connection.background.start(work()).result()
 
     def gains(self) -> Gains:
-        """Return what retries gained with advice, and what they gained by luck. Raises StoreError."""
+        """Return the mean gain of retries with advice and without. Raises StoreError.
+
+        Retries after `advise` count as advised, although none of them is drawn to go without.
+        """
         advised, unadvised = (self._changes(arm) for arm in (COLLECT, UNADVISED))
         return Gains(_mean(advised), len(advised), _mean(unadvised), len(unadvised))
 
@@ -286,7 +302,7 @@ class Reflector:
         try:
             connection = self._entered()
         except RetroformerError as error:
-            _LOGGER.warning("An agent goes on without advice: %s", error)
+            _LOGGER.warning("The agent runs without advice: %s", error)
             yield None, None
             return
         try:
@@ -309,7 +325,11 @@ class Reflector:
             connection = self._connection
             # The disk may have room again, and the database may answer again.
             if connection is None or (connection.failed and time.monotonic() - connection.opened_at >= _REOPEN_SECONDS):
-                connection = self._connection = Connection(self._settings)
+                failed, connection = connection, Connection(self._settings)
+                self._connection = connection
+                if failed is not None:
+                    # Closing waits for the calls in progress, which may take long.
+                    threading.Thread(target=failed.close, name="retroformer-close", daemon=True).start()
             connection.enter()
             return connection
 
@@ -335,7 +355,7 @@ def _forget_connection_in_children(reflector: Reflector) -> None:
 
 def _with_score(attempt: Any, score: float) -> AttemptResult:
     """Return an attempt with this score, whatever score is in it. Raises ValueError if it has another form."""
-    return read_result(attempt, None, lambda *_: score).model_copy(update={"score": score})
+    return read_result({**attempt, "score": score} if isinstance(attempt, Mapping) else attempt, None, lambda *_: score)
 
 
 def _mean(changes: list[float]) -> float:

@@ -1,4 +1,4 @@
-"""One task as an agent lives through it: attempts, the advice between them, and how both become facts of a run."""
+"""A task with its attempts and the advice between them, and how these become stored facts."""
 
 import asyncio
 import hashlib
@@ -21,14 +21,12 @@ from retroformer.store import NewInvalid, NewReflection, NewTrajectory
 
 _ENVIRONMENT, _SPLIT = "agent", "live"
 ADVISED_SPLIT = "advised"
-"""Split of the advised stories that had a chance to go unadvised, so that they can be compared with those that did."""
-_MEMORY = 3
-"""Number of most recent pieces of advice that the agent reads, as `loop.memory` of a config."""
+"""Split of the stories that were drawn to get advice; they are comparable with the unadvised ones."""
 
 
 @dataclass
 class Story:
-    """A task in work: the next trial, and the advice that it reads."""
+    """A task in progress: the next trial, and the advice that it reads."""
 
     task: Task
     opening: str
@@ -72,8 +70,9 @@ class Story:
 class Scribe:
     """Stores stories, and has the reflector write the advice in them. Runs in the event loop of its ledger."""
 
-    def __init__(self, ledger: Ledger, reflector: ModelReflector) -> None:
-        self._ledger, self._reflector = ledger, AttributedReflector(reflector)
+    def __init__(self, ledger: Ledger, reflector: ModelReflector, memory: int) -> None:
+        """Write with this reflector for agents that read the `memory` most recent pieces of advice."""
+        self._ledger, self._reflector, self._memory = ledger, AttributedReflector(reflector), memory
 
     async def keep(self, story: Story, result: AttemptResult) -> Trajectory:
         """Store an attempt. Raises StoreError, ConfigError."""
@@ -105,7 +104,7 @@ class Scribe:
                 await asyncio.shield(self.keep_invalid(story, stopped))
             raise
         kept = await self._ledger.keep_reflection(NewReflection(story.key, before.candidate, written))
-        story.memory = story.memory.remember(kept.text, _MEMORY)
+        story.memory = story.memory.remember(kept.text, self._memory)
         return story.advice
 
 

@@ -1,5 +1,5 @@
-"""Integrations with other programs, a module or a folder each, with an extra of the same name.
+"""Integrations with other programs, one folder each, most with an optional group of dependencies (extra).
 
-The core imports none of them. Each is registered by entry points, as an integration of an installed package is, and can
-be deleted without breaking anything else.
+The core imports none of them. They register through entry points, as third-party plugins do, so each can be deleted
+without breaking anything else.
 """

@@ -11,7 +11,7 @@ from retroformer.environments.agent.section import AgentSection, AgentSource
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.errors import ConfigError
 from retroformer.protocols import Actor
-from retroformer.provenance import files_sha256
+from retroformer.provenance import numbered_sha256
 from retroformer.records import Task
 from retroformer.task_file import read_tasks
 from retroformer.user_code import function_of, module_files
@@ -66,17 +66,14 @@ def _require_agent(section: AgentSection) -> None:
 
 
 def _versions(section: AgentSection) -> dict[str, str]:
-    """Return the sha256 of the agent's own files: its module, or the files that its command names."""
+    """Return the versions of agent and score function: a sha256 of their files, and a plugin's package version."""
     source = section.agent or AgentSource.model_construct()
     files = [Path(word) for word in source.command or () if Path(word).is_file()]
     for address in (source.python, section.score):
         files += module_files(address) if address is not None else []
-    if source.plugin is not None:
-        return {"agent": plugin_version(source.plugin)}
-    if not files:
-        return {}
-    # Numbered, as two folders may have files of one name; without folders, which differ from machine to machine.
-    return {"agent": files_sha256({f"{number} {file.name}": file for number, file in enumerate(files)})[:16]}
+    parts = [plugin_version(source.plugin)] if source.plugin is not None else []
+    parts += [numbered_sha256(files)] if files else []
+    return {"agent": " ".join(parts)} if parts else {}
 
 
 extras = Extras(

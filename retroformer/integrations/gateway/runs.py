@@ -78,11 +78,7 @@ class Runs:
     async def begin(self, run: str, task: str, sent: list[Turn]) -> Call | None:
         """Begin a call, after the attempt before it is scored; None if the store fails, and nothing is recorded."""
         try:
-            draft = await self._draft(run, task)
-            while draft.lock.locked():
-                async with draft.lock:
-                    pass
-                draft = await self._draft(run, task)
+            draft = await self._idle_draft(run, task)
         except StoreError as error:
             _LOGGER.warning("The run %r goes on without advice and is not recorded: %s", run, error)
             return None
@@ -113,7 +109,7 @@ class Runs:
             NothingToScore: no call was recorded.
             StoreError: the store failed; the score can be given again.
         """
-        draft = await self._draft(run, task)
+        draft = await self._idle_draft(run, task)
         async with draft.lock:
             if not draft.conversations:
                 raise NothingToScore(f"No call of the run {run!r} was recorded since its last score.")
@@ -133,12 +129,22 @@ class Runs:
 
     async def invalid(self, run: str, task: str, cause: str) -> Scored:
         """End an attempt that could not be made; the next one takes its place. Raises StoreError."""
-        draft = await self._draft(run, task)
+        draft = await self._idle_draft(run, task)
         async with draft.lock:
             await self._in_background(self._connection.scribe.keep_invalid(draft.story, Invalid(cause)))
             draft.end()
             await self._go_on(run, task, draft)
             return Scored(draft.story.task.id, draft.story.trial, draft.story.advice)
+
+    async def _idle_draft(self, run: str, task: str) -> Draft:
+        """Return the draft of this run and task once no score of it is being taken. Raises StoreError."""
+        draft = await self._draft(run, task)
+        while draft.lock.locked():
+            async with draft.lock:
+                pass
+            # The score may have ended its story.
+            draft = await self._draft(run, task)
+        return draft
 
     async def _draft(self, run: str, task: str) -> Draft:
         async with self._loading:

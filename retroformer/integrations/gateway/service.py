@@ -116,4 +116,5 @@ def _settings(experiment: Experiment, endpoint: Endpoint) -> Settings:
         store=experiment.store_url,
         run=experiment.name,
         prompt_characters=experiment.reflector.prompt_characters,
+        memory=experiment.loop.memory,
     )

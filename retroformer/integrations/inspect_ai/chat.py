@@ -7,6 +7,7 @@ from inspect_ai.model import ChatMessage as InspectMessage
 from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, Content
 
 from retroformer.cases.case import ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.conversation import content_text
 
 
 def case_messages(messages: Sequence[InspectMessage]) -> tuple[ChatMessage, ...]:
@@ -16,9 +17,7 @@ def case_messages(messages: Sequence[InspectMessage]) -> tuple[ChatMessage, ...]
 
 def text_of_content(content: str | list[Content]) -> str:
     """Return the text of a message, with a mark for every part that is not text."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(part.text or f"[{part.type}]" for part in _parts(content))
+    return content if isinstance(content, str) else content_text(_parts(content))
 
 
 def _message(message: InspectMessage) -> ChatMessage:

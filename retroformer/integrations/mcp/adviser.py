@@ -43,7 +43,9 @@ def reflector_of(experiment: Experiment) -> Reflector:
         raise ConfigError("Advice over MCP is for an agent of your own: set environment.name=agent in the config.")
     settings, endpoint = experiment.reflector, experiment.reflector.endpoint
     if endpoint.base_url is None and experiment.serve.port == 0:
-        raise ConfigError("Nothing says where the reflector is: set reflector.endpoint.base_url, or serve.port.")
+        raise ConfigError(
+            "The config does not say where the reflector is: set reflector.endpoint.base_url or serve.port."
+        )
     own = f"http://{experiment.serve.host}:{experiment.serve.port}/v1"
     return Reflector(
         own if endpoint.base_url is None else endpoint.base_url.secret_url(),
@@ -55,6 +57,8 @@ def reflector_of(experiment: Experiment) -> Reflector:
         max_new_tokens=settings.max_new_tokens,
         timeout_seconds=endpoint.timeout_seconds,
         prompts=experiment.actor.prompts,
+        prompt_characters=settings.prompt_characters,
+        memory=experiment.loop.memory,
     )
 
 

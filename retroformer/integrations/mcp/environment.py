@@ -14,7 +14,7 @@ from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
 from retroformer.files.characters import storable
 from retroformer.integrations.mcp.connection import Connection
 from retroformer.integrations.mcp.section import McpSection
-from retroformer.provenance import files_sha256
+from retroformer.provenance import numbered_sha256
 from retroformer.records import Task, Tool, Transition
 from retroformer.task_file import opening_of, read_tasks
 from retroformer.tools import call_of
@@ -130,7 +130,7 @@ class McpEnvironment:
 
 def _text_of(result: "CallToolResult") -> str:
     """Return the text of a result, with a mark for every part that is not text."""
-    parts = [getattr(part, "text", None) or f"[{part.type}]" for part in result.content]
+    parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
     if not parts and result.structuredContent is not None:
         parts = [json.dumps(result.structuredContent, ensure_ascii=False)]
     text = storable("\n".join(parts))
@@ -171,10 +171,7 @@ def _versions(section: McpSection) -> dict[str, str]:
     command = section.server.command if section.server is not None else None
     files = [Path(word) for word in command or () if Path(word).is_file()]
     files += module_files(section.score) if section.score is not None else []
-    if not files:
-        return {}
-    # Numbered, as two folders may have files of one name; without folders, which differ from machine to machine.
-    return {"server": files_sha256({f"{number} {file.name}": file for number, file in enumerate(files)})[:16]}
+    return {"server": numbered_sha256(files)} if files else {}
 
 
 extras = Extras(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from retroformer.cases.case import CaseAttempt, CaseTask, ChatMessage
+from retroformer.conversation import content_text
 from retroformer.errors import MissingInput
 from retroformer.integrations.otlp.conversation import ModelCall, conversation, is_model_call, model_call, tool_steps
 from retroformer.integrations.otlp.facts import SCORE, TASK_ID, evaluations_of, facts_of
@@ -33,7 +34,8 @@ def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[Tra
     """Yield the attempts of these spans, in order of time. A span that came twice counts once. Raises MissingInput."""
     known = {span.identity: span for span in spans}
     heads: dict[tuple[str, str], list[Span]] = {}
-    for span in sorted(known.values(), key=lambda span: span.start_ns):
+    # Clocks are coarse: of spans that start at the same time, the outer one comes first.
+    for span in sorted(known.values(), key=lambda span: (span.start_ns, sum(1 for _ in _around(span, known)))):
         heads.setdefault(_head(span, known), []).append(span)
     named = {trace for trace, head in heads if head}
     for (trace, head), members in heads.items():
@@ -137,8 +139,7 @@ def _check_messages(messages: Sequence[ChatMessage], head: Span) -> None:
 
 def _asked(messages: Sequence[ChatMessage]) -> str:
     """Return the text of the first message of the user."""
-    content = next((message.content for message in messages if message.role == "user"), None) or ""
-    return content if isinstance(content, str) else "\n".join(part.text or f"[{part.type}]" for part in content)
+    return content_text(next((message.content for message in messages if message.role == "user"), None))
 
 
 def _first_text(spans: Sequence[Span], attribute: str) -> str | None:

@@ -54,7 +54,7 @@ def messages(span: Span, direction: str) -> tuple[ChatMessage, ...]:
             try:
                 role = standard_role(message.role)
             except ValueError as error:
-                span.refuse(name, f"[{number}].role: {error}.")
+                raise MissingInput(f"{span.place(name)}[{number}].role: {error}.") from None
             read += _Reader(span, name).message(role, message.parts, (number, "parts"))
     return tuple(read)
 
@@ -108,7 +108,7 @@ class _Reader:
 
     def _refuse(self, place: tuple[int | str, ...], fault: str) -> NoReturn:
         path = field_path(place)
-        self._span.refuse(self._name, f"{path if path.startswith('[') else f'.{path}'} {fault}")
+        raise MissingInput(f"{self._span.place(self._name)}{path if path.startswith('[') else f'.{path}'} {fault}")
 
 
 def _attribute(span: Span, name: str) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retroformer.cases.case import ChatMessage, ContentPart, FunctionCall, ToolCall
+from retroformer.errors import MissingInput
 from retroformer.integrations.otlp.span import Span
 from retroformer.messages import standard_role
 
@@ -29,7 +30,7 @@ def _message(span: Span, place: str, fields: Mapping[str, Any]) -> ChatMessage:
     try:
         role = standard_role(_text(span, role_place, fields.get("message.role", "")))
     except ValueError as error:
-        span.refuse(role_place, f"{error}.")
+        raise MissingInput(f"{span.place(role_place)}: {error}.") from None
     content: str | tuple[ContentPart, ...] | None = None
     if "message.content" in fields:
         content = _text(span, f"{place}.message.content", fields["message.content"])
@@ -87,7 +88,7 @@ def _items(span: Span, prefix: str, attributes: Mapping[str, Any]) -> list[tuple
             continue
         number, _, field = name.removeprefix(f"{prefix}.").partition(".")
         if not (number.isascii() and number.isdigit() and len(number) < 10 and field):
-            span.refuse(name, f"has no number of an item after {prefix}.")
+            span.refuse(name, f"must have an item number after {prefix!r}.")
         items.setdefault(int(number), {})[field] = value
     return [(f"{prefix}.{number}", items[number]) for number in sorted(items)]
 

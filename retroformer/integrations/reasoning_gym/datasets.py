@@ -49,9 +49,15 @@ class DatasetProcess:
         return self._text("answer", family, index)
 
     def score(self, family: str, index: int, text: str) -> float:
-        """Return the score of an answer from 0 to 1. An answer that the scorer cannot read or finish scores 0."""
+        """Return the score of an answer, from 0 to 1. An answer that the scorer cannot read or finish scores 0.
+
+        Raises:
+            EnvironmentFailure: the process cannot be started, or cannot generate the task.
+        """
         if len(text) > _LONGEST_ANSWER:
             return 0.0
+        # After this only the scoring itself can fail, which is the fault of the answer.
+        self.question(family, index)
         try:
             kind, score = self._ask("score", family, index, text)
         except EOFError:

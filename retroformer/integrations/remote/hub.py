@@ -12,7 +12,7 @@ import huggingface_hub
 from huggingface_hub import errors
 from huggingface_hub.utils import disable_progress_bars
 
-from retroformer.errors import ConfigError, MissingInput
+from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.secrets.redaction import keep_secret
 
 from .transport import HUB, RemoteError, quiet, reaching
@@ -30,7 +30,7 @@ class Hub:
         """Raises ConfigError, RemoteError."""
         parts = _ADDRESS.fullmatch(address)
         if parts is None:
-            raise ConfigError(f"{address} is no address of a hub: write hf://OWNER/NAME or hf://datasets/OWNER/NAME.")
+            raise ConfigError(f"{address} is not a hub address: write hf://OWNER/NAME or hf://datasets/OWNER/NAME.")
         self.address, self._repo, self._revision = address, parts["repo"], parts["revision"]
         named = parts["kind"] and parts["kind"].removesuffix("s")
         self._kinds = [named] if named else ["model", "dataset"]
@@ -62,10 +62,19 @@ class Hub:
             self._api.create_commit(self._repo, operations, commit_message=title, repo_type=kind)
 
     def read(self, name: str, path: Path, most_bytes: int) -> None:
-        """Copy a file to `path`, always of the same commit. Raises MissingInput, RemoteError."""
+        """Copy a file to `path`, always of the same commit. Raises MissingInput, RemoteError, DamagedFile."""
         kind, commit = self._pinned()
         with reaching(self.address), tempfile.TemporaryDirectory(dir=path.parent, prefix=".hub-") as scratch:
             try:
+                file = huggingface_hub.hf_hub_url(
+                    self._repo, name, repo_type=kind, revision=commit, endpoint=self._api.endpoint
+                )
+                size = self._api.get_hf_file_metadata(file).size or 0
+                if size > most_bytes:
+                    raise DamagedFile(
+                        f"{name} at {self.address} has {size} bytes, more than the {most_bytes} allowed: pull only "
+                        "from addresses that you trust."
+                    )
                 copied = huggingface_hub.hf_hub_download(
                     self._repo, name, repo_type=kind, revision=commit, local_dir=scratch
                 )

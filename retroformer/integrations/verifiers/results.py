@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.conversation import content_text
 from retroformer.errors import MissingInput
 from retroformer.files.bounded_file import MIB, read_text
 from retroformer.files.bounded_json import json_rows, parse_json
@@ -100,8 +101,10 @@ def _attempt(
     if not 0 <= value <= 1:
         raise MissingInput(f"{where}: {name} is {value:g}: it must be from 0 to 1; name a metric with --score.")
     try:
+        prompt = kept_messages(_messages(rollout.prompt, "user"))
         messages = kept_messages([*_messages(rollout.prompt, "user"), *_messages(rollout.completion, "assistant")])
-        asked = "\n".join(str(message.content) for message in messages if message.role == "user" and message.content)
+        # The user's messages in the completion are observations of the environment.
+        asked = "\n".join(content_text(message.content) for message in prompt if message.role == "user")
         used = rollout.token_usage or _Tokens()
         return TracedAttempt(
             task=CaseTask(id=f"{environment}/{rollout.example_id}", input=asked),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.integrations.verifiers.loading import load, rows, rows_sha256
 from retroformer.integrations.verifiers.section import Verifiers
-from retroformer.provenance import files_sha256
+from retroformer.provenance import numbered_sha256
 from retroformer.records import Task, Transition
 from retroformer.user_code import module_files
 
@@ -119,5 +119,4 @@ def environment_versions(section: Verifiers) -> dict[str, str]:
     try:
         return {name: importlib.metadata.version(name)}
     except importlib.metadata.PackageNotFoundError:
-        files = module_files(name.replace("-", "_"))
-        return {name: files_sha256({f"{number} {file.name}": file for number, file in enumerate(files)})[:16]}
+        return {name: numbered_sha256(module_files(name.replace("-", "_")))}

@@ -71,6 +71,21 @@ def test_a_retry_reads_all_earlier_advice(coach: rf.Reflector, server: Endpoint)
     assert "Advice that this attempt was given:\n- Enter 1." in prompt_of(server.requests[1])
 
 
+def test_an_agent_reads_as_much_advice_as_its_reflector_remembers(server: Endpoint, url: str) -> None:
+    read = []
+    with rf.Reflector(server.url, store=url, unadvised=0, memory=1, prompt_characters=1000) as coach:
+
+        @coach.improve(trials=3, score=lambda task, said: 0.0)
+        def agent(task: str, advice: str = "") -> dict[str, Any]:
+            read.append(advice)
+            tried = [{"role": "assistant", "content": f"try {number}"} for number in range(1000)]
+            return {"messages": [*tried, {"role": "assistant", "content": f"0 fails; the note says {len(read)}"}]}
+
+        agent("Count")
+    assert read == ["", "Enter 1.", "Enter 2."]
+    assert len(prompt_of(server.requests[1])) < 3000
+
+
 def test_the_best_attempt_is_returned_even_if_advice_makes_the_retries_worse(coach: rf.Reflector, url: str) -> None:
     scores = iter([0.5, 0.75, 0.25])
 
@@ -151,9 +166,9 @@ def test_advice_for_a_task_that_is_not_repeated_is_rated_by_its_outcome(coach: r
     with pytest.raises(MissingInput, match="There is no story 'elsewhere' in this store"):
         coach.outcome("elsewhere", 1.0)
     coach.outcome(advice.run, 0.75)
-    with pytest.raises(ValueError, match="has another outcome already"):
+    with pytest.raises(ValueError, match="already has a different outcome"):
         coach.outcome(advice.run, 1.0)
-    second = coach.advise("Open 9", {"output": "0 fails", "score": 1.0}, score=0.5)
+    second = coach.advise("Open 9", {"output": "0 fails", "score": 42}, score=0.5)
     coach.outcome(second.run, 1.0, {"output": "9 opens it", "score": 0.0})
     assert sorted(facts(url)[1]) == [0.5, 0.5]
     with pytest.raises(ValueError, match="ask for advice on a failure"):

@@ -136,6 +136,17 @@ def test_spans_may_come_in_any_order_and_twice(tmp_path: Path) -> None:
     assert attempt.attempt.usage.calls == 1
 
 
+def test_a_child_that_starts_with_its_parent_is_inside_it(tmp_path: Path) -> None:
+    """Clocks that count milliseconds make such ties, and children are exported first."""
+    parent, call = spans.attempt(1, spans.gen_ai("No."), task_id="a", score=0.0)
+    parent["attributes"].append({"key": "output.value", "value": {"stringValue": "all of it"}})
+    del call["attributes"][:]
+    call["attributes"].append({"key": "output.value", "value": {"stringValue": "a part"}})
+    call["startTimeUnixNano"] = parent["startTimeUnixNano"]
+    [attempt] = read_all(tmp_path, [call, parent])
+    assert attempt.attempt.output == "all of it"
+
+
 @pytest.mark.parametrize(
     "tool",
     [

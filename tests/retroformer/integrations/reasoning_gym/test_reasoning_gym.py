@@ -16,7 +16,7 @@ from collect.rate import rate_reflections
 from collect.warm import write_advice
 from retroformer.arm_names import WRITTEN
 from retroformer.environments.registry import extras, section_of, taskset
-from retroformer.errors import ConfigError, UnknownTask
+from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
 from retroformer.experiment.storage import open_store
 from retroformer.integrations.reasoning_gym.advice import METHODS, fitting_method, mixed_method
 from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
@@ -89,6 +89,12 @@ def test_an_answer_that_the_scorer_never_finishes_scores_nothing_and_the_next_on
         question = process.question("countdown", 3)
         assert process.score("countdown", 3, "9**9**9**9") == 0
         assert process.question("countdown", 3) == question
+
+
+def test_a_dataset_that_cannot_be_created_is_no_wrong_answer() -> None:
+    refused = pytest.raises(EnvironmentFailure, match="could not generate task 3 of countdown")
+    with closing(DatasetProcess({"countdown": {"min_numbers": -1}}, 7, 20, 4.0)) as process, refused:
+        process.score("countdown", 3, "1 + 2")
 
 
 def test_unknown_families_and_settings_are_refused_before_any_attempt() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
+from retroformer.integrations.remote.contents import MANIFEST, MANIFEST_BYTES
 from retroformer.provenance import folder_sha256
 from tests.support.hub import TOKEN, LocalHub, Repository, local_hub
 from tests.support.waiting import becomes_true
@@ -114,6 +115,14 @@ def test_refusals_of_the_hub_are_one_sentence_without_the_token(hub: LocalHub, h
     assert (status, "HF_HUB_OFFLINE is set, which forbids all calls" in complained) == (1, True)
     assert len(hub.requests) == asked
     assert not (away / "theirs").exists()
+
+
+def test_a_file_that_is_too_large_is_not_copied(hub: LocalHub, away: Path) -> None:
+    hub.repositories["model", "me/large"] = Repository(private=False, commits=[{MANIFEST: b" " * (MANIFEST_BYTES + 1)}])
+    status, _, complained = run(hub, away, "pull", "hf://me/large", "theirs")
+    assert (status, complained.count("\n")) == (1, 1)
+    assert f"{MANIFEST} at hf://me/large has {MANIFEST_BYTES + 1} bytes, more than" in complained
+    assert [line.split()[0] for line in hub.requests if MANIFEST in line] == ["HEAD"]
 
 
 def test_a_public_repository_does_not_take_what_is_private(hub: LocalHub, home: Path) -> None:

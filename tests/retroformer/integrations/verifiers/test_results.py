@@ -11,6 +11,8 @@ from collect.__main__ import main
 from retroformer.errors import MissingInput
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
+from retroformer.integrations.verifiers.results import read
+from retroformer.traces.attempt import TracedAttempt
 
 pytest.importorskip("verifiers", reason="needs verifiers")
 save_utils = pytest.importorskip("verifiers.legacy.utils.save_utils")
@@ -69,6 +71,15 @@ def test_a_thousand_rollouts_become_ratings_and_failures_that_wait(
     assert [message.role for message in attempt.messages] == ["system", "user", "assistant"]
     assert "let me think" not in attempt.model_dump_json()
     assert "rollouts" not in capsys.readouterr().err
+
+
+def test_the_task_is_what_the_prompt_says_and_no_later_message(tmp_path: Path) -> None:
+    said = [{"role": "assistant", "content": "2"}, {"role": "user", "content": "Wrong."}]
+    asked = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "text", "text": ""}]}]
+    folder = save(tmp_path / "outputs", [rollout(1, "2", 0.0, prompt=asked, completion=said)])
+    [attempt] = read(folder)
+    assert isinstance(attempt, TracedAttempt)
+    assert attempt.task.input == "What is it?\n"
 
 
 @pytest.mark.parametrize(
