@@ -69,7 +69,7 @@ class Hub:
                 file = huggingface_hub.hf_hub_url(
                     self._repo, name, repo_type=kind, revision=commit, endpoint=self._api.endpoint
                 )
-                size = self._api.get_hf_file_metadata(file).size or 0
+                size = self._api.get_hf_file_metadata(url=file).size or 0
                 if size > most_bytes:
                     raise DamagedFile(
                         f"{name} at {self.address} has {size} bytes, more than the {most_bytes} allowed: pull only "

@@ -78,7 +78,7 @@ def test_an_agent_reads_as_much_advice_as_its_reflector_remembers(server: Endpoi
         @coach.improve(trials=3, score=lambda task, said: 0.0)
         def agent(task: str, advice: str = "") -> dict[str, Any]:
             read.append(advice)
-            tried = [{"role": "assistant", "content": f"try {number}"} for number in range(1000)]
+            tried = [{"role": "assistant", "content": "look"}, {"role": "user", "content": "nothing " * 3000}]
             return {"messages": [*tried, {"role": "assistant", "content": f"0 fails; the note says {len(read)}"}]}
 
         agent("Count")

@@ -127,7 +127,7 @@ def test_an_agent_goes_on_without_advice_if_the_store_cannot_be_opened(
     shutil.rmtree(tmp_path / "stores")
     (tmp_path / "stores").touch()
     assert coach.improve(trials=3, score=opens)(lambda task, advice="": "0 fails")("Open 7") == "0 fails"
-    assert "An agent goes on without advice" in caplog.text
+    assert "The agent runs without advice" in caplog.text
 
 
 def test_closing_waits_for_the_calls_in_progress(server: Endpoint, url: str) -> None:
@@ -228,7 +228,7 @@ def test_a_decorator_in_the_wrong_place_and_an_asynchronous_score_are_refused(co
 
 
 def test_what_cannot_work_is_refused_at_once(server: Endpoint, url: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give the share of the tasks, from 0 to 1"):
+    with pytest.raises(ConfigError, match="unadvised is 2: it must be a share"):
         rf.Reflector(server.url, store=url, unadvised=2)
     with pytest.raises(MissingInput, match="No prompt pack 'mine' for agent"):
         rf.Reflector(server.url, store=url, prompts="mine")
@@ -236,7 +236,7 @@ def test_what_cannot_work_is_refused_at_once(server: Endpoint, url: str, tmp_pat
     with pytest.raises(StoreError):
         rf.Reflector(server.url, store=f"sqlite:///{tmp_path}/file/mine.db")
     with rf.Reflector(server.url, store=url) as coach:
-        with pytest.raises(ConfigError, match="give at least 1"):
+        with pytest.raises(ConfigError, match="trials is 0: it must be at least 1"):
             coach.improve(trials=0)
         server.behaviour = Behaviour.UNAUTHORIZED
         with pytest.raises(EndpointFailure):

@@ -212,7 +212,7 @@ def test_a_push_over_another_removes_the_old_manifest_first(bucket: Path, home: 
         ("memory://x", "stf", False, "--stage stf: no stage has this name; choose from warm, sft,"),
         ("memory://x", "ppo", False, "No adapter in runs/tiny/ppo: train it with `retroformer train ppo"),
         ("memory://x", "sft", True, "--private is for hf:// addresses"),
-        ("hf://me", "sft", False, "hf://me is no address of a hub"),
+        ("hf://me", "sft", False, "hf://me is not a hub address"),
         ("hf://datasets/me/advice", "sft", False, "cannot hold what is pushed"),
         ("nothing://me:half-a-word@x/y", "sft", False, r"nothing://me:\*\*\*@x/y cannot be used .*Protocol not known"),
         ("gs://bucket/x", "sft", False, r"gs://bucket/x needs a package that is not installed: .*gcsfs"),
