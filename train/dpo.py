@@ -14,7 +14,6 @@ trl's DPO trainer (1.16) is not used because
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -111,7 +110,7 @@ def measure(trainer: GroupTrainer, groups: Sequence[Group], beta: float, name: s
     if not groups:
         return {}
     model = trainer.model.eval()
-    rewards, divergences = list[Tensor](), list[float]()
+    rewards, divergences = list[Tensor](), list[Tensor]()
     for group in groups:
         packed = pack([group]).to(model.device)
         policy_NV, reference_NV = _distributions(model, packed, POLICY), _distributions(model, packed, REFERENCE)
@@ -120,7 +119,7 @@ def measure(trainer: GroupTrainer, groups: Sequence[Group], beta: float, name: s
             for log_probs_NV in (policy_NV, reference_NV)
         )
         rewards.append(implicit_rewards(policy_R, reference_R, beta).cpu())
-        divergences.append(divergence(policy_NV, reference_NV).mean().item())
+        divergences.append(divergence(policy_NV, reference_NV).cpu())
     chosen_P, rejected_P = in_pairs(torch.cat(rewards), groups)
     return {
         f"{name}_accuracy": (chosen_P > rejected_P).float().mean().item(),
@@ -128,7 +127,7 @@ def measure(trainer: GroupTrainer, groups: Sequence[Group], beta: float, name: s
         f"{name}_margin": (chosen_P - rejected_P).mean().item(),
         f"{name}_chosen_reward": chosen_P.mean().item(),
         f"{name}_rejected_reward": rejected_P.mean().item(),
-        f"{name}_kl_per_token": fmean(divergences),
+        f"{name}_kl_per_token": torch.cat(divergences).mean().item(),
     }
 
 

@@ -175,8 +175,9 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], x_title: str, y_tit
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> Points:
-    """Return at most 400 of the points: more cannot be told apart."""
-    return tuple(points[:: max(1, math.ceil(len(points) / _MOST_POINTS))])
+    """Return about 400 of the points, the last included: more cannot be told apart."""
+    every = max(1, math.ceil(len(points) / _MOST_POINTS))
+    return (*points[:-1:every], points[-1]) if points else ()
 
 
 def shortened(name: str) -> str:

@@ -61,6 +61,7 @@ def _row(story: Story, facts: int) -> dict[str, object]:
     attempts = [attempt for turn in story.turns for attempt in turn.attempts]
     ratings = [turn.rating for turn in story.turns if turn.rating is not None]
     solved = [turn.key.trial for turn in story.turns if turn.solved]
+    tried = [turn for turn in story.chain if turn.attempt is not None]
     return {
         "run": story.experiment,
         "arm": story.arm,
@@ -70,8 +71,8 @@ def _row(story: Story, facts: int) -> dict[str, object]:
         "trials": story.columns,
         "outcome": _outcome(story),
         "solved_at": min(solved, default=None),
-        "first": story.chain[0].episode_return if story.chain else None,
-        "last": story.chain[-1].episode_return if story.chain else None,
+        "first": tried[0].episode_return if tried else None,
+        "last": tried[-1].episode_return if tried else None,
         "best": max(ratings, default=None),
         "worst": min(ratings, default=None),
         "flags": _joined(flag for turn in story.turns for flag in turn.flags),
@@ -94,10 +95,10 @@ def _joined(flags: Iterable[str]) -> str:
 
 
 def _outcome(story: Story) -> str:
-    """Return how the story ended: solved at once, solved after advice, failed, or invalid so far."""
+    """Return how the story ended: solved at once, solved later, failed, or invalid if the infrastructure stopped it."""
     if any(turn.solved for turn in story.turns):
         return "solved at once" if story.turns[0].solved else "solved later"
-    if story.causes or any(attempt.outcome is Outcome.INVALID for turn in story.turns for attempt in turn.attempts):
+    if story.blocked or any(attempt.outcome is Outcome.INVALID for turn in story.turns for attempt in turn.attempts):
         return "invalid"
     return "failed"
 

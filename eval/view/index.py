@@ -7,11 +7,12 @@ the number of its facts has changed. Losing the file costs only the time to buil
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from retroformer.errors import StoreError
 from retroformer.files.cache import cache_folder
 from retroformer.store.rows import ArmCounts
 from retroformer.stories.reading import shared_trial, story_arms, stream_stories
@@ -54,16 +55,19 @@ class Index:
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection for the time of a `with` block, and commit at its end."""
-        connection = sqlite3.connect(self.path, timeout=30, isolation_level="IMMEDIATE")
-        connection.row_factory = sqlite3.Row
+        """Open a connection for the time of a `with` block, and commit at its end. Raises StoreError."""
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=OFF")
-            with connection:
-                yield connection
-        finally:
-            connection.close()
+            with closing(sqlite3.connect(self.path, timeout=30, isolation_level="IMMEDIATE")) as connection:
+                connection.row_factory = sqlite3.Row
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=OFF")
+                with connection:
+                    yield connection
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"The index {self.path} cannot be used ({error}): free disk space, or delete the file, which is then "
+                "rebuilt."
+            ) from error
 
     @property
     def version(self) -> str:
@@ -175,7 +179,13 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def _path_of(sources: Iterable[Source]) -> Path:
-    named = "\n".join(sorted(f"{source.store.url} {source.name}" for source in sources))
+    """Return the index file of these runs: by their folders, and by whether a config offers a check for leaks."""
+    named = "\n".join(
+        sorted(
+            f"{source.folder.absolute()} {source.store.url} {source.name} {source.experiment is not None}"
+            for source in sources
+        )
+    )
     return cache_folder() / "view" / f"{sha256(named.encode()).hexdigest()[:16]}.db"
 
 

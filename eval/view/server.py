@@ -47,6 +47,8 @@ def _follow(index: Index, stopped: threading.Event) -> None:
             if str(error) != reported:
                 _LOGGER.warning("The stories cannot be read now: %s", error)
             reported = str(error)
+        else:
+            reported = ""
         stopped.wait(_POLL_SECONDS)
 
 
@@ -54,7 +56,7 @@ class Server:
     """Server of a site on a port of the loopback interface; port 0 takes a free one.
 
     Raises:
-        ServiceError: the port is taken.
+        ServiceError: the port cannot be used.
     """
 
     def __init__(self, site: Site, port: int) -> None:
@@ -81,7 +83,9 @@ def _listener(port: int) -> socket.socket:
         listener.bind((HOST, port))
     except OSError as error:
         listener.close()
-        raise ServiceError(f"Port {port} of {HOST} is taken: choose another with --port.") from error
+        raise ServiceError(
+            f"Port {port} of {HOST} cannot be used ({error.strerror}): choose another with --port."
+        ) from error
     # Whoever reads the address may connect at once, before the server has started.
     listener.listen()
     return listener

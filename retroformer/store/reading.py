@@ -192,13 +192,13 @@ class Reader:
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id)
         return list(self._scalars(chosen))
 
-    def causes_by_task(self, arm: str, task_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Return the causes of the invalid attempts at each of these tasks that has some, oldest first."""
-        causes = dict[str, list[str]]()
-        chosen = sa.select(INVALIDS.c.task_id, INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm))
+    def causes_by_task(self, arm: str, task_ids: Sequence[str]) -> dict[str, list[tuple[Key, str]]]:
+        """Return keys and causes of the invalid attempts at each of these tasks that has some, oldest first."""
+        causes = dict[str, list[tuple[Key, str]]]()
+        chosen = sa.select(*(INVALIDS.c[name] for name in KEY), INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm))
         for chunk in chunks(task_ids, _IDS_AT_ONCE):
             for row in self._all(chosen.where(INVALIDS.c.task_id.in_(chunk)).order_by(INVALIDS.c.id)):
-                causes.setdefault(row.task_id, []).append(row.cause)
+                causes.setdefault(row.task_id, []).append((_key(row), row.cause))
         return causes
 
     def cause_counts(self, arms: Sequence[str], most: int) -> list[tuple[str, int]]:

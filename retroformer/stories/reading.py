@@ -53,19 +53,23 @@ def _stories(
     if arm not in arms:
         return  # Trial 0, which it would share with others, is not its own.
     attempts = defaultdict[str, dict[Key, Trajectory]](dict)
+    invalid = defaultdict[str, list[tuple[Key, str]]](list)
     shared = shared_trial(arm, arms)
     for name in (shared, arm) if shared else (arm,):
+        for task_id, causes in store.causes_by_task(name, task_ids).items():
+            invalid[task_id] += causes
         for key, attempt in store.stream_trajectories(name, task_ids):
             attempts[key.task_id][key] = attempt
     advice = defaultdict[str, list[StoredReflection]](list)
     for stored in store.stream_reflections(arm, task_ids):
         advice[stored.key.task_id].append(stored)
-    memory, causes = _memory_size(store.conditions(arm)), store.causes_by_task(arm, task_ids)
+    memory = _memory_size(store.conditions(arm))
     for task_id in task_ids:
-        if attempts[task_id] or advice[task_id] or task_id in causes:
+        if attempts[task_id] or advice[task_id] or invalid[task_id]:
             turns = _turns(attempts[task_id], advice[task_id], memory, leaks)
             task = _task(attempts[task_id], task_id)
-            yield Story(store.experiment, arm, task, turns, tuple(causes.get(task_id, ())))
+            blocked = any(key not in attempts[task_id] for key, _ in invalid[task_id])
+            yield Story(store.experiment, arm, task, turns, tuple(cause for _, cause in invalid[task_id]), blocked)
 
 
 def _turns(

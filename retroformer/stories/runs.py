@@ -3,18 +3,22 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from retroformer.errors import MissingInput
+from retroformer.environments.registry import extras
+from retroformer.errors import MissingInput, RetroformerError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load_domains
+from retroformer.records import Trajectory
 from retroformer.secrets.url import SecretUrl
 from retroformer.store import Store
+from retroformer.stories.flags import Leaks
 
 _FILE = "experience.db"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OpenRun:
     """A run, or one domain of it, with its store open for reading."""
 
@@ -27,6 +31,27 @@ class OpenRun:
     @property
     def name(self) -> str:
         return self.store.experiment
+
+    @cached_property
+    def leaks(self) -> Leaks | None:
+        """The environment's check for advice that gives the solution away; None without config, check or data."""
+        if self.experiment is None:
+            return None
+        try:
+            offered = extras(self.experiment.environment).leak_check
+            check = offered(self.experiment.environment, self.experiment.seed) if offered is not None else None
+        except RetroformerError:
+            return None
+        if check is None:
+            return None
+
+        def leaks(advice: str, attempts: Sequence[Trajectory]) -> bool:
+            try:
+                return bool(check.given_away(advice, attempts))
+            except RetroformerError:
+                return False
+
+        return leaks
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def shown(runs: Sequence[OpenRun], task_id: str | None, arm: str | None, *, as_j
     if task_id is None:
         yield from _lists(chosen, as_json=as_json)
         return
-    stories = [story for run, name in chosen if (story := read_story(run.store, name, task_id)) is not None]
+    stories = [story for run, name in chosen if (story := read_story(run.store, name, task_id, run.leaks)) is not None]
     if not stories:
         raise _no_task(task_id, chosen)
     for number, story in enumerate(stories):

@@ -66,6 +66,8 @@ class Story:
     task: Task
     turns: tuple[Turn, ...]
     causes: tuple[str, ...] = ()
+    blocked: bool = False
+    """True if an attempt or its advice failed because of the infrastructure, and was not made again yet."""
 
     @cached_property
     def chain(self) -> tuple[Turn, ...]:

@@ -169,7 +169,7 @@ def _facts_of(rewards_NG: Tensor, responses: Responses) -> dict[str, float]:
     different = [len(set(map(tuple, texts[first : first + size]))) for first in range(0, len(texts), size)]
     return {
         "score": float(rewards_NG.nanmean()),
-        "score_deviation": float(centred(rewards_NG).square().mean().sqrt()),
+        "score_deviation": float(centred(rewards_NG)[~rewards_NG.isnan()].square().mean().sqrt()),
         "equal_groups": float((~differing(rewards_NG)).sum()),
         "left_out": float(rewards_NG.isnan().sum()),
         "different_in_group": fmean(different),

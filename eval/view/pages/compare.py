@@ -13,6 +13,8 @@ _SEED = 0
 _MOST_TRIALS = 50
 PAGE = 50
 """Tasks on a page."""
+_MOST_LISTED = 1000
+"""Most tasks on a page."""
 GROUPS = {
     "won": "Solved by A, not by B",
     "lost": "Solved by B, not by A",
@@ -88,14 +90,15 @@ def comparison(site: Site, every: Sequence[Side], pair: tuple[Side, Side], shown
             "meanings": GROUPS,
             "lists": {name: groups[name][:most] for name in shown if tasks},
             "shown": most,
+            "more": most < _MOST_LISTED,
         },
     )
 
 
 def _shown(parameters: Mapping[str, str]) -> int:
-    """Return the number of tasks to list: a multiple of `PAGE`."""
+    """Return the number of tasks to list: `number` of the query, at most 1,000; by default `PAGE`."""
     number = parameters.get("number", "")
-    return min(int(number), 1000) if number.isdecimal() and len(number) < 5 and int(number) else PAGE
+    return min(int(number), _MOST_LISTED) if number.isdecimal() and len(number) < 5 and int(number) else PAGE
 
 
 def sides(index: Index) -> list[Side]:

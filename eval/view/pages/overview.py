@@ -53,7 +53,7 @@ def overview(site: Site, parameters: Mapping[str, str]) -> Page:
         {
             "source": source,
             "arms": list(_arm_lines(source, outcomes)),
-            "stages": list(map(_stage_line, _stage_folders(source.folder))),
+            "stages": _stage_lines(source.folder),
             "causes": source.store.cause_counts(source.store.arms(), _CAUSES),
             "total": sum(source.store.accounts().values(), start=Usage()),
         }
@@ -78,18 +78,20 @@ def _arm_lines(source: Source, outcomes: Mapping[tuple[str, str], Counter[str]])
         )
 
 
-def _stage_folders(folder: Path) -> list[Path]:
-    """Return the folders of training stages, in the order in which they were last changed."""
+def _stage_lines(folder: Path) -> list[StageLine]:
+    """Return the finished stages and those that have only checkpoints, in the order in which they last changed."""
+    finished = {path.name: path for path in _folders(folder) if (path / METRICS).is_file()}
+    # The checkpoints of a stage are in a folder with its name and a fingerprint of its settings.
+    begun = {path.name.rpartition("-")[0]: path for path in _folders(folder / "checkpoints")}
+    paths = begun | finished
+    changed = {name: path.stat().st_mtime for name, path in paths.items()}
+    return [
+        StageLine(name, name in finished, f"{datetime.fromtimestamp(changed[name], UTC):%Y-%m-%d %H:%M}")
+        for name in sorted(paths, key=lambda name: changed[name])
+    ]
+
+
+def _folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    folders = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink() and _is_stage(path)]
-    return sorted(folders, key=lambda path: path.stat().st_mtime)
-
-
-def _is_stage(path: Path) -> bool:
-    return any((path / name).exists() for name in (METRICS, "adapter_config.json", "checkpoint"))
-
-
-def _stage_line(path: Path) -> StageLine:
-    changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return StageLine(path.name, (path / METRICS).is_file(), f"{changed:%Y-%m-%d %H:%M}")
+    return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]

@@ -93,4 +93,7 @@ def test_ticks_are_round() -> None:
 
 
 def test_long_curves_are_thinned_out() -> None:
-    assert len(thinned([(float(step), 0.0) for step in range(1001)])) == 334
+    points = [(float(step), 0.0) for step in range(1000)]
+    assert len(thinned(points)) == 334
+    assert (thinned(points)[0], thinned(points)[-1]) == (points[0], points[-1])
+    assert thinned([]) == ()

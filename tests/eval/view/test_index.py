@@ -4,10 +4,13 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from eval.view.index import Index
 from eval.view.site import Site
 from eval.view.table import StoryFilter, story_page
 from retroformer.arm_names import COLLECT
+from retroformer.errors import StoreError
 from retroformer.records import Key, Usage
 from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
 from tests.support.stories import DOOR, advice, attempt
@@ -46,6 +49,26 @@ def test_a_task_that_only_the_infrastructure_failed_is_in_the_table(site: Site, 
     (row,) = story_page(site.index, StoryFilter(outcome="invalid")).rows
     assert (row["task"], row["attempts"], row["first"]) == ("door-4", 0, None)
     assert site.index.update() == 0
+
+
+def test_an_infrastructure_failure_that_was_repeated_does_not_make_a_failed_task_invalid(
+    site: Site, run_folder: Path
+) -> None:
+    task, key = DOOR.model_copy(update={"id": "door-5"}), Key(arm=COLLECT, task_id="door-5")
+    add(run_folder, NewInvalid(key, "ServiceError: no answer", Usage()), NewTrajectory(key, attempt("sit", task=task)))
+    site.index.update()
+    assert total(site.index, outcome="failed", q="sit") == 1
+    retry = key.model_copy(update={"trial": 1})
+    add(run_folder, NewReflection(retry, 0, advice("Stand.")), NewInvalid(retry, "ServiceError: no answer", Usage()))
+    site.index.update()
+    (row,) = story_page(site.index, StoryFilter(outcome="invalid")).rows
+    assert (row["task"], row["first"], row["last"]) == ("door-5", 0, 0)
+
+
+def test_an_index_that_cannot_be_written_is_one_sentence(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "broken.db").write_text("no database" * 1000)
+    with pytest.raises(StoreError, match=r"The index .*broken.db cannot be used \(file is not a database\)"):
+        Index(site.sources, tmp_path / "broken.db")
 
 
 def test_an_index_that_was_stopped_or_lost_is_finished_later(site: Site, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from retroformer.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
 from retroformer.records import Key
+from retroformer.stage_metrics import METRICS
 from retroformer.store import NewTrajectory, Store
 from tests.support.stories import DOOR, EVAL, attempt
 
@@ -34,6 +35,18 @@ def test_the_overview_counts_stories_by_outcome_with_costs_and_causes(client: Te
     assert "collect 0 1 0 1 5 4 215" in shown
     assert f"{EVAL} 1 1 0 0 2 2 94" in shown
     assert "1 \N{MULTIPLICATION SIGN} EndpointFailure: the server answered 500" in shown
+
+
+def test_the_overview_lists_finished_stages_and_those_with_checkpoints_only(
+    client: TestClient, run_folder: Path
+) -> None:
+    for name in ("sft", "checkpoints/sft-0123456789ab", "checkpoints/ppo-0123456789ab"):
+        (run_folder / name).mkdir(parents=True)
+    (run_folder / "sft" / METRICS).write_text("{}")
+    shown = read(client, "/")
+    assert "sft , finished, last changed" in shown
+    assert "ppo , unfinished, last changed" in shown
+    assert "sft , unfinished" not in shown
 
 
 def test_the_table_has_a_row_for_each_story(client: TestClient) -> None:
