@@ -45,7 +45,7 @@ class AgentCall:
         self._agent, self._arguments, self._named = agent, tuple(arguments), dict(named)
         self._name, self._position = parameter
         if not self._by_position and self._name not in self._named:
-            raise TypeError(f"The agent is called without a task: pass it as the argument {self._name!r}.")
+            raise TypeError(f"The agent was called without a task: pass it as the argument {self._name!r}.")
 
     @property
     def task(self) -> Any:
@@ -78,25 +78,26 @@ def refuse_unusable(agent: Any, score: Any) -> None:
     """Check what is decorated, before any call. Raises ConfigError."""
     if not callable(agent):
         raise ConfigError(
-            f"A {type(agent).__name__} cannot be improved: decorate the function itself, below @{type(agent).__name__}."
+            f"Cannot improve an object of type {type(agent).__name__}: decorate a function, and put @improve below "
+            "@classmethod or @property."
         )
     if inspect.isgeneratorfunction(agent) or inspect.isasyncgenfunction(agent):
         raise ConfigError(
-            f"The agent {getattr(agent, '__name__', '')} yields its answer piece by piece, and can be rated only once "
-            "the answer is whole: return it instead."
+            f"The agent {getattr(agent, '__name__', '')} is a generator, but only a complete answer can be rated: "
+            "return it instead of yielding it."
         )
     if inspect.iscoroutinefunction(score):
-        raise ConfigError("The score is an `async def` function: give one that returns the number.")
+        raise ConfigError("The score function is async: pass a plain function that returns the number.")
 
 
 def refuse_unfinished(returned: Any) -> None:
-    """Check that an agent returned an answer, not something that is still to give one. Raises ConfigError."""
+    """Check that an agent returned a complete answer, not an awaitable or iterator. Raises ConfigError."""
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             returned.close()
-        raise ConfigError("The agent returned an awaitable: decorate an `async def` function.")
+        raise ConfigError("The agent returned an awaitable: make it an `async def` function, so that it is awaited.")
     if isinstance(returned, Iterator | AsyncIterator):
-        # The score would read it, and the caller would get it empty.
+        # The score function would consume it, and the caller would get it empty.
         raise ConfigError(
             f"The agent returned a {type(returned).__name__}, which can be read only once: return a list."
         )

@@ -41,11 +41,11 @@ async def forward(
             await response.prepare(request)
             await response.write(body)
     except _BrokenOff as error:
-        _LOGGER.warning("The provider broke off an answer: %s.", error)
+        _LOGGER.warning("The provider ended an answer early: %s.", error)
         if read is not None:
             read.discard()
         if not response.prepared:
-            raise EndpointFailure(f"The provider broke off its answer ({error}): call again.") from error
+            raise EndpointFailure(f"The provider ended its answer early ({error}): retry the call.") from error
         if request.transport is not None:
             request.transport.close()
     except ConnectionResetError:

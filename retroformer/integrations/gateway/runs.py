@@ -26,9 +26,9 @@ _LOGGER = logging.getLogger(__name__)
 _MOST_IN_MEMORY = 1000
 """Number of drafts in memory; the others are read from the store when they are used."""
 _PATIENCE_SECONDS = 5.0
-"""Time that an agent waits for a store that does not answer, before it gets the end of its answer anyway."""
+"""Longest wait for a store that does not answer; then the agent gets the rest of its answer unrecorded."""
 _CHANCE = random.SystemRandom()
-"""Source of the choice of unadvised tasks."""
+"""Draws the unadvised tasks."""
 
 Result = TypeVar("Result")
 
@@ -76,7 +76,10 @@ class Runs:
         self._loading = asyncio.Lock()
 
     async def begin(self, run: str, task: str, sent: list[Turn]) -> Call | None:
-        """Begin a call, after the attempt before it is scored; None if the store fails, and nothing is recorded."""
+        """Begin a call once the previous attempt has been scored.
+
+        Returns None, and records nothing, if the store fails.
+        """
         try:
             draft = await self._idle_draft(run, task)
         except StoreError as error:
@@ -122,13 +125,13 @@ class Runs:
                 try:
                     await self._in_background(scribe.next_advice(story, kept))
                 except RetroformerError as failure:
-                    _LOGGER.warning("The run %r begins again without advice: %s", run, failure)
+                    _LOGGER.warning("The next attempt of run %r gets no advice: %s", run, failure)
                     over, error = True, str(failure)
             await self._go_on(run, task, None if over else draft)
             return Scored(story.task.id, trial, "" if over else story.advice, over, error)
 
     async def invalid(self, run: str, task: str, cause: str) -> Scored:
-        """End an attempt that could not be made; the next one takes its place. Raises StoreError."""
+        """Discard an attempt that could not be carried out; its trial is repeated. Raises StoreError."""
         draft = await self._idle_draft(run, task)
         async with draft.lock:
             await self._in_background(self._connection.scribe.keep_invalid(draft.story, Invalid(cause)))

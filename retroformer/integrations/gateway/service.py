@@ -47,13 +47,13 @@ def run(config: LoadedConfig, listening: Listening) -> None:
     """
     if not is_loopback(listening.host):
         raise ConfigError(
-            f"--host {listening.host}: the gateway asks nobody for a key, so it listens on loopback only: leave --host "
-            "out, and let agents on other machines in through a proxy that checks who they are."
+            f"--host {listening.host}: the gateway has no authentication, so it listens on loopback only. Leave --host "
+            "out; to serve other machines, put an authenticating proxy in front."
         )
     if config.experiment.environment.name != "agent":
         raise ConfigError(
-            f"{config.path}: environment.name is {config.experiment.environment.name!r}, but what comes through the "
-            "gateway is an agent of your own: set it to agent."
+            f"{config.path}: environment.name is {config.experiment.environment.name!r}, but the gateway needs an "
+            "agent of your own: set environment.name to agent."
         )
     asyncio.run(_serve(config, listening))
 

@@ -90,7 +90,7 @@ class Upstream:
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise EndpointFailure(
-                f"The provider at {self.url} does not answer ({_reason(error)}): check --upstream and the network."
+                f"The provider at {self.url} cannot be reached ({_reason(error)}): check --upstream and the network."
             ) from error
         try:
             yield answer

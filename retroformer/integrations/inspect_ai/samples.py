@@ -46,7 +46,7 @@ def read(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipp
     else:
         files = [path] if path.is_file() else []
     if not files:
-        raise MissingInput(f"There is no log of Inspect (.eval or .json) at {path}: name a log or a folder of logs.")
+        raise MissingInput(f"There is no Inspect log (.eval or .json) at {path}: name a log or a folder of logs.")
     for file in files:
         log = _log(file)
         for sample in log.samples or ():
@@ -57,13 +57,13 @@ def read(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipp
 def _log(path: Path) -> EvalLog:
     """Return a log with its samples. Raises MissingInput."""
     if path.suffix not in _SUFFIXES:
-        raise MissingInput(f"{path} is not called as a log of Inspect is: name a file with .eval or .json.")
+        raise MissingInput(f"{path} is not an Inspect log: the file name must end in .eval or .json.")
     open_regular(path).close()
     try:
         return read_eval_log(path, resolve_attachments="core", exclude_fields=_UNREAD)
     except ValidationError as error:
         _refuse_sample(path)
-        raise MissingInput(f"{path} is not a log of Inspect: {_fault(error)}.") from None
+        raise MissingInput(f"{path} is not a valid Inspect log: {_fault(error)}.") from None
     except Exception as error:  # The package raises whatever zip, zlib, JSON and its own code do.
         _refuse_sample(path)
         raise MissingInput(f"{path} is damaged ({_one_line(error)}): get a fresh copy.") from None

@@ -33,7 +33,7 @@ def read_spans(path: Path) -> Iterator[Span]:
         files = sorted(file for file in path.rglob("*") if file.is_file() and _suffix(file))
         if not files:
             wanted = ", ".join((*JSON_SUFFIXES, *PROTOBUF_SUFFIXES))
-            raise MissingInput(f"The folder {path} has no file of traces ({wanted}): name the one with the traces.")
+            raise MissingInput(f"The folder {path} has no trace files ({wanted}): name a folder that has.")
     elif path.is_file():
         files = [path]
     else:
@@ -53,13 +53,13 @@ def _read_file(path: Path) -> Iterator[Span]:
             yield from spans_of_protobuf(content, f"Message {number} of {path}")
     else:
         raise MissingInput(
-            f"{path} is not called as a file of traces is: name JSON {' or '.join(JSON_SUFFIXES)}, and protobuf "
-            f"{' or '.join(PROTOBUF_SUFFIXES)}."
+            f"{path} does not have the extension of a trace file: use {', '.join(JSON_SUFFIXES)} for JSON or "
+            f"{', '.join(PROTOBUF_SUFFIXES)} for protobuf, optionally followed by .gz or .xz."
         )
 
 
 def _suffix(path: Path) -> str:
-    """Return the ending that tells the encoding; empty if it is none of a file of traces."""
+    """Return the ending that tells the encoding; empty if the file is not a trace file."""
     name = path.with_suffix("") if path.suffix in _COMPRESSED else path
     return name.suffix if name.suffix in (*JSON_SUFFIXES, *PROTOBUF_SUFFIXES) else ""
 

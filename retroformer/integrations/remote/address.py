@@ -17,7 +17,7 @@ def open_remote(address: str, kind: str | None = None, *, private: bool = False)
     """Return the files at an address. `kind` is what will be pushed there: an adapter or ratings; None: to pull.
 
     Raises:
-        ConfigError: it is no address.
+        ConfigError: it is not an address.
         MissingInput: the extra `remote`, or the package of this kind of address, is not installed.
         RemoteError: it cannot be reached.
     """
@@ -25,8 +25,8 @@ def open_remote(address: str, kind: str | None = None, *, private: bool = False)
     url = SecretUrl(address)
     if "://" not in address:
         raise ConfigError(
-            f"{address!r} is no address: write hf://OWNER/NAME, s3://BUCKET/FOLDER, file:///FOLDER or another address "
-            "of fsspec."
+            f"{address!r} is not an address: write hf://OWNER/NAME, s3://BUCKET/FOLDER, file:///FOLDER or another "
+            "fsspec address."
         )
     try:
         if address.startswith(HUB):

@@ -49,9 +49,9 @@ class Manifest(Record):
     def _is_complete(self) -> Self:
         needed = ADAPTER_FILES if self.kind == "adapter" else RATINGS_FILES
         if missing := [name for name in needed if name not in self.files]:
-            raise ValueError(f"it lists no {missing[0]}")
+            raise ValueError(f"{missing[0]} is not listed")
         if self.kind == "adapter" and not re.fullmatch(rf"({_STAGES})(-[1-9][0-9]*)?", self.name):
-            raise ValueError(f"{self.name!r} is no adapter of a stage")
+            raise ValueError(f"{self.name!r} is not the name of a stage's adapter")
         return self
 
 
@@ -81,7 +81,7 @@ def parse_manifest(text: bytes, address: str) -> Manifest:
         place = ".".join(str(part) for part in fault["loc"] if part != "[key]")
         reason = f"{place}: {fault['msg']}" if place else fault["msg"]
     except (ValueError, RecursionError):
-        reason = "it is no JSON"
+        reason = "it is not JSON"
     raise DamagedFile(
         f"{MANIFEST} at {address} is refused ({reason}): push again with `retroformer push`, and pull only from "
         "addresses that you trust."

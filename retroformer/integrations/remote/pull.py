@@ -92,7 +92,7 @@ def _manifest(remote: Remote, scratch: Path) -> tuple[Manifest, bytes]:
     path = scratch / MANIFEST
     remote.read(MANIFEST, path, MANIFEST_BYTES)
     if path.stat().st_size > MANIFEST_BYTES:
-        raise DamagedFile(f"{MANIFEST} at {remote.address} is too large: nothing that `retroformer push` wrote.")
+        raise DamagedFile(f"{MANIFEST} at {remote.address} is too large: it was not written by `retroformer push`.")
     text = path.read_bytes()
     return parse_manifest(text, remote.address), text
 
@@ -109,7 +109,9 @@ def _holds(folder: Path, manifest: Manifest, address: str) -> bool:
         if parse_manifest((folder / MANIFEST).read_bytes(), address) == manifest:
             require_sound(folder, manifest, address)
             return True
-    raise ConfigError(f"{folder} holds other files than {address}: move it away, or pull into another folder.")
+    raise ConfigError(
+        f"{folder} already holds other files than those at {address}: move it away, or pull into another folder."
+    )
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -55,8 +55,8 @@ def push_run(path: Path, overrides: Sequence[str], address: str, stage: str | No
         remote.write({**contents.files, MANIFEST: listed}, f"Push {what}")
     total = sum(facts.bytes for facts in manifest.files.values())
     return (
-        f"pushed {what} to {remote.address} ({len(manifest.files) + 1} files, {_rounded(total)}): "
-        f"`retroformer pull {remote.address}` copies it"
+        f"pushed {what} to {remote.address} ({len(manifest.files) + 1} files, {_rounded(total)}). To copy "
+        f"them: `retroformer pull {remote.address}`"
     )
 
 
@@ -131,9 +131,9 @@ def _ratings_card(experiment: Experiment, counts: str, tables: Sequence[str]) ->
     header = yaml.safe_dump({"tags": ["retroformer"], "configs": files}, sort_keys=False)
     return (
         f"---\n{header}---\n\n# Ratings of run {experiment.run}\n\n{counts}, made by Retroformer in the environment "
-        f"`{experiment.environment.name}`. `cases.parquet`, if it is there, has an attempt, the advice on it, the "
-        "retry that read it and the rating in each row. In the other files each row has a fact as JSON in `record`. "
-        "`retroformer pull ADDRESS CONFIG` adds "
+        f"`{experiment.environment.name}`. `cases.parquet`, if present, has one row per case: the attempt, the "
+        "advice on it, the retry that read the advice, and the rating. The other files hold one fact per row, as JSON "
+        "in the column `record`. `retroformer pull ADDRESS CONFIG` adds "
         "them to the store of a run with the settings of `config.yaml`.\n"
     )
 

@@ -199,7 +199,7 @@ def test_an_asynchronous_object_is_awaited_and_a_hidden_coroutine_refused(coach:
 
     improved: Any = coach.improve(trials=2, score=opens)(Agent())
     assert asyncio.run(improved("7")) == "7 opens it"
-    with pytest.raises(ConfigError, match="decorate an `async def` function"):
+    with pytest.raises(ConfigError, match="make it an `async def` function"):
         coach.improve(trials=2, score=opens)(lambda task, advice="": Agent()(task, advice))("7")
 
 
@@ -211,7 +211,7 @@ def test_an_agent_whose_answer_can_be_read_only_once_is_refused(coach: rf.Reflec
         yield "opens it"
 
     for agent in (pieces, later):
-        with pytest.raises(ConfigError, match="yields its answer piece by piece"):
+        with pytest.raises(ConfigError, match="is a generator, but only a complete answer can be rated"):
             coach.improve(score=opens)(agent)
     with pytest.raises(ConfigError, match="returned a generator, which can be read only once: return a list"):
         coach.improve(score=opens)(lambda task, advice="": pieces(task))("Open 7")
@@ -221,9 +221,9 @@ def test_a_decorator_in_the_wrong_place_and_an_asynchronous_score_are_refused(co
     async def score(task: str, said: str) -> float:
         return 1.0
 
-    with pytest.raises(ConfigError, match="decorate the function itself, below @classmethod"):
+    with pytest.raises(ConfigError, match="of type classmethod: decorate a function, and put @improve below"):
         coach.improve(score=opens)(classmethod(lambda cls, task, advice="": "opens it"))  # type: ignore[type-var]
-    with pytest.raises(ConfigError, match="The score is an `async def` function"):
+    with pytest.raises(ConfigError, match="The score function is async"):
         coach.improve(score=score)(lambda task, advice="": "opens it")
 
 

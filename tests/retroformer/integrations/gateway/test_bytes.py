@@ -208,7 +208,7 @@ def test_a_provider_that_breaks_off_breaks_off_for_the_agent_and_is_not_recorded
     provider.answer = lambda _, write: write(response("200 OK", PLAIN)[:-10])
     answer = httpx.post(f"{running.of_run('broken')}/chat/completions", content=ASK)
     assert answer.status_code == 502
-    assert "broke off its answer" in answer.json()["error"]["message"]
+    assert "ended its answer early" in answer.json()["error"]["message"]
     assert httpx.post(f"http://{running.host}/runs/broken/score", json={"score": 0}).status_code == 409
 
 

@@ -27,7 +27,7 @@ def test_a_provider_that_is_down_is_a_502_whose_sentence_shows_no_password(tmp_p
             assert answer.status_code == 502
             sentence = answer.json()["error"]["message"]
             assert sentence == (
-                "The provider at http://me:***@127.0.0.1:9/v1 does not answer (Connection refused): check --upstream "
+                "The provider at http://me:***@127.0.0.1:9/v1 cannot be reached (Connection refused): check --upstream "
                 "and the network."
             )
         told = httpx.post(f"http://{running.host}/runs/down/score", json={"invalid": True}).json()
@@ -35,12 +35,12 @@ def test_a_provider_that_is_down_is_a_502_whose_sentence_shows_no_password(tmp_p
 
 
 def test_the_gateway_listens_on_loopback_only(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^--host 0\.0\.0\.0: the gateway asks nobody for a key"):
+    with pytest.raises(ConfigError, match=r"^--host 0\.0\.0\.0: the gateway has no authentication"):
         run(tmp_path, host="0.0.0.0")
 
 
 def test_the_config_must_be_of_an_agent(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"environment\.name is 'alfworld'.*set it to agent\.$"):
+    with pytest.raises(ConfigError, match=r"environment\.name is 'alfworld'.*set environment.name to agent\.$"):
         run(tmp_path, "environment.name=alfworld")
 
 

@@ -176,7 +176,7 @@ def test_a_damaged_log_is_refused_in_one_sentence(log: Path, tmp_path: Path) -> 
         with pytest.raises(MissingInput, match=r"log\.eval") as refused:
             list(read(damaged))
         assert "\n" not in str(refused.value)
-    with pytest.raises(MissingInput, match="There is no log of Inspect"):
+    with pytest.raises(MissingInput, match="There is no Inspect log"):
         list(read(tmp_path / "none"))
 
 

@@ -120,7 +120,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "protobuf cut short": ("a.pb", b"\x00\x00\x00\x09abc", "Message 1 of "),
     "protobuf of another kind": ("a.pb", b"\x0a\xff\xff", "Message 1 of "),
     "a huge message": ("a.pb", b"\x7f\xff\xff\xff", "Message 1 of "),
-    "another name": ("a.txt", GOOD, "is not called as a file of traces is"),
+    "another name": ("a.txt", GOOD, "does not have the extension of a trace file"),
 }
 
 

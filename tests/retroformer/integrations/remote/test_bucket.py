@@ -99,7 +99,9 @@ def test_pulling_again_changes_nothing_and_never_overwrites_other_files(bucket: 
         pull_to(f"file://{bucket}", Path("mine"))
         assert (away / "mine/metrics.json").stat().st_mtime_ns == before
         (away / "mine/adapter_model.safetensors").write_bytes(b"mine")
-        with pytest.raises(ConfigError, match=r"^mine holds other files than file://.*: move it away, or pull into"):
+        with pytest.raises(
+            ConfigError, match=r"^mine already holds other files than those at file://.*: move it away, or pull into"
+        ):
             pull_to(f"file://{bucket}", Path("mine"))
         assert (away / "mine/adapter_model.safetensors").read_bytes() == b"mine"
 
@@ -208,7 +210,7 @@ def test_a_push_over_another_removes_the_old_manifest_first(bucket: Path, home: 
 @pytest.mark.parametrize(
     ("address", "stage", "private", "sentence"),
     [
-        ("me/advice", "sft", False, "'me/advice' is no address: write hf://OWNER/NAME"),
+        ("me/advice", "sft", False, "'me/advice' is not an address: write hf://OWNER/NAME"),
         ("memory://x", "stf", False, "--stage stf: no stage has this name; choose from warm, sft,"),
         ("memory://x", "ppo", False, "No adapter in runs/tiny/ppo: train it with `retroformer train ppo"),
         ("memory://x", "sft", True, "--private is for hf:// addresses"),
