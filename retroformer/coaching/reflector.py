@@ -23,14 +23,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from statistics import fmean
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
-from retroformer.arm_names import COLLECT, UNADVISED
+from retroformer.arm_names import COLLECT
 from retroformer.attempt_result import AttemptResult, checked_score, read_result
 from retroformer.coaching.agent_call import AgentCall, TaskParameter, refuse_unfinished, refuse_unusable
 from retroformer.coaching.connection import Connection, Settings
+from retroformer.coaching.gains import Gains, gains_in
 from retroformer.coaching.session import Score, Session
 from retroformer.coaching.story import Story
 from retroformer.coaching.watch import Watch, watching
@@ -61,15 +61,6 @@ class Advice(NamedTuple):
     text: str
     run: str
     """Name of the story, for `Reflector.outcome`."""
-
-
-class Gains(NamedTuple):
-    """Mean change of the score from an attempt to the next one, with advice and without, and the numbers of retries."""
-
-    advised: float
-    advised_retries: int
-    unadvised: float
-    unadvised_retries: int
 
 
 class Reflector:
@@ -228,8 +219,8 @@ class Reflector:
 
         Retries after `advise` count as advised, although none of them is drawn to go without.
         """
-        advised, unadvised = (self._changes(arm) for arm in (COLLECT, UNADVISED))
-        return Gains(_mean(advised), len(advised), _mean(unadvised), len(unadvised))
+        with self._connected() as connection:
+            return gains_in(connection.store)
 
     def close(self) -> None:
         """Close the store and the connections after the calls in progress; the next use opens them again."""
@@ -333,12 +324,6 @@ class Reflector:
             connection.enter()
             return connection
 
-    def _changes(self, arm: str) -> list[float]:
-        with self._connected() as connection:
-            rows = list(connection.store.attempt_rows(arm))
-        returns = {(row.task_id, row.trial): row.episode_return for row in rows}
-        return [after - returns[task, trial - 1] for (task, trial), after in returns.items() if trial]
-
 
 def _forget_connection_in_children(reflector: Reflector) -> None:
     """Have a forked process open a connection of its own, with a lock that no thread of its parent holds."""
@@ -356,7 +341,3 @@ def _forget_connection_in_children(reflector: Reflector) -> None:
 def _with_score(attempt: Any, score: float) -> AttemptResult:
     """Return an attempt with this score, whatever score is in it. Raises ValueError if it has another form."""
     return read_result({**attempt, "score": score} if isinstance(attempt, Mapping) else attempt, None, lambda *_: score)
-
-
-def _mean(changes: list[float]) -> float:
-    return fmean(changes) if changes else 0.0
