@@ -2,8 +2,8 @@
 
     import retroformer as rf
 
-`rf.Reflector` improves an agent where it runs; `rf.Invalid` is for attempts that could not be made. `rf.read_cases` and
-`rf.write_cases` exchange what agents lived through with other programs, as files of `rf.Case`.
+`rf.Reflector` improves an agent inside your program; raise `rf.Invalid` for an attempt that could not be carried out.
+`rf.read_cases` and `rf.write_cases` exchange attempts and advice with other programs as files of `rf.Case`.
 """
 
 from importlib import import_module
@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retroformer.cases.case import Case
     from retroformer.cases.files import read_cases, write_cases
-    from retroformer.coaching.reflector import Advice, Gains, Invalid, Reflector
+    from retroformer.coaching.gains import Gains
+    from retroformer.coaching.reflector import Advice, Invalid, Reflector
 
 __all__ = ["Advice", "Case", "Gains", "Invalid", "Reflector", "read_cases", "write_cases"]
 
-_HOMES = {"Case": "cases.case", "read_cases": "cases.files", "write_cases": "cases.files"}
+_HOMES = {"Case": "cases.case", "Gains": "coaching.gains", "read_cases": "cases.files", "write_cases": "cases.files"}
 """Modules of the public names that are not in `coaching.reflector`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use, so that importing the package alone takes no time."""
+    """Import a public name at its first use, so that importing the package alone stays fast."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"retroformer.{_HOMES.get(name, 'coaching.reflector')}"), name)
