@@ -1,4 +1,4 @@
-"""Loads the base model, its tokenizer and adapters, and guards against known silent faults of the libraries."""
+"""Loads the base model, its tokenizer and adapters, and works around silent faults of the libraries."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,7 +121,7 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
         raise damaged_base(folder, ValueError(f"it has no weights called {lacking[0]}"))
     require_finite(model.named_parameters(), f"in the base model at {folder}: put another copy of the model there.")
     guard_bnb_cpu(model)
-    # With a cache, packed samples would see each other; it also costs memory in training.
+    # With a cache, the samples of a packed row could see each other; a cache also costs memory.
     model.config.use_cache = False
     return model
 
@@ -139,7 +139,7 @@ def quantization(train: Train) -> Any:
 
 
 def guard_bnb_cpu(model: nn.Module) -> None:
-    """Keep 4-bit weights on a CPU in the layout for which gradients are right; undo the other layout.
+    """Keep 4-bit weights on a CPU in the layout that gives correct gradients; undo the other layout.
 
     On CPUs with AVX512-BF16, bitsandbytes repacks a weight at its first forward pass in eval mode. Every later
     gradient is silently wrong (cosine 0.1 to 0.2 to the true one).
@@ -187,7 +187,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def switch_dropout_off(model: nn.Module) -> None:
-    """Switch dropout off in all adapters, where policies are compared: their differences must not be noise."""
+    """Switch dropout off in all adapters: policies are compared, and their differences must not be noise."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

@@ -48,7 +48,7 @@ ESTIMATORS: Mapping[Literal["k1", "k2", "k3"], Callable[[Tensor, Tensor], Tensor
 
 
 def token_rewards(scores_B: Tensor, divergences_BT: Tensor, mask_BT: Tensor, kl_weight: float) -> Tensor:
-    """Return the reward of each token: minus the weighted divergence from the SFT policy, plus the score at the last.
+    """Return the reward of each token: the weighted KL penalty, plus the score at the last token.
 
     With k1, the sum over a response is IPPO eq. 2 without its pre-training term, score - kl_weight * log(pi / pi_SFT),
     as in Retroformer eq. 5.

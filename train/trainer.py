@@ -1,4 +1,4 @@
-"""Sets up, runs and resumes the trainers of trl and transformers: the actor, imitation, the reward model and DPO."""
+"""Configures, runs and resumes the trainers of the actor, imitation, the reward model and DPO."""
 
 import logging
 import math

@@ -13,7 +13,7 @@ class Anchors:
         self._anchors: dict[tuple[str, frozenset[tuple[str, str]]], str] = {}
 
     def add(self, anchor: str, path: str, **query: str) -> None:
-        """Let links to this page lead to this anchor, unless an earlier part shows the page already."""
+        """Make links to this page lead to `anchor`, unless an earlier part already shows the page."""
         self._anchors.setdefault(_page(path, query), anchor)
 
     def __call__(self, path: str, **query: Any) -> str:

@@ -1,4 +1,4 @@
-"""Axes of a chart: round ticks, and where values stand in the drawing."""
+"""Axes of a chart: round ticks, and positions of values in the drawing."""
 
 import math
 from collections.abc import Sequence

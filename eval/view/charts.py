@@ -26,13 +26,13 @@ _MARKERS = (
 """Shapes around (0, 0), so that a series is known by more than its colour. With eight hues they make 56 pairs."""
 _HUES = 8
 _MOST_MARKED = 30
-"""Points of a series up to which each gets its shape, and its bounds are bars; those of a longer one are a band."""
+"""Longer series get eight markers instead of one per point, and a band instead of error bars."""
 _MOST_POINTS = 400
 _LEGEND_ROW = 22
 _INTERVAL_ROW = 44
 _WIDEST_BAR = 72
 _LONGEST_NAME = 34
-"""Characters of a name that stand beside its numbers on a narrow screen, too."""
+"""Longest name that still fits beside its numbers on a narrow screen."""
 _STYLE = Path(__file__).parent / "static" / "figures.css"
 
 
@@ -46,7 +46,7 @@ class Series(Record):
     members: tuple[Points, ...] = ()
     """Lines whose mean this one is, drawn thin."""
     dotted: Points = ()
-    """The same line counted in another way."""
+    """The same quantity computed in another way, drawn dotted."""
     note: str = ""
     """Text behind the name in the legend."""
 
@@ -186,7 +186,7 @@ def shortened(name: str) -> str:
 
 
 _Place = Callable[[tuple[float, float]], tuple[float, float]]
-"""Function that returns where a point stands in the drawing."""
+"""Maps a data point to its position in the drawing."""
 
 
 def _series(number: int, series: Series, place: _Place) -> Markup:

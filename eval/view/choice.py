@@ -1,4 +1,4 @@
-"""Which stories a file holds: those that tell most, from every run and stage, and how many there are in all."""
+"""Selects the stories of an exported file, the most informative first."""
 
 import sqlite3
 
@@ -30,7 +30,7 @@ ORDER BY place, placed.run, placed.stage, story.arm LIMIT :most
 
 
 def told_stories(index: Index, most: int) -> tuple[list[sqlite3.Row], int]:
-    """Return the rows of at most this many stories, the first that should be read first, and the number of all."""
+    """Return the rows of at most `most` stories in reading order, and the total number of stories."""
     with index.connect() as connection:
         rows = connection.execute(_QUERY, {"most": most}).fetchall()
         (total,) = connection.execute("SELECT count(*) FROM story").fetchone()

@@ -41,7 +41,7 @@ _MOST_REPORTS = 10
 
 
 class _Part(NamedTuple):
-    """A part of the file that is not made yet."""
+    """A part of the file, rendered only when it is written."""
 
     anchor: str
     title: str

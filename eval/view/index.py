@@ -22,11 +22,11 @@ from .sources import Source
 from .tables import NAMES, VERSION, definitions
 
 _READ_AT_ONCE = 20
-"""Stories that are in memory together."""
+"""Stories read into memory at once."""
 _WRITTEN_AT_ONCE = 200
 """Stories that are written together: more take less time each, but a page may have to wait for them."""
 _CHARACTERS_AT_ONCE = 4_000_000
-"""Characters of the stories that are written together."""
+"""Most characters written in one transaction."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Index:
             return done
 
     def update_marks(self) -> None:
-        """Take over the marks of all runs, which are few."""
+        """Copy the marks of all runs to the index; there are few."""
         wanted = {
             (source.name, arm, task): mark.verdict
             for source in self._sources
@@ -190,12 +190,12 @@ def _path_of(sources: Iterable[Source]) -> Path:
 
 
 def _write_story(connection: sqlite3.Connection, entry: Entry) -> None:
-    """Replace a story, and take out its advice."""
+    """Replace a story's row and remove its old advice."""
     mine = "WHERE run = ? AND arm = ? AND task = ?"
     marked = connection.execute(f"SELECT mark FROM story {mine}", entry.key)
     mark = next((row["mark"] for row in marked), "")
     connection.execute(f"DELETE FROM story {mine}", entry.key)
-    # The words of an earlier version stay under an id that no story has any more.
+    # The full-text entry of the earlier version stays under an id that no story has.
     texts = (entry.row["task"], entry.advice, entry.steps)
     identity = connection.execute("INSERT INTO words (task, advice, steps) VALUES (?, ?, ?)", texts).lastrowid
     columns = {"id": identity, **entry.row, "mark": mark}

@@ -36,7 +36,7 @@ class StoryFilter:
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> "StoryFilter":
-        """Return the filter of a query string; what it does not know, or cannot use, is left out."""
+        """Return the filter of a query string; unknown or invalid values are ignored."""
         given = {field.name: parameters.get(field.name, "") for field in fields(cls) if field.type is not int}
         number = parameters.get("page", "")
         page = int(number) if re.fullmatch("[0-9]{1,7}", number) else 1

@@ -21,7 +21,7 @@ class TaskParameter(NamedTuple):
 
     @classmethod
     def of(cls, agent: Callable[..., Any]) -> Self:
-        """Return the task of an agent; its first argument, if it does not say what it takes."""
+        """Find the task parameter of an agent; the first positional one if the signature cannot be read."""
         try:
             parameters = list(inspect.signature(agent).parameters.values())
         except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Finds out which adapter wrote an advice, at an endpoint that reports what it serves."""
+"""Finds out which adapter wrote a piece of advice, at endpoints that report the adapter they serve."""
 
 import json
 import os
@@ -18,7 +18,7 @@ class AttributedReflector:
     def __init__(self, reflector: ModelReflector) -> None:
         self._reflector = reflector
         self._reports = reflector.model.base_url.secret_url().startswith("http")
-        """False once the endpoint has turned out to be no server of this project."""
+        """False once the endpoint has shown that it is not a Retroformer server."""
         self._last: str | None = None
         """Adapter that the endpoint reported last."""
 

@@ -1,4 +1,4 @@
-"""What else shows the steps of an attempt than the value that the agent returns, such as its telemetry."""
+"""Observers that record the steps of an attempt, such as from telemetry, in place of what the agent returns."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -18,5 +18,5 @@ class Watch(Protocol):
 
 
 def watching(watch: Watch | None) -> AbstractContextManager[Seen]:
-    """Watch an attempt, or nothing."""
+    """Return a context that watches one attempt; without an observer it does nothing."""
     return nullcontext(lambda: None) if watch is None else watch.attempt()

@@ -1,1 +1,1 @@
-"""Stories: what happened at each task of a run, attempt by attempt, for people to look at."""
+"""Stories: what happened on each task of a run, attempt by attempt."""

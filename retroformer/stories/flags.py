@@ -1,4 +1,4 @@
-"""Flags: properties of a piece of advice, or of the retry that read it, for which people look."""
+"""Flags: problems of a piece of advice, or of the retry that read it."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -20,7 +20,7 @@ _TASKS_AT_ONCE = 50
 
 
 def story_arms(store: Store) -> list[str]:
-    """Return the arms that have stories: all but the trial 0 that other arms share."""
+    """Return the arms that have stories. An arm that only holds the trial 0 of others has none."""
     arms = store.arms()
     shared = {shared_trial(arm, arms) for arm in arms} - {None}
     return [arm for arm in arms if arm not in shared]

@@ -31,7 +31,7 @@ class Turn:
     differs_at: int | None = None
     """Number of the first step that differs from the attempt before, from 0; None if no step does."""
     flags: tuple[str, ...] = ()
-    """What is wrong with the advice or the retry, such as `copy`: see `retroformer.stories.flags`."""
+    """Problems of the advice or of the retry, such as `copy`: see `retroformer.stories.flags`."""
 
     @property
     def attempt(self) -> Trajectory | None:

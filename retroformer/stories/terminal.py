@@ -82,7 +82,7 @@ def _block(title: str, text: str) -> Iterator[str]:
 
 
 def _wrapped(start: str, text: str) -> Iterator[str]:
-    """Yield a text after `start`, wrapped, each further line below the first."""
+    """Yield the lines of a wrapped text: `start` precedes the first, an indent the others."""
     indent = " " * min(len(start), 7)
     for number, line in enumerate(visible(text).split("\n") or [""]):
         before = start if number == 0 else indent

@@ -115,7 +115,7 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def _action_embedding(self, action: tuple[int, ...]) -> Tensor:
-        # Read one by one, so that an embedding does not depend on the actions beside it, and once for each text.
+        # Embedded one by one, so that the embedding does not depend on other actions, and cached by text.
         if action not in self._action_embeddings:
             self._action_embeddings[action] = self._embedded(action).mean(dim=0)
         return self._action_embeddings[action]

@@ -34,7 +34,7 @@ def standardised(rewards_NG: Tensor) -> Tensor:
 
 
 def differing(rewards_NG: Tensor) -> Tensor:
-    """Return True for groups with two different rewards, (N,); the others have no advantages."""
+    """Return True for groups whose rewards differ, (N,); other groups have no advantages."""
     missing_NG = rewards_NG.isnan()
     highest_N = rewards_NG.masked_fill(missing_NG, -torch.inf).amax(dim=1)
     lowest_N = rewards_NG.masked_fill(missing_NG, torch.inf).amin(dim=1)

@@ -135,7 +135,7 @@ class LiveReturns:
             failure = self._failures[number]
             ratings[number, text] = await self._rating(failure, failure.advised(text, self._experiment.loop), keys)
 
-        # All keys are made first, so that texts are numbered in the order of sampling, the same in every run.
+        # Keys are made first, so that texts are numbered in sampling order, the same in every run.
         keys = [self._keys(self._failures[number], text, update) for number, text in reflections]
         retries = (rate(*reflection, own_keys) for reflection, own_keys in zip(reflections, keys, strict=True))
         await gather_all([asyncio.create_task(retry) for retry in retries])

@@ -27,7 +27,7 @@ class Transitions(NamedTuple):
 
     steps: list[PlayedStep]
     following: list[PlayedStep]
-    """The next step of the same attempt; the step itself where the attempt was over, as that value does not count."""
+    """The next step of the same attempt; at the end of an attempt the step itself, whose value is not used."""
 
 
 class Replay:
@@ -50,7 +50,7 @@ class Replay:
         self._steps += attempt
 
     def draw(self, count: int) -> Transitions:
-        """Draw transitions uniformly and with repetition, by torch's random state."""
+        """Draw transitions uniformly with replacement, from torch's random state."""
         numbers = torch.randint(len(self._steps), (count,)).tolist()
         steps = [self._steps[number] for number in numbers]
         following = [

@@ -63,7 +63,7 @@ class SharedBase(nn.Module):
         if reward is not None:
             self._add_reward_adapter(reward)
         self.language_model.set_adapter(POLICY)
-        # So that the first ratio of every update is exactly 1, and scores and divergences are those of the models.
+        # Without dropout, the first ratio of every update is exactly 1, and scores and divergences have no noise.
         switch_dropout_off(self.language_model)
         keep_trainables_in_fp32(self)
         save_memory(base, self.language_model)

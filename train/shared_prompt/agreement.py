@@ -66,7 +66,7 @@ def require_agreement(trunk: Any, values: Values, group: Group) -> None:
     """
     limit = LARGEST_DIFFERENCE.get(trunk.dtype, 0.1)
     for what, difference in differences(trunk, values, group).items():
-        # What is not finite is left to the stage's own checks, which name it.
+        # NaN compares as False here; the stage's own checks report it with the name of the tensor.
         if difference > limit:
             raise ConfigError(
                 f"The base model does not read a prompt with several responses in one row as it reads separate rows: "
@@ -117,7 +117,7 @@ def _gradient(values: Tensor, trunk: Any) -> list[Tensor]:
 
 @contextmanager
 def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off, which falls on the shared prompt once and on separate rows once for each."""
+    """Switch dropout off: packed rows apply it to the prompt once, separate rows once per response."""
     rates = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
     try:
         for module in rates:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 SPLIT = "shared_prompt"
-"""Its name in transformers."""
+"""Name under which transformers knows this attention."""
 
 
 def register_split_attention() -> None:

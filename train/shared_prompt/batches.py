@@ -35,7 +35,7 @@ def training_batches(
 
 
 def _cut(numbers: Sequence[int], sizes: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Cut `numbers` into parts whose sizes add up to about `size`: a part ends where it is nearest to it."""
+    """Cut `numbers` into parts whose total size is as close to `size` as possible."""
     part: list[int] = []
     held = 0
     for number in numbers:

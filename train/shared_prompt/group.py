@@ -15,7 +15,7 @@ class Group(NamedTuple):
     pairs: Sequence[tuple[int, int]] = ()
     """For stages on pairs: numbers of the better and of the worse response."""
     share: float = 1.0
-    """Share of the failure's samples or pairs: below 1 if a micro-batch cannot hold all responses."""
+    """Fraction of the prompt's samples or pairs that this group holds; below 1 if the prompt was split."""
     number: int = 0
     """Number of the group among those of its stage."""
 

@@ -17,9 +17,9 @@ from torch.nn.utils.rnn import pad_sequence
 from .group import Group
 
 _PROMPT, _PADDING = -1, -2
-"""Numbers of the parts of a row that are no response."""
+"""Part numbers of the tokens that belong to no response."""
 _ANY_TOKEN = 0
-"""Token at padding, which nothing sees."""
+"""Token id used as padding; no other token attends to it."""
 
 
 class Packed(NamedTuple):
@@ -57,7 +57,7 @@ class Packed(NamedTuple):
 
     @property
     def shortest_prompt(self) -> int:
-        """Number of the first tokens of every row that belong to its prompt."""
+        """Length of the shortest prompt: this many first tokens of every row belong to a prompt."""
         return int((self.part_BL == _PROMPT).sum(dim=1).min())
 
     def dense_mask(self, dtype: torch.dtype, first: int = 0) -> Tensor:

@@ -19,11 +19,11 @@ AT_ONCE = 128
 
 
 class TokenReadings(NamedTuple):
-    """Log-probabilities of the N tokens of all responses, and entropies of the distributions they were drawn from."""
+    """Log-probabilities of the N tokens of all responses, and entropies of the distributions at their positions."""
 
     log_probs_N: Tensor
     entropies_N: Tensor
-    """Not computed, hence empty, where a gradient is needed, since no loss uses them."""
+    """Empty if gradients are needed: no loss uses entropies."""
 
 
 def hidden_states(trunk: Any, packed: Packed) -> Tensor:
@@ -49,7 +49,7 @@ def hidden_states(trunk: Any, packed: Packed) -> Tensor:
 
 
 def computing(trunk: Any) -> AbstractContextManager[Any]:
-    """Return the context in which a model runs: adapters in fp32 compute in bfloat16 if the model does."""
+    """Return the autocast context of a model: bf16 if its base is bf16, even though its adapters are fp32."""
     if trunk.dtype != torch.bfloat16:
         return nullcontext()
     return torch.autocast(trunk.device.type, torch.bfloat16)
@@ -99,7 +99,7 @@ class _ChosenLogProbs(torch.autograd.Function):
 
 
 def _window(config: Any) -> int | None:
-    """Return how many tokens the layers with the shortest sight see; None for all."""
+    """Return the smallest sliding window of the model's layers, in tokens; None if all attend to everything."""
     if getattr(config, "use_sliding_window", True) is False:
         return None
     kinds = getattr(config, "layer_types", None)

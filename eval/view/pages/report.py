@@ -1,4 +1,4 @@
-"""Report: what the evaluation of a run wrote, with links to the stories behind its figures and tables."""
+"""Report: the report of an evaluation, with links to the stories behind its figures and tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Review: what people said of stories, and how to say it."""
+"""Review: reviewers' marks on stories, and the form that adds one."""
 
 from collections import Counter
 from collections.abc import Mapping

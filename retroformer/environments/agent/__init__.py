@@ -1,4 +1,4 @@
-"""Agents that are not ours: a function, a program or a service, with tasks from a JSON lines file."""
+"""A user's own agent (function, program or service) with tasks from a JSON lines file."""
 
 import shutil
 from functools import cached_property

@@ -69,7 +69,7 @@ class Function:
 
     def __call__(self, task: dict[str, Any], advice: str) -> Any:
         try:
-            # The next attempt gets the task as the file has it, whatever this one makes of it.
+            # A copy: an attempt may change its task.
             result = self._function(copy.deepcopy(task), advice=advice)
             return self._loop.run(_awaited(result)) if inspect.isawaitable(result) else result
         except EnvironmentFailure:
@@ -95,7 +95,7 @@ class HttpAgent:
         import httpx
 
         try:
-            # The client's own limit starts again with every byte.
+            # httpx's own timeout restarts with every received byte.
             async with (
                 asyncio.timeout(self._timeout),
                 httpx.AsyncClient(timeout=None) as client,

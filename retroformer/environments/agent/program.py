@@ -19,20 +19,20 @@ from retroformer.files.bounded_file import MIB, size
 from retroformer.program_guard import guarded
 
 _SHOWN = 300
-"""Number of characters of an agent's own words that a cause shows."""
+"""Number of characters of an agent's output that an error message shows."""
 _KILLING_SECONDS = 10.0
 """Time that the guard of a program has to kill everything."""
 _PART_BYTES = 1 << 16
 LARGEST_ANSWER_BYTES = 64 * MIB
-"""Largest answer of an agent: more is garbage, which must not fill the memory."""
+"""Largest answer of an agent; a longer one is refused, so that it cannot fill the memory."""
 _ERRORS_BYTES = 16 * MIB
-"""Size at which what a program has written to standard error is cut to its end: it may run for days."""
+"""Size beyond which a program's standard error is cut to its end, since a program may run for days."""
 _LOOK_SECONDS = 1.0
 """Time between two looks at that size."""
 
 
 def shortened(words: str) -> str:
-    """Return the beginning of an agent's own words in one line."""
+    """Return the beginning of an agent's output on one line."""
     return " ".join(words.split())[:_SHOWN]
 
 

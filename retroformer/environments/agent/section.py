@@ -11,11 +11,11 @@ from retroformer.experiment.sections.base import Positive, Section
 from retroformer.secrets.url import SecretUrl
 
 _GRACE_SECONDS = 5.0
-"""Seconds in which an attempt that took too long is stopped, before its process is."""
+"""Time allowed for stopping an attempt that ran too long, before its process is killed."""
 
 
 class AgentSource(Section):
-    """Where the agent is; exactly one of the four."""
+    """Where the agent is: exactly one of the four fields is set."""
 
     python: str | None = None
     """Function `package.module:function`, called as `function(task, advice="...")`; it may be async."""

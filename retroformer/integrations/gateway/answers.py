@@ -25,7 +25,7 @@ class Answer:
         self.streams = content_type.startswith("text/event-stream")
         """True for server-sent events."""
         self.complete = False
-        """True once the provider has said everything."""
+        """True once the provider has sent the end of its answer."""
         self._decoder = decoder(encoding)
         self._pending = bytearray()
         self._size = 0

@@ -1,4 +1,4 @@
-"""Content encodings that the gateway can read on the side. What it cannot read is forwarded, but not recorded."""
+"""Content encodings that the gateway can decode while forwarding. Others are forwarded but not recorded."""
 
 import zlib
 from typing import Any

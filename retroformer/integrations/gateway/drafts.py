@@ -1,4 +1,4 @@
-"""Attempts that have no score yet, kept in a table beside the facts, so that a gateway that is killed loses none.
+"""Unscored attempts, stored in a table beside the facts, so that killing the gateway loses none.
 
 Drafts that arrive while a transaction runs are written together in the next one.
 """
@@ -73,7 +73,7 @@ class Draft:
     """Held while the attempt is scored."""
 
     def add(self, sent: Sequence[Turn], answer: Turn, usage: Usage) -> None:
-        """Record a call. A call that continues an earlier one takes its place, as its messages hold the earlier."""
+        """Record a call. It replaces the earlier call that it continues, since its messages include that call's."""
         self.usage += usage
         latest = Conversation(list(sent), answer)
         for place, earlier in enumerate(self.conversations):

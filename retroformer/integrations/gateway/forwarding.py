@@ -1,4 +1,4 @@
-"""Forwards an answer byte for byte as it comes, and has it recorded before its last bytes are sent."""
+"""Forwards an answer byte for byte as it arrives, and records it before its last bytes are sent."""
 
 import logging
 from collections.abc import Awaitable, Callable

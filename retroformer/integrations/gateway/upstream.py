@@ -1,4 +1,4 @@
-"""Forwards calls to the provider: bodies byte for byte, all headers but those of one connection, and the status."""
+"""Forwards calls to the provider: bodies byte for byte, the status, and all headers but hop-by-hop ones."""
 
 import os
 from collections.abc import AsyncIterator, Iterable
@@ -105,7 +105,7 @@ class Upstream:
 
 
 def answer_headers(answer: aiohttp.ClientResponse) -> CIMultiDict[str]:
-    """Return the headers of an answer that its client gets."""
+    """Return the headers of the provider's answer that the agent gets."""
     return _without_connection(answer.headers.items(), answer.headers.getall(hdrs.CONNECTION, []))
 
 

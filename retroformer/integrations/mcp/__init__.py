@@ -1,1 +1,1 @@
-"""Model Context Protocol (MCP): the tools of a server as an environment, and advice offered as tools."""
+"""Model Context Protocol (MCP): plays with a server's tools, and offers advice as tools."""

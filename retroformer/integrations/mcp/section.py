@@ -11,7 +11,7 @@ from retroformer.experiment.sections.base import Positive, Section
 from retroformer.secrets.url import SecretUrl
 
 CLOSING_SECONDS = 10.0
-"""Time in which a server is stopped before the next one is started."""
+"""Time allowed for stopping a server before the next one starts."""
 
 
 class McpServer(Section):

@@ -1,4 +1,4 @@
-"""Environments that an OpenEnv server offers, in a websocket session of their own for every attempt."""
+"""Environments of an OpenEnv server; every attempt has its own websocket session."""
 
 from retroformer.agents.answer import ANSWER
 from retroformer.environments.extras import Extras

@@ -78,7 +78,7 @@ class OpenEnvEnvironment:
         opening = self._session.reset(self._resets[task.id])
         if opening.done:
             self._end()
-            # The agent has neither failed nor solved anything, and an attempt without steps has no return.
+            # Neither success nor failure: nothing was played, and an attempt without steps has no return.
             raise EnvironmentFailure(
                 "The OpenEnv server's reset ended the episode at once (done: true), so there is nothing to play: give "
                 "the task another `reset` in environment.data, or leave it out."
@@ -116,7 +116,7 @@ class OpenEnvEnvironment:
         )
 
     def _unless_over(self, transition: Transition) -> Transition:
-        """Return the transition, as the last one if no action is left. An episode without an end has its return."""
+        """Return the transition; if no action is left, truncate the episode and give it its return so far."""
         if self._steps < self._section.max_steps:
             return transition
         self._end()

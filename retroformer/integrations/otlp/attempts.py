@@ -39,7 +39,7 @@ def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[Tra
         heads.setdefault(_head(span, known), []).append(span)
     named = {trace for trace, head in heads if head}
     for (trace, head), members in heads.items():
-        # Spans around the attempts of a trace are of none of them.
+        # If some spans of a trace name tasks, spans outside of those belong to no attempt.
         if head or trace not in named:
             yield _attempt(members, known, score)
 

@@ -1,4 +1,4 @@
-"""What a span says about task, advice and score, by `retroformer.*` attributes or in OpenInference's metadata.
+"""Reads task, advice and score of a span, from `retroformer.*` attributes or OpenInference's metadata.
 
 retroformer.task.id = "refund-1"        metadata = '{"task_id": "refund-1", "advice": "Search first.", "score": 0.5}'
 """
@@ -50,7 +50,7 @@ def facts_of(span: Span) -> dict[str, Any]:
 
 
 def evaluations_of(span: Span, wanted: str | None) -> Iterator[tuple[str, float]]:
-    """Yield name and value of the scores that evaluators gave, by either convention, or of the attribute `wanted`.
+    """Yield name and value of each evaluator's score, in either convention, and the attribute `wanted`.
 
     Raises:
         MissingInput: a score of that name, or any if `wanted` is None, is not from 0 to 1.

@@ -1,4 +1,4 @@
-"""Listener for OTLP over HTTP: what an exporter sends is on the disk before it is answered with 200.
+"""Receives OTLP over HTTP: every request is on disk before it is acknowledged with 200.
 
 Every request becomes a file of the inbox, named after its content, so that a request that is sent again is kept once.
 """

@@ -16,7 +16,7 @@ _NAME = re.compile(r"(train|held_out)/([a-z0-9_]+)/(0|[1-9][0-9]{0,5})")
 
 
 class ReasoningGymTaskset:
-    """Tasks of one split; the families take turns, so that any first tasks are of all families."""
+    """Tasks of one split. Families alternate, so that the first N tasks cover all of them."""
 
     def __init__(self, section: ReasoningGym) -> None:
         self._section = section

@@ -1,4 +1,4 @@
-"""Chooses by an address: a repository of a model hub, or a folder of any file system that fsspec knows."""
+"""Opens an address: a repository on a model hub, or a folder on any file system that fsspec supports."""
 
 import os
 import re

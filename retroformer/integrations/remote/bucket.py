@@ -11,7 +11,7 @@ from retroformer.secrets.url import SecretUrl
 from .transport import reaching
 
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss"}
-"""Protocols without folders. Their `makedirs` would create a bucket, after a typing error one that nobody wants."""
+"""Protocols without folders. Their `makedirs` would create a bucket, which a typing mistake must not do."""
 _CHUNK_BYTES = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""Environments of the package verifiers as ours, and ours as environments of verifiers.
+"""Plays verifiers environments, and exports our environments to verifiers.
 
 `verifiers.load_environment("retroformer.integrations.verifiers", config="demo.yaml")` finds `load_environment` here.
 """

@@ -1,4 +1,4 @@
-"""An experiment's tasks as an environment of verifiers: its trainers and evaluations play them with their own models.
+"""Exports an experiment's tasks as a verifiers environment, which can train and evaluate models on them.
 
 The prompt is a chat with the instruction and examples of the config's prompt pack, without advice, whatever its
 `actor.kind` is; the reward is the return of the attempt.

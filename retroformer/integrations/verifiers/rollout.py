@@ -29,7 +29,7 @@ class Ended(NamedTuple):
 
 
 class Rollout:
-    """One rollout; the event loop only runs while an answer of the environment is awaited."""
+    """One rollout. The event loop runs only while waiting for the environment."""
 
     def __init__(self, environment: Any, row: dict[str, Any], loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._client = loop, _Client()
@@ -65,7 +65,7 @@ class Rollout:
         return self.advance()
 
     def stop(self) -> None:
-        """Give the rollout up."""
+        """Abandon the rollout."""
         if not self._playing.done():
             self._playing.cancel()
             self._loop.run_until_complete(asyncio.wait((self._playing,)))

@@ -23,7 +23,7 @@ class Verifiers(EnvironmentSection):
     held_out: Annotated[int, Field(ge=0)] = 0
     """Number of tasks at the end of the dataset that are the split held_out, for an environment with one dataset."""
     lowest: float = 0.0
-    """Reward that is a return of 0; so is any below it."""
+    """Reward that maps to a return of 0; lower rewards do, too."""
     highest: float = 1.0
     """Reward that is a return of 1; so is any above it."""
     max_steps: Positive = 20
