@@ -143,7 +143,7 @@ def view(
     ] = None,
     stories: Annotated[int, typer.Option(min=1, metavar="N", help="Most stories in that file.")] = 100,
 ) -> None:
-    """Look at runs in a browser, also while they go on.
+    """Show runs in a browser, including runs in progress.
 
     Reads the stores and folders of the runs. Writes nothing to them; an index of the stories goes to the cache folder.
     """

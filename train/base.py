@@ -89,8 +89,7 @@ def guard_padding(tokenizer: Any) -> None:
 def load_base(train: Train, *, scores: bool = False) -> Any:
     """Load the base model with a language head, or, with `scores`, as a sequence classifier with one score.
 
-    Attention is torch's fused one, in two parts for packed rows, which on a CPU was the fastest of those measured
-    (docs/training-cost.md).
+    Packed rows use `split_attention`: torch's fused attention, computed in two parts (docs/training-cost.md).
 
     Raises:
         DamagedFile: a file of it is missing or cannot be read, or it lacks weights.
@@ -172,10 +171,11 @@ def lora_config(lora: Lora, *, scores: bool = False) -> Any:
 
 
 def keep_trainables_in_fp32(model: nn.Module) -> None:
-    """Cast trainable parameters to fp32, since trl casts adapters of 4-bit models to bf16.
+    """Cast trainable parameters to fp32.
 
-    In bf16 a step of 1e-5, the paper's learning rate, is less than half of the distance between neighbouring numbers
-    near most weights, so it rounds to nothing. Call this after the trainer is built, before it makes its optimiser.
+    In bf16, a step of 1e-5 (the paper's learning rate) is less than half of the distance between neighbouring numbers
+    near most weights, so it rounds to nothing. TRL casts the adapters of 4-bit models to bf16: for its trainers, call
+    this after the trainer is built and before it makes its optimiser.
     """
     for parameter in trainable(model):
         parameter.data = parameter.data.float()

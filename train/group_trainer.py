@@ -1,7 +1,7 @@
 """Trains on groups by transformers' trainer: imitation, the reward model and DPO.
 
-Of trl's trainers nothing would be left: batches, collator, loss and measurements are those of groups. transformers'
-trainer has the loop, the optimiser with its schedule, clipping, logging and checkpoints.
+TRL's trainers are not used: batches, collation, losses and measurements all work on groups. transformers' trainer
+supplies the loop, the optimiser and its schedule, clipping, logging and checkpoints.
 """
 
 from collections.abc import Sequence

@@ -121,8 +121,7 @@ def clipped_value_loss(values_BT: Tensor, old_values_BT: Tensor, returns_BT: Ten
 def preference_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
     """Return -log sigmoid(chosen - rejected), the Bradley-Terry loss (IPPO eq. 1, Retroformer eq. 4), (B,).
 
-    In training of the reward model, trl's trainer computes the same; here it measures held-out pairs. On implicit
-    rewards it is the loss of DPO (eq. 7).
+    `train.reward` trains on it and measures held-out pairs with it. On implicit rewards it is the loss of DPO (eq. 7).
     """
     return -logsigmoid(chosen_B - rejected_B)
 

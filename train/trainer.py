@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def trainer_settings(stage: Stage, optimizer: Steps) -> dict[str, Any]:
-    """Return the arguments of the trainer's config, all explicit, since trl's defaults differ from transformers'.
+    """Return the arguments of the trainer's config. All are explicit, since TRL's defaults differ from transformers'.
 
     The batches are already in their final order with all epochs, so the trainer runs one epoch in sequence, and takes
     one batch for each step.
@@ -70,8 +70,7 @@ class ParallelTrainer(Trainer):  # type: ignore[misc]
 
     Each process reads every batch, computes its own micro-batches, and sums gradients with the others before the
     optimiser's step. Everything else is the same in all processes: the token count, an incomplete last batch, clipping,
-    and the learning rates. What trl measures beside the loss (accuracy, margin) covers the main process's
-    micro-batches only.
+    and the learning rates.
     """
 
     _next = 0

@@ -1,6 +1,7 @@
-"""Checks on the first batch of a stage that the model reads packed groups as it reads separate rows.
+"""Checks, on the first batch of a stage, that packed rows give the same result as separate rows.
 
-A model whose attention ignores the mask, or whose positions do not restart, would train in silence on something else.
+Otherwise a model whose attention ignores the mask, or whose positions do not restart, would silently train on wrong
+inputs.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""Attention over packed rows on a CPU: no query of a prompt is compared with a response.
+"""Attention over packed rows in two parts.
 
-The first tokens of all rows are tokens of prompts, whose attention is plainly causal. Only the others need the mask,
-which therefore has no rows for the first ones.
+The first tokens of every row belong to prompts, where attention is plainly causal and needs no mask. The mask has rows
+for the other tokens only.
 """
 
 from typing import Any

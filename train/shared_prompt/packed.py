@@ -2,9 +2,8 @@
 
     prompt  | response 0 | response 1 | response 2 | padding
 
-Each response sees the prompt and itself, and its positions follow those of the prompt, as if it were alone after it.
-So the model computes for it what it computes for a row of its own, and the gradient is the same, except that dropout
-falls on the shared prompt once.
+Each response attends to the prompt and to itself, and its positions continue those of the prompt. Its hidden states and
+gradient therefore equal those of a separate row, except that dropout is applied to the shared prompt only once.
 """
 
 from collections.abc import Sequence
