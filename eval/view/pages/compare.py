@@ -53,12 +53,15 @@ class TrialLine:
 
 
 def compare(site: Site, parameters: Mapping[str, str]) -> Page:
-    """Compare the two sides that the query names; by default the last two arms of the first run with two."""
+    """Compare the two sides that the query names, and list the tasks of the group that it names.
+
+    By default these are the last two arms of the first run with two, and the tasks that only A solved.
+    """
     every = sides(site.index)
     if len(every) < 2:
         return Page("message.html", "Compare", {"text": "There is nothing to compare: these runs have one arm."})
     first, second = _chosen(every, parameters)
-    shown = [name for name in GROUPS if name == parameters.get("show")]
+    shown = [name for name in GROUPS if name == parameters.get("show", "won")]
     return comparison(site, every, (first, second), shown, _shown(parameters))
 
 

@@ -66,6 +66,7 @@ def test_by_default_two_arms_of_one_run_are_compared(tmp_path: Path) -> None:
         site.index.update()
         shown = compare(site, {}).shown
     assert (shown["a"].name, shown["b"].name) == ("second: eval/sft", "second: eval/base")
+    assert list(shown["lists"]) == ["won"]
 
 
 def test_an_arm_that_is_not_there_gets_a_sentence(client: TestClient) -> None:

@@ -44,7 +44,7 @@ def test_the_file_holds_the_pages_of_the_site(run: Path, run_folder: Path) -> No
     html = exported(run, run_folder)
     shown = text_of(html)
     assert "This file holds all 43 stories." in shown
-    assert "eval/hopeless 2 0 7 1 8 8 1,870" in part(html, "overview")
+    assert "eval/hopeless 2 0 8 1 8 8 1,870" in part(html, "overview")
     assert part(html, "report-1").startswith("riddles: does the advice help?")
     assert "collect 0.000 0.000 1.000" in part(html, "learning-2")
     assert "A is riddles: eval/trained (2 seeds) , B is riddles: eval/no reflection ." in shown
