@@ -48,7 +48,7 @@ def test_the_file_holds_the_pages_of_the_site(run: Path, run_folder: Path) -> No
     assert part(html, "report-1").startswith("riddles: does the advice help?")
     assert "collect 0.000 0.000 1.000" in part(html, "learning-2")
     assert "A is riddles: eval/trained (2 seeds) , B is riddles: eval/no reflection ." in shown
-    assert "6 Solved by A, not by B" in shown
+    assert "7 Solved by A, not by B" in shown
     assert "43 stories." in part(html, "stories")
 
 
