@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -59,6 +60,10 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
         ValueError: the value has another form, or there is no score or no answer to rate; the sentence names the field.
     """
     form = _form(value)
+    answered = not (form.output is None and form.steps is None and form.messages is None)
+    # A report of an error or a line of a log is not an empty answer, which would be rated as a failure.
+    if not answered and (_others(value) or (form.score is None and score is not None)):
+        raise ValueError(f"there is no answer to rate: return a text, steps, messages or an output{_hint(value)}")
     steps = tuple(map(_as_lived, form.steps if form.steps is not None else steps_of(form.messages or [])))
     output = final_text(steps) if form.output is None else without_thinking(form.output)
     if form.output is not None and not steps:
@@ -67,9 +72,6 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
     if rated is None:
         if score is None:
             raise ValueError("score is missing: return one from 0 to 1, or name a function that rates the answer")
-        if form.output is None and form.steps is None and form.messages is None:
-            # A report of an error or a line of a log is no empty answer, which would be rated as a failure.
-            raise ValueError("there is no answer to rate: return a text, steps, messages or an output")
         rated = score(task, output)
     messages = None if form.messages is None else kept_messages(form.messages)
     return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage, messages=messages)
@@ -135,6 +137,19 @@ def checked_score(score: Any) -> float:
     if not -_ROUNDING <= number <= 1 + _ROUNDING:
         raise ValueError(f"score is {repr(score)[:80]}: it must be a number from 0 to 1")
     return min(1.0, max(0.0, number))
+
+
+def _others(value: Mapping[Any, Any]) -> bool:
+    """Return True if an object has keys that no form of an attempt has."""
+    return any(key not in _Form.model_fields for key in value)
+
+
+def _hint(value: Mapping[Any, Any]) -> str:
+    """Return the name that was probably meant by one of the keys."""
+    for key in value:
+        if near := get_close_matches(str(key), ("steps", "messages", "output"), 1):
+            return f"; {str(key)[:40]!r} is none of them, did you mean {near[0]}?"
+    return ""
 
 
 def _form(value: Any) -> _Form:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from retroformer.arm_names import COLLECT
 from retroformer.errors import MissingInput
 from retroformer.files.characters import visible
 from retroformer.stories.listing import story_lines
@@ -25,6 +26,8 @@ def shown(runs: Sequence[OpenRun], task_id: str | None, arm: str | None, *, as_j
     chosen = [(run, name) for run in runs for name in story_arms(run.store) if arm in (None, name)]
     if not chosen:
         names = sorted({name for run in runs for name in story_arms(run.store)})
+        if not names:
+            raise MissingInput(_no_stories(runs))
         raise MissingInput(f"There is no arm {arm!r}: choose one of {', '.join(names)}.")
     if task_id is None:
         yield from _lists(chosen, as_json=as_json)
@@ -37,6 +40,14 @@ def shown(runs: Sequence[OpenRun], task_id: str | None, arm: str | None, *, as_j
             yield json.dumps(story_json(story), ensure_ascii=False)
         else:
             yield from ["", "", *story_text(story)] if number else story_text(story)
+
+
+def _no_stories(runs: Sequence[OpenRun]) -> str:
+    """Say that nothing is stored but invalid attempts, if there are any, with the cause of the last one."""
+    cause = next((cause for run in runs if (cause := run.store.last_cause(COLLECT))), "")
+    if not cause:
+        return "No attempt is stored yet: run `retroformer collect` first."
+    return f"No attempt has succeeded or failed yet, all were invalid. The cause of the last one: {visible(cause)}"
 
 
 def story_json(story: Story) -> dict[str, Any]:

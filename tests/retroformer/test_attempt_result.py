@@ -74,6 +74,7 @@ def test_usage_as_servers_report_it_is_counted() -> None:
         ({"score": 10**400}, "score is 1000"),
         ({"score": "1"}, "score is '1'"),
         ({"score": [1]}, r"score is \[1\]"),
+        ({"score": 0, "ouput": "x"}, "there is no answer to rate: .*; 'ouput' is none of them, did you mean output?"),
         ({"score": 0, "output": 3}, "output: Input should be a valid string"),
         ({"score": 0, "steps": [{"action": "a"}]}, r"steps\.0\.observation: Field required"),
         ({"score": 0, "usage": {"calls": -1}}, r"usage\.calls: Input should be greater than or equal to 0"),

@@ -102,7 +102,7 @@ def test_messages_of_langchain_and_of_the_openai_client_become_the_same_steps() 
     [
         ({"content": "x"}, r"messages\[1\] has no role"),
         ("x", r"messages\[1\] has no role"),
-        ({"role": "narrator", "content": "x"}, r"messages\[1\] has the role 'narrator'"),
+        ({"role": "narrator", "content": "x"}, r"messages\[1\]\.role: 'narrator' is not a role"),
         (None, r"messages\[1\] has no role"),
         ({"role": "assistant", "content": 3}, r"messages\[1\]\.content is neither text nor a list of parts"),
         ({"role": "assistant", "tool_calls": 3}, r"messages\[1\]\.tool_calls is not a list"),

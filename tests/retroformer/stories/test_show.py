@@ -10,8 +10,10 @@ import pytest
 from retroformer.__main__ import main
 from retroformer.arm_names import COLLECT
 from retroformer.errors import MissingInput, StoreError
-from retroformer.records import Key
-from retroformer.store import NewReflection, NewTrajectory, Store
+from retroformer.records import Key, Usage
+from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
+from retroformer.stories.runs import OpenRun
+from retroformer.stories.show import shown
 from tests.support.stories import DOOR, EVAL, advice, attempt, write_run
 
 CONFIG = "run: doors\nenvironment: {name: alfworld, source: generated}\n"
@@ -131,3 +133,12 @@ def test_what_is_not_there_gets_one_sentence(words: list[str], sentence: str, ru
     assert sentence in str(refused.value)
     assert not Path("runs/other").exists()
     assert not Path("runs/nowhere").exists()
+
+
+def test_a_run_of_invalid_attempts_only_shows_the_last_cause(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path}/experience.db", "doors")) as store:
+        store.declare(COLLECT, {})
+        store.add([NewInvalid(Key(arm=COLLECT, task_id="door-1"), "ValueError: score is 7", Usage())])
+        run = OpenRun(store, tmp_path)
+        with pytest.raises(MissingInput, match="all were invalid. The cause of the last one: ValueError: score is 7"):
+            list(shown([run], None, None, as_json=False))

@@ -77,7 +77,7 @@ def test_an_agent_gets_advice_over_loopback_http(config: Path) -> None:
 def test_what_cannot_work_is_one_sentence(config: Path) -> None:
     with pytest.raises(ConfigError, match=r"set environment\.name=agent"):
         adviser_module.reflector_of(load(config, ["environment={name: alfworld}"]))
-    with pytest.raises(ConfigError, match=r"set reflector\.endpoint\.base_url, or serve\.port"):
+    with pytest.raises(ConfigError, match=r"set reflector\.endpoint\.base_url or serve\.port"):
         adviser_module.reflector_of(load(config, ["reflector.endpoint.base_url=", "serve.port=0"]))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
