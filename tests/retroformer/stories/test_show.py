@@ -12,8 +12,8 @@ from retroformer.arm_names import COLLECT
 from retroformer.errors import MissingInput, StoreError
 from retroformer.records import Key, Usage
 from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
+from retroformer.stories import show
 from retroformer.stories.runs import OpenRun
-from retroformer.stories.show import shown
 from tests.support.stories import DOOR, EVAL, advice, attempt, write_run
 
 CONFIG = "run: doors\nenvironment: {name: alfworld, source: generated}\n"
@@ -140,5 +140,5 @@ def test_a_run_of_invalid_attempts_only_shows_the_last_cause(tmp_path: Path) -> 
         store.declare(COLLECT, {})
         store.add([NewInvalid(Key(arm=COLLECT, task_id="door-1"), "ValueError: score is 7", Usage())])
         run = OpenRun(store, tmp_path)
-        with pytest.raises(MissingInput, match="all were invalid. The cause of the last one: ValueError: score is 7"):
-            list(shown([run], None, None, as_json=False))
+        with pytest.raises(MissingInput, match=r"all were invalid\. The cause of the last one: ValueError: score is 7"):
+            list(show.shown([run], None, None, as_json=False))
