@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+import uvloop
 from aiohttp import web
 
 from retroformer.coaching.connection import Connection, Settings
@@ -55,7 +56,7 @@ def run(config: LoadedConfig, listening: Listening) -> None:
             f"{config.path}: environment.name is {config.experiment.environment.name!r}, but the gateway needs an "
             "agent of your own: set environment.name to agent."
         )
-    asyncio.run(_serve(config, listening))
+    uvloop.run(_serve(config, listening))
 
 
 async def _serve(config: LoadedConfig, listening: Listening) -> None:
