@@ -3,8 +3,9 @@
     python benchmarks/agreement.py [--prompts 128 384] [--response 48] [--responses 4] [--dtypes float32 bfloat16]
 
 They are those that the check on the first batch of a stage compares with its limits (train/shared_prompt/agreement.py):
-of the log-probabilities of tokens, or the scores of texts, and of the gradient of their sum by the adapter. Rounding is
-different as the shapes of tensors are. The model is the embedded one with small random adapters.
+of hidden states, and of the gradient of the sum of a stage's values by the adapter: log-probabilities of tokens, or the
+scores of texts. Rounding is different as the shapes of tensors are. The model is the embedded one with small random
+adapters.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--base-model", default="embedded", help="as in a config: a folder, or a name on the hub")
     chosen = parser.parse_args()
-    print("| dtype | prompt | values | of which | gradient |\n|---|---|---|---|---|")
+    print("| dtype | prompt | hidden states | gradient | of which |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for dtype in chosen.dtypes:
@@ -53,10 +54,8 @@ def main() -> None:
                         lambda hidden, packed, model=model, stage=objective: stage.values(model, hidden, packed),
                         Group(work.prompts[0][:length], responses),
                     )
-                    print(
-                        f"| {dtype} | {length} | {measured['values']:.1e} | {name} | {measured['gradient']:.1e} |",
-                        flush=True,
-                    )
+                    figures = f"{measured['hidden states']:.1e} | {measured['gradient']:.1e}"
+                    print(f"| {dtype} | {length} | {figures} | {name} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""Tokens per CPU-second of our worker and of FastChat's own, at 1, 4 and 16 clients; and the cost of an agent's turns.
+"""Tokens per CPU-second of our worker, of openvino-genai and of FastChat's worker; and the cost of an agent's turns.
 
-    python benchmarks/serving.py [--clients 1 4 16] [--new-tokens 64] [--dtype float32] [--ours-only]
+    python benchmarks/serving.py [--clients 1 4 16] [--new-tokens 64] [--dtype float32] [--sides ours openvino fastchat]
     python benchmarks/serving.py --turns                           16 players with an adapter, against plain generation
 
-Both serve the embedded model behind FastChat's controller and API server, one torch thread each. The prompts have
-about 900 tokens, most of them shared, as in rollouts of one agent. The measure is the CPU time of all server processes
-(/proc/PID/stat), so other work on the machine has little effect. FastChat's worker does not run on current
-transformers: it gets its own environment in the cache, created on the first run.
+All generate with the embedded model, on one thread each. The prompts have about 900 tokens, most of them shared, as in
+rollouts of one agent; the shared part has been read once before the measurement. The measure is the CPU time of all
+server processes (/proc/PID/stat), so other work on the machine has little effect. Ours and FastChat's worker compute
+in `--dtype` and are called over HTTP; openvino-genai computes in float32 on weights of 4 bits, and is called directly
+(serving_openvino.py). FastChat's worker does not run on current transformers, so it gets its own environment in the
+cache, created on the first run, and so does openvino-genai.
 
 A turn asks for one short line; its prompt, of 100 to 400 tokens, extends that of the last turn by about 20 tokens.
 Plain generation is transformers' `generate` with peft's layers, one call at a time, with no cache between calls.
@@ -15,6 +17,7 @@ Plain generation is transformers' `generate` with peft's layers, one call at a t
 import argparse
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import socket
@@ -30,9 +33,11 @@ from typing import Any
 import httpx
 
 from retroformer.files.cache import cache_folder
-from retroformer.models.embedded import base_model_folder
+from retroformer.models.embedded import GGUF_NAME, PACKAGE, base_model_folder
 
-STOCK_PACKAGES = ("fschat[model_worker]==0.2.36", "transformers==4.57.6", "torch==2.13.0", "peft", "accelerate")
+FASTCHAT = ("fschat[model_worker]==0.2.36", "transformers==4.57.6", "torch==2.13.0", "peft", "accelerate")
+OPENVINO = ("openvino-genai==2026.4.1.0",)
+SIDES = ("ours", "openvino", "fastchat")
 ROOT = Path(__file__).parents[1]
 START_SECONDS = 300.0
 PLAYERS, TURNS, TURN_TOKENS = 16, 12, 8
@@ -102,7 +107,7 @@ def ours(folder: Path, dtype: str, adapters: str = "{}") -> Iterator[Server]:
 @contextlib.contextmanager
 def stock(folder: Path, dtype: str) -> Iterator[Server]:
     """Run FastChat's controller, model worker and API server, unmodified, in their own environment."""
-    python = stock_environment()
+    python = environment_of("fastchat-stock", FASTCHAT)
     model = base_model_folder("embedded")
     controller, worker, api = (_free_port() for _ in range(3))
     address = f"http://127.0.0.1:{controller}"
@@ -132,22 +137,22 @@ def stock(folder: Path, dtype: str) -> Iterator[Server]:
             process.wait()
 
 
-def stock_environment() -> Path:
-    """Return the Python of FastChat's environment, created if missing."""
-    folder = cache_folder() / "fastchat-stock"
+def environment_of(name: str, packages: Sequence[str]) -> Path:
+    """Return the Python of the environment `name` with these packages, created if missing."""
+    folder = cache_folder() / name
     python, finished = folder / "bin" / "python", folder / "finished"
     if not finished.exists():
-        print(f"Making FastChat's environment in {folder} ...", flush=True)
+        print(f"Making an environment in {folder} ...", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *STOCK_PACKAGES], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
         finished.touch()
     return python
 
 
 async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
     """Measure clients that each ask one new question after another until all are answered."""
-    requests = max(3, clients)
-    waiting = [_prompt(1000 * clients + number) for number in range(requests)]
+    primer, waiting = _load(clients)
+    requests = len(waiting)
     usages: list[dict[str, int]] = []
 
     async def client(http: httpx.AsyncClient) -> None:
@@ -157,8 +162,10 @@ async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
             answer.raise_for_status()
             usages.append(answer.json()["usage"])
 
-    cpu, wall = server.cpu_seconds(), time.monotonic()
     async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
+        body = {"model": server.model, "prompt": primer, "max_tokens": 1}
+        (await http.post(f"{server.url}/completions", json=body)).raise_for_status()
+        cpu, wall = server.cpu_seconds(), time.monotonic()
         await asyncio.gather(*(client(http) for _ in range(clients)))
     return Figures(
         clients=clients,
@@ -170,19 +177,48 @@ async def measure(server: Server, clients: int, new_tokens: int) -> Figures:
     )
 
 
-def run(name: str, server: Server, clients: Sequence[int], new_tokens: int) -> list[Figures]:
-    print(f"{name}:\n  clients  requests  prompt tokens  new tokens  CPU-s  wall s  tokens/CPU-s", flush=True)
-    rows = []
-    for count in clients:
-        row = asyncio.run(measure(server, count, new_tokens))
-        rows.append(row)
-        print(
-            f"  {row.clients:7d}  {row.requests:8d}  {row.prompt_tokens:13d}  {row.new_tokens:10d}  "
-            f"{row.cpu_seconds:5.1f}  {row.wall_seconds:6.1f}  {row.tokens_per_cpu_second:12.1f}",
-            flush=True,
-        )
+def measure_server(server: Server, clients: Sequence[int], new_tokens: int) -> list[Figures]:
+    rows = [_shown(asyncio.run(measure(server, count, new_tokens))) for count in clients]
     print(f"  highest memory of one process: {server.memory():.1f} GiB", flush=True)
     return rows
+
+
+def measure_openvino(clients: Sequence[int], new_tokens: int) -> list[Figures]:
+    python, script = environment_of("openvino-genai", OPENVINO), Path(__file__).with_name("serving_openvino.py")
+    package = importlib.util.find_spec(PACKAGE)
+    assert package is not None
+    assert package.origin is not None
+    pipe = subprocess.PIPE
+    rows = []
+    with subprocess.Popen([str(python), str(script)], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(json.dumps(str(Path(package.origin).with_name(GGUF_NAME))), file=process.stdin, flush=True)
+        assert json.loads(process.stdout.readline()) == "ready"
+        for count in clients:
+            primer, prompts = _load(count)
+            # It answers the prompts of a load together, so fewer clients than prompts are several loads.
+            for start in range(0, len(prompts), count):
+                part = prompts[start : start + count]
+                load = {"primer": primer, "prompts": part, "new_tokens": new_tokens}
+                print(json.dumps(load), file=process.stdin, flush=True)
+                rows.append(Figures(count, len(part), **json.loads(process.stdout.readline())))
+        process.stdin.close()
+    return [_shown(_sum([row for row in rows if row.clients == count])) for count in clients]
+
+
+def _sum(rows: Sequence[Figures]) -> Figures:
+    names = ("requests", "prompt_tokens", "new_tokens", "cpu_seconds", "wall_seconds")
+    return Figures(rows[0].clients, **{name: sum(getattr(row, name) for row in rows) for name in names})
+
+
+def _shown(row: Figures) -> Figures:
+    print(
+        f"  {row.clients:7d}  {row.requests:8d}  {row.prompt_tokens:13d}  {row.new_tokens:10d}  "
+        f"{row.cpu_seconds:5.1f}  {row.wall_seconds:6.1f}  {row.tokens_per_cpu_second:12.1f}",
+        flush=True,
+    )
+    return row
 
 
 def run_turns(dtype: str) -> None:
@@ -241,7 +277,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--ours-only", action="store_true")
+    parser.add_argument("--sides", choices=SIDES, nargs="+", default=SIDES)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--turns", action="store_true", help="an agent's turns alone")
     arguments = parser.parse_args()
@@ -250,18 +286,27 @@ def main() -> None:
         run_turns(arguments.dtype)
         return
     tables: dict[str, list[Figures]] = {}
-    for name, server in (("ours", ours), ("FastChat's", stock)):
-        if server is stock and arguments.ours_only:
+    for side in arguments.sides:
+        print(f"{side}:\n  clients  requests  prompt tokens  new tokens  CPU-s  wall s  tokens/CPU-s", flush=True)
+        if side == "openvino":
+            tables[side] = measure_openvino(arguments.clients, arguments.new_tokens)
             continue
+        server = ours if side == "ours" else stock
         with tempfile.TemporaryDirectory() as folder, server(Path(folder), arguments.dtype) as running:
-            tables[name] = run(name, running, arguments.clients, arguments.new_tokens)
-    if len(tables) == 2:
-        pairs = zip(tables["ours"], tables["FastChat's"], strict=True)
-        ratios = [f"{our.tokens_per_cpu_second / their.tokens_per_cpu_second:.1f}" for our, their in pairs]
-        print(f"ours / FastChat's at {arguments.clients} clients: {', '.join(ratios)} times")
+            tables[side] = measure_server(running, arguments.clients, arguments.new_tokens)
+    for side, rows in tables.items():
+        if side != "ours" and "ours" in tables:
+            pairs = zip(tables["ours"], rows, strict=True)
+            ratios = [f"{our.tokens_per_cpu_second / their.tokens_per_cpu_second:.2f}" for our, their in pairs]
+            print(f"ours / {side} at {arguments.clients} clients: {', '.join(ratios)} times")
     if arguments.json:
         figures = {name: [vars(row) for row in rows] for name, rows in tables.items()}
         arguments.json.write_text(json.dumps(figures, indent=2))
+
+
+def _load(clients: int) -> tuple[str, list[str]]:
+    """Return a prompt that reads the shared part, and the prompts of a measurement."""
+    return _prompt(1000 * clients + 999), [_prompt(1000 * clients + number) for number in range(max(3, clients))]
 
 
 def _prompt(number: int) -> str:

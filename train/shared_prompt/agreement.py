@@ -17,12 +17,12 @@ from retroformer.errors import ConfigError
 from .attention import SPLIT
 from .group import Group
 from .packed import Packed, pack
-from .reading import FLEX, computing, hidden_states
+from .reading import FLEX, computing, hidden_states, predicting
 
 Values = Callable[[Tensor, Packed], Tensor]
 """Computes what a stage trains on from the hidden states of packed groups: a value for each token, or each response."""
 LARGEST_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""Norm of the difference, relative to that of the values of separate rows. Rounding gave up to 2e-6 in fp32 and 4e-2 in
+"""Norm of the difference, relative to that of separate rows. Rounding gave up to 2e-6 in fp32 and 4e-2 in
 bf16 (`python benchmarks/agreement.py`)."""
 logger = logging.getLogger(__name__)
 
@@ -77,22 +77,36 @@ def require_agreement(trunk: Any, values: Values, group: Group) -> None:
 
 
 def differences(trunk: Any, values: Values, group: Group) -> dict[str, float]:
-    """Return how far `values` and their gradient differ between one row and a row for each response, without a mask."""
+    """Return how far one row differs from a row for each response, without a mask.
+
+    Compared are the hidden states that predict the tokens of responses or end them, and the gradient of `values`. The
+    values themselves say less: the scores of a fresh head are sums near 0, in which rounding may be everything.
+    """
     with _without_dropout(trunk):
         together = pack([group]).to(trunk.device)
-        shared = values(hidden_states(trunk, together), together)
-        gradient = _gradient(shared, trunk)
-        shared, separate, gradients = shared.detach(), list[Tensor](), list[list[Tensor]]()
+        hidden_BLH = hidden_states(trunk, together)
+        shared, gradient = _states(hidden_BLH, together), _gradient(values(hidden_BLH, together), trunk)
+        del hidden_BLH
+        separate, gradients = list[list[Tensor]](), list[list[Tensor]]()
         # One by one, so that the memory is that of one row.
         for single in group.alone:
             packed = pack([single]).to(trunk.device)
-            alone = values(_plainly_read(trunk, packed), packed)
-            gradients.append(_gradient(alone, trunk))
-            separate.append(alone.detach())
-            del alone
+            hidden_BLH = _plainly_read(trunk, packed)
+            separate.append(_states(hidden_BLH, packed))
+            gradients.append(_gradient(values(hidden_BLH, packed), trunk))
+            del hidden_BLH
+    states = [torch.cat(parts) for parts in zip(*separate, strict=True)]
     summed = [torch.stack(parts).sum(dim=0) for parts in zip(*gradients, strict=True)]
-    compared = {"values": ([shared], [torch.cat(separate)]), "gradient": (gradient, summed)}
-    return {what: _relative_difference(ours, theirs) for what, (ours, theirs) in compared.items()}
+    return {
+        "hidden states": _relative_difference(shared, states),
+        "gradient": _relative_difference(gradient, summed),
+    }
+
+
+def _states(hidden_BLH: Tensor, packed: Packed) -> list[Tensor]:
+    """Return the hidden states that predict the tokens of responses, (N, H), and those at their ends, (R, H)."""
+    hidden_BLH = hidden_BLH.detach()
+    return [predicting(hidden_BLH, packed), hidden_BLH[packed.row_R, packed.last_R].float()]
 
 
 def _plainly_read(trunk: Any, packed: Packed) -> Tensor:
