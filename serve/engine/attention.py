@@ -146,7 +146,8 @@ def _attend(
     rows, heads, tokens, size = query_BHTD.shape
     sharing = heads // keys.shape[1]
     grouped = query_BHTD.reshape(rows, heads // sharing, sharing * tokens, size)
-    mask = None if mask_B1TN is None else mask_B1TN.repeat(1, 1, sharing, 1)
+    # The mask of a single token is the same for all query heads without copies.
+    mask = mask_B1TN if mask_B1TN is None or tokens == 1 else mask_B1TN.repeat(1, 1, sharing, 1)
     if not can_share(query_BHTD.device):
         attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
         return attended.reshape(query_BHTD.shape), attended.new_zeros(rows, heads, tokens)

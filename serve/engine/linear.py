@@ -112,9 +112,10 @@ def _factors(layer: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
 
 
 class PackedLinear(torch.nn.Module):
-    """y = W x + b in float32 on a CPU by oneDNN, with W packed once in the layout of its kernels.
+    """y = W x + b on a CPU by oneDNN, with W packed once in the layout of its kernels.
 
-    torch's own linear layer calls MKL, which uses only half of an AVX-512 processor that is not Intel's.
+    torch's own linear layer calls MKL in float32, which uses only half of an AVX-512 processor that is not Intel's, and
+    in bfloat16 it brings the weight into that layout in every pass.
     """
 
     def __init__(self, linear: torch.nn.Linear) -> None:
@@ -132,12 +133,17 @@ class PackedLinear(torch.nn.Module):
 
 
 def pack(model: torch.nn.Module) -> None:
-    """Replace linear layers of `model` by `PackedLinear` with the same weights where it applies: float32 on a CPU."""
+    """Replace linear layers of `model` by `PackedLinear` with the same weights where it applies: on a CPU."""
     for path, layer in list(model.named_modules()):
         if (
             type(layer) is torch.nn.Linear
             and layer.weight.device.type == "cpu"
-            and layer.weight.dtype == torch.float32
-            and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+            and _can_pack(layer.weight.dtype)
         ):
             model.set_submodule(path, PackedLinear(layer))
+
+
+def _can_pack(dtype: torch.dtype) -> bool:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -45,8 +45,25 @@ def test_a_packed_layer_computes_in_full_precision(bias: bool, tokens: int) -> N
         torch.testing.assert_close(PackedLinear(linear)(inputs).double(), exact, rtol=0, atol=5e-6)
 
 
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no bfloat16 kernels")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("tokens", [1, 16, 300])
+def test_a_packed_layer_in_bfloat16_rounds_only_its_result(bias: bool, tokens: int) -> None:
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(576, 192, bias=bias, dtype=torch.bfloat16)
+    inputs = torch.randn(1, tokens, 576, dtype=torch.bfloat16)
+    model = torch.nn.Sequential(linear)
+    pack(model)
+    assert type(model[0]) is PackedLinear
+    with torch.inference_mode():
+        exact = torch.nn.functional.linear(
+            inputs.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double()
+        )
+        torch.testing.assert_close(model(inputs).double(), exact, rtol=2**-8, atol=1e-5)
+
+
 def test_weights_of_other_dtypes_keep_torchs_own_layer() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8, dtype=torch.bfloat16))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8, dtype=torch.float64))
     pack(model)
     assert [type(layer) for layer in model] == [PackedLinear, torch.nn.Linear]
 
