@@ -14,12 +14,13 @@ from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, Parts, gather_all, parts
 from retroformer.experiment.sections.agents import ActorSection, EvaluatorSection
+from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.storage import open_store
 from retroformer.experiment.views import reflection_renderer
 from retroformer.ledger import Ledger
 from retroformer.progress import Tally, tally
 from retroformer.protocols import Reflector
-from retroformer.records import Key, Memory, Outcome, Task
+from retroformer.records import Key, Memory, Outcome, Reflection, Task
 from retroformer.store import Store
 
 from .tasks import ordered_tasks
@@ -27,7 +28,7 @@ from .tasks import ordered_tasks
 
 async def write_advice(config: LoadedConfig) -> str:
     """Play tasks after those of `collect` with the rule-based actor; write `collect.written` pieces of advice about
-    its failures.
+    its failures, of all trials.
 
     The advice teaches the format; ratings teach what helps. It is not rated and is stored in a separate arm.
 
@@ -92,7 +93,14 @@ def _teacher(experiment: Experiment) -> Reflector:
     if lesson not in lessons:
         choices = f"set it to {' or '.join(lessons)}" if lessons else "it has none"
         raise ConfigError(f"collect.lesson={lesson} is not for {experiment.environment.name}: {choices}.")
-    return lessons[lesson](AdviceParts(experiment.environment, experiment.seed, reflection_renderer(experiment)))
+    return lessons[lesson](
+        AdviceParts(
+            experiment.environment,
+            experiment.seed,
+            reflection_renderer(experiment),
+            reads_history=experiment.reflector.history == "all",
+        )
+    )
 
 
 async def _advise_in_waves(
@@ -103,21 +111,26 @@ async def _advise_in_waves(
     for start in range(0, len(tasks), wave):
         if len(held) >= experiment.collect.written:
             return
-        work = [_advise(experience, task, pieces, held) for task in tasks[start : start + wave]]
+        work = [_advise(experience, task, experiment.loop, pieces, held) for task in tasks[start : start + wave]]
         await gather_all([asyncio.create_task(advising) for advising in work])
 
 
-async def _advise(experience: Experience, task: Task, pieces: int, held: set[Key]) -> None:
-    failure = await experience.trajectory(task, Memory(), Key(arm=WRITTEN, task_id=task.id))
-    if failure.outcome is not Outcome.FAILURE:
-        return
-    for candidate in range(pieces):
-        key = Key(arm=WRITTEN, task_id=task.id, trial=1, candidate=candidate)
-        try:
-            await experience.reflection(failure, Memory(), key, 0)
-        except InfrastructureFailure:
+async def _advise(experience: Experience, task: Task, loop: Loop, pieces: int, held: set[Key]) -> None:
+    """Write advice about every failed attempt of a chain that goes on with the first piece each time."""
+    memory = Memory()
+    for trial in range(loop.trials - 1):
+        attempt = await experience.trajectory(task, memory, Key(arm=WRITTEN, task_id=task.id, trial=trial))
+        if attempt.outcome is not Outcome.FAILURE:
             return
-        held.add(key)
+        written = list[Reflection]()
+        for candidate in range(pieces):
+            key = Key(arm=WRITTEN, task_id=task.id, trial=trial + 1, candidate=candidate)
+            try:
+                written.append(await experience.reflection(attempt, memory, key, 0))
+            except InfrastructureFailure:
+                return
+            held.add(key)
+        memory = memory.remember(written[0].text, loop.memory, attempt)
 
 
 def _ran_out(store: Store, written: int, wanted: int) -> str:

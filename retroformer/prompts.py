@@ -182,17 +182,36 @@ def tests_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
 
 
 def reflection_prompt(pack: PromptPack, characters: int, failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
-    """Render the reflector's prompt with the whole attempt, shortened to `characters` if it is longer."""
-    steps = shorten(failure.steps, max(0, characters - len(failure.opening)))
-    earlier = "".join(f"\n- {' '.join(text.split())}" for text in memory.reflections)
-    tried = f"\nAdvice that this attempt was given:{earlier}\n" if earlier else ""
+    """Render the reflector's prompt with the whole attempt, shortened to `characters` if it is longer.
+
+    Earlier attempts come before it, as far as `characters` allow, the newest ones first.
+    """
+    played = _steps(pack, shorten(failure.steps, max(0, characters - len(failure.opening))))
+    advice = "".join(f"\n- {' '.join(text.split())}" for text in memory.reflections)
+    tried = f"\nAdvice that this attempt was given:{advice}\n" if advice else ""
     # The real ending is left out for an agent that judges its own attempts, as it would reveal the outcome.
     how = f" ({failure.ending.value})" if failure.judged is None else ""
-    attempt = f"{failure.opening.strip()}\n{_steps(pack, steps)}{tried}\nThe attempt failed{how}."
+    earlier = _earlier_attempts(pack, characters - len(failure.opening) - len(played), memory)
+    attempt = f"{failure.opening.strip()}\n{earlier}{played}{tried}\nThe attempt failed{how}."
     return (
         Message(role="system", content=_paragraphs(pack.reflect, pack.reflect_examples)),
         Message(role="user", content=f"{attempt}\n{pack.ask.strip()}"),
     )
+
+
+def _earlier_attempts(pack: PromptPack, characters: int, memory: Memory) -> str:
+    """Return earlier attempts with their advice, oldest first; the oldest are dropped if there is no room for them."""
+    shown = list[str]()
+    for number, lesson in reversed(list(enumerate(memory.earlier, start=1))):
+        advice = " ".join(lesson.advice.split()) or "none"
+        steps = _steps(pack, shorten(lesson.attempt.steps, characters))
+        text = f"Attempt {number}, which failed:\n{steps}Advice after it: {advice}\n\n"
+        characters -= len(text)
+        if characters < 0:
+            break
+        shown.append(text)
+    latest = "The latest attempt:\n" if shown else ""
+    return "".join(reversed(shown)) + latest
 
 
 def adaptation_prompt(pack: PromptPack, failure: Trajectory, memory: Memory) -> tuple[Message, ...]:

@@ -206,19 +206,37 @@ class Reflection(Record):
     usage: Usage = Usage()
 
 
+class Lesson(Record):
+    """An earlier attempt at a task, and the advice that was written about it."""
+
+    attempt: Trajectory
+    advice: str
+
+
 class Memory(Record):
-    """Memory of the actor in a trial."""
+    """What is remembered in a trial from those before it: by the actor, and in `earlier` by the reflector."""
 
     reflections: tuple[str, ...] = ()
     last_trajectory: Trajectory | None = None
+    earlier: tuple[Lesson, ...] = ()
+    """All attempts before this trial with their advice, oldest first; actors do not read them."""
 
-    def remember(self, reflection: str, capacity: int, last_attempt: Trajectory | None = None) -> "Memory":
-        """Return this memory with one more reflection, and with this last attempt in place of an earlier one.
+    def remember(
+        self, reflection: str, capacity: int, about: Trajectory | None = None, *, shows_attempt: bool = False
+    ) -> "Memory":
+        """Return this memory with one more reflection.
 
         The oldest reflections beyond `capacity` are dropped. A blank reflection is not added.
+
+        Args:
+            reflection: the advice.
+            capacity: number of reflections that the actor remembers.
+            about: the attempt that the reflection is about; None: it is not remembered.
+            shows_attempt: whether the actor sees that attempt, in place of an earlier one.
         """
         kept = (*self.reflections, reflection)[-capacity:] if reflection.strip() else self.reflections
-        return Memory(reflections=kept, last_trajectory=last_attempt)
+        lessons = (*self.earlier, Lesson(attempt=about, advice=reflection)) if about is not None else self.earlier
+        return Memory(reflections=kept, last_trajectory=about if shows_attempt else None, earlier=lessons)
 
 
 class Key(Record):

@@ -43,8 +43,10 @@ async def improve(attempt: Play, advise: Advise, loop: Loop, candidates: int) ->
         if not trajectory.failed:
             return
         reflections = await finish_all(advise(trajectory, memory, trial, c, accepted) for c in range(candidates))
-        last = trajectory if loop.last_attempt else None
-        memories = [memory.remember(reflection.text, loop.memory, last) for reflection in reflections]
+        memories = [
+            memory.remember(reflection.text, loop.memory, trajectory, shows_attempt=loop.last_attempt)
+            for reflection in reflections
+        ]
         retries = await finish_all(attempt(memories[c], trial, c) for c in range(candidates))
         if any(retry.outcome is Outcome.INVALID for retry in retries):
             return

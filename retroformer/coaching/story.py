@@ -14,8 +14,9 @@ from retroformer.attempt_result import AttemptResult, as_trajectory, text_of
 from retroformer.coaching.attribution import AttributedReflector
 from retroformer.errors import InfrastructureFailure, usage_of
 from retroformer.files.characters import storable
+from retroformer.history import lessons_before
 from retroformer.ledger import Ledger
-from retroformer.records import Key, Memory, Task, Trajectory
+from retroformer.records import Key, Lesson, Memory, Task, Trajectory
 from retroformer.secrets.redaction import redacted
 from retroformer.store import NewInvalid, NewReflection, NewTrajectory
 
@@ -95,7 +96,8 @@ class Scribe:
         if not story.advised:
             return ""
         try:
-            written = await self._reflector.reflect(failure, story.memory, seed_of(story.key))
+            memory = story.memory.model_copy(update={"earlier": await self._ledger.ask(self._lessons_before, before)})
+            written = await self._reflector.reflect(failure, memory, seed_of(story.key))
         except InfrastructureFailure as error:
             await self.keep_invalid(story, error)
             raise
@@ -106,6 +108,15 @@ class Scribe:
         kept = await self._ledger.keep_reflection(NewReflection(story.key, before.candidate, written))
         story.memory = story.memory.remember(kept.text, self._memory)
         return story.advice
+
+    def _lessons_before(self, key: Key) -> tuple[Lesson, ...]:
+        """Read the way to an attempt from the store, as another process may have begun it."""
+        if not key.trial:
+            return ()
+        store = self._ledger.store
+        attempts = dict(store.stream_trajectories(key.arm, [key.task_id]))
+        advice = {stored.key: stored for stored in store.stream_reflections(key.arm, [key.task_id])}
+        return lessons_before(key, attempts, advice)
 
 
 def seed_of(key: Key) -> int:

@@ -54,6 +54,8 @@ class AdviceParts(NamedTuple):
     render: Render
     wording: Literal["demonstrated", "unseen"] = "demonstrated"
     """Value of `arm.wording`; a lesson is always `demonstrated`."""
+    reads_history: bool = True
+    """True if the prompt shows all attempts so far (`reflector.history`), so that a lesson may draw on them."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _PLAIN_REQUEST = {"token_limit": "max_tokens", "extra_body": {}}
 _NOT_OF_ENVIRONMENT = ("data", "split", "task_types", "contact", "requests_per_second")
 """Environment settings left out: `data` is identified by content; the others choose tasks or limit requests to a
 public site."""
-_SHOWN_TO_REFLECTOR = ("view", "prompt_characters", "prompts_sha256", "stop")
+_SHOWN_TO_REFLECTOR = ("view", "history", "prompt_characters", "prompts_sha256", "stop")
 """Reflector settings that decide how it sees a failure and where its text ends."""
 _OF_TRAINING = ("environment", "actor", "evaluator", "reflector", "loop")
 """Conditions in which training facts must agree with the config."""

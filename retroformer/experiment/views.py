@@ -15,6 +15,13 @@ def reflection_renderer(experiment: Experiment) -> Render:
         ConfigError: the environment or the actor does not offer this view.
         MissingInput: the prompt pack does not exist.
     """
+    render = _renderer(experiment)
+    if experiment.reflector.history == "all":
+        return render
+    return lambda failure, memory: render(failure, memory.model_copy(update={"earlier": ()}))
+
+
+def _renderer(experiment: Experiment) -> Render:
     view, environment = experiment.reflector.view, experiment.environment
     views = extras(environment).views
     if view in views:

@@ -11,9 +11,11 @@ from retroformer.environments.alfworld.text import compact
 from retroformer.environments.alfworld.text.reading import read_goal, read_steps
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.storage import open_store
+from retroformer.history import key_before, lessons_before
 from retroformer.rating import rated_reflections
 from retroformer.records import Outcome
 from tests.support.runs import facts, open_config, write_config
+from train.data.inputs import pairs, positive_reflections, rated
 
 NOBODY = "http://127.0.0.1:1/v1"
 
@@ -35,13 +37,30 @@ def test_advice_is_written_about_failures_beyond_the_collected_tasks_and_asks_no
     assert not {task_id[-6:] for task_id in failures} & collected
 
 
-def test_written_advice_is_never_rated(tmp_path: Path) -> None:
-    config = open_config(write_config(tmp_path, NOBODY), "collect.written=2", "loop.concurrency=2")
+def test_written_advice_is_never_trained_on_as_rated(tmp_path: Path) -> None:
+    config = open_config(write_config(tmp_path, NOBODY), "collect.written=12", "loop.concurrency=2")
     asyncio.run(write_advice(config))
     store = open_store(config.experiment)
-    assert list(rated_reflections(store, "written")) == []
+    assert list(rated_reflections(store, "written")), "retries with written advice were played"
     assert store.trajectories("collect") == {}
     store.close()
+    for read in (positive_reflections, rated, pairs):
+        with pytest.raises(MissingInput, match="No rated reflections"):
+            read(config.experiment)
+
+
+def test_advice_is_written_about_the_failures_of_every_trial(tmp_path: Path) -> None:
+    config = open_config(write_config(tmp_path, NOBODY), "collect.written=60", "loop.trials=3", "collect.lesson=useful")
+    asyncio.run(write_advice(config))
+    made = facts(config, "written")
+    advice = {stored.key: stored for stored in made.reflections}
+    assert {key.trial for key in advice} == {1, 2}
+    for key, stored in advice.items():
+        failed = made.trajectories[key_before(stored)]
+        assert failed.outcome is Outcome.FAILURE
+        if key.trial == 2:
+            (first,) = lessons_before(key_before(stored), made.trajectories, advice)
+            assert f"Advice: {first.advice}\nSearched then: " in stored.reflection.prompt[1].content
 
 
 def test_a_second_run_writes_no_new_advice_and_a_larger_target_continues(tmp_path: Path) -> None:
@@ -74,14 +93,14 @@ def test_useful_lessons_name_unsearched_places_and_sightings(tmp_path: Path) -> 
     config = open_config(write_config(tmp_path, NOBODY), "collect.written=24", "collect.lesson=useful")
     asyncio.run(write_advice(config))
     made = facts(config, "written")
-    failures = {key.task_id: trajectory for key, trajectory in made.trajectories.items()}
-    texts = set()
+    advice, texts = {stored.key: stored for stored in made.reflections}, set()
     for stored in made.reflections:
-        failure, text = failures[stored.key.task_id], stored.reflection.text
+        failure, text = made.trajectories[key_before(stored)], stored.reflection.text
         sentence, places = compact.read_opening(failure.opening)
         read = read_advice([text], places, read_goal(sentence))
         assert read.first or read.sightings
-        assert not set(read.first) & set(read_steps(failure.steps).contents)
+        ways = (failure, *(way.attempt for way in lessons_before(key_before(stored), made.trajectories, advice)))
+        assert not set(read.first) & {place for way in ways for place in read_steps(way.steps).contents}
         texts.add(text)
     assert len(texts) > 12
 

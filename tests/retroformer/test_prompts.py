@@ -18,7 +18,7 @@ from retroformer.prompts import (
     shorten,
 )
 from retroformer.protocols import Scene
-from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory
+from retroformer.records import Ending, Lesson, Memory, Outcome, Step, Task, Trajectory
 
 PACK = PromptPack(
     act="Act in the house.",
@@ -47,6 +47,12 @@ STEPS = (
 )
 FAILURE = Trajectory(task=GAME, opening=OPENING, steps=STEPS, outcome=Outcome.FAILURE, ending=Ending.TOO_MANY_ACTIONS)
 ADVISED = Memory(reflections=("Look in\n cabinet 1.", "Cool it first."))
+CABINET = (Step(action="go to cabinet 1", observation="On the cabinet 1, you see a bread 1."),)
+LESSONS = (
+    Lesson(attempt=FAILURE, advice="Look in\n cabinet 1."),
+    Lesson(attempt=FAILURE.model_copy(update={"steps": CABINET}), advice=""),
+)
+SECOND = Memory(reflections=("Look in\n cabinet 1.",), earlier=LESSONS)
 
 
 def scene(memory: Memory | None = None, steps: tuple[Step, ...] = STEPS) -> Scene:
@@ -194,6 +200,49 @@ def test_the_compact_view_holds_the_same_in_fewer_words() -> None:
         "Failed. Advice for the next attempt:",
     ]
     assert "Advice:" not in compact_reflection_prompt(FAILURE, Memory())[1].content
+
+
+def test_the_compact_view_says_what_was_searched_with_each_piece_of_advice() -> None:
+    _, user = compact_reflection_prompt(FAILURE, SECOND)
+    assert user.content.split("\n") == [
+        "Task: cool some bread and put it in cabinet",
+        "Found: fridge 1: nothing; cabinet 1: bread 1",
+        "Not searched: cabinet 2",
+        "Advice: Look in cabinet 1.",
+        "Searched then: cabinet 1",
+        "Advice: none",
+        "Searched then: fridge 1",
+        "Failed. Advice for the next attempt:",
+    ]
+
+
+def test_the_full_view_shows_earlier_attempts_before_the_latest() -> None:
+    _, user = reflection_prompt(PACK, 24_000, FAILURE, SECOND)
+    places = [user.content.index(text) for text in ("Attempt 1, which failed:", "Attempt 2,", "The latest attempt:")]
+    assert places == sorted(places)
+    assert "Advice after it: Look in cabinet 1.\n" in user.content
+    assert "Advice after it: none\n" in user.content
+    assert user.content.count("Action 1: go to fridge 1") == 2
+    assert "attempt" not in reflection_prompt(PACK, 24_000, FAILURE, Memory())[1].content.partition("The attempt")[0]
+
+
+def test_the_oldest_attempts_are_dropped_where_the_prompt_has_no_room() -> None:
+    alone = len(OPENING) + len(reflection_prompt(PACK, 24_000, FAILURE, Memory())[1].content)
+    _, user = reflection_prompt(PACK, alone + 100, FAILURE, SECOND)
+    assert "Attempt 1," not in user.content
+    assert "Attempt 2, which failed:\nAction 1: go to cabinet 1\n" in user.content
+
+
+@pytest.mark.parametrize("view", ["full", "compact"])
+def test_a_config_chooses_whether_its_reflector_sees_earlier_attempts(tmp_path: Path, view: str) -> None:
+    config = tmp_path / "toy.yaml"
+    config.write_text("run: toy\nenvironment: {name: alfworld}\n")
+    every, last = (
+        reflection_renderer(load(config, [f"reflector.view={view}", f"reflector.history={history}"]))
+        for history in ("all", "last")
+    )
+    assert every(FAILURE, SECOND) != last(FAILURE, SECOND)
+    assert last(FAILURE, SECOND) == every(FAILURE, Memory(reflections=SECOND.reflections))
 
 
 def test_a_fitting_attempt_is_not_shortened() -> None:

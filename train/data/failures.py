@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from retroformer.experiment.sections.loop import Loop
-from retroformer.records import Key, Memory, Trajectory
-from retroformer.store import Store, StoredReflection
+from retroformer.history import key_before, lessons_before
+from retroformer.records import Memory, Trajectory
+from retroformer.store import Store
 
 from .samples import Prompt
 
@@ -33,33 +34,20 @@ class Failure(NamedTuple):
 
     def advised(self, text: str, loop: Loop) -> Memory:
         """Return the actor's memory in the retry after the reflection `text`."""
-        return self.memory.remember(text, loop.memory, self.attempt if loop.last_attempt else None)
+        return self.memory.remember(text, loop.memory, self.attempt, shows_attempt=loop.last_attempt)
 
 
 def stored_failures(store: Store, arms: Iterable[str], loop: Loop) -> list[Failure]:
-    """Read the failures of `arms`; each trial of a task once, from the first arm that has it."""
-    failures: dict[tuple[str, int], Failure] = {}
+    """Read the failures of `arms`; each once, from the first arm that has it."""
+    failures: dict[tuple[str, int, int], Failure] = {}
     for arm in arms:
         attempts = dict(store.stream_trajectories(arm))
         advice = {stored.key: stored for stored in store.stream_reflections(arm)}
-        for key, accepted, reflection, _ in advice.values():
-            attempt = attempts[_previous(key, accepted)]
-            memory = _memory(advice, key, accepted, loop)
-            failure = Failure(attempt, memory, key.trial, accepted, reflection.prompt)
-            failures.setdefault((key.task_id, key.trial), failure)
+        for stored in advice.values():
+            failed, trial = key_before(stored), stored.key.trial
+            memory = Memory()
+            for lesson in lessons_before(failed, attempts, advice):
+                memory = memory.remember(lesson.advice, loop.memory, lesson.attempt)
+            failure = Failure(attempts[failed], memory, trial, failed.candidate, stored.reflection.prompt)
+            failures.setdefault((failed.task_id, trial, failed.candidate), failure)
     return list(failures.values())
-
-
-def _memory(advice: dict[Key, StoredReflection], key: Key, accepted: int, loop: Loop) -> Memory:
-    """Return the actor's memory in the trial before that of `key`: the reflections accepted until then."""
-    if key.trial == 1:
-        return Memory()
-    previous = advice.get(_previous(key, accepted))
-    if previous is None:
-        return Memory()  # An imported case may begin at any trial.
-    earlier = _memory(advice, previous.key, previous.previous_candidate, loop)
-    return earlier.remember(previous.reflection.text, loop.memory)
-
-
-def _previous(key: Key, candidate: int) -> Key:
-    return key.model_copy(update={"trial": key.trial - 1, "candidate": candidate})

@@ -55,6 +55,12 @@ def _rule_advice(parts: AdviceParts) -> Reflector:
     return RuleReflector(parts.render, parts.wording)
 
 
+def _history_rule_advice(parts: AdviceParts) -> Reflector:
+    from retroformer.environments.alfworld.advice.rule_reflector import RuleReflector
+
+    return RuleReflector(parts.render, parts.wording, reads_history=True)
+
+
 def _oracle_advice(parts: AdviceParts) -> Reflector:
     from retroformer.environments.alfworld.advice.oracle import OracleReflector
 
@@ -64,13 +70,13 @@ def _oracle_advice(parts: AdviceParts) -> Reflector:
 def _mixed_lessons(parts: AdviceParts) -> Reflector:
     from retroformer.environments.alfworld.advice.rule_reflector import MixedReflector
 
-    return MixedReflector(parts.render)
+    return MixedReflector(parts.render, reads_history=parts.reads_history)
 
 
 def _useful_lessons(parts: AdviceParts) -> Reflector:
     from retroformer.environments.alfworld.advice.useful import UsefulReflector
 
-    return UsefulReflector(parts.render)
+    return UsefulReflector(parts.render, reads_history=parts.reads_history)
 
 
 def _compact_view(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
@@ -116,6 +122,7 @@ extras = Extras(
     },
     advice={
         "rule": AdviceKind(_rule_advice, "written by rule from the text of the failure"),
+        "history_rule": AdviceKind(_history_rule_advice, "written by rule from the text of all attempts so far"),
         "oracle": AdviceKind(
             _oracle_advice,
             "a yardstick: written by rule from the solution of the task, which no reflector sees",

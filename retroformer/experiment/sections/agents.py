@@ -1,8 +1,8 @@
 """The sections of a config for the actor, the evaluator and the reflector."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from retroformer.experiment.sections.base import Positive, Section
 from retroformer.experiment.sections.endpoint import Endpoint
@@ -41,6 +41,9 @@ class ReflectorSection(Section):
     view: str = "full"
     """Form of the trajectory in the prompt. full: the whole attempt; compact: for small models, ALFWorld only; actor:
     continues the actor's own prompt, for one model that acts and adapts (SALA)."""
+    history: Literal["all", "last"] = "all"
+    """Attempts that the prompt shows. all: every attempt at the task so far, as far as the view has room; last: the
+    last one, with the advice that it was given (as in the papers)."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.9
     """Sampling temperature of candidates in collect; eval uses eval.temperature."""
     max_new_tokens: Positive = 128
@@ -50,3 +53,9 @@ class ReflectorSection(Section):
     prompt_characters: Annotated[int, Field(ge=1000)] = 24000
     """Largest number of characters of a trajectory in the prompt; a longer one is shortened, longest observations
     first, and its end is kept."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Facts of earlier versions, which showed the last attempt only, do not have this setting in their conditions.
+        settings: dict[str, Any] = serialize(self)
+        return {name: value for name, value in settings.items() if (name, value) != ("history", "last")}

@@ -1,16 +1,16 @@
-"""View of a failed attempt: its goal, its room and what it has seen, and the order in which advice names places."""
+"""View of a failed attempt: its goal, its room and what is seen of it, and the order in which advice names places."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from retroformer.environments.alfworld.text import compact
 from retroformer.environments.alfworld.text.reading import Goal, RoomKnowledge, read_goal, read_steps
-from retroformer.records import Trajectory
+from retroformer.records import Lesson, Trajectory
 
 
 @dataclass(frozen=True)
 class FailureView:
-    """Goal of a game, its room, and what a failed attempt has seen there."""
+    """Goal of a game, its room, and what a failed attempt, or all attempts so far, have seen there."""
 
     goal: Goal
     order: tuple[str, ...]
@@ -30,12 +30,12 @@ class FailureView:
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """Places that the attempt looked into, in room order."""
+        """Places that were looked into, in room order."""
         return tuple(place for place in self.order if place in self.seen.contents)
 
     @property
     def unsearched(self) -> tuple[str, ...]:
-        """Places that the attempt did not look into, in room order."""
+        """Places that were not looked into, in room order."""
         return tuple(place for place in self.order if place not in self.seen.contents)
 
     def next_places(self, advised: Collection[str] = ()) -> tuple[str, ...]:
@@ -49,7 +49,14 @@ class FailureView:
         return [(thing, place) for thing, place in self.seen.first_seen.items() if compact.type_of(thing) == kind]
 
 
-def view_of(failure: Trajectory) -> FailureView:
-    """Return the view that the text of a failure gives."""
+def view_of(failure: Trajectory, earlier: Sequence[Lesson] = ()) -> FailureView:
+    """Return the view that the text of a failure gives, and of the attempts before it, oldest first."""
     sentence, places = compact.read_opening(failure.opening)
-    return FailureView(read_goal(sentence), compact.room_order(failure.task, places), read_steps(failure.steps))
+    seen = read_steps(failure.steps)
+    for lesson in reversed(earlier):
+        before = read_steps(lesson.attempt.steps)
+        seen.contents = seen.contents | {
+            place: things for place, things in before.contents.items() if place not in seen.contents
+        }
+        seen.first_seen = before.first_seen | seen.first_seen
+    return FailureView(read_goal(sentence), compact.room_order(failure.task, places), seen)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from retroformer.agents.phrases import PHRASES
-from retroformer.environments.alfworld.advice.failure import view_of
+from retroformer.environments.alfworld.advice.failure import FailureView, view_of
 from retroformer.environments.alfworld.advice.reader import read_advice
 from retroformer.environments.alfworld.advice.wording import PLAIN, Manner, Voice, voice
 from retroformer.prompts import Render
@@ -39,36 +39,42 @@ NEXT_PLACES = 6
 
 
 class RuleReflector:
-    """Reflector that says where the task's things were seen, and where to search for those not seen."""
+    """Reflector that says where the task's things were seen, and where to search for those not seen.
 
-    def __init__(self, render: Render, manner: Manner = "demonstrated") -> None:
+    It reads the last attempt, or with `reads_history` all of them.
+    """
+
+    def __init__(self, render: Render, manner: Manner = "demonstrated", *, reads_history: bool = False) -> None:
         self._render = render
         self._manner: Manner = manner
+        self._reads_history = reads_history
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return advice, empty if every place was searched in vain. The seed only draws unseen sentences."""
-        text = advice_by_rule(trajectory, memory, voice(self._manner, trajectory.task, seed))
-        return signed("next-places", text, self._render, trajectory, memory, seed)
+        view = view_of(trajectory, memory.earlier if self._reads_history else ())
+        text = advice_by_rule(view, memory, voice(self._manner, trajectory.task, seed))
+        name = "next-places-of-all" if self._reads_history else "next-places"
+        return signed(name, text, self._render, trajectory, memory, seed)
 
 
 class MixedReflector:
     """Reflector that draws advice of mixed usefulness."""
 
-    def __init__(self, render: Render, mixture: Mapping[Kind, float] = MIXTURE) -> None:
+    def __init__(self, render: Render, mixture: Mapping[Kind, float] = MIXTURE, *, reads_history: bool = False) -> None:
         self._render = render
         self.mixture = mixture
+        self._reads_history = reads_history
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return advice drawn by seed and task; the same inputs give the same advice."""
         random = Random(f"{seed}/{trajectory.task.split}/{trajectory.task.id}/{len(memory.reflections)}")
         kind = random.choices(tuple(self.mixture), tuple(self.mixture.values()))[0]
-        text = mixed_advice(trajectory, kind, random)
+        text = mixed_advice(view_of(trajectory, memory.earlier if self._reads_history else ()), kind, random)
         return signed("mixed", text, self._render, trajectory, memory, seed)
 
 
-def advice_by_rule(failure: Trajectory, memory: Memory, speaker: Voice = PLAIN) -> str:
+def advice_by_rule(view: FailureView, memory: Memory, speaker: Voice = PLAIN) -> str:
     """Return `The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
-    view = view_of(failure)
     sentences = [speaker.seen(thing, place) for thing, place in view.needed]
     advised = {place for text in memory.reflections for place in read_advice([text], view.order, view.goal).first}
     if not view.sees_all and (places := view.next_places(advised)[:NEXT_PLACES]):
@@ -76,9 +82,8 @@ def advice_by_rule(failure: Trajectory, memory: Memory, speaker: Voice = PLAIN) 
     return " ".join(sentences)
 
 
-def mixed_advice(failure: Trajectory, kind: Kind, random: Random) -> str:
+def mixed_advice(view: FailureView, kind: Kind, random: Random) -> str:
     """Return one or two short sentences of this kind, or of the nearest kind that the failure allows."""
-    view = view_of(failure)
     if kind == "seen" and view.needed:
         return " ".join(PLAIN.seen(thing, place) for thing, place in view.needed)
     places = {"unvisited": view.unsearched, "visited": view.searched}

@@ -7,7 +7,7 @@ things usually are, and leaves every choice open.
 from random import Random
 
 from retroformer.agents.phrases import PHRASES
-from retroformer.environments.alfworld.advice.failure import view_of
+from retroformer.environments.alfworld.advice.failure import FailureView, view_of
 from retroformer.environments.alfworld.advice.rule_reflector import signed
 from retroformer.environments.alfworld.advice.wording import PLAIN
 from retroformer.environments.alfworld.text.compact import type_of
@@ -23,19 +23,19 @@ OF_A_KIND = (1, 3)
 class UsefulReflector:
     """Reflector that draws useful advice."""
 
-    def __init__(self, render: Render) -> None:
+    def __init__(self, render: Render, *, reads_history: bool = False) -> None:
         self._render = render
+        self._reads_history = reads_history
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return advice drawn by seed and task; the same inputs give the same advice."""
         random = Random(f"{seed}/{trajectory.task.split}/{trajectory.task.id}/{len(memory.reflections)}")
-        text = useful_advice(trajectory, random)
+        text = useful_advice(view_of(trajectory, memory.earlier if self._reads_history else ()), random)
         return signed("useful", text, self._render, trajectory, memory, seed)
 
 
-def useful_advice(failure: Trajectory, random: Random) -> str:
+def useful_advice(view: FailureView, random: Random) -> str:
     """Return `The mug 1 is in shelf 2.`, `Look in shelf 1-2, desk 1 and bed 1.` with unsearched places, or both."""
-    view = view_of(failure)
     sentences = [PLAIN.seen(thing, place) for thing, place in view.needed]
     if (left := view.unsearched) and not view.sees_all:
         kinds = list(dict.fromkeys(map(type_of, left)))

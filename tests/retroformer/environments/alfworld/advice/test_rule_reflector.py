@@ -9,26 +9,37 @@ import pytest
 
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.actors.rule_actor import RuleActor
+from retroformer.environments.alfworld.advice.failure import view_of
 from retroformer.environments.alfworld.advice.reader import read_advice
 from retroformer.environments.alfworld.advice.rule_reflector import (
     EMPTY_PHRASES,
     MIXTURE,
+    Kind,
     MixedReflector,
     RuleReflector,
     advice_by_rule,
     mixed_advice,
 )
+from retroformer.environments.alfworld.advice.useful import UsefulReflector
 from retroformer.environments.alfworld.advice.wording import UNSEEN, Manner, say
 from retroformer.environments.alfworld.environment import AlfworldEnvironment
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.environments.alfworld.text import compact
 from retroformer.environments.alfworld.text.reading import read_goal
 from retroformer.protocols import Scene
-from retroformer.records import Author, Ending, Memory, Message, Outcome, Step, Task, Trajectory
+from retroformer.records import Author, Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
 
 PLACES = tuple(f"{kind} {number}" for kind in ("cabinet", "desk", "drawer", "shelf") for number in (1, 2, 3))
 TASK = Task(id="mug/1", environment="alfworld", split="train")
 ORDER = compact.room_order(TASK, PLACES)
+
+
+def by_rule(attempt: Trajectory, memory: Memory) -> str:
+    return advice_by_rule(view_of(attempt), memory)
+
+
+def mixed(attempt: Trajectory, kind: Kind, random: Random) -> str:
+    return mixed_advice(view_of(attempt), kind, random)
 
 
 def failure(*contents: str, task: str = "put some mug on desk") -> Trajectory:
@@ -56,28 +67,28 @@ def listed(*places: str) -> str:
 
 
 def test_advice_by_rule_names_all_sightings_and_nothing_else() -> None:
-    assert advice_by_rule(failure("nothing", "a pen 1, and a mug 3"), Memory()) == f"The mug 3 is in {ORDER[1]}."
+    assert by_rule(failure("nothing", "a pen 1, and a mug 3"), Memory()) == f"The mug 3 is in {ORDER[1]}."
 
 
 def test_advice_by_rule_sends_to_the_next_places_for_unseen_things() -> None:
-    assert advice_by_rule(failure("nothing", "a pen 1"), Memory()) == f"Look in {listed(*ORDER[2:8])}."
-    assert advice_by_rule(failure(*["nothing"] * 11), Memory()) == f"Look in {ORDER[11]}."
-    assert advice_by_rule(failure(*["nothing"] * 12), Memory()) == ""
+    assert by_rule(failure("nothing", "a pen 1"), Memory()) == f"Look in {listed(*ORDER[2:8])}."
+    assert by_rule(failure(*["nothing"] * 11), Memory()) == f"Look in {ORDER[11]}."
+    assert by_rule(failure(*["nothing"] * 12), Memory()) == ""
 
 
 def test_the_search_continues_after_the_places_of_earlier_advice() -> None:
     memory = Memory(reflections=(f"Look in {ORDER[2]} and {ORDER[7]}.",))
     expected = listed(*ORDER[8:], *ORDER[1:3])
-    assert advice_by_rule(failure("nothing"), memory) == f"Look in {expected}."
+    assert by_rule(failure("nothing"), memory) == f"Look in {expected}."
 
 
 def test_two_things_and_a_lamp_are_each_mentioned() -> None:
     two = failure("a mug 1", "a mug 2, a mug 3", task="put two mug in desk")
-    assert advice_by_rule(two, Memory()) == f"The mug 1 is in {ORDER[0]}. The mug 2 is in {ORDER[1]}."
+    assert by_rule(two, Memory()) == f"The mug 1 is in {ORDER[0]}. The mug 2 is in {ORDER[1]}."
     half = failure("a mug 1", task="put two mug in desk")
-    assert advice_by_rule(half, Memory()) == f"The mug 1 is in {ORDER[0]}. Look in {listed(*ORDER[1:7])}."
+    assert by_rule(half, Memory()) == f"The mug 1 is in {ORDER[0]}. Look in {listed(*ORDER[1:7])}."
     look = failure("a desklamp 1", "a mug 2", task="look at mug under the desklamp")
-    assert advice_by_rule(look, Memory()) == f"The mug 2 is in {ORDER[1]}. The desklamp 1 is in {ORDER[0]}."
+    assert by_rule(look, Memory()) == f"The mug 2 is in {ORDER[1]}. The desklamp 1 is in {ORDER[0]}."
 
 
 def test_the_reflection_carries_its_prompt_and_its_author() -> None:
@@ -121,11 +132,11 @@ def named_places(words: str) -> set[str]:
 def test_each_kind_of_mixed_advice_has_its_declared_content() -> None:
     attempt = failure("nothing", "a mug 3", "nothing")
     for seed in range(30):
-        assert named_places(mixed_advice(attempt, "unvisited", Random(seed))) <= set(ORDER[3:])
-        assert named_places(mixed_advice(attempt, "visited", Random(seed))) <= set(ORDER[:3])
-        assert mixed_advice(attempt, "seen", Random(seed)) == f"The mug 3 is in {ORDER[1]}."
-        assert mixed_advice(attempt, "empty", Random(seed)) in EMPTY_PHRASES
-    blind = [named_places(mixed_advice(failure("nothing"), "seen", Random(seed))) for seed in range(200)]
+        assert named_places(mixed(attempt, "unvisited", Random(seed))) <= set(ORDER[3:])
+        assert named_places(mixed(attempt, "visited", Random(seed))) <= set(ORDER[:3])
+        assert mixed(attempt, "seen", Random(seed)) == f"The mug 3 is in {ORDER[1]}."
+        assert mixed(attempt, "empty", Random(seed)) in EMPTY_PHRASES
+    blind = [named_places(mixed(failure("nothing"), "seen", Random(seed))) for seed in range(200)]
     assert set().union(*blind) == set(ORDER)
     assert {len(places) for places in blind} == {1, 2, 3}
 
@@ -186,9 +197,32 @@ def test_advice_by_rule_wins_most_retries_and_the_mixture_few() -> None:
     ]
     won = Counter[str]()
     for attempt in failures:
-        mixed = asyncio.run(MixedReflector(render).reflect(attempt, Memory(), seed=0)).text
-        for name, advice in (("rule", advice_by_rule(attempt, Memory())), ("mixed", mixed)):
+        drawn = asyncio.run(MixedReflector(render).reflect(attempt, Memory(), seed=0)).text
+        for name, advice in (("rule", by_rule(attempt, Memory())), ("mixed", drawn)):
             won[name] += played(environment, attempt.task, advice).outcome is Outcome.SUCCESS
     assert len(failures) > 15
     assert won["rule"] / len(failures) > 0.7
     assert won["mixed"] / len(failures) < 0.5
+
+
+def test_the_rule_that_reads_all_attempts_sends_nobody_where_one_has_searched() -> None:
+    first, second = failure("nothing", "a pen 1", "a mug 3"), failure(*["nothing"] * 2)
+    memory = Memory(reflections=("Look in attic 1.",), earlier=(Lesson(attempt=first, advice="Look in attic 1."),))
+    last, every = (
+        asyncio.run(RuleReflector(render, reads_history=reads).reflect(second, memory, 0)).text
+        for reads in (False, True)
+    )
+    assert last == f"Look in {listed(*ORDER[2:8])}."
+    assert every == f"The mug 3 is in {ORDER[2]}."
+
+
+def test_the_warm_start_draws_unsearched_places_from_all_attempts() -> None:
+    first, second = failure(*["nothing"] * 9), failure(*["nothing"] * 2)
+    memory = Memory(earlier=(Lesson(attempt=first, advice=""),))
+    for seed in range(50):
+        for reflector in (
+            UsefulReflector(render, reads_history=True),
+            MixedReflector(render, {"unvisited": 1.0}, reads_history=True),
+        ):
+            text = asyncio.run(reflector.reflect(second, memory, seed)).text
+            assert named_places(text) <= set(ORDER[9:])

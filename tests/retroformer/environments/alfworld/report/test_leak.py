@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from retroformer.environments.alfworld import taskset
+from retroformer.environments.alfworld.advice.failure import view_of
 from retroformer.environments.alfworld.advice.oracle import advice_from_solution
 from retroformer.environments.alfworld.advice.rule_reflector import MIXTURE, advice_by_rule, mixed_advice
 from retroformer.environments.alfworld.advice.useful import useful_advice
@@ -118,10 +119,10 @@ def test_no_piece_of_two_hundred_that_were_written_from_the_failure_alone_is_nam
 ) -> None:
     pieces, leaks = 0, list[str]()
     for number, (failure, walkthrough) in enumerate(failures):
-        texts = [useful_advice(failure, Random(number)), useful_advice(failure, Random(-number - 1))]
-        texts += [mixed_advice(failure, kind, Random(number)) for kind in MIXTURE]
+        texts = [useful_advice(view_of(failure), Random(number)), useful_advice(view_of(failure), Random(-number - 1))]
+        texts += [mixed_advice(view_of(failure), kind, Random(number)) for kind in MIXTURE]
         voices = (Voice(DEMONSTRATED, Random(number)), Voice(UNSEEN, Random(number)))
-        texts += [advice_by_rule(failure, Memory(), speaker) for speaker in voices]
+        texts += [advice_by_rule(view_of(failure), Memory(), speaker) for speaker in voices]
         for text in texts:
             pieces += 1
             check = PlaceLeak(lambda task, actions=walkthrough: actions)

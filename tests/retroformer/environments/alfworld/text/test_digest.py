@@ -1,8 +1,8 @@
-"""Tests of the digest of an attempt."""
+"""Tests of the digest of attempts."""
 
 from retroformer.environments.alfworld.text.compact import room_order
 from retroformer.environments.alfworld.text.digest import digest
-from retroformer.records import Step, Task
+from retroformer.records import Ending, Outcome, Step, Task, Trajectory
 
 TASK = Task(id="game", environment="alfworld", split="train")
 OPENING = (
@@ -13,17 +13,18 @@ OPENING = (
 ORDER = room_order(TASK, ("drawer 2", "drawer 1", "shelf 1"))
 
 
-def steps(*pairs: tuple[str, str]) -> tuple[Step, ...]:
-    return tuple(Step(action=action, observation=observation) for action, observation in pairs)
+def played(*pairs: tuple[str, str]) -> Trajectory:
+    steps = tuple(Step(action=action, observation=observation) for action, observation in pairs)
+    return Trajectory(task=TASK, opening=OPENING, steps=steps, outcome=Outcome.FAILURE, ending=Ending.TOO_MANY_ACTIONS)
 
 
 def test_a_digest_lists_contents_and_unsearched_places() -> None:
-    attempt = steps(
+    attempt = played(
         ("go to drawer 1", "The drawer 1 is closed."),
         ("open drawer 1", "You open the drawer 1. The drawer 1 is open. In it, you see a mug 1, and a pen 2."),
         ("take mug 1 from drawer 1", "You pick up the mug 1 from the drawer 1."),
     )
-    assert digest(TASK, OPENING, attempt).splitlines() == [
+    assert digest(attempt).splitlines() == [
         "Task: put some mug on shelf",
         "Found: drawer 1: mug 1, pen 2",
         f"Not searched: {', '.join(place for place in ORDER if place != 'drawer 1')}",
@@ -32,13 +33,50 @@ def test_a_digest_lists_contents_and_unsearched_places() -> None:
 
 
 def test_a_place_that_stayed_closed_counts_as_unsearched() -> None:
-    attempt = steps(("go to drawer 2", "The drawer 2 is closed."))
-    text = digest(TASK, OPENING, attempt)
+    attempt = played(("go to drawer 2", "The drawer 2 is closed."))
+    text = digest(attempt)
     assert "Found" not in text
     assert "drawer 1-2" in text
 
 
 def test_both_grammars_read_the_same() -> None:
-    moved = steps(("move mug 1 to shelf 1", "You move the mug 1 to the shelf 1."))
-    put = steps(("put mug 1 in/on shelf 1", "You put the mug 1 in/on the shelf 1."))
-    assert digest(TASK, OPENING, moved) == digest(TASK, OPENING, put)
+    moved = played(("move mug 1 to shelf 1", "You move the mug 1 to the shelf 1."))
+    put = played(("put mug 1 in/on shelf 1", "You put the mug 1 in/on the shelf 1."))
+    assert digest(moved) == digest(put)
+
+
+def test_what_earlier_attempts_searched_counts_as_searched() -> None:
+    first = played(
+        ("go to drawer 1", "The drawer 1 is closed."),
+        ("open drawer 1", "You open the drawer 1. The drawer 1 is open. In it, you see a pen 2."),
+    )
+    second = played(("go to shelf 1", "On the shelf 1, you see nothing."))
+    assert digest(second, [first]).splitlines() == [
+        "Task: put some mug on shelf",
+        "Found: shelf 1: nothing; drawer 1: pen 2",
+        "Not searched: drawer 2",
+    ]
+
+
+def test_a_thing_of_an_earlier_attempt_is_where_it_lay_at_first() -> None:
+    moved = played(
+        ("go to drawer 1", "On the drawer 1, you see a mug 1, and a pen 2."),
+        ("take mug 1 from drawer 1", "You pick up the mug 1 from the drawer 1."),
+        ("go to shelf 1", "On the shelf 1, you see nothing."),
+        ("move mug 1 to shelf 1", "You move the mug 1 to the shelf 1."),
+        ("examine shelf 1", "On the shelf 1, you see a mug 1."),
+        ("go to drawer 1", "On the drawer 1, you see a pen 2."),
+    )
+    latest = played(("go to drawer 2", "The drawer 2 is closed."))
+    assert "Found: drawer 1: mug 1, pen 2; shelf 1: nothing\n" in digest(latest, [moved])
+    assert "Done" not in digest(latest, [moved])
+
+
+def test_the_last_attempt_tells_of_a_place_what_it_saw_there_last() -> None:
+    earlier = played(("go to drawer 1", "On the drawer 1, you see a mug 1, and a pen 2."))
+    latest = played(
+        ("go to drawer 1", "On the drawer 1, you see a mug 1, and a pen 2."),
+        ("take mug 1 from drawer 1", "You pick up the mug 1 from the drawer 1."),
+        ("examine drawer 1", "On the drawer 1, you see a pen 2."),
+    )
+    assert "Found: drawer 1: pen 2\n" in digest(latest, [earlier])

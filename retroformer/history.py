@@ -1,0 +1,28 @@
+"""The way to an attempt: the attempts before it, and the advice between them."""
+
+from collections.abc import Mapping
+
+from retroformer.records import Key, Lesson, Trajectory
+from retroformer.store import StoredReflection
+
+
+def lessons_before(
+    key: Key, attempts: Mapping[Key, Trajectory], advice: Mapping[Key, StoredReflection]
+) -> tuple[Lesson, ...]:
+    """Return the attempts that led to the one under `key`, each with the advice about it, oldest first.
+
+    They end where a fact is missing: an imported case may begin at any trial.
+    """
+    stored = advice.get(key)
+    if stored is None or (before := key_before(stored)) not in attempts:
+        return ()
+    return (
+        *lessons_before(before, attempts, advice),
+        Lesson(attempt=attempts[before], advice=stored.reflection.text),
+    )
+
+
+def key_before(stored: StoredReflection) -> Key:
+    """Return the key of the attempt that a reflection is about."""
+    key = stored.key
+    return key.model_copy(update={"trial": key.trial - 1, "candidate": stored.previous_candidate, "repeat": 0})
