@@ -26,7 +26,7 @@ def describe_plan(config: LoadedConfig) -> str:
     tasks = tasks_of_round(experiment)
     check_prompts(experiment)
     stored = _stored(experiment)
-    retried = (experiment.loop.trials - 1) * experiment.collect.candidates
+    retried = experiment.collect.most_retries(experiment.loop.trials)
     rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)
     to_play, to_write = max(0, rollouts - stored.attempts), max(0, len(tasks) * retried - stored.reflections)
     actor = experiment.actor.endpoint if actor_kind(experiment).asks_model else None

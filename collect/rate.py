@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import closing
+from typing import Any
 
 from retroformer.arm_names import collecting
 from retroformer.errors import InfrastructureFailure, MissingInput
@@ -47,6 +48,7 @@ async def rate_reflections(config: LoadedConfig) -> str:
                     Budget(experiment.collect, lambda: store.usage(arm)),
                     slots=asyncio.Semaphore(experiment.loop.concurrency),
                     repeats=experiment.collect.repeats,
+                    branch=experiment.collect.branch,
                     on_event=counts.count,
                 )
                 work = Work(experience, tasks, experiment.collect.candidates)
@@ -61,9 +63,11 @@ async def rate_reflections(config: LoadedConfig) -> str:
         return held
 
 
-def _sampling(config: LoadedConfig) -> dict[str, int]:
+def _sampling(config: LoadedConfig) -> dict[str, Any]:
     collect = config.experiment.collect
-    return {"candidates": collect.candidates, "repeats": collect.repeats}
+    # Facts of earlier versions do not say that they follow the best retry.
+    branch = {} if collect.branch == "best" else {"branch": collect.branch}
+    return {"candidates": collect.candidates, "repeats": collect.repeats} | branch
 
 
 def _refuse_if_nothing_was_played(store: Store, arm: str, tasks: tuple[Task, ...]) -> None:

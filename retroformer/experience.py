@@ -21,6 +21,7 @@ from retroformer.errors import (
     StoreError,
     usage_of,
 )
+from retroformer.experiment.sections.collect import Branch
 from retroformer.experiment.sections.loop import Loop, Spending
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
@@ -86,12 +87,14 @@ class Experience:
         *,
         slots: asyncio.Semaphore,
         repeats: int = 1,
+        branch: Branch = "best",
         first_trial_arm: str | None = None,
         on_event: Callable[[str], None] = lambda outcome: None,
     ) -> None:
         self._ledger, self.arm, self._pool, self._loop = ledger, arm, pool, loop
         self._agent = replace(agent, actor=_Watched(agent.actor, ledger, self._note))
-        self._seed, self._budget, self._slots, self._repeats = seed, budget, slots, repeats
+        self._seed, self._budget, self._slots = seed, budget, slots
+        self._repeats, self._branch = repeats, branch
         self._first_trial_arm = first_trial_arm or arm
         self.on_event = on_event
         self._facts: dict[str, StoredFacts] = {}
@@ -120,6 +123,7 @@ class Experience:
                 trials=self._loop.trials,
                 candidates=candidates,
                 repeats=self._repeats,
+                branch=self._branch,
             )
             if complete:
                 done += rows
@@ -157,7 +161,7 @@ class Experience:
             facts = (await self._ledger.ask(self.facts_of, [task.id]))[task.id]
         self._facts[task.id] = facts
         try:
-            await improve(attempt, advise, self._loop, candidates)
+            await improve(attempt, advise, self._loop, candidates, self._branch)
         except InfrastructureFailure:
             self.unfinished.add(task.id)  # The failure is stored with its cause and counted; its key is still free.
         finally:

@@ -15,7 +15,7 @@ class Compared(Protocol):
     """Properties that decide which of two reflections is better."""
 
     @property
-    def trajectory(self) -> tuple[str, int]: ...
+    def trajectory(self) -> tuple[str, int, int]: ...
 
     @property
     def text(self) -> str: ...
@@ -34,9 +34,9 @@ def preferences(rated: Iterable[Rated]) -> Iterator[tuple[Rated, Rated]]:
     """Yield (better, worse) for all pairs of reflections on a trajectory whose ratings differ by more than their error.
 
     Ties and pairs of equal or blank texts are left out: a reward model could learn nothing but noise from them.
-    Reflections on the same trajectory must be adjacent, as they are in the order of their keys.
+    Reflections on the failures of one task and trial must be adjacent, as they are in the order of their keys.
     """
-    for _, candidates in groupby(rated, key=lambda candidate: candidate.trajectory):
+    for candidates in by_failure(rated):
         worth = [(candidate.rating, candidate) for candidate in candidates]
         for first, second in combinations(worth, 2):
             if first[0] == second[0]:
@@ -45,6 +45,15 @@ def preferences(rated: Iterable[Rated]) -> Iterator[tuple[Rated, Rated]]:
             margin = most - least
             if margin > math.hypot(better.standard_error, worse.standard_error) and _can_be_compared(better, worse):
                 yield better, worse
+
+
+def by_failure(rated: Iterable[Rated]) -> Iterator[list[Rated]]:
+    """Yield the reflections on each failure; those on the failures of one task and trial must be adjacent."""
+    for _, of_trial in groupby(rated, key=lambda candidate: candidate.trajectory[:2]):
+        failures: dict[int, list[Rated]] = {}
+        for candidate in of_trial:
+            failures.setdefault(candidate.trajectory[2], []).append(candidate)
+        yield from failures.values()
 
 
 def _can_be_compared(better: Compared, worse: Compared) -> bool:

@@ -31,6 +31,7 @@ class Rating(Returns):
     task_id: str
     trial: int
     candidate: int
+    previous_candidate: int
     text: str
     return_before: float
     returns_after: tuple[float, ...]
@@ -38,9 +39,9 @@ class Rating(Returns):
     """Reflection as JSON; None unless read with records=True."""
 
     @property
-    def trajectory(self) -> tuple[str, int]:
-        """Failure that it reflects on, as the task and the trial after the failure."""
-        return self.task_id, self.trial
+    def trajectory(self) -> tuple[str, int, int]:
+        """Failure that it reflects on: the task, the trial after the failure, and the failure's candidate number."""
+        return self.task_id, self.trial, self.previous_candidate
 
     @property
     def reflection(self) -> Reflection:
@@ -77,13 +78,13 @@ def ratings(store: Store, arm: str, *, records: bool = False, anew: Rerating | N
     if anew is not None:
         yield from _rated_anew(store, arm, anew)
         return
-    rated: tuple[str, int, int] | None = None
+    rated: tuple[str, int, int, int] | None = None
     text, before, returns, record = "", 0.0, list[float](), None
-    for task_id, trial, candidate, text_, before_, after, record_ in store.rating_rows(arm, records=records):
-        if rated != (task_id, trial, candidate):
+    for task_id, trial, candidate, previous, text_, before_, after, record_ in store.rating_rows(arm, records=records):
+        if rated != (place := (task_id, trial, candidate, previous)):
             if rated is not None:
                 yield Rating(*rated, text, before, tuple(returns), record)
-            rated, text, before, returns, record = (task_id, trial, candidate), text_, before_, [], record_
+            rated, text, before, returns, record = place, text_, before_, [], record_
         returns.append(after)
     if rated is not None:
         yield Rating(*rated, text, before, tuple(returns), record)
@@ -109,7 +110,7 @@ def _rated_anew(store: Store, arm: str, anew: Rerating) -> Iterator[Rating]:
             first = retries[key]
             returns = later.returns(key, first) if anew.second_retry else tuple(retry.returned for retry in first)
             if returns is not None:
-                place = key.task_id, key.trial, key.candidate
+                place = key.task_id, key.trial, key.candidate, previous_candidate
                 record = reflection.model_dump_json()
                 yield Rating(*place, reflection.text, attempts[failure].returned, returns, record)
 
@@ -160,6 +161,7 @@ def rated_reflections(store: Store, arm: str, anew: Rerating | None = None) -> I
     for rating in ratings(store, arm, records=True, anew=anew):
         yield RatedReflection(
             key=Key(arm=arm, task_id=rating.task_id, trial=rating.trial, candidate=rating.candidate),
+            previous_candidate=rating.previous_candidate,
             reflection=rating.reflection,
             return_before=rating.return_before,
             returns_after=rating.returns_after,

@@ -24,7 +24,13 @@ class RecordedReflection(Record):
     def rated(self, returned: str) -> RatedReflection:
         """Return the advice with the returns before and after it."""
         before, after = self.failed.returns[returned], self.retried.returns[returned]
-        return RatedReflection(key=self.key, reflection=self.reflection, return_before=before, returns_after=(after,))
+        return RatedReflection(
+            key=self.key,
+            previous_candidate=self.failed.key.candidate,
+            reflection=self.reflection,
+            return_before=before,
+            returns_after=(after,),
+        )
 
 
 class Counts(Record):

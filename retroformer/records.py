@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from retroformer.conversation import ChatMessage
 from retroformer.files.characters import is_storable
-from retroformer.immutable import IF_GIVEN
+from retroformer.immutable import IF_ANY, IF_GIVEN
 from retroformer.immutable import Record as Record
 
 _MOST_TOKENS = 2**53
@@ -272,6 +272,8 @@ class RatedReflection(Record, Returns):
     """Reflection with the returns of the trials before and after it (one return after it per repeat)."""
 
     key: Key
+    previous_candidate: Annotated[KeyNumber, IF_ANY] = 0
+    """Candidate number of the failure within its trial."""
     reflection: Reflection
     return_before: float
     returns_after: Annotated[tuple[float, ...], Field(min_length=1)]
@@ -281,9 +283,9 @@ class RatedReflection(Record, Returns):
         return self.reflection.text
 
     @property
-    def trajectory(self) -> tuple[str, int]:
-        """Failure that it reflects on, as the task and the trial after the failure."""
-        return self.key.task_id, self.key.trial
+    def trajectory(self) -> tuple[str, int, int]:
+        """Failure that it reflects on: the task, the trial after the failure, and the failure's candidate number."""
+        return self.key.task_id, self.key.trial, self.previous_candidate
 
 
 class PreferencePair(Record):

@@ -3,9 +3,10 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from retroformer.errors import InfrastructureFailure, usage_of
+from retroformer.experiment.sections.collect import Branch
 from retroformer.experiment.sections.loop import Loop
 from retroformer.protocols import Agent, Episode, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Step, Task, Trajectory, Transition, Usage
@@ -27,31 +28,48 @@ class Advise(Protocol):
     ) -> Awaitable[Reflection]: ...
 
 
-async def improve(attempt: Play, advise: Advise, loop: Loop, candidates: int) -> None:
+class _Way(NamedTuple):
+    """An attempt that the loop may go on from: its candidate number, and the memory that it was played with."""
+
+    candidate: int
+    memory: Memory
+    attempt: Trajectory
+
+
+async def improve(attempt: Play, advise: Advise, loop: Loop, candidates: int, branch: Branch = "best") -> None:
     """Run Retroformer's Algorithm 1 for one task: each failure gets `candidates` reflections, and each one is tried.
 
-    The chain continues from the retry with the highest return, the first among equals (the "accepted" reflection of the
-    paper). It stops at a success, after the last trial, and at an invalid retry: the best candidate is unknown then,
-    and a later run continues from here once it has the missing fact.
+    With branch `best` it goes on from the retry with the highest return, the first among equals (the "accepted"
+    reflection of the paper), with `every` from every failed retry. It stops at a success, after the last trial, and at
+    an invalid retry: the best candidate is unknown then, and a later run continues from here once it has the missing
+    fact.
 
     Raises:
         InfrastructureFailure: a reflection could not be written.
     """
-    memory, accepted = Memory(), 0
-    trajectory = await attempt(memory, 0, 0)
+
+    async def retry(way: _Way, trial: int, candidate: int) -> _Way:
+        reflection = reflections[candidate]
+        memory = way.memory.remember(reflection.text, loop.memory, way.attempt, shows_attempt=loop.last_attempt)
+        return _Way(candidate, memory, await attempt(memory, trial, candidate))
+
+    ways = [_Way(0, Memory(), await attempt(Memory(), 0, 0))]
     for trial in range(1, loop.trials):
-        if not trajectory.failed:
+        tried = [(way, c) for way in ways if way.attempt.failed for c in _numbers(way.candidate, candidates, branch)]
+        if not tried:
             return
-        reflections = await finish_all(advise(trajectory, memory, trial, c, accepted) for c in range(candidates))
-        memories = [
-            memory.remember(reflection.text, loop.memory, trajectory, shows_attempt=loop.last_attempt)
-            for reflection in reflections
-        ]
-        retries = await finish_all(attempt(memories[c], trial, c) for c in range(candidates))
-        if any(retry.outcome is Outcome.INVALID for retry in retries):
+        texts = await finish_all(advise(way.attempt, way.memory, trial, c, way.candidate) for way, c in tried)
+        reflections = {candidate: text for (_, candidate), text in zip(tried, texts, strict=True)}
+        retries = await finish_all(retry(way, trial, candidate) for way, candidate in tried)
+        if any(way.attempt.outcome is Outcome.INVALID for way in retries):
             return
-        accepted = max(range(candidates), key=lambda c: retries[c].episode_return)
-        memory, trajectory = memories[accepted], retries[accepted]
+        ways = [max(retries, key=lambda way: way.attempt.episode_return)] if branch == "best" else retries
+
+
+def _numbers(previous: int, candidates: int, branch: Branch) -> range:
+    """Return the candidate numbers of the reflections on an attempt; with branch `every` no two failures share any."""
+    first = previous * candidates if branch == "every" else 0
+    return range(first, first + candidates)
 
 
 class Made(Protocol):
@@ -71,6 +89,7 @@ def is_complete(
     trials: int,
     candidates: int,
     repeats: int = 1,
+    branch: Branch = "best",
 ) -> bool:
     """Return True if every fact that `improve` needs for a task exists.
 
@@ -80,21 +99,22 @@ def is_complete(
         trials: number of attempts at the task, the first included.
         candidates: number of reflections on each failure.
         repeats: number of attempts with each reflection.
+        branch: as in `improve`.
     """
-    accepted = 0
+    ways = [0]
     for trial in range(1, trials):
-        attempt = attempts.get((trial - 1, accepted, 0))
-        if attempt is None:
+        if any((trial - 1, way, 0) not in attempts for way in ways):
             return False
-        if not attempt.failed:
+        failed = [way for way in ways if attempts[trial - 1, way, 0].failed]
+        tried = [candidate for way in failed for candidate in _numbers(way, candidates, branch)]
+        if not tried:
             return True
-        keys = [(trial, candidate) for candidate in range(candidates)]
-        if not advised >= set(keys):
+        if not advised >= {(trial, candidate) for candidate in tried}:
             return False
-        if not all((*key, repeat) in attempts for key in keys for repeat in range(repeats)):
+        if not all((trial, candidate, repeat) in attempts for candidate in tried for repeat in range(repeats)):
             return False
-        accepted = max(range(candidates), key=lambda c: attempts[trial, c, 0].episode_return)
-    return (trials - 1, accepted, 0) in attempts
+        ways = [max(tried, key=lambda c: attempts[trial, c, 0].episode_return)] if branch == "best" else tried
+    return all((trials - 1, way, 0) in attempts for way in ways)
 
 
 async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, loop: Loop, seed: int = 0) -> Trajectory:

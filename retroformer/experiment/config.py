@@ -24,6 +24,10 @@ from retroformer.secrets.url import SecretUrl
 Environment = Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
 
 
+_MOST_RETRIES = 1000
+"""Largest number of retries of a task that a config may ask for by branching."""
+
+
 class Domain(Section):
     """Sections of a config that each of its domains has for itself.
 
@@ -106,6 +110,19 @@ class Experiment(Section):
         if environment is None or "kind" in actor.model_fields_set:
             return actor
         return actor.model_copy(update={"kind": environment.default_actor})
+
+    @field_validator("collect")
+    @classmethod
+    def _branches_little_enough(cls, collect: Collect, info: ValidationInfo) -> Collect:
+        loop = info.data.get("loop")
+        if loop is not None and collect.branch == "every":
+            most = collect.most_retries(loop.trials)
+            if most > _MOST_RETRIES:
+                raise ValueError(
+                    f"branch=every may retry a task {most} times with {collect.candidates} candidates in {loop.trials} "
+                    f"trials, and {_MOST_RETRIES} are allowed: lower candidates or loop.trials, or set branch=best"
+                )
+        return collect
 
     @property
     def folder(self) -> Path:

@@ -105,7 +105,7 @@ class Reader:
         is_before = same[0] & (before.c.trial == advice.c.trial - 1) & (before.c.repeat == 0)
         is_before &= before.c.candidate == advice.c.previous_candidate
         is_after = same[1] & (after.c.trial == advice.c.trial) & (after.c.candidate == advice.c.candidate)
-        key = [advice.c[name] for name in ("task_id", "trial", "candidate")]
+        key = [advice.c[name] for name in ("task_id", "trial", "candidate", "previous_candidate")]
         query = (
             sa.select(
                 *key,

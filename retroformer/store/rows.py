@@ -147,9 +147,9 @@ class LiveRetry(NamedTuple):
     """Adapter that wrote the advice; None without advice, or if it is unknown."""
 
 
-RatingRow = tuple[str, int, int, str, float, float, str | None]
+RatingRow = tuple[str, int, int, int, str, float, float, str | None]
 """A reflection with the returns of the trial before it and of one repeat of the trial after it.
 
-The items are task id, trial, candidate, text, return before, return after, and the reflection as JSON or None. It is a
-plain tuple because one loop reads a million of them.
+The items are task id, trial, candidate, previous candidate, text, return before, return after, and the reflection as
+JSON or None. It is a plain tuple because one loop reads a million of them.
 """

@@ -135,11 +135,7 @@ class PackedLinear(torch.nn.Module):
 def pack(model: torch.nn.Module) -> None:
     """Replace linear layers of `model` by `PackedLinear` with the same weights where it applies: on a CPU."""
     for path, layer in list(model.named_modules()):
-        if (
-            type(layer) is torch.nn.Linear
-            and layer.weight.device.type == "cpu"
-            and _can_pack(layer.weight.dtype)
-        ):
+        if type(layer) is torch.nn.Linear and layer.weight.device.type == "cpu" and _can_pack(layer.weight.dtype):
             model.set_submodule(path, PackedLinear(layer))
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from retroformer.agents.baseline import NoReflector
 from retroformer.errors import EndpointFailure
+from retroformer.experiment.sections.collect import Branch
 from retroformer.experiment.sections.loop import Loop
 from retroformer.protocols import Actor, Agent, Episode, Judgement, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Trajectory, Transition
-from retroformer.rollout import improve, rollout
+from retroformer.rollout import improve, is_complete, rollout
 from tests.support.characters import (
     CAPITAL,
     PRICE,
@@ -49,8 +50,10 @@ class Course:
         return advice(f"{trial}.{candidate}")
 
 
-def run_course(course: Course, candidates: int = 2, trials: int = 3, memory: int = 3) -> Course:
-    asyncio.run(improve(course.attempt, course.advise, Loop(trials=trials, memory=memory), candidates))
+def run_course(
+    course: Course, candidates: int = 2, trials: int = 3, memory: int = 3, branch: Branch = "best"
+) -> Course:
+    asyncio.run(improve(course.attempt, course.advise, Loop(trials=trials, memory=memory), candidates, branch))
     return course
 
 
@@ -98,6 +101,47 @@ def test_an_invalid_retry_stops_the_chain_even_beside_a_better_one() -> None:
     course = run_course(Course([0], [0.5, None], [0, 0]))
     assert max(trial for trial, _, _ in course.attempts) == 1
     assert len(course.advised) == 2
+
+
+def test_with_branches_every_failed_retry_gets_reflections_of_its_own() -> None:
+    course = run_course(Course([0], [0.2, 1, 0.1], [0] * 9), candidates=3, branch="every")
+    assert course.advised[3:] == [(2, 0, 0), (2, 1, 0), (2, 2, 0), (2, 6, 2), (2, 7, 2), (2, 8, 2)]
+    assert course.attempts[-1] == (2, 8, ("1.2", "2.8"))
+
+
+def test_with_branches_the_memory_holds_the_way_to_the_failure() -> None:
+    ways = {}
+
+    async def advise(failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int) -> Reflection:
+        ways[trial, candidate] = [(lesson.attempt.episode_return, lesson.advice) for lesson in memory.earlier]
+        return advice(f"{trial}.{candidate}")
+
+    course = Course([0], [0.2, 0.1], [0] * 4)
+    asyncio.run(improve(course.attempt, advise, Loop(trials=3), 2, "every"))
+    assert ways[1, 1] == []
+    assert ways[2, 3] == [(0, "1.1")]
+
+
+@pytest.mark.parametrize("branch", ["best", "every"])
+@pytest.mark.parametrize("results", [([0], [0.2, 0], [0] * 4), ([0], [0.2, 1], [0] * 4), ([0], [1, 1]), ([1],)])
+def test_a_task_is_complete_once_no_fact_of_the_loop_is_missing(
+    branch: Branch, results: Sequence[Sequence[float]]
+) -> None:
+    course = run_course(Course(*results), branch=branch)
+    attempts = {
+        (trial, candidate, 0): attempt_at(
+            rewards=(results[trial][candidate],),
+            outcome=Outcome.SUCCESS if results[trial][candidate] == 1 else Outcome.FAILURE,
+        )
+        for trial, candidate, _ in course.attempts
+    }
+    advised = {(trial, candidate) for trial, candidate, _ in course.advised}
+    assert is_complete(attempts, advised, trials=3, candidates=2, branch=branch)
+    for key in attempts:
+        fewer = {other: attempt for other, attempt in attempts.items() if other != key}
+        assert not is_complete(fewer, advised, trials=3, candidates=2, branch=branch), key
+    for place in advised:
+        assert not is_complete(attempts, advised - {place}, trials=3, candidates=2, branch=branch), place
 
 
 def test_an_invalid_first_trial_is_not_reflected_upon() -> None:

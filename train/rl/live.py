@@ -36,6 +36,8 @@ from ..data.failures import Failure
 from .sampling import Responses
 
 AUTHOR = Author(endpoint="train", model="grpo")
+TEXTS_OF_A_FAILURE = 2**16
+"""Candidate numbers of each failure, so that two failures of one trial never share any."""
 Tried: TypeAlias = tuple[int, str]
 """The number of a failure, and the text of a reflection on it."""
 
@@ -96,11 +98,11 @@ class LiveReturns:
         self._experiment, self._store, self._experience = experiment, store, experience
         self._runner, self._failures = runner, failures
         self._tokenizer = load_tokenizer(experiment.train)
-        self._numbers: dict[tuple[str, int], dict[str, int]] = {}
-        """Candidate numbers of the texts that were tried on a failure, by task and trial."""
+        self._numbers: dict[tuple[str, int, int], dict[str, int]] = {}
+        """Candidate numbers of the texts that were tried on a failure, by task, trial and candidate of the failure."""
         for stored in store.stream_reflections(LIVE):
-            texts = self._numbers.setdefault((stored.key.task_id, stored.key.trial), {})
-            texts[stored.reflection.text] = stored.key.candidate
+            failure = (stored.key.task_id, stored.key.trial, stored.previous_candidate)
+            self._numbers.setdefault(failure, {})[stored.reflection.text] = stored.key.candidate
 
     def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
         """Return the rating of each response, (B,); `nan` if the infrastructure failed in all `loop.retries` retries.
@@ -159,11 +161,11 @@ class LiveReturns:
 
     def _number(self, failure: Failure, text: str) -> int:
         """Return the candidate number of a text on a failure; store the text under the next number if it is new."""
-        numbers = self._numbers.setdefault((failure.attempt.task.id, failure.trial), {})
+        numbers = self._numbers.setdefault((failure.attempt.task.id, failure.trial, failure.accepted), {})
         sampling = Sampling(temperature=1.0, max_new_tokens=self._experiment.reflector.max_new_tokens)
         reflection = Reflection(text=text, prompt=failure.prompt, author=AUTHOR, sampling=sampling)
         # Another process on the same store may have used a number for another text.
-        free = itertools.count(len(numbers))
+        free = itertools.count(failure.accepted * TEXTS_OF_A_FAILURE + len(numbers))
         while text not in numbers:
             key = Key(arm=LIVE, task_id=failure.attempt.task.id, trial=failure.trial, candidate=next(free))
             numbers[self._store.add_reflection(key, failure.accepted, reflection).text] = key.candidate
