@@ -22,6 +22,10 @@ NF4 = 1 / 2 + 1 / 64 + FP32 / (64 * 256)
 """Bytes of a 4-bit weight: 64 weights share a scale of one byte, 256 scales share one in fp32 (QLoRA, section 3)."""
 
 
+_SMALLEST_GPU_BYTES = 20 * 1024**3
+"""Memory that every supported GPU has for tensors: the smallest has 24 GB."""
+
+
 class Case(NamedTuple):
     """A stage on a device, with the sizes of its batches."""
 
@@ -34,8 +38,8 @@ class Case(NamedTuple):
     tokens: int
     """Tokens of a sample: prompt and response."""
     response_tokens: int
-    drawn: int | None = 0
-    """Responses sampled at once: None for as many as a micro-batch holds, 0 if this process samples none."""
+    drawn: int = 0
+    """Responses sampled at once; 0 if this process samples none."""
 
     @property
     def on_gpu(self) -> bool:
@@ -50,10 +54,6 @@ class Case(NamedTuple):
         """Bytes of a number in the compute dtype."""
         fast = self.train.dtype == "auto" and (self.on_gpu or computes_bfloat16())
         return 2 if fast or self.train.dtype == "bfloat16" else FP32
-
-    @property
-    def rows_drawn(self) -> int:
-        return max(1, self.micro_batch_tokens // self.tokens) if self.drawn is None else self.drawn
 
     @property
     def read_at_once(self) -> int:
@@ -86,14 +86,24 @@ def cases(experiment: Experiment, shape: Shape, device: Device, tokens: int) -> 
 
 
 def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Device, tokens: int) -> Case:
-    """Return one stage of a config on samples of `tokens` tokens."""
+    """Return one stage of a config on samples of `tokens` tokens.
+
+    Without `draw_batch_size`, as many responses are sampled at once as take no more memory than training does, or than
+    the smallest supported GPU has. It does not depend on the GPU at hand, as another number gives other responses.
+    """
     section: Groupwise | Demonstrations = getattr(experiment.train, kind.name)
     at_once = section.micro_batch_tokens if isinstance(section, Groupwise) else section.micro_batch_size * tokens
-    drawn: int | None = 0
-    if isinstance(section, Ppo | Grpo) and section.generation is None:
-        drawn = section.draw_batch_size and min(section.draw_batch_size, section.batch_size)
     lengths = tokens, min(tokens, experiment.reflector.max_new_tokens)
-    return Case(kind, shape, experiment.train, device, at_once, *lengths, drawn)
+    case = Case(kind, shape, experiment.train, device, at_once, *lengths)
+    if not isinstance(section, Ppo | Grpo) or section.generation is not None:
+        return case
+    drawn = section.draw_batch_size or max(1, largest(lambda rows: _draws_beside_training(case, rows)))
+    return case._replace(drawn=min(drawn, section.batch_size))
+
+
+def _draws_beside_training(case: Case, rows: int) -> bool:
+    memory = estimate(case._replace(drawn=rows))
+    return memory.drawing_peak <= max(memory.training_peak, _SMALLEST_GPU_BYTES if case.on_gpu else 0)
 
 
 def largest(fits: Callable[[int], bool]) -> int:
@@ -118,13 +128,13 @@ def estimate(case: Case) -> Estimate:
     training = max(activations - case.on_gpu * layer + last_norm + logits, activations + backward)
     # Prompts are read in one pass, then one token at a time. At the last token, a layer's cache is copied to append to
     # it, and repeated for queries that share keys and values.
-    cached = case.rows_drawn * 2 * shape.layers * shape.key_value_heads * shape.head_size * size
+    cached = case.drawn * 2 * shape.layers * shape.key_value_heads * shape.head_size * size
     cache, prompt = cached * case.tokens, case.tokens - case.response_tokens
     group = shape.heads // shape.key_value_heads
     last_token = cache * (1 + (1 + group * (group > 1)) / shape.layers)
-    drawing = max(cached * prompt + _texts(case, case.rows_drawn * prompt, 0)[-1], last_token)
+    drawing = max(cached * prompt + _texts(case, case.drawn * prompt, 0)[-1], last_token)
     held = weights + adapters
-    peaks = held + training, held + drawing if case.rows_drawn else 0
+    peaks = held + training, held + drawing if case.drawn else 0
     return Estimate(weights, adapters, activations, logits, backward, cache, *peaks)
 
 

@@ -64,7 +64,7 @@ def _with_one_micro_batch(experiment: Experiment, case: Case) -> Experiment:
     if isinstance(section, Grpo):
         changes |= {"group": responses}
     if case.kind.on_policy:
-        changes |= {"updates": 1, "epochs": STEPS, "draw_batch_size": case.rows_drawn or None}
+        changes |= {"updates": 1, "epochs": STEPS, "draw_batch_size": case.drawn or None}
     train = experiment.train.model_copy(update={case.kind.name: section.model_copy(update=changes)})
     return experiment.model_copy(update={"train": train})
 
@@ -95,9 +95,9 @@ def _on_policy(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     model = SharedBase(load_base(train), fresh_adapter(experiment, folder / "sft"), reward)
     # This end-of-turn token is outside the vocabulary, so every response has the maximal length.
     prompts = _prompts(stage, case, 1)
-    draw = draw_of(experiment, getattr(train, stage.name), load_tokenizer(train), prompts)
+    draw = draw_of(experiment, stage.name, load_tokenizer(train), prompts)
     draw = draw._replace(max_new_tokens=case.response_tokens, eos_id=model.vocabulary)
-    answer = respond if case.rows_drawn else _constant_responses
+    answer = respond if case.drawn else _constant_responses
     if stage.name == "ppo":
         optimizer = make_optimizer(model, train.ppo)
         return model, lambda: list(ppo.ppo(model, optimizer, prompts, train.ppo, draw, answer=answer))

@@ -114,7 +114,7 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Pa
     model = SharedBase(load_base(experiment.train), sft, reward)
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
-    draw = draw_of(experiment, settings, tokenizer, ids)
+    draw = draw_of(experiment, stage.name, tokenizer, ids)
     return PolicyRun(
         meter, model, optimizer, ids, draw, history, describer(tokenizer, prompts, ids), responder(stage, settings)
     )

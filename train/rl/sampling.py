@@ -13,13 +13,15 @@ from torch.nn.functional import pad
 
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Grpo, Ppo
 
 from .. import processes
 from ..data.samples import Prompt, prompt_ids, require_length
+from ..plan.estimate import case_of
+from ..plan.shape import read_config, shape_of
 from ..shared_prompt.batches import micro_batches
 from ..shared_prompt.group import Group, consecutive, divided
 from ..shared_prompt.packed import Packed, pack
+from ..stage_kinds import stages_of
 from .shared_base import SharedBase
 
 
@@ -79,11 +81,13 @@ class Block(NamedTuple):
     packed: Packed
 
 
-def draw_of(experiment: Experiment, settings: Ppo | Grpo, tokenizer: Any, prompts: Sequence[list[int]]) -> Draw:
-    """Return the sampling settings of a config, for responses to some of `prompts`."""
+def draw_of(experiment: Experiment, stage: str, tokenizer: Any, prompts: Sequence[list[int]]) -> Draw:
+    """Return the sampling settings of a stage of the config, for responses to some of `prompts`."""
     most = experiment.reflector.max_new_tokens
     longest = max(map(len, prompts), default=0) + most
-    at_once = settings.draw_batch_size or max(1, settings.micro_batch_tokens // longest)
+    shape = shape_of(read_config(experiment.train.base_model))
+    (kind,) = (kind for kind in stages_of(experiment) if kind.name == stage)
+    at_once = max(1, case_of(experiment, kind, shape, "cuda" if torch.cuda.is_available() else "cpu", longest).drawn)
     return Draw(most, at_once, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed)
 
 

@@ -101,9 +101,8 @@ class Drawing(Section):
     generation: Generation | None = None
     """Server that samples the responses; None: the training process samples them."""
     draw_batch_size: Annotated[int, Field(ge=1)] | None = None
-    """Number of responses that this process samples at once; None: all of an update. Sampling keeps no gradients but
-    the keys and values of every token, so more or fewer may fit; `train plan` shows how many. Another number gives
-    other responses for the same seed."""
+    """Number of responses that this process samples at once; None: as many as take no more memory than training does,
+    or fit a GPU of 24 GB (`train plan` shows the memory). Another number gives other responses for the same seed."""
 
     @field_validator("draw_batch_size")
     @classmethod

@@ -9,10 +9,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.file import load
 from retroformer.experiment.sections.train import Lora, Train
+from tests.support.runs import ROOT
 from tests.train import world
 from train.__main__ import main
 from train.base import leave_casting_to_autocast, lora_config
-from train.plan.estimate import NF4, Case, cases, estimate, largest
+from train.plan.estimate import NF4, Case, case_of, cases, estimate, largest
 from train.plan.fit import fit
 from train.plan.live_bytes import LiveBytes, tensors_of
 from train.plan.report import GIB, USABLE_SHARE, describe_plan, table
@@ -38,7 +39,7 @@ def longchat() -> Shape:
     return shape_of(read_config(LONGCHAT))
 
 
-def case(shape: Shape, name: str, samples: int, tokens: int, drawn: int | None = 0, device: Device = "cuda") -> Case:
+def case(shape: Shape, name: str, samples: int, tokens: int, drawn: int = 0, device: Device = "cuda") -> Case:
     """Return a stage on LongChat as in the paper, with responses of 128 tokens and micro-batches of `samples`."""
     return Case(STAGES[name], shape, PAPER, device, samples * tokens, tokens, 128, drawn)
 
@@ -80,7 +81,7 @@ def test_a_4_bit_matrix_takes_the_bytes_of_bitsandbytes() -> None:
 
 
 def test_longchat_in_4_bits_takes_3_6_gib_and_its_cache_half_a_mebibyte_per_token(longchat: Shape) -> None:
-    memory = estimate(case(longchat, "ppo", 1, 2048, None))
+    memory = estimate(case(longchat, "ppo", 1, 2048, 1))
     assert memory.weights / GIB == pytest.approx(3.60, abs=0.01)
     assert memory.kv_cache == 2048 * 2**19
     # Adapter, value head of 4096; policy, SFT policy and reward model; gradient and two moments for the policy's.
@@ -99,11 +100,11 @@ def test_dpo_holds_two_policies_and_computes_some_logits_at_once(longchat: Shape
 def test_grpo_is_ppo_without_a_value_head_and_with_live_returns_without_a_reward_model(
     workplace: Path, tiny_base: Path, longchat: Shape
 ) -> None:
-    ppo, scored = (estimate(case(longchat, name, 8, 2048, None)) for name in ("ppo", "grpo"))
+    ppo, scored = (estimate(case(longchat, name, 8, 2048, 8)) for name in ("ppo", "grpo"))
     assert ppo.peak - scored.peak == 4096 * 4 * (3 + 1 + 2)
     config = world.tiny_experiment(workplace, tiny_base, grpo={"learning_rate": 1e-5, "reward": "live"} | BATCH)
     (live,) = (kind for kind in stages_of(config) if kind.name == "grpo")
-    alone = estimate(case(longchat, "grpo", 8, 2048, None)._replace(kind=live))
+    alone = estimate(case(longchat, "grpo", 8, 2048, 8)._replace(kind=live))
     assert scored.adapters_and_optimizer - alone.adapters_and_optimizer == 2_097_152 * 4
 
 
@@ -120,13 +121,24 @@ def test_a_server_that_generates_saves_the_kv_cache_but_not_the_padding(
 
 
 def test_draw_batch_size_changes_the_memory_of_sampling_only(longchat: Shape) -> None:
-    like_training, more, fewer = (case(longchat, "ppo", 2, 2048, drawn) for drawn in (None, 8, 1))
-    assert [estimate(stage).kv_cache for stage in (like_training, more, fewer)] == [r * 2048 * 2**19 for r in (2, 8, 1)]
-    assert estimate(more).drawing_peak == estimate(like_training._replace(micro_batch_tokens=8 * 2048)).drawing_peak
-    assert len({estimate(stage).training_peak for stage in (like_training, more, fewer)}) == 1
-    # Keys and values of LongChat are large: sampling one response at a time leaves room for a larger micro-batch.
-    room = 22 * GIB
-    assert fit(like_training, room)[0] < fit(fewer, room)[0]
+    two, more, fewer = (case(longchat, "ppo", 2, 2048, drawn) for drawn in (2, 8, 1))
+    assert [estimate(stage).kv_cache for stage in (two, more, fewer)] == [r * 2048 * 2**19 for r in (2, 8, 1)]
+    assert len({estimate(stage).training_peak for stage in (two, more, fewer)}) == 1
+    assert estimate(fewer).drawing_peak < estimate(two).drawing_peak < estimate(more).drawing_peak
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_as_many_responses_are_sampled_at_once_as_have_room(longchat: Shape, device: Device) -> None:
+    """Beside training on a CPU, and on every supported GPU, at any length."""
+    paper = load(ROOT / "configs" / "paper" / "alfworld.yaml", [])
+    (kind,) = (kind for kind in stages_of(paper) if kind.name == "ppo")
+    for tokens in (512, 2048, 8192):
+        chosen = case_of(paper, kind, longchat, device, tokens)
+        memory, more = estimate(chosen), estimate(chosen._replace(drawn=chosen.drawn + 1))
+        limit = 20 * GIB if device == "cuda" else memory.training_peak
+        assert memory.drawing_peak <= limit
+        assert more.drawing_peak > limit or chosen.drawn == paper.train.ppo.batch_size
+        assert chosen.drawn > 2
 
 
 def test_at_most_one_batch_is_sampled_at_once(workplace: Path, tiny_base: Path, longchat: Shape) -> None:
@@ -134,7 +146,12 @@ def test_at_most_one_batch_is_sampled_at_once(workplace: Path, tiny_base: Path, 
         workplace, tiny_base, ppo={"learning_rate": 1e-5, "draw_batch_size": 2_000_000} | BATCH
     )
     drawn = {stage.kind.name: stage.drawn for stage in cases(config, longchat, "cuda", 4096)}
-    assert drawn == {"sft": 0, "reward": 0, "ppo": 4, "dpo": 0, "grpo": None}
+    assert {name: drawn[name] for name in ("sft", "reward", "ppo", "dpo")} == {
+        "sft": 0,
+        "reward": 0,
+        "ppo": 4,
+        "dpo": 0,
+    }
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
