@@ -69,6 +69,8 @@ def preference_pairs(store: Store, arm: str, anew: Rerating | None = None) -> It
             prompt=better.prompt,
             chosen=better.text,
             rejected=worse.text,
+            chosen_is_cut=better.is_cut,
+            rejected_is_cut=worse.is_cut,
             margin=better.rating - worse.rating,
         )
 

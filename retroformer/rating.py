@@ -16,12 +16,13 @@ _TASKS_AT_ONCE = 100
 """Number of tasks whose attempts are in memory together when they are rated anew."""
 
 
-class _Prompt(BaseModel):
+class _Trained(BaseModel):
     """Part of a reflection that training needs; parsing the rest would take half as much time again."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     prompt: tuple[Message, ...]
+    finish_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,17 @@ class Rating(Returns):
     @property
     def prompt(self) -> tuple[Message, ...]:
         """Prompt of the reflector, parsed from JSON at each use; needs records=True."""
+        return self._trained.prompt
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the text was cut at the limit of tokens; parsed from JSON at each use, needs records=True."""
+        return self._trained.finish_reason == "length"
+
+    @property
+    def _trained(self) -> _Trained:
         assert self.record is not None, "ratings are read with records=True where prompts are needed"
-        return _Prompt.model_validate_json(self.record).prompt
+        return _Trained.model_validate_json(self.record)
 
 
 Rated = TypeVar("Rated", bound=Returns)

@@ -4,7 +4,7 @@ import math
 import re
 from enum import StrEnum
 from statistics import fmean, stdev
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -196,6 +196,9 @@ class Message(Record):
     content: str
 
 
+FinishReason = Literal["stop", "length"]
+
+
 class Reflection(Record):
     """Advice with the prompt and the model that produced it."""
 
@@ -203,7 +206,14 @@ class Reflection(Record):
     prompt: tuple[Message, ...]
     author: Author
     sampling: Sampling = Sampling()
+    finish_reason: Annotated[FinishReason | None, IF_GIVEN] = None
+    """Reason why the text ends; None if its author does not say."""
     usage: Usage = Usage()
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the text was cut at the limit of tokens."""
+        return self.finish_reason == "length"
 
 
 class Lesson(Record):
@@ -295,5 +305,8 @@ class PreferencePair(Record):
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str
+    chosen_is_cut: Annotated[bool, IF_ANY] = False
+    """True if the text was cut at the limit of tokens."""
+    rejected_is_cut: Annotated[bool, IF_ANY] = False
     margin: Annotated[float, Field(gt=0)]
     """Difference of their ratings."""

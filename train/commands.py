@@ -19,7 +19,7 @@ from retroformer.stage_metrics import StageMetrics, first_and_last, training_tas
 from . import processes
 from .base import load_tokenizer, require_adapter
 from .data import inputs
-from .data.samples import Prompt, samples
+from .data.samples import Advice, Prompt, samples
 from .stage import Stage, finished, make_stage
 from .stage_kinds import STAGES
 
@@ -76,8 +76,8 @@ def warm(experiment: Experiment) -> str:
 
 
 def sft(experiment: Experiment) -> str:
-    """Imitate positively rated reflections, starting from the warm adapter if there is one."""
-    optimizer, texts = experiment.train.sft, inputs.positive_reflections(experiment)
+    """Imitate advice that helped, or that attempts have proved right, from the warm adapter on if there is one."""
+    optimizer, texts = experiment.train.sft, inputs.advice_to_imitate(experiment)
     folder = experiment.stage_folder("warm")
     start = require_adapter(folder) if folder.is_dir() else None
     adapters = {"start": start} if start else {}
@@ -225,15 +225,16 @@ def _test(metrics: StageMetrics) -> str:
     return "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
 
 
-def _imitate(stage: Stage, optimizer: Groupwise, texts: Sequence[tuple[Prompt, str]], start: Path | None) -> None:
+def _imitate(stage: Stage, optimizer: Groupwise, texts: Sequence[Advice], start: Path | None) -> None:
     from .imitation import imitate
 
     data = samples(load_tokenizer(stage.experiment.train), texts)
     imitate(stage, optimizer, data, start, {"samples_with_duplicates": len(texts)})
 
 
-def _plain(texts: Iterable[tuple[Prompt, str]]) -> Iterator[Any]:
-    return ([_turns(prompt), text] for prompt, text in texts)
+def _plain(texts: Iterable[Advice]) -> Iterator[Any]:
+    """Yield advice in JSON's types; what no earlier version knew is left out where it says nothing."""
+    return ([_turns(prompt), text, *(["cut"] if is_cut else [])] for prompt, text, is_cut in texts)
 
 
 def _turns(prompt: Prompt) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from retroformer.experiment.sections.train import Paired, Train
 from retroformer.records import PreferencePair, RatedReflection
 
 from .base import keep_trainables_in_fp32, load_base, load_tokenizer, lora_config
-from .data.samples import Prompt, Sample, samples
+from .data.samples import Advice, Sample, samples
 from .group_trainer import GroupTrainer
 from .losses import preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
@@ -100,9 +100,10 @@ def audit(trainer: GroupTrainer, tokenizer: Any, rated: Sequence[RatedReflection
 
     Unlike pairs, this includes ties and compares across trajectories, so it is the harder measure.
     """
-    by_text: dict[tuple[Prompt, str], list[float]] = {}
+    by_text: dict[Advice, list[float]] = {}
     for row in rated:
-        by_text.setdefault((row.reflection.prompt, row.reflection.text), []).append(row.rating)
+        advice = Advice(row.reflection.prompt, row.reflection.text, row.reflection.is_cut)
+        by_text.setdefault(advice, []).append(row.rating)
     ratings = {text: fmean(values) for text, values in by_text.items()}
     texts = list(samples(tokenizer, ratings))
     scores = scores_of(trainer, texts)

@@ -46,5 +46,6 @@ class ModelReflector:
                 adapter_sha256=self._adapter_sha256,
             ),
             sampling=Sampling(temperature=self._temperature, max_new_tokens=self._max_new_tokens, seed=seed),
+            finish_reason=completion.finish_reason,
             usage=completion.usage,
         )

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from retroformer.endpoint.own_server import choices_field, seed_field
@@ -17,7 +17,7 @@ from retroformer.endpoint.retries import Call
 from retroformer.endpoint.thinking import joined_text, without_thinking
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.experiment.sections.endpoint import Endpoint
-from retroformer.records import Message, Record, Usage
+from retroformer.records import FinishReason, Message, Record, Usage
 from retroformer.secrets.redaction import keep_secret, redacted
 from retroformer.secrets.url import SecretUrl
 
@@ -39,6 +39,8 @@ class Completion(Record):
 
     text: str
     usage: Usage
+    finish_reason: FinishReason | None = None
+    """None if the server does not say why the text ends."""
 
 
 class LanguageModel:
@@ -182,12 +184,16 @@ class LanguageModel:
             what = f"answered with something that is not a completion: {beginning(answer)!r}"
             raise EndpointFailure(self._sentence(what), usage=lost + paid)
         text = _encodable(text)
-        return Completion(text=without_thinking(text), usage=lost + self._usage(reported, body, text))
+        reason = _first_choice(answer).get("finish_reason")
+        return Completion(
+            text=without_thinking(text),
+            usage=lost + self._usage(reported, body, text),
+            finish_reason=reason if reason in get_args(FinishReason) else None,
+        )
 
     def _message(self, answer: object) -> dict[str, Any]:
         """Return the message of the first choice, which may hold anything; empty if there is none."""
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        choice = _first_choice(answer)
         message = choice.get("message") if self.endpoint.api == "chat" else choice
         return message if isinstance(message, dict) else {}
 
@@ -217,6 +223,12 @@ class LanguageModel:
         """Close the connections."""
         if self._client is not None:
             await self._client.close()
+
+
+def _first_choice(answer: object) -> dict[str, Any]:
+    """Return the first choice of a response, which may hold anything; empty if there is none."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
 
 
 def _plausible(count: object) -> int | None:

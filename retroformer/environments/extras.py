@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from retroformer.endpoint.model import LanguageModel
 from retroformer.experiment.sections.agents import ActorSection
+from retroformer.hindsight import BuildHindsight
 from retroformer.prompts import PromptPack, Render
 from retroformer.protocols import Actor, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
 from retroformer.recorded import RecordedLogs
@@ -167,6 +168,9 @@ class Extras:
     """Values of `collect.lesson`: writers of the warm-start advice."""
     views: Mapping[str, Render] = field(default_factory=dict)
     """Values of `reflector.view`: how the reflector sees a failure."""
+    hindsight: BuildHindsight | None = None
+    """Builder of the writer of advice that attempts have proved right, for `train.sft.texts: hindsight`; None: the best
+    rated advice on a failure is taken."""
     evaluators: Mapping[str, Callable[[], Evaluator]] = field(default_factory=dict)
     """Values of `evaluator.kind`."""
     demonstrations: Callable[[Any, int, int, int], Iterator[Demonstration]] | None = None

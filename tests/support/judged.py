@@ -12,7 +12,7 @@ import yaml
 from retroformer.experiment.file import load
 from tests.train.world import prompt, save_tiny_model
 from train.base import load_base, load_tokenizer, lora_config
-from train.data.samples import samples
+from train.data.samples import Advice, samples
 from train.group_trainer import GroupTrainer
 from train.reward import Ranking, scores_of
 from train.shared_prompt.group import Groups
@@ -70,5 +70,5 @@ class ScoresOfTraining:
 
     def __call__(self, asked: str, texts: Sequence[str]) -> list[float]:
         """Return the scores of these different answers to `world.prompt(asked)`."""
-        answers = [(prompt(asked), text) for text in texts]
+        answers = [Advice(prompt(asked), text) for text in texts]
         return scores_of(self._trainer, list(samples(self._tokenizer, answers)))

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from retroformer.experiment.sections.train import Groupwise
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
 from train.base import load_adapter, load_base, load_tokenizer, lora_config
-from train.data.samples import samples
+from train.data.samples import Advice, samples
 from train.group_trainer import trunk_of
 from train.imitation import Imitation, imitate
 from train.shared_prompt.group import Groups
@@ -17,7 +17,7 @@ from train.shared_prompt.reading import hidden_states
 from train.stage import finished, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-TEXTS = [(prompt(f"task {number}"), GOOD if number % 2 else BAD) for number in range(8)]
+TEXTS = [Advice(prompt(f"task {number}"), GOOD if number % 2 else BAD) for number in range(8)]
 
 
 def train_once(experiment: Any, optimizer: Groupwise, texts: Any, start: Path | None = None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_the_loss_equals_that_of_trl_which_reads_every_text_in_a_row_of_its_own(
 
     experiment = tiny_experiment(workplace, tiny_base)
     tokenizer = load_tokenizer(experiment.train)
-    texts = [*TEXTS, *((asked, f"{GOOD} {BAD}") for asked, _ in TEXTS)]
+    texts = [*TEXTS, *(Advice(advice.prompt, f"{GOOD} {BAD}") for advice in TEXTS)]
     data = list(samples(tokenizer, texts))
     rows = [{"input_ids": row.ids, "labels": [-100] * len(row.prompt_ids) + row.response_ids} for row in data]
     settings = {"use_cpu": True, "bf16": False, "report_to": [], "activation_checkpointing": False}

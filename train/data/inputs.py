@@ -10,30 +10,33 @@ from itertools import chain
 from typing import NamedTuple
 
 from retroformer.arm_names import WRITTEN, collecting, is_rated
+from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.conditions import check_training_facts
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.returns import STORED, rerating
 from retroformer.experiment.storage import open_store
-from retroformer.preference_pairs import count_ratings, preference_pairs
-from retroformer.rating import Rating, Rerating, counted, rated_reflections, ratings
+from retroformer.preference_pairs import by_failure, count_ratings, preference_pairs
+from retroformer.rating import Rating, counted, rated_reflections, ratings
 from retroformer.records import PreferencePair, RatedReflection
 from retroformer.secrets.url import SecretUrl
 from retroformer.stage_metrics import TrainingTasks, training_tasks
 from retroformer.store import Store
 
+from .arms import RatedArm
 from .failures import Failure, stored_failures
-from .samples import Prompt
+from .hindsight import relabelled
+from .samples import Advice, Prompt
 
 
-def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
+def written_advice(experiment: Experiment) -> list[Advice]:
     """Read all advice written by rule, with its prompts. Raises MissingInput if there is none."""
     with _open(experiment, "collect warm") as sources:
-        advice = list[tuple[Prompt, str]]()
+        advice = list[Advice]()
         for store, domain in sources:
             # The actor of a warm start is a program, whatever actor the config names.
             check_training_facts(store, domain, [WRITTEN], ("environment", "reflector"))
-            advice += [(row.reflection.prompt, row.reflection.text) for row in store.stream_reflections(WRITTEN)]
+            advice += [Advice(row.reflection.prompt, row.reflection.text) for row in store.stream_reflections(WRITTEN)]
         if not advice:
             raise MissingInput(
                 f"No written advice in {_url(sources)}: run `retroformer collect warm EXPERIMENT.yaml` first "
@@ -42,20 +45,51 @@ def written_advice(experiment: Experiment) -> list[tuple[Prompt, str]]:
         return advice
 
 
-def positive_reflections(experiment: Experiment) -> list[tuple[Prompt, str]]:
+def advice_to_imitate(experiment: Experiment) -> list[Advice]:
+    """Read the texts of SFT, as `train.sft` chooses them. Raises MissingInput if there is none."""
+    settings = experiment.train.sft
+    advice = positive_reflections(experiment) if settings.texts != "hindsight" else []
+    return advice + (hindsight(experiment) if settings.texts != "rated" else [])
+
+
+def positive_reflections(experiment: Experiment) -> list[Advice]:
     """Read the reflections with a positive rating, with their prompts. Raises MissingInput if there is none."""
+    mixed = experiment.train.sft.positives == "mixed"
     with _open(experiment, "collect") as sources:
         signs = Counter[str]()
         rated = counted(_rated(sources), signs)
-        positive = [(rating.prompt, rating.text) for rating in rated if rating.rating > 0 and rating.text.strip()]
+        positive = [
+            Advice(rating.prompt, rating.text, rating.is_cut)
+            for candidates in by_failure(rated)
+            if not mixed or len({rating.rating for rating in candidates}) > 1
+            for rating in candidates
+            if rating.rating > 0 and rating.text.strip()
+        ]
         _refuse_unrated(sources, signs)
         if not positive:
+            of_mixed = ", of failures on which some advice helped and some did not" if mixed else ""
             raise MissingInput(
-                f"No positively rated reflections in {_url(sources)} ({signs.total()} are rated, {_by_sign(signs)}): "
-                "collect more tasks or candidates, or warm the reflector up first (`retroformer collect warm`, "
-                "`retroformer train warm`)."
+                f"No positively rated reflections{of_mixed} in {_url(sources)} ({signs.total()} are rated, "
+                f"{_by_sign(signs)}): collect more tasks or candidates, or warm the reflector up first (`retroformer "
+                "collect warm`, `retroformer train warm`)."
             )
         return positive
+
+
+def hindsight(experiment: Experiment) -> list[Advice]:
+    """Relabel the failures with advice that attempts have proved right. Raises MissingInput if there is none."""
+    with _open(experiment, "collect") as sources:
+        advice = list[Advice]()
+        for source in sources:
+            build = extras(source.experiment.environment).hindsight
+            advice += relabelled(_rated_arms([source]), build)
+        if not advice:
+            _refuse_unrated(sources, list(_rated(sources)))
+            raise MissingInput(
+                f"No attempt in {_url(sources)} has proved any advice right: collect more tasks or candidates, or set "
+                "train.sft.texts=rated."
+            )
+        return advice
 
 
 def pairs(experiment: Experiment) -> list[PreferencePair]:
@@ -160,29 +194,18 @@ class _Source(NamedTuple):
     experiment: Experiment
 
 
-class _RatedArm(NamedTuple):
-    """An arm of rated reflections."""
-
-    store: Store
-    arm: str
-    anew: Rerating | None
-    """Rule that rates them anew; None for their stored ratings."""
-    left_out: frozenset[str]
-    """Tasks whose stories have a mark of `train.leave_out`."""
-
-
 def _arms(store: Store, experiment: Experiment) -> list[str]:
     """Return the arms with rated reflections of the rounds so far."""
     return [arm for arm in store.arms() if is_rated(arm, experiment.round)]
 
 
-def _rated_arms(sources: Sequence[_Source]) -> list[_RatedArm]:
+def _rated_arms(sources: Sequence[_Source]) -> list[RatedArm]:
     """Return the arms to train on, of all domains: one replay buffer (Retroformer, Algorithm 1).
 
     Raises:
         ConfigError: an arm was collected under other conditions than the config's.
     """
-    rated = list[_RatedArm]()
+    rated = list[RatedArm]()
     for store, experiment in sources:
         arms, anew = _arms(store, experiment), rerating(experiment)
         check_training_facts(store, experiment, arms)
@@ -191,7 +214,7 @@ def _rated_arms(sources: Sequence[_Source]) -> list[_RatedArm]:
             left_out = (
                 mark.task_id for mark in marks if mark.arm == arm and mark.verdict in experiment.train.leave_out
             )
-            rated.append(_RatedArm(store, arm, anew, frozenset(left_out)))
+            rated.append(RatedArm(store, arm, anew, frozenset(left_out)))
     return rated
 
 

@@ -13,12 +13,23 @@ from retroformer.errors import ConfigError
 from retroformer.records import Message, PreferencePair
 
 Prompt = tuple[Message, ...]
+
+
+class Advice(NamedTuple):
+    """Advice to imitate, with the reflector's prompt."""
+
+    prompt: Prompt
+    text: str
+    is_cut: bool = False
+    """True if the text was cut at the limit of tokens, so that its last token is not followed by an end of turn."""
+
+
 IGNORED = -100
 """Label of positions without loss."""
 
 
 class Sample(NamedTuple):
-    """A prompt and one response to it, in tokens. The response ends with the end-of-turn token."""
+    """A prompt and one response to it, in tokens. The response ends with the end-of-turn token unless it was cut."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -68,22 +79,25 @@ def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def response_ids(tokenizer: Any, text: str) -> list[int]:
-    """Tokenise a reflection, and append the token that ends its turn."""
-    return [*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
+def response_ids(tokenizer: Any, text: str, is_cut: bool = False) -> list[int]:
+    """Tokenise a reflection, and append the token that ends its turn unless the text `is_cut`."""
+    return [*tokenizer(text, add_special_tokens=False).input_ids, *([] if is_cut else [tokenizer.eos_token_id])]
 
 
-def samples(tokenizer: Any, texts: Iterable[tuple[Prompt, str]]) -> Iterator[Sample]:
-    """Yield each distinct (prompt, text) once, tokenised, in the order of first appearance."""
-    for prompt, text in dict.fromkeys(texts):
-        yield Sample(prompt_ids(tokenizer, prompt), response_ids(tokenizer, text))
+def samples(tokenizer: Any, texts: Iterable[Advice]) -> Iterator[Sample]:
+    """Yield each distinct advice once, tokenised, in the order of first appearance."""
+    for advice in dict.fromkeys(texts):
+        yield Sample(prompt_ids(tokenizer, advice.prompt), response_ids(tokenizer, advice.text, advice.is_cut))
 
 
 def sample_pairs(tokenizer: Any, pairs: Iterable[PreferencePair]) -> Iterator[SamplePair]:
     """Yield each distinct (prompt, chosen, rejected) once, tokenised, in the order of first appearance."""
-    for prompt, *responses in dict.fromkeys((pair.prompt, pair.chosen, pair.rejected) for pair in pairs):
+    distinct = dict.fromkeys(
+        (pair.prompt, (pair.chosen, pair.chosen_is_cut), (pair.rejected, pair.rejected_is_cut)) for pair in pairs
+    )
+    for prompt, *responses in distinct:
         ids = prompt_ids(tokenizer, prompt)
-        yield SamplePair(*(Sample(ids, response_ids(tokenizer, response)) for response in responses))
+        yield SamplePair(*(Sample(ids, response_ids(tokenizer, *response)) for response in responses))
 
 
 def require_length(lengths: Sequence[int], max_length: int, what: str) -> None:

@@ -34,7 +34,7 @@ from retroformer.stage_metrics import read_metrics
 from ..base import CPU, device, load_base, load_tokenizer, require_adapter
 from ..card import CARD, merged_card
 from ..data import inputs
-from ..data.samples import samples
+from ..data.samples import Advice, samples
 from ..stage import replacing
 
 FACTS = "merge.json"
@@ -139,7 +139,7 @@ def texts_of(experiment: Experiment, name: str) -> list[list[int]]:
     if name == "warm":
         texts = inputs.written_advice(experiment)
     else:
-        texts = [(rated.reflection.prompt, rated.reflection.text) for rated in inputs.rated(experiment)]
+        texts = [Advice(rated.reflection.prompt, rated.reflection.text) for rated in inputs.rated(experiment)]
     texts = list(dict.fromkeys(texts))
     # Spread evenly over all texts.
     return [sample.ids for sample in samples(tokenizer, texts[:: -(-len(texts) // TEXTS)])]

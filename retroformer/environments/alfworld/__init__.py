@@ -1,6 +1,6 @@
 """ALFWorld household games as text: the official release, or generated games of the same kind."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from retroformer.environments.alfworld.section import Alfworld
@@ -17,6 +17,7 @@ from retroformer.environments.extras import (
     ReportedArm,
 )
 from retroformer.errors import ConfigError
+from retroformer.hindsight import Hindsight
 from retroformer.protocols import Actor, OfferedActions, Reflector, ReturnOf, Scene
 from retroformer.records import Memory, Message, Trajectory
 
@@ -79,6 +80,12 @@ def _useful_lessons(parts: AdviceParts) -> Reflector:
     return UsefulReflector(parts.render, reads_history=parts.reads_history)
 
 
+def _hindsight(attempts: Iterable[Trajectory]) -> Hindsight:
+    from retroformer.environments.alfworld.advice.hindsight import PlaceHindsight
+
+    return PlaceHindsight(attempts)
+
+
 def _compact_view(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
     from retroformer.environments.alfworld.text.view import compact_reflection_prompt
 
@@ -131,6 +138,7 @@ extras = Extras(
     },
     lessons={"mixed": _mixed_lessons, "useful": _useful_lessons},
     views={"compact": _compact_view},
+    hindsight=_hindsight,
     demonstrations=_demonstrations,
     check_examples=_check_examples,
     chapter=_chapter,

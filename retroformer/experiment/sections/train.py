@@ -66,6 +66,22 @@ class Groupwise(Steps):
     a config that omits it gets that stage's own default."""
 
 
+class Sft(Groupwise):
+    texts: Literal["rated", "hindsight", "both"] = "rated"
+    """Texts to imitate. rated: reflections with a positive rating (as in the paper); hindsight: for each failure,
+    advice that later attempts at the task, or attempts at other training tasks, have proved right; both: both."""
+    positives: Literal["all", "mixed"] = "all"
+    """Failures whose positively rated reflections count. all: every failure (as in the paper); mixed: those on which
+    some reflections helped and others did not, since elsewhere any advice would have done."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A stage is identified by its serialised settings, which must not change when these are left out.
+        settings: dict[str, Any] = serialize(self)
+        defaults = {"texts": "rated", "positives": "all"}
+        return {name: value for name, value in settings.items() if defaults.get(name) != value}
+
+
 class Paired(Groupwise):
     """A stage on preference pairs."""
 
@@ -224,8 +240,8 @@ class Train(Section):
     """Tracker that the trainers log to."""
     warm: Groupwise = Groupwise(learning_rate=1e-3, batch_size=8)
     """Warm start: imitation of advice written by rule, for reflectors too small to learn without it."""
-    sft: Groupwise = Groupwise(learning_rate=1e-5, batch_size=32, epochs=2)
-    """Imitation of positively rated reflections."""
+    sft: Sft = Sft(learning_rate=1e-5, batch_size=32, epochs=2)
+    """Imitation of advice that helped."""
     reward: Paired = Paired(learning_rate=2.5e-5, batch_size=32)
     """The pairwise reward model."""
     weak_reward_model: Literal["refuse", "allow"] = "refuse"

@@ -47,7 +47,7 @@ def test_an_attempt_with_advice_and_a_retry_is_a_rated_reflection(experiment: Ex
         assert "Refund order 4711." in rated.reflection.prompt[-1].content
         outcomes = [attempt.outcome for attempt in facts.trajectories(COLLECT).values()]
         assert sorted(outcomes) == [Outcome.FAILURE, Outcome.SUCCESS]
-    assert [text for _, text in positive_reflections(experiment)] == ["Search by customer first."]
+    assert [advice.text for advice in positive_reflections(experiment)] == ["Search by customer first."]
 
 
 def test_a_failure_without_a_retry_waits_for_advice(experiment: Experiment) -> None:

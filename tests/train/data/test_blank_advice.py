@@ -30,5 +30,5 @@ def test_a_blank_reflection_is_neither_imitated_nor_paired_nor_scored(
         store.add_trajectory(key, attempt_at(subject, (score,)))
     store.close()
     assert [len(pairs(experiment)), len(positive_reflections(experiment)), len(rated(experiment))] == before
-    assert {text for _, text in positive_reflections(experiment)} == {GOOD}
+    assert {advice.text for advice in positive_reflections(experiment)} == {GOOD}
     assert prompt("lucky") in prompts(experiment), "advice on this failure is still worth writing"

@@ -66,7 +66,7 @@ def test_the_rows_of_all_domains_are_pooled(tiny_base: Path, workplace: Path) ->
     fill(config)
     for experiment in load_domains(config):
         assert len(inputs.written_advice(experiment)) == 3 * 2
-        assert [text for _, text in inputs.positive_reflections(experiment)] == [GOOD] * (3 + 2)
+        assert [advice.text for advice in inputs.positive_reflections(experiment)] == [GOOD] * (3 + 2)
         assert len(inputs.rated(experiment)) == 2 * (3 + 2)
         assert len(inputs.prompts(experiment)) == 3 + 2
         pairs = inputs.pairs(experiment)

@@ -113,8 +113,8 @@ def test_sft_imitates_what_the_other_return_rates_positively_and_the_summary_sho
         store.add_reflection(again, 1, Reflection(text="Once more.", prompt=prompt("again"), author=AUTHOR))
         store.add_trajectory(again, solved)
     config = LoadedConfig(path, (), load(path, ["train.rated_by=success_by_second_retry"]))
-    assert {text for _, text in inputs.positive_reflections(load(path))} == {GOOD}
-    assert {text for _, text in inputs.positive_reflections(config.experiment)} == {BAD, "Once more."}
+    assert {advice.text for advice in inputs.positive_reflections(load(path))} == {GOOD}
+    assert {advice.text for advice in inputs.positive_reflections(config.experiment)} == {BAD, "Once more."}
     _, *lines = train("sft", [config]).split("\n")
     # What a second retry after the good advice to the first task would have brought is unknown.
     assert lines == [

@@ -29,6 +29,12 @@ class FailureView:
         return len(self.needed) == self.goal.count + bool(self.goal.lamp)
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """Kinds of things that the task needs and of which not enough were seen."""
+        wanted = ((self.goal.thing, self.goal.count), (self.goal.lamp, 1))
+        return tuple(kind for kind, count in wanted if kind and len(self._sightings(kind)) < count)
+
+    @property
     def searched(self) -> tuple[str, ...]:
         """Places that were looked into, in room order."""
         return tuple(place for place in self.order if place in self.seen.contents)

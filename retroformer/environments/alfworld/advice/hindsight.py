@@ -1,0 +1,53 @@
+"""Advice that later attempts have proved right: where the missing things were, or usually are.
+
+It reads attempts of training games alone. What it writes about a failure can be learned from the reflector's prompt as
+far as things are where they usually are.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from retroformer.environments.alfworld.advice.failure import FailureView, view_of
+from retroformer.environments.alfworld.advice.places import PlaceTable, places_of
+from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, signed
+from retroformer.environments.alfworld.advice.wording import PLAIN
+from retroformer.prompts import Render
+from retroformer.records import Lesson, Memory, Reflection, Trajectory
+
+
+class PlaceHindsight:
+    """Writer of advice about failures, from the attempts of training games."""
+
+    def __init__(self, attempts: Iterable[Trajectory]) -> None:
+        self._table = PlaceTable(attempts)
+
+    def advice(self, failure: Trajectory, earlier: Sequence[Lesson], later: Sequence[Trajectory]) -> str:
+        """Return where the task's things were seen, and for those not seen the likeliest places.
+
+        Places at which `later` attempts at the same game saw them are among these. Empty if nothing is left to say.
+        """
+        view = view_of(failure, earlier)
+        ranked = self._table.ranked(view)
+        first = ranked[:NEXT_PLACES]
+        proved = [place for place in places_of(view.missing, later) if place in ranked and place not in first]
+        return advice_on_places(view, (*first[: NEXT_PLACES - len(proved)], *proved[:NEXT_PLACES]))
+
+
+class TableReflector:
+    """Reflector that names the places at which training attempts most often found what is missing: no model."""
+
+    def __init__(self, render: Render, attempts: Iterable[Trajectory]) -> None:
+        self._render, self._table = render, PlaceTable(attempts)
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Return advice; the seed changes nothing."""
+        view = view_of(trajectory, memory.earlier)
+        text = advice_on_places(view, self._table.ranked(view)[:NEXT_PLACES])
+        return signed("counted-places", text, self._render, trajectory, memory, seed)
+
+
+def advice_on_places(view: FailureView, places: Sequence[str]) -> str:
+    """Return `The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
+    sentences = [PLAIN.seen(thing, place) for thing, place in view.needed]
+    if not view.sees_all and places:
+        sentences.append(PLAIN.search(places, view.goal.thing))
+    return " ".join(sentences)

@@ -1,0 +1,27 @@
+"""Hindsight: advice about a failure that attempts of training tasks have proved right.
+
+Its sources are stored attempts and reflections alone; no writer here can reach a solution, a planner or a walkthrough.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
+
+from retroformer.records import Lesson, Trajectory
+
+
+class Hindsight(Protocol):
+    """Writer of advice from the attempts of training tasks that it was built with."""
+
+    def advice(self, failure: Trajectory, earlier: Sequence[Lesson], later: Sequence[Trajectory]) -> str:
+        """Return advice about a failure; empty if the attempts prove none.
+
+        Args:
+            failure: the failed attempt.
+            earlier: the attempts before it, with the advice after each, oldest first.
+            later: all attempts at the same task in later trials.
+        """
+        ...
+
+
+BuildHindsight: TypeAlias = Callable[[Iterable[Trajectory]], Hindsight]
+"""Builds the writer from the attempts of training tasks."""

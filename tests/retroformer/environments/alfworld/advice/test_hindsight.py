@@ -1,0 +1,126 @@
+"""Hindsight writes what attempts have shown, and nothing else."""
+
+import ast
+import asyncio
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from retroformer.environments.alfworld.advice import hindsight as module
+from retroformer.environments.alfworld.advice.failure import view_of
+from retroformer.environments.alfworld.advice.hindsight import PlaceHindsight, TableReflector
+from retroformer.environments.alfworld.advice.places import PlaceTable
+from retroformer.environments.alfworld.advice.wording import listed
+from retroformer.environments.alfworld.text import compact
+from retroformer.records import Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
+
+PLACES = tuple(f"{kind} {number}" for kind in ("cabinet", "desk", "drawer", "shelf") for number in (1, 2, 3))
+ROOM = ", ".join(f"a {place}" for place in PLACES)
+
+
+def attempt(game: str, looks: dict[str, str], wanted: str = "mug", solved: bool = False) -> Trajectory:
+    """Return an attempt at putting a thing on a desk that looked into places and saw things there."""
+    return Trajectory(
+        task=Task(id=game, environment="alfworld", split="train"),
+        opening=f"You are in the middle. Looking around, you see {ROOM}.\n\nYour task is to: put some {wanted} on desk.",
+        steps=tuple(
+            Step(action=f"go to {place}", observation=f"On the {place}, you see {things}.")
+            for place, things in looks.items()
+        ),
+        outcome=Outcome.SUCCESS if solved else Outcome.FAILURE,
+        ending=Ending.SOLVED if solved else Ending.STEP_LIMIT,
+    )
+
+
+def order(failure: Trajectory) -> list[str]:
+    return list(compact.room_order(failure.task, PLACES))
+
+
+DRAWERS = [attempt(f"mug-{number}", {"drawer 1": "a mug 1", "shelf 1": "a pen 1"}) for number in range(5)]
+SHELVES = [attempt(f"book-{number}", {"shelf 2": "a book 1", "drawer 2": "nothing"}, "book") for number in range(5)]
+
+
+def test_the_table_counts_looks_in_rooms_that_have_the_thing() -> None:
+    table = PlaceTable([*DRAWERS, *SHELVES])
+    assert table.rate("mug", "drawer") > table.rate("mug", "cabinet") > table.rate("mug", "shelf")
+    assert table.rate("book", "shelf") > table.rate("book", "drawer")
+    # 5 finds in 10 looks: (5 + 1) / (10 + 2) over all places, which weighs two looks beside five of drawers.
+    assert float(table.rate("mug", "drawer")) == pytest.approx((5 + 2 * 0.5) / (5 + 2))
+    assert float(table.rate("mug", "cabinet")) == 0.5
+
+
+def test_a_thing_that_nobody_found_was_still_looked_for() -> None:
+    table = PlaceTable([attempt("mug-1", {"cabinet 1": "nothing", "cabinet 2": "nothing"})])
+    assert table.rate("mug", "cabinet") < table.rate("mug", "drawer")
+
+
+def test_one_room_counts_once_however_often_it_was_played() -> None:
+    once, often = (PlaceTable([*DRAWERS, *SHELVES[:1] * times]) for times in (1, 9))
+    assert once.rate("book", "shelf") == often.rate("book", "shelf")
+
+
+def test_a_moved_thing_counts_where_it_lay_at_first() -> None:
+    moved = attempt("mug-1", {"drawer 1": "a mug 1", "desk 1": "a mug 1"})
+    table = PlaceTable([moved])
+    assert table.rate("mug", "drawer") > table.rate("mug", "desk")
+
+
+def test_hindsight_names_the_likeliest_unsearched_places() -> None:
+    failure = attempt("mug-9", {"drawer 2": "nothing"})
+    text = PlaceHindsight([*DRAWERS, *SHELVES, failure]).advice(failure, (), ())
+    places = sorted(place for place in PLACES if place.startswith("drawer") and place != "drawer 2")
+    assert text.startswith(f"Look in {listed(places).replace(' and ', ', ')}, ")
+    assert "drawer 2" not in text.replace("drawer 2-", "")
+
+
+def test_hindsight_says_where_things_were_seen_in_any_attempt() -> None:
+    first, second = attempt("mug-9", {"cabinet 3": "a mug 2"}), attempt("mug-9", {"drawer 2": "nothing"})
+    text = PlaceHindsight(DRAWERS).advice(second, (Lesson(attempt=first, advice=""),), ())
+    assert text == "The mug 2 is in cabinet 3."
+
+
+def test_a_place_that_a_later_attempt_proved_is_named_however_unlikely_it_is() -> None:
+    failure = attempt("mug-9", {"drawer 1": "nothing"})
+    later = attempt("mug-9", {"shelf 3": "a mug 1"}, solved=True)
+    writer = PlaceHindsight([*DRAWERS, *SHELVES])
+    unlikely = "shelf 3"
+    assert unlikely not in writer.advice(failure, (), ())
+    named = writer.advice(failure, (), (later,))
+    assert unlikely in named
+    assert writer.advice(failure, (), (attempt("mug-9", {"shelf 3": "a pen 1"}),)) == writer.advice(failure, (), ())
+
+
+def test_a_place_that_was_searched_is_never_named() -> None:
+    failure = attempt("mug-9", dict.fromkeys(PLACES, "nothing"))
+    assert PlaceHindsight(DRAWERS).advice(failure, (), (attempt("mug-9", {"shelf 3": "a mug 1"}),)) == ""
+
+
+def test_the_table_arm_counts_attempts_and_reads_all_attempts_at_its_task() -> None:
+    def render(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
+        return ()
+
+    first, second = attempt("mug-9", {"drawer 1": "nothing"}), attempt("mug-9", {"drawer 2": "nothing"})
+    memory = Memory(earlier=(Lesson(attempt=first, advice="Look in drawer 2."),))
+    written = asyncio.run(TableReflector(render, [*DRAWERS, *SHELVES]).reflect(second, memory, 0))
+    assert written.text.startswith("Look in drawer 3, ")
+    assert view_of(second, memory.earlier).missing == ("mug",)
+
+
+def test_hindsight_cannot_reach_a_solution() -> None:
+    """No module that it imports, itself or through others, knows games, walkthroughs or the planner."""
+    root, waiting, read = "retroformer", [module.__name__], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in read:
+            continue
+        read.add(name)
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            waiting += [imported for imported in names if imported and imported.split(".")[0] == root]
+    assert "retroformer.environments.alfworld.advice.places" in read
+    assert not [name for name in read if ".game" in name or "oracle" in name or "taskset" in name or "planner" in name]

@@ -1,0 +1,55 @@
+"""Relabels stored failures with advice that later attempts, or attempts at other training tasks, have proved right.
+
+An environment may write such advice from its attempts (`Extras.hindsight`). For any other, and where that writes
+nothing, the best advice that was tried on the failure is taken, if it helped.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from retroformer.hindsight import BuildHindsight, Hindsight
+from retroformer.history import key_before, lessons_before
+from retroformer.preference_pairs import by_failure
+from retroformer.rating import ratings
+from retroformer.records import Trajectory
+
+from .arms import RatedArm
+from .samples import Advice
+
+_TASKS_AT_ONCE = 100
+"""Number of tasks whose attempts are in memory together."""
+
+
+def relabelled(arms: Sequence[RatedArm], build: BuildHindsight | None) -> Iterator[Advice]:
+    """Yield one piece of advice for each failure in these arms about which there is one."""
+    writer = None if build is None else build(attempt for arm in arms for attempt in _attempts(arm))
+    for arm in arms:
+        yield from (advice for advice in _of_arm(arm, writer) if advice.text.strip())
+
+
+def _of_arm(arm: RatedArm, writer: Hindsight | None) -> Iterator[Advice]:
+    task_ids, best = sorted(set(arm.store.reflected_tasks(arm.arm)) - arm.left_out), _best_advice(arm)
+    for start in range(0, len(task_ids), _TASKS_AT_ONCE):
+        chosen = task_ids[start : start + _TASKS_AT_ONCE]
+        attempts = dict(arm.store.stream_trajectories(arm.arm, chosen))
+        advice = {stored.key: stored for stored in arm.store.stream_reflections(arm.arm, chosen)}
+        prompts = {key_before(stored): stored.reflection.prompt for stored in advice.values()}
+        for key in filter(attempts.__contains__, prompts):
+            later = [other for at, other in attempts.items() if at.task_id == key.task_id and at.trial > key.trial]
+            text = writer.advice(attempts[key], lessons_before(key, attempts, advice), later) if writer else ""
+            tried = best.get((key.task_id, key.trial + 1, key.candidate), ("", False))
+            yield Advice(prompts[key], *((text, False) if text else tried))
+
+
+def _attempts(arm: RatedArm) -> Iterator[Trajectory]:
+    stored = arm.store.stream_trajectories(arm.arm)
+    return (attempt for key, attempt in stored if key.task_id not in arm.left_out)
+
+
+def _best_advice(arm: RatedArm) -> dict[tuple[str, int, int], tuple[str, bool]]:
+    """Return the best text tried on each failure, if it helped, and whether the text is cut."""
+    best = {}
+    for candidates in by_failure(ratings(arm.store, arm.arm, records=True, anew=arm.anew)):
+        chosen = max(candidates, key=lambda rating: rating.rating)
+        if chosen.rating > 0:
+            best[chosen.trajectory] = chosen.text, chosen.is_cut
+    return best
