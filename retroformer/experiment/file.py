@@ -158,11 +158,12 @@ def _override(config: dict[str, Any], override: str) -> None:
         )
     section = config
     for name in path:
-        if section.get(name) is None:
-            section[name] = {}
-        section = section[name]
-        if not isinstance(section, dict):
+        inner = section.get(name)
+        if inner is not None and not isinstance(inner, dict):
             raise ConfigError(f"{override!r} cannot be applied: {name!r} is a value, not a section.")
+        # A copy, because an alias of the file may put one section in several places.
+        section[name] = dict(inner or {})
+        section = section[name]
     try:
         section[last] = parse_yaml(value)
     except YamlLimitError as error:

@@ -23,7 +23,7 @@ def attempt(game: str, looks: dict[str, str], wanted: str = "mug", solved: bool 
     """Return an attempt at putting a thing on a desk that looked into places and saw things there."""
     return Trajectory(
         task=Task(id=game, environment="alfworld", split="train"),
-        opening=f"You are in the middle. Looking around, you see {ROOM}.\n\nYour task is to: put some {wanted} on desk.",
+        opening=f"You are in a room. Looking around, you see {ROOM}.\n\nYour task is to: put some {wanted} on desk.",
         steps=tuple(
             Step(action=f"go to {place}", observation=f"On the {place}, you see {things}.")
             for place, things in looks.items()

@@ -1,0 +1,114 @@
+"""Texts of SFT: hindsight about stored failures, and positives of failures on which advice mattered."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from retroformer.errors import MissingInput
+from retroformer.experiment.file import load
+from retroformer.experiment.storage import open_store
+from retroformer.records import Ending, Key, Outcome, Reflection, Step, Task, Trajectory
+from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
+from train.data.inputs import advice_to_imitate
+from train.data.samples import Advice
+
+ROOM = (
+    "You are in a room. Looking around, you see a drawer 1, a drawer 2, a shelf 1, and a desk 1.\n\n"
+    "Your task is to: put some mug on desk."
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def played(game: str, place: str, things: str, solved: bool = False) -> Trajectory:
+    step = Step(
+        action=f"go to {place}", observation=f"On the {place}, you see {things}.", reward=1.0 if solved else 0.0
+    )
+    return Trajectory(
+        task=Task(id=game, environment="alfworld", split="train"),
+        opening=ROOM,
+        steps=(step,),
+        outcome=Outcome.SUCCESS if solved else Outcome.FAILURE,
+        ending=Ending.SOLVED if solved else Ending.STEP_LIMIT,
+    )
+
+
+def store_game(config: Path, game: str, retry: Trajectory | None, rule: str) -> None:
+    """Store a failure at drawer 1, a reflection on it, and its retry."""
+    with closing(open_store(load(config))) as store:
+        first, second = Key(arm="collect", task_id=game), Key(arm="collect", task_id=game, trial=1)
+        store.add_trajectory(first, played(game, "drawer 1", "nothing"))
+        store.add_reflection(second, 0, Reflection(text=rule, prompt=prompt(game), author=AUTHOR))
+        if retry is not None:
+            store.add_trajectory(second, retry)
+
+
+def test_a_failure_is_relabelled_with_what_a_retry_has_found(tmp_path: Path) -> None:
+    config = config_file(tmp_path, tmp_path)
+    store_game(config, "mug-1", played("mug-1", "shelf 1", "a mug 1", solved=True), "Look in shelf 1.")
+    store_game(config, "mug-2", played("mug-2", "desk 1", "nothing"), "Look in desk 1.")
+    experiment = load(config, ["train.sft.texts=hindsight"])
+    assert advice_to_imitate(experiment) == [
+        Advice(prompt("mug-1"), "Look in shelf 1, desk 1 and drawer 2."),
+        # Nobody found the mug of this game, but another game's was on a shelf.
+        Advice(prompt("mug-2"), "Look in shelf 1, desk 1 and drawer 2."),
+    ]
+
+
+def test_hindsight_and_rated_advice_can_be_taught_together(tmp_path: Path) -> None:
+    config = config_file(tmp_path, tmp_path)
+    store_game(config, "mug-1", played("mug-1", "shelf 1", "a mug 1", solved=True), "Look in shelf 1.")
+    texts = [advice.text for advice in advice_to_imitate(load(config, ["train.sft.texts=both"]))]
+    assert texts == ["Look in shelf 1.", "Look in shelf 1, desk 1 and drawer 2."]
+
+
+def test_tasks_that_are_left_out_teach_nothing_even_about_others(tmp_path: Path) -> None:
+    config = config_file(tmp_path, tmp_path)
+    store_game(config, "mug-1", played("mug-1", "shelf 1", "a mug 1", solved=True), "Look in shelf 1.")
+    store_game(config, "mug-2", played("mug-2", "drawer 1", "nothing"), "Look in drawer 1.")
+    with closing(open_store(load(config))) as store:
+        store.marks.add("collect", "mug-1", "leaking")
+    kept, less = (
+        advice_to_imitate(load(config, ["train.sft.texts=hindsight", *words]))
+        for words in ((), ("train.leave_out=[leaking]",))
+    )
+    assert [advice.prompt for advice in kept] == [prompt("mug-1"), prompt("mug-2")]
+    assert kept[1].text == "Look in shelf 1, desk 1 and drawer 2."
+    assert [advice.prompt for advice in less] == [prompt("mug-2")]
+    assert less[0].text != kept[1].text
+
+
+def test_where_an_environment_proves_nothing_the_best_advice_that_helped_is_taken(tmp_path: Path) -> None:
+    config = config_file(tmp_path, tmp_path)
+    collect(config, tasks=2)
+    experiment = load(config, ["train.sft.texts=hindsight"])
+    assert [advice.text for advice in advice_to_imitate(experiment)] == [GOOD, GOOD]
+
+
+def test_without_anything_proved_the_stage_says_so(tmp_path: Path) -> None:
+    config = config_file(tmp_path, tmp_path)
+    collect(config, tasks=2, rate=lambda text: 0.0)
+    with pytest.raises(MissingInput, match=r"proved any advice right.*train.sft.texts=rated"):
+        advice_to_imitate(load(config, ["train.sft.texts=hindsight"]))
+
+
+def test_positives_may_be_limited_to_failures_on_which_advice_mattered(tmp_path: Path) -> None:
+    config = config_file(tmp_path, tmp_path)
+    collect(config, tasks=2)
+    collect(config, tasks=3, arm="collect 2", rate=lambda text: 1.0)
+    every, mixed = (
+        [advice.text for advice in advice_to_imitate(load(config, ["round=2", f"train.sft.positives={which}"]))]
+        for which in ("all", "mixed")
+    )
+    assert sorted(every) == sorted([GOOD] * 5 + [BAD] * 3)
+    assert mixed == [GOOD] * 2
+
+
+def test_the_default_texts_leave_a_finished_stage_finished(tmp_path: Path) -> None:
+    """Settings that earlier versions did not have are not part of a stage's identity."""
+    settings = load(config_file(tmp_path, tmp_path)).train.sft.model_dump()
+    assert {"texts", "positives"}.isdisjoint(settings)
