@@ -21,6 +21,7 @@ from retroformer.files.canonical import sha256_of
 from retroformer.protocols import Actor, Reflector
 from retroformer.store import Store
 
+from .experience import sha256_of_attempts, training_attempts
 from .learning import TASKS_AT_ONCE
 
 _KINDS = ("none", "phrase", "model", "placebo", "retrieved")
@@ -107,7 +108,13 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
             return PlaceboReflector(arm.of, [piece for source in sources for piece in store.reflections(source)])
         case kind:
             render = reflection_renderer(experiment)
-            parts = AdviceParts(experiment.environment, experiment.seed, render, arm.wording)
+            parts = AdviceParts(
+                experiment.environment,
+                experiment.seed,
+                render,
+                arm.wording,
+                attempts=lambda: training_attempts(experiment, arm),
+            )
             return extras(experiment.environment).advice[kind].build(parts)
 
 
@@ -146,9 +153,17 @@ def conditions_of(experiment: Experiment, components: Parts, store: Store, arm: 
             order = [task.id for task in chosen_tasks(experiment, None, splits)]
             learning = {"tasks_at_once": TASKS_AT_ONCE, "order_sha256": sha256_of({"tasks": order})}
             stored_conditions["retrieval"]["learning"] = learning | {"trials": experiment.loop.trials}
+    if reads_attempts(experiment, arm):
+        stored_conditions["experience_sha256"] = sha256_of_attempts(experiment, arm)
     if arm.kind == "placebo" and len(sources := list(single_model_arms(arm.of, experiment.eval.arms[arm.of]))) > 1:
         stored_conditions["sources"] = sources  # One more training seed would change the advice that is dealt out.
     return stored_conditions
+
+
+def reads_attempts(experiment: Experiment, arm: Arm) -> bool:
+    """Return True if the arm's advice uses the collected attempts of training tasks."""
+    kind = extras(experiment.environment).advice.get(arm.kind)
+    return kind is not None and kind.reads_attempts
 
 
 def held_out_splits(experiment: Experiment) -> tuple[str, ...]:
@@ -186,6 +201,8 @@ def _check_kind(experiment: Experiment, arm: Arm, here: str) -> None:
         raise ConfigError(
             f"{here}.learns: only retrieved advice is learned about; leave it out, or set {here}.kind=retrieved."
         )
+    if arm.runs and not reads_attempts(experiment, arm):
+        raise ConfigError(f"{here}.runs: {arm.kind} advice counts no attempts; leave it out, or set {here}.kind=table.")
 
 
 def _check_models(experiment: Experiment, arm: Arm, here: str) -> None:

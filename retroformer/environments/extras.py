@@ -57,6 +57,8 @@ class AdviceParts(NamedTuple):
     """Value of `arm.wording`; a lesson is always `demonstrated`."""
     reads_history: bool = True
     """True if the prompt shows all attempts so far (`reflector.history`), so that a lesson may draw on them."""
+    attempts: Callable[[], Iterable[Trajectory]] = tuple
+    """Function that reads the collected attempts of training tasks. Raises MissingInput."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class AdviceKind:
     """Description of the advice in the report."""
     reads_solution: bool = False
     """True if it uses the solution, which no reflector can know: a yardstick."""
+    reads_attempts: bool = False
+    """True if it uses the collected attempts of training tasks."""
 
 
 class Demonstration(NamedTuple):

@@ -68,6 +68,12 @@ def _oracle_advice(parts: AdviceParts) -> Reflector:
     return OracleReflector(parts.render, taskset(parts.section, parts.seed).walkthrough, parts.wording)
 
 
+def _table_advice(parts: AdviceParts) -> Reflector:
+    from retroformer.environments.alfworld.advice.hindsight import TableReflector
+
+    return TableReflector(parts.render, parts.attempts())
+
+
 def _mixed_lessons(parts: AdviceParts) -> Reflector:
     from retroformer.environments.alfworld.advice.rule_reflector import MixedReflector
 
@@ -130,6 +136,11 @@ extras = Extras(
     advice={
         "rule": AdviceKind(_rule_advice, "written by rule from the text of the failure"),
         "history_rule": AdviceKind(_history_rule_advice, "written by rule from the text of all attempts so far"),
+        "table": AdviceKind(
+            _table_advice,
+            "a yardstick: the places at which training attempts most often found such things, without a model",
+            reads_attempts=True,
+        ),
         "oracle": AdviceKind(
             _oracle_advice,
             "a yardstick: written by rule from the solution of the task, which no reflector sees",

@@ -12,6 +12,9 @@ from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
 from retroformer.agents.phrases import PHRASES
 from retroformer.arm_names import FIRST_TRIAL
+from retroformer.environments.alfworld.advice.failure import view_of
+from retroformer.environments.alfworld.advice.hindsight import advice_on_places
+from retroformer.environments.alfworld.advice.places import PlaceTable
 from retroformer.environments.alfworld.game.packs import GamePack
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.parts import LoadedConfig
@@ -122,6 +125,40 @@ def test_advice_of_training_tasks_can_be_retrieved_with_its_source(tmp_path: Pat
     assert bound is not None
     # As earlier versions stored them, when exploration was a key of the config.
     assert (bound["retrieval"]["exploration"], bound["retrieval"]["days"]) == (0.3, None)
+
+
+def test_the_places_of_training_attempts_can_be_counted_for_an_arm_without_a_model(tmp_path: Path) -> None:
+    arms: Arms = {
+        "nothing": {"kind": "none"},
+        "rule": {"kind": "history_rule"},
+        "here": {"kind": "table"},
+        "elsewhere": {"kind": "table", "runs": ["other"]},
+    }
+    overrides = ("collect.tasks=30", "eval.tasks=12", "loop.trials=3")
+    with Endpoint() as server:
+        asyncio.run(rate_reflections(config_with(tmp_path, server.url, arms, *overrides, "run=other")))
+        config = config_with(tmp_path, server.url, arms, *overrides, "collect.tasks=1")
+        asyncio.run(rate_reflections(config))
+        report = compare(config)
+    counted = PlaceTable(facts(open_config(config.path, "run=other"), "collect").trajectories.values())
+    first = facts(config, FIRST_TRIAL).trajectories
+    given = [stored for stored in facts(config, "eval/elsewhere").reflections if stored.key.trial == 1]
+    assert given
+    for stored in given:
+        view = view_of(first[stored.key.model_copy(update={"arm": "eval/trial 0", "trial": 0})])
+        assert stored.reflection.text == advice_on_places(view, counted.ranked(view)[:6])
+    assert texts(config, "elsewhere") != texts(config, "here")
+    assert "the places at which training attempts most often found such things" in report
+    with closing(open_store(config.experiment)) as store:
+        hashes = [(store.conditions(f"eval/{arm}") or {})["experience_sha256"] for arm in ("here", "elsewhere")]
+    assert hashes[0] != hashes[1]
+
+
+def test_a_table_of_a_run_without_attempts_is_refused(tmp_path: Path) -> None:
+    config = config_with(tmp_path, NOWHERE, {"table": {"kind": "table", "runs": ["nowhere"]}})
+    with pytest.raises(MissingInput, match="No collected attempts of the run 'nowhere'"):
+        compare(config)
+    assert not Path("runs/nowhere").exists()
 
 
 def test_without_experience_retrieval_is_refused(tmp_path: Path) -> None:
@@ -258,6 +295,11 @@ def trial_1(key: Key) -> Key:
         (
             "eval.arms.trained.actor_model=[a, b]",
             "eval.arms.trained: model and actor_model both name training seeds; give one of them a single name.",
+        ),
+        (
+            "eval.arms.nothing.runs=[other]",
+            "eval.arms.nothing.runs: none advice counts no attempts; leave it out, or set "
+            "eval.arms.nothing.kind=table.",
         ),
         (
             "eval.arms.trial 0={kind: none}",
