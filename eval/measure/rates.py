@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import chain, combinations, product
 from typing import NamedTuple
 
+import numpy as np
+
 from .results import ArmResult, SeedResult, with_unfinished
 from .statistics import Floats, Intervals, MeanInterval, mcnemar
 
@@ -47,6 +49,7 @@ class Comparison(NamedTuple):
     """Difference of two arms after the last trial, paired by task, with its exact test."""
 
     difference: MeanInterval
+    """With training seeds, over seeds and tasks together."""
     p_value: float
     """Two-sided exact p-value of McNemar's test; with training seeds, the largest of their pairs."""
     pairs: int
@@ -95,11 +98,13 @@ def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats]:
     """Yield all vectors for which these tables give an interval."""
     failed_T = results[0].solved_NT[0] == 0
     for result in with_seeds(results):
-        yield from result.solved_NT
-        yield from (solved_T[failed_T] for solved_T in result.solved_NT[1:])
+        solved = [result.solved_by(trial) for trial in range(len(result.solved_NT))]
+        yield from solved
+        yield from (of_trial[..., failed_T] for of_trial in solved[1:])
     for first, second in arm_pairs(results):
-        yield paired_difference(first, second)
-        yield paired_difference(first, second)[failed_T]
+        for difference in (paired_difference(first, second), with_these_seeds(paired_difference(first, second))):
+            yield difference
+            yield difference[..., failed_T]
 
 
 def with_seeds(results: Sequence[ArmResult]) -> Iterable[ArmResult | SeedResult]:
@@ -114,5 +119,19 @@ def arm_pairs(results: Sequence[ArmResult]) -> list[tuple[ArmResult, ArmResult]]
 
 
 def paired_difference(first: ArmResult, second: ArmResult) -> Floats:
-    difference_T: Floats = first.solved_NT[-1] - second.solved_NT[-1]
-    return difference_T
+    """Return the difference after the last trial by task, (T); if an arm has training seeds, by seed and task, (S, T).
+
+    Two arms with as many seeds are paired seed by seed, as trained one after the other; other numbers of seeds give all
+    combinations.
+    """
+    one, other = (np.atleast_2d(arm.solved_by(-1)) for arm in (first, second))
+    if len(one) != len(other) and 1 not in (len(one), len(other)):
+        one, other = np.repeat(one, len(other), axis=0), np.tile(other, (len(one), 1))
+    difference_ST: Floats = one - other
+    return difference_ST if len(difference_ST) > 1 else difference_ST[0]
+
+
+def with_these_seeds(difference: Floats) -> Floats:
+    """Return the mean of a difference over its training seeds, by task, (T), for an interval over tasks alone."""
+    mean_T: Floats = np.atleast_2d(difference).mean(axis=0)
+    return mean_T

@@ -34,6 +34,11 @@ class SeedResult:
     """Number of invalid attempts; the store has the cause of each."""
     usage: Usage
 
+    def solved_by(self, trial: int) -> Floats:
+        """Return 1 for each task solved by a trial, else 0, (T)."""
+        solved_T: Floats = self.solved_NT[trial]
+        return solved_T
+
     @property
     def name(self) -> str:
         """Name of the arm, followed by the model if the arm pools several: `trained/ppo-1`."""
@@ -63,6 +68,11 @@ class ArmResult:
     def solved_NT(self) -> Floats:
         """Share of the seeds whose last attempt made by trial N solved task T."""
         return _mean([seed.solved_NT for seed in self.seeds])
+
+    def solved_by(self, trial: int) -> Floats:
+        """Return what is resampled for the share solved by a trial: (T), or with several training seeds (S, T)."""
+        by_seed = [seed.solved_by(trial) for seed in self.seeds]
+        return np.stack(by_seed) if self.pooled else by_seed[0]
 
     @cached_property
     def return_NT(self) -> Floats:

@@ -49,7 +49,7 @@ def _table(experiment: Experiment, views: Mapping[str, tuple[Rates, Sequence[Arm
         [
             plain(actor),
             plain(arm.name.removeprefix(f"{actor}/")),
-            *(str(rates.intervals.of(solved_T)) for solved_T in arm.solved_NT),
+            *(str(rates.intervals.of(arm.solved_by(trial))) for trial in range(len(arm.solved_NT))),
             f"{arm.usage.prompt_tokens:,}",
             f"{arm.usage.completion_tokens:,}",
             f"[report](<{actor}/report.md>)",

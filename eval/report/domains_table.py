@@ -40,6 +40,6 @@ def _rows(experiment: Experiment, results: _Played) -> Iterator[list[str]]:
     for arms in results.values():
         rates = rates_of(arms, experiment.seed)
         for arm in rates.all_tasks:
-            first_T, last_T = arm.solved_NT[0], arm.solved_NT[-1]
-            shares = (str(rates.intervals.of(solved_T)) for solved_T in (first_T, last_T))
+            first, last = arm.solved_by(0), arm.solved_by(-1)
+            shares = (str(rates.intervals.of(solved)) for solved in (first, last))
             yield [plain(experiment.domain), plain(arm.name), str(rates.tasks), str(arm.incomplete), *shares, link]

@@ -19,7 +19,9 @@ def solved_figure(experiment: Experiment, rates: Rates) -> Figure:
     order = sorted(range(len(solid)), key=lambda index: -float(solid[index].solved_NT[-1].mean()))
     series = []
     for rank, index in enumerate(order):
-        intervals = [rates.intervals.of(solved_T) for solved_T in solid[index].solved_NT]
+        intervals = [
+            rates.intervals.of(solid[index].solved_by(trial)) for trial, _ in enumerate(solid[index].solved_NT)
+        ]
         offset = _OFFSET * (len(intervals) - 1) * (rank - (len(solid) - 1) / 2)
         x = [trial + 1 + (offset if trial else 0.0) for trial in range(len(intervals))]
         others = [other[index].solved_NT.mean(axis=1).tolist() for other in dotted]

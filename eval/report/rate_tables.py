@@ -12,6 +12,7 @@ from ..measure.rates import (
     failed_at_first,
     paired_difference,
     with_seeds,
+    with_these_seeds,
 )
 from ..measure.results import ArmResult, SeedResult
 from ..measure.statistics import Floats, Intervals, MeanInterval
@@ -49,18 +50,19 @@ def solved_by_trial(results: Sequence[ArmResult], intervals: Intervals) -> str:
 
 def paired_differences(results: Sequence[ArmResult], intervals: Intervals) -> str:
     """Render differences after the last trial over all tasks, with the exact test."""
-    header = ["first arm", "second arm", "first - second", "only first solved", "only second solved", "McNemar p"]
+    seeds = _seeds_column(results)
+    counts = ["only first solved", "only second solved", "McNemar p"]
     rows = [
         [
             plain(first.name),
             plain(second.name),
-            _shown(compared.difference),
+            *_differences(paired_difference(first, second), intervals, seeds),
             *_only_one_solved(first, second),
-            _number(compared),
+            _number(comparison(first, second, intervals)),
         ]
         for first, second in arm_pairs(results)
-        for compared in (comparison(first, second, intervals),)
     ]
+    header = ["first arm", "second arm", "first - second", *seeds, *counts]
     return table(header, rows, "Differences in the share of tasks solved by the last trial.")
 
 
@@ -69,19 +71,26 @@ def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> str:
     if not failed_at_first(results):
         return "No task failed at trial 0."
     failed_T = results[0].solved_NT[0] == 0
-    trials = len(results[0].solved_NT)
+    trials, seeds = len(results[0].solved_NT), _seeds_column(results)
     rows = [
-        [plain(result.name), *(_count(solved_T[failed_T], intervals) for solved_T in result.solved_NT[1:])]
+        [
+            plain(result.name),
+            *(_count(result.solved_by(trial)[..., failed_T], intervals) for trial in range(1, trials)),
+        ]
         for result in with_seeds(results)
     ]
     differences = [
-        [plain(first.name), plain(second.name), _shown(intervals.of(paired_difference(first, second)[failed_T]))]
+        [
+            plain(first.name),
+            plain(second.name),
+            *_differences(paired_difference(first, second)[..., failed_T], intervals, seeds),
+        ]
         for first, second in arm_pairs(results)
     ]
     header = ["arm", *(f"by trial {index}" for index in range(1, trials))]
     solved = table(header, rows, "Number and share of the tasks failed at trial 0 that were solved later.")
     caption = "Differences in the share of these tasks solved by the last trial."
-    compared = table(["first arm", "second arm", "first - second"], differences, caption)
+    compared = table(["first arm", "second arm", "first - second", *seeds], differences, caption)
     return f"{solved}\n\n{compared}" if differences else solved
 
 
@@ -95,7 +104,7 @@ def _rows(results: Sequence[ArmResult], intervals: Intervals) -> Iterable[list[s
 def _row(result: ArmResult | SeedResult, intervals: Intervals, unfinished: str) -> list[str]:
     return [
         plain(result.name),
-        *(str(intervals.of(solved_T)) for solved_T in result.solved_NT),
+        *(str(intervals.of(result.solved_by(trial))) for trial in range(len(result.solved_NT))),
         f"{result.return_NT[-1].mean():.3f}",
         unfinished,
         str(result.invalid),
@@ -103,6 +112,17 @@ def _row(result: ArmResult | SeedResult, intervals: Intervals, unfinished: str) 
         f"{result.usage.completion_tokens:,}",
         f"{result.usage.dollars:.2f}",
     ]
+
+
+def _seeds_column(results: Sequence[ArmResult]) -> list[str]:
+    """Return the title of a second column of intervals, over tasks alone; none without training seeds."""
+    return ["with these seeds"] if any(arm.pooled for arm in results) else []
+
+
+def _differences(difference: Floats, intervals: Intervals, seeds: Sequence[str]) -> list[str]:
+    """Render the interval over training seeds and tasks, and the one over tasks alone if there is a column for it."""
+    alone = intervals.of(with_these_seeds(difference))
+    return [_shown(intervals.of(difference)), *(str(alone) for _ in seeds)]
 
 
 def _shown(interval: MeanInterval) -> str:
@@ -123,8 +143,8 @@ def _number(compared: Comparison) -> str:
     return value if compared.pairs == 1 else f"{value}, largest of {compared.pairs} seed pairs"
 
 
-def _count(solved_T: Floats, intervals: Intervals) -> str:
+def _count(solved: Floats, intervals: Intervals) -> str:
     """Render `37: 0.617 [0.500, 0.733]`; with pooled seeds the count is a mean as well."""
-    count = float(solved_T.sum())
+    count = float(with_these_seeds(solved).sum())
     shown = f"{count:.0f}" if count == round(count) else f"{count:.1f}"
-    return f"{shown}: {intervals.of(solved_T)}"
+    return f"{shown}: {intervals.of(solved)}"

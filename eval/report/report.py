@@ -152,9 +152,9 @@ def _how_to_read(report_input: ReportInput, rates: Rates) -> str:
     seeds = "they do not cover variation between training seeds."
     if any(arm.pooled for arm in results):
         seeds = (
-            "if an arm pools training seeds, each task counts as the mean over them, and the interval covers other "
-            "tasks with these seeds; the rows of the seeds show how much they differ. An arm with one model does not "
-            "cover variation between training seeds."
+            "if an arm pools training seeds, seeds and tasks are resampled together, and the interval covers other "
+            "tasks and other training seeds (with few seeds it is a little too narrow); *with these seeds* gives the "
+            "interval over tasks alone. An arm with one model does not cover variation between training seeds."
         )
     return (
         f"{rates.finished_tasks} of {len(report_input.tasks)} held-out tasks of {_splits(report_input.tasks)} were "

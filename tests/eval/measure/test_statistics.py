@@ -5,7 +5,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from eval.measure.statistics import Floats, Intervals, MeanInterval, bootstrap, bootstrap_all, mcnemar
+from eval.measure.statistics import Floats, Intervals, MeanInterval, bootstrap, bootstrap_all, bootstrap_seeds, mcnemar
 
 
 def outcomes(text: str) -> Floats:
@@ -93,6 +93,50 @@ def test_an_interval_does_not_depend_on_what_is_resampled_with_it(tasks: int) ->
     intervals = Intervals(seed=3)
     intervals.prepare([*vectors, *curve_values(tasks + 1).values(), np.array([])])
     assert [intervals.of(values_T) for values_T in vectors] == bootstrap_all(vectors, seed=3)
+
+
+def naive_bootstrap(values_ST: Floats, draws: int) -> tuple[float, float]:
+    """Return the bounds with the rows and the columns drawn one by one."""
+    generator, (seeds, tasks) = np.random.default_rng(1), values_ST.shape
+    means = [
+        values_ST[generator.integers(seeds, size=seeds)][:, generator.integers(tasks, size=tasks)].mean()
+        for _ in range(draws)
+    ]
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def solved_with_spread(spread: float) -> Floats:
+    """Return four training seeds on 130 tasks whose rates of success differ by up to `spread`."""
+    rates_S = np.array([0.5 - spread / 2, 0.5, 0.5 + spread / 2, 0.5])
+    solved: Floats = (np.random.default_rng(0).random((4, 130)) < rates_S[:, None]).astype(float)
+    return solved
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_seeds_and_tasks_are_resampled_together(spread: float) -> None:
+    values_ST = solved_with_spread(spread)
+    interval = bootstrap_seeds(values_ST, seed=3)
+    assert interval.mean == pytest.approx(values_ST.mean())
+    assert (interval.low, interval.high) == pytest.approx(naive_bootstrap(values_ST, 4000), abs=0.012)
+
+
+def test_an_interval_is_wider_where_seeds_differ_more() -> None:
+    similar, different = (bootstrap_seeds(solved_with_spread(spread), seed=3) for spread in (0.0, 0.5))
+    assert different.high - different.low > 1.4 * (similar.high - similar.low)
+
+
+def test_one_seed_is_resampled_like_tasks_alone() -> None:
+    values_T = outcomes("1101001110" * 13)
+    alone, interval = bootstrap(values_T, seed=3), bootstrap_seeds(values_T[None], seed=3)
+    assert (interval.low, interval.high) == pytest.approx((alone.low, alone.high), abs=0.01)
+
+
+def test_values_by_seed_and_the_same_values_by_task_have_intervals_of_their_own() -> None:
+    intervals = Intervals(seed=0)
+    by_seed = np.array([[1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
+    assert intervals.of(by_seed) == bootstrap_seeds(by_seed, 0)
+    assert intervals.of(by_seed.ravel()) == bootstrap(by_seed.ravel(), 0)
 
 
 def test_vectors_that_differ_in_one_task_have_different_means() -> None:

@@ -112,9 +112,14 @@ def test_training_seeds_are_pooled_per_task_and_shown_separately(pooled: str) ->
     assert rates == {"trained": "0.650", "trained/ppo-1": "0.800", "trained/ppo-2": "0.500"}
     counts = dict(re.findall(r"^\| (trained\S*) \| ([\d.]+): ", pooled, re.MULTILINE))
     assert counts == {"trained": "4.5", "trained/ppo-1": "6", "trained/ppo-2": "3"}
-    (difference,) = re.findall(r"^\| trained \| no reflection \| 0.450 \[.+\] \| (.*) \|$", pooled, re.MULTILINE)
+    (difference,) = re.findall(
+        r"^\| trained \| no reflection \| 0.450 \[.+\] \| 0.450 \[[^|]+\] \| (.*) \|$", pooled, re.MULTILINE
+    )
     assert difference == "- | - | 0.2500, largest of 2 seed pairs"
-    assert "| hopeless | no reflection | 0.000 [0.000, 0.000] (covers 0) | 0 | 0 | 1.0000 |" in pooled
+    assert (
+        "| hopeless | no reflection | 0.000 [0.000, 0.000] (covers 0) | 0.000 [0.000, 0.000] | 0 | 0 | 1.0000 |"
+        in pooled
+    )
     assert "| trained/ppo-1 | Say " in pooled
 
 
@@ -124,9 +129,19 @@ def test_the_report_says_that_intervals_of_single_models_exclude_seed_variation(
     assert "pools" not in text
 
 
-def test_the_report_limits_intervals_of_pooled_seeds_to_these_seeds(pooled: str) -> None:
-    assert "they say nothing" not in pooled
-    assert "the interval covers other tasks with these seeds" in pooled
+def test_intervals_of_pooled_seeds_cover_other_seeds_and_come_first(pooled: str) -> None:
+    assert "seeds and tasks are resampled together, and the interval covers other tasks and other training" in pooled
+    assert pooled.count("| first arm | second arm | first - second | with these seeds |") == 2
+    (both, alone) = re.findall(
+        r"^\| trained \| no reflection \| (0.450 \[\S+ \S+\])(?: \(.*\))? \| (0.450 \[\S+ \S+\]) \|",
+        pooled,
+        re.MULTILINE,
+    )[0]
+    (low, high), (low_alone, high_alone) = (
+        map(float, re.findall(r"\[([\d.]+), ([\d.]+)\]", interval)[0]) for interval in (both, alone)
+    )
+    assert low < low_alone
+    assert high > high_alone
     assert "An arm with one model does not cover variation between training seeds." in pooled
 
 
@@ -152,10 +167,10 @@ def test_an_interval_above_0_is_no_claim_where_the_exact_test_disagrees(
 
 def test_pooled_seeds_claim_a_difference_only_if_each_of_them_does(pooled: str) -> None:
     # Alone, ppo-1 has p = 2 / 2**6 and ppo-2, with three tasks, 2 / 2**3.
-    assert (
-        "- The data do not show a difference between **trained** and *no reflection*: 0.450 [0.200, 0.700] "
-        "(p = 0.2500, largest of 2 seed pairs)." in pooled
+    claim = (
+        r"- The data do not show a difference between \*\*trained\*\* and \*no reflection\*: 0.450 \[0.\d+, 0.\d+\] "
     )
+    assert re.search(claim + r"\(p = 0.2500, largest of 2 seed pairs\)\.", pooled)
 
 
 def test_text_of_a_model_stays_text_in_its_cell(folder: Path) -> None:
