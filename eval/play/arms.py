@@ -1,7 +1,7 @@
 """The arms of a config: their reflectors, their actors, and the names under which their facts are stored."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from retroformer.agents.baseline import NoReflector, PhraseReflector, PlaceboReflector
@@ -19,7 +19,8 @@ from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.views import reflection_renderer
 from retroformer.files.canonical import sha256_of
 from retroformer.protocols import Actor, Reflector
-from retroformer.store import Store
+from retroformer.records import Trajectory
+from retroformer.store import Store, StoredReflection
 
 from .experience import sha256_of_attempts, training_attempts
 from .learning import TASKS_AT_ONCE
@@ -105,7 +106,8 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
             return retrieving_reflector(experiment, store)
         case "placebo":
             sources = single_model_arms(arm.of, experiment.eval.arms[arm.of])
-            return PlaceboReflector(arm.of, [piece for source in sources for piece in store.reflections(source)])
+            pieces = [piece for source in sources for piece in store.reflections(source)]
+            return PlaceboReflector(arm.of, pieces, _suiting(experiment, store, arm))
         case kind:
             render = reflection_renderer(experiment)
             parts = AdviceParts(
@@ -116,6 +118,21 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
                 attempts=lambda: training_attempts(experiment, arm),
             )
             return extras(experiment.environment).advice[kind].build(parts)
+
+
+def _suiting(experiment: Experiment, store: Store, arm: Arm) -> Callable[[Trajectory, StoredReflection], bool]:
+    """Return the rule by which a placebo may give a piece of advice about a failure."""
+    kind_of = extras(experiment.environment).kind_of
+    if arm.among == "any" or kind_of is None:
+        return lambda failure, stored: True
+    kinds = {
+        key.task_id: kind_of(attempt)
+        for first_trial in store.arms()
+        if first_trial.endswith("/trial 0")
+        for key, attempt in store.stream_trajectories(first_trial)
+    }
+    same = arm.among == "same_kind"
+    return lambda failure, stored: (kind_of(failure) == kinds.get(stored.key.task_id)) is same
 
 
 def retrieving_reflector(experiment: Experiment, store: Store) -> RetrievingReflector:
@@ -200,6 +217,10 @@ def _check_kind(experiment: Experiment, arm: Arm, here: str) -> None:
     if arm.learns and arm.kind != "retrieved":
         raise ConfigError(
             f"{here}.learns: only retrieved advice is learned about; leave it out, or set {here}.kind=retrieved."
+        )
+    if arm.among != "any" and (arm.kind != "placebo" or extras(experiment.environment).kind_of is None):
+        raise ConfigError(
+            f"{here}.among: only a placebo in an environment whose tasks have kinds is limited to some; leave it out."
         )
     if arm.runs and not reads_attempts(experiment, arm):
         raise ConfigError(f"{here}.runs: {arm.kind} advice counts no attempts; leave it out, or set {here}.kind=table.")

@@ -121,7 +121,12 @@ def _advice(experiment: Experiment, arm: Arm) -> str:
         case "phrase":
             return "a fixed sentence without information"
         case "placebo":
-            return f"advice that *{plain(arm.of)}* wrote about other tasks"
+            which = {
+                "any": "",
+                "same_kind": " about the same kind of thing",
+                "other_kinds": " about other kinds of things",
+            }
+            return f"advice that *{plain(arm.of)}* wrote about other tasks{which[arm.among]}"
         case "retrieved":
             learned = ", and by what they brought in earlier tasks of this evaluation" if arm.learns else ""
             return f"reflections collected on other tasks, retrieved by similarity and rating{learned}"

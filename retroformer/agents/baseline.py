@@ -1,7 +1,7 @@
 """Baseline reflectors: no advice, phrases without content, and advice written for another task."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from retroformer.agents.phrases import PHRASES, seeded
 from retroformer.errors import MissingInput
@@ -28,10 +28,18 @@ class PhraseReflector:
 
 
 class PlaceboReflector:
-    """Reflector that gives advice of another arm on other tasks, to test whether any change of course helps as much."""
+    """Reflector that gives advice of another arm on other tasks, to test whether any change of course helps as much.
 
-    def __init__(self, source_arm: str, reflections: Sequence[StoredReflection]) -> None:
-        self._source_arm = source_arm
+    `suits(failure, stored)` limits which advice it gives; where none suits, any about another task is given.
+    """
+
+    def __init__(
+        self,
+        source_arm: str,
+        reflections: Sequence[StoredReflection],
+        suits: Callable[[Trajectory, StoredReflection], bool] = lambda failure, stored: True,
+    ) -> None:
+        self._source_arm, self._suits = source_arm, suits
         self._reflections = [stored for stored in reflections if stored.reflection.text]
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
@@ -40,11 +48,12 @@ class PlaceboReflector:
         Raises:
             MissingInput: the source arm wrote nothing about any other task.
         """
-        others = [stored.reflection for stored in self._reflections if stored.key.task_id != trajectory.task.id]
+        others = [stored for stored in self._reflections if stored.key.task_id != trajectory.task.id]
         if not others:
             raise MissingInput(
                 f"The placebo needs advice that arm {self._source_arm!r} wrote about other tasks, and there is none: "
                 "evaluate more tasks (eval.tasks=N), or name another arm with eval.arms.NAME.of."
             )
-        chosen = random.Random(seed).choice(others)
+        suiting = [stored for stored in others if self._suits(trajectory, stored)]
+        chosen = random.Random(seed).choice(suiting or others).reflection
         return chosen.model_copy(update={"usage": Reflection.model_fields["usage"].default})

@@ -189,6 +189,8 @@ class Extras:
     """Values of `train.rated_by`: other returns of stored attempts, each from (section, seed). `shaped` is graded
     progress, 1 for a solved task. Building one raises ConfigError if attempts under this section leave no trace of
     it."""
+    kind_of: Callable[[Trajectory], str] | None = None
+    """Kind of thing that an attempt's task is about, such as `mug`; None: tasks have no kinds."""
     read_logs: Callable[[Path, Any], RecordedLogs] | None = None
     """Reader of other programs' recorded runs, for `collect import`: (path, section). Raises MissingInput."""
     require_machine: Callable[[Any], None] = _accept

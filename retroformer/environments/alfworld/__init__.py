@@ -122,6 +122,13 @@ def _leak_check(section: Any, seed: int) -> LeakCheck:
     return PlaceLeak(taskset(section, seed).walkthrough)
 
 
+def _kind_of(attempt: Trajectory) -> str:
+    from retroformer.environments.alfworld.text import compact
+    from retroformer.environments.alfworld.text.reading import read_goal
+
+    return read_goal(compact.read_opening(attempt.opening).task).thing
+
+
 def _shaped(section: Any, seed: int) -> ReturnOf:
     from retroformer.environments.alfworld.progress import share_of_subgoals
 
@@ -155,5 +162,6 @@ extras = Extras(
     chapter=_chapter,
     leak_check=_leak_check,
     returns={"shaped": _shaped},
+    kind_of=_kind_of,
     data_licence="ALFWorld and ALFRED, whose games were played: MIT.",
 )

@@ -21,6 +21,10 @@ class Arm(Section):
     reward model; several names are training seeds of one method."""
     of: str = ""
     """For kind placebo: the arm whose advice is given to other tasks."""
+    among: Literal["any", "same_kind", "other_kinds"] = "any"
+    """For kind placebo: tasks whose advice is given. any: all other tasks; same_kind: those that are about the same
+    kind of thing, which keeps what is generally true and removes what was read in the failure; other_kinds: the
+    rest."""
     wording: Literal["demonstrated", "unseen"] = "demonstrated"
     """For kinds rule and oracle. demonstrated: the words that the household actor was trained with; unseen: others."""
     actor_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -41,6 +45,7 @@ class Arm(Section):
         # An arm is part of its conditions in the store, which must not change when these are left out.
         settings: dict[str, Any] = serialize(self)
         absent = {name for name in ("actor_model", "learns", "runs") if not settings.get(name)}
+        absent |= {"among"} if settings.get("among") == "any" else set()
         return {name: value for name, value in settings.items() if name not in absent}
 
 

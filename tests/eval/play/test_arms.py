@@ -1,6 +1,7 @@
 """Arms played on generated games by real components: what each arm reads, and which arms are refused."""
 
 import asyncio
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from retroformer.environments.alfworld.advice.failure import view_of
 from retroformer.environments.alfworld.advice.hindsight import advice_on_places
 from retroformer.environments.alfworld.advice.places import PlaceTable
 from retroformer.environments.alfworld.game.packs import GamePack
+from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.parts import LoadedConfig
 from retroformer.experiment.storage import open_store
@@ -152,6 +154,28 @@ def test_the_places_of_training_attempts_can_be_counted_for_an_arm_without_a_mod
     with closing(open_store(config.experiment)) as store:
         hashes = [(store.conditions(f"eval/{arm}") or {})["experience_sha256"] for arm in ("here", "elsewhere")]
     assert hashes[0] != hashes[1]
+
+
+@pytest.mark.parametrize("among", ["same_kind", "other_kinds"])
+def test_a_placebo_can_be_limited_to_tasks_about_the_same_kind_of_thing_or_to_others(
+    tmp_path: Path, among: str
+) -> None:
+    arms: Arms = {"oracle": {"kind": "oracle"}, "placebo": {"kind": "placebo", "of": "oracle", "among": among}}
+    config = config_with(tmp_path, NOWHERE, arms, "eval.tasks=40")
+    report = compare(config)
+    told = {"same_kind": "about the same kind of thing", "other_kinds": "about other kinds of things"}[among]
+    assert f"wrote about other tasks {told}" in report
+    kind_of = extras(config.experiment.environment).kind_of
+    assert kind_of is not None
+    kinds = {key.task_id: kind_of(attempt) for key, attempt in facts(config, FIRST_TRIAL).trajectories.items()}
+    written, given = texts(config, "oracle"), texts(config, "placebo")
+    often = {kind for kind, count in Counter(kinds[task] for task in written).items() if count > 1}
+    assert len(often) > 2
+    for task, text in given.items():
+        sources = {kinds[other] for other, advice in written.items() if advice == text and other != task}
+        assert sources
+        if kinds[task] in often:
+            assert (kinds[task] in sources) is (among == "same_kind")
 
 
 def test_a_table_of_a_run_without_attempts_is_refused(tmp_path: Path) -> None:
@@ -295,6 +319,11 @@ def trial_1(key: Key) -> Key:
         (
             "eval.arms.trained.actor_model=[a, b]",
             "eval.arms.trained: model and actor_model both name training seeds; give one of them a single name.",
+        ),
+        (
+            "eval.arms.nothing.among=same_kind",
+            "eval.arms.nothing.among: only a placebo in an environment whose tasks have kinds is limited to some; leave "
+            "it out.",
         ),
         (
             "eval.arms.nothing.runs=[other]",
