@@ -121,12 +121,8 @@ def _advice(experiment: Experiment, arm: Arm) -> str:
         case "phrase":
             return "a fixed sentence without information"
         case "placebo":
-            which = {
-                "any": "",
-                "same_kind": " about the same kind of thing",
-                "other_kinds": " about other kinds of things",
-            }
-            return f"advice that *{plain(arm.of)}* wrote about other tasks{which[arm.among]}"
+            limits = {"same_kind": " about the same kind of thing", "other_kinds": " about other kinds of things"}
+            return f"advice that *{plain(arm.of)}* wrote about other tasks{limits.get(arm.among, '')}"
         case "retrieved":
             learned = ", and by what they brought in earlier tasks of this evaluation" if arm.learns else ""
             return f"reflections collected on other tasks, retrieved by similarity and rating{learned}"

@@ -322,8 +322,8 @@ def trial_1(key: Key) -> Key:
         ),
         (
             "eval.arms.nothing.among=same_kind",
-            "eval.arms.nothing.among: only a placebo in an environment whose tasks have kinds is limited to some; leave "
-            "it out.",
+            "eval.arms.nothing.among: only a placebo in an environment whose tasks have kinds is limited to some; "
+            "leave it out.",
         ),
         (
             "eval.arms.nothing.runs=[other]",
