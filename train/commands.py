@@ -91,8 +91,10 @@ def reward(experiment: Experiment) -> str:
 
     optimizer, pairs = experiment.train.reward, inputs.pairs(experiment)
     data = (pair.model_dump() for pair in pairs)
-    stage = make_stage("reward", experiment, optimizer, data, {}, inputs.rated_tasks(experiment))
-    return run(stage, lambda: train_reward_model(stage, optimizer, pairs, inputs.rated(experiment)))
+    start = None if optimizer.start == "base" else require_adapter(experiment.stage_folder(optimizer.start))
+    adapters = {"start": start} if start else {}
+    stage = make_stage("reward", experiment, optimizer, data, adapters, inputs.rated_tasks(experiment))
+    return run(stage, lambda: train_reward_model(stage, optimizer, pairs, inputs.rated(experiment), start))
 
 
 def ppo(experiment: Experiment) -> str:

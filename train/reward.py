@@ -5,17 +5,24 @@ train/reward_audit.py measures on them what the scores are worth.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import correlation, fmean, pstdev
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from peft import get_peft_model
+from peft import (
+    PeftConfig,
+    get_peft_model,
+    get_peft_model_state_dict,
+    load_peft_weights,
+    set_peft_model_state_dict,
+)
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Paired, Train
+from retroformer.experiment.sections.train import Paired, Reward, Train
 from retroformer.records import PreferencePair, RatedReflection
 
-from .base import keep_trainables_in_fp32, load_base, load_tokenizer, lora_config
+from .base import keep_trainables_in_fp32, load_base, load_tokenizer, lora_config, require_same_shape
 from .data.samples import Advice, Sample, samples
 from .group_trainer import GroupTrainer
 from .losses import preference_loss
@@ -49,18 +56,25 @@ class Ranking:
 
 
 def train_reward_model(
-    stage: Stage, optimizer: Paired, pairs: Sequence[PreferencePair], rated: Sequence[RatedReflection] = ()
+    stage: Stage,
+    optimizer: Reward,
+    pairs: Sequence[PreferencePair],
+    rated: Sequence[RatedReflection] = (),
+    start: Path | None = None,
 ) -> None:
     """Train on the pairs of most tasks, measure on pairs and `rated` reflections of the held-out tasks, and publish.
 
+    `start` is the folder of a reflector's adapter to start from; None: the base.
+
     Raises:
-        ConfigError: a sample is longer than train.max_length.
+        ConfigError: a sample is longer than train.max_length, or the shape of `start` is not that of train.lora.
     """
     meter, seed = Meter(), stage.experiment.seed
     tokenizer = load_tokenizer(stage.experiment.train)
     split = split_pairs(stage, tokenizer, pairs, optimizer)
     torch.manual_seed(seed)  # The score head is initialised at random when the model is loaded.
-    trainer = GroupTrainer(stage, optimizer, scorer(stage.experiment.train), split.train, Ranking(optimizer))
+    model = scorer(stage.experiment.train, start, optimizer.trains)
+    trainer = GroupTrainer(stage, optimizer, model, split.train, Ranking(optimizer))
     progress = run_trainer(trainer, stage)
     held_out = [pair for group in split.held_out for pair in group.sample_pairs]
     trained_on = [pair for group in split.train for pair in group.sample_pairs]
@@ -73,10 +87,22 @@ def train_reward_model(
     publish(stage, trainer.model.save_pretrained, metrics)
 
 
-def scorer(train: Train) -> Any:
-    """Return a base with a fresh adapter and score head."""
+def scorer(train: Train, start: Path | None = None, trains: Literal["all", "head"] = "all") -> Any:
+    """Return a base with a fresh score head, and a fresh adapter or that of the reflector in `start`.
+
+    Raises:
+        ConfigError: rank, alpha or targets of the reflector's adapter are not those of train.lora.
+    """
     base, lora = load_base(train, scores=True), lora_config(train.lora, scores=True)
     model: Any = get_peft_model(base, lora)
+    if start is not None:
+        require_same_shape(PeftConfig.from_pretrained(str(start)), start, train.lora)
+        # peft wants the score head as well, which a reflector does not have.
+        weights = get_peft_model_state_dict(model) | load_peft_weights(str(start), device="cpu")
+        set_peft_model_state_dict(model, weights)
+    for name, parameter in model.named_parameters():
+        if trains == "head" and "lora_" in name:
+            parameter.requires_grad = False
     keep_trainables_in_fp32(model)
     return model
 

@@ -1,15 +1,20 @@
+import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from retroformer.experiment.sections.train import Paired
+from retroformer.experiment.sections.train import Reward
+from retroformer.models.reward_adapter import read_reward_adapter
 from retroformer.records import Author, Key, PreferencePair, RatedReflection, Reflection
-from tests.train.world import BAD, GOOD, prompt, tiny_experiment
+from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
 from train.base import load_base, load_tokenizer, lora_config
 from train.data.samples import sample_pairs
 from train.pair_split import held_out_tasks
 from train.reward import train_reward_model
+from train.rl.reward_scores import score_scale
 from train.rl.shared_base import SharedBase
 from train.shared_prompt.group import group_of
 from train.shared_prompt.packed import pack
@@ -35,7 +40,7 @@ RATED = [
 def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny_base: Path, workplace: Path) -> None:
     from peft import get_peft_model
 
-    quick = Paired(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=4)
+    quick = Reward(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=4)
     experiment = tiny_experiment(workplace, tiny_base)
     stage = make_stage("reward", experiment, quick, [pair.model_dump() for pair in PAIRS], {})
     train_reward_model(stage, quick, PAIRS, RATED)
@@ -57,6 +62,47 @@ def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny
     assert bool((scores[:, 0] > scores[:, 1]).all())
     trained_on = [row for row, pair in zip(scores, PAIRS, strict=True) if pair.task_id not in metrics["held_out_tasks"]]
     assert torch.stack(trained_on).mean().item() == pytest.approx(metrics["train_score_mean"], abs=1e-4)
+
+
+def test_a_reward_model_reads_the_prompt(tiny_base: Path, workplace: Path) -> None:
+    """Which text is better depends on the prompt alone, so a model that ignores it is right half of the time."""
+    names = [f"{direction} {number}" for number in range(30) for direction in ("north", "south")]
+    pairs = [
+        PreferencePair(task_id=name, prompt=prompt(name), chosen=texts[0], rejected=texts[1], margin=1.0)
+        for name in names
+        for texts in ([(GOOD, BAD) if name.startswith("north") else (BAD, GOOD)])
+    ]
+    quick = Reward(learning_rate=1e-2, batch_size=10, micro_batch_tokens=800, epochs=12)
+    stage = make_stage("reward", tiny_experiment(workplace, tiny_base), quick, [len(pairs)], {})
+    train_reward_model(stage, quick, pairs)
+    done = finished(stage)
+    assert done
+    assert done.held_out_pairs == 6
+    assert (done.measure("train_accuracy"), done.held_out_accuracy) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("trains", ["all", "head"])
+def test_a_reward_model_can_start_from_a_reflector(
+    tiny_base: Path, workplace: Path, trains: Literal["all", "head"]
+) -> None:
+    experiment, start = tiny_experiment(workplace, tiny_base), workplace / "start"
+    save_adapter(experiment, start)
+    quick = Reward(learning_rate=1e-4, batch_size=4, micro_batch_tokens=200, start="warm", trains=trains)
+    stage = make_stage("reward", experiment, quick, [pair.model_dump() for pair in PAIRS], {"start": start})
+    train_reward_model(stage, quick, PAIRS, start=start)
+    before, after = load_file(start / "adapter_model.safetensors"), read_reward_adapter(stage.folder).lora
+    assert before.keys() == after.keys()
+    changes = [float((after[name] - before[name]).abs().max()) for name in before]
+    assert max(changes) < 1e-2, "it starts there"
+    assert (max(changes) > 0) is (trains == "all")
+
+
+def test_the_scale_of_scores_is_that_of_held_out_texts_if_there_are_enough(tmp_path: Path) -> None:
+    measures = {"train_score_mean": 1.0, "train_score_deviation": 8.0}
+    measures |= {"held_out_score_mean": 0.5, "held_out_score_deviation": 2.0}
+    for pairs, scale in ((8, (0.5, 2.0)), (7, (1.0, 8.0))):
+        (tmp_path / "metrics.json").write_text(json.dumps(measures | {"held_out_pairs": pairs}))
+        assert score_scale(tmp_path) == scale
 
 
 def test_the_same_tenth_of_the_tasks_is_always_held_out() -> None:

@@ -20,8 +20,16 @@ MISSING_END_PENALTY = 1.0
 """Subtracted from the score of a response that did not end, in standard deviations of the score."""
 
 
+LEAST_HELD_OUT_PAIRS = 8
+"""Held-out pairs that the scale needs; with fewer, it is that of training pairs."""
+
+
 class ScoreScale(NamedTuple):
-    """Mean and standard deviation of a reward model's scores on its training texts."""
+    """Mean and standard deviation of a reward model's scores.
+
+    They are those of held-out texts, since a reward model that knows its training texts by heart spreads them further
+    apart than any others.
+    """
 
     mean: float = 0.0
     deviation: float = 1.0
@@ -37,7 +45,9 @@ UNSCALED = ScoreScale()
 def score_scale(reward: Path) -> ScoreScale:
     """Read the scale of the reward model in `reward`. Raises MissingInput or DamagedFile if its metrics lack it."""
     metrics = read_metrics(reward)
-    mean, deviation = metrics.train_score_mean, metrics.train_score_deviation
+    enough = (metrics.measure("held_out_pairs") or 0) >= LEAST_HELD_OUT_PAIRS
+    texts = "held_out" if enough and metrics.measure("held_out_score_mean") is not None else "train"
+    mean, deviation = (metrics.measure(f"{texts}_score_{name}") for name in ("mean", "deviation"))
     if mean is None or deviation is None:
         raise DamagedFile(
             f"{reward / METRICS} lacks the mean and deviation of the reward model's scores: {how_to_replace(reward)}"

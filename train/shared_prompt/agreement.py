@@ -124,8 +124,10 @@ def _relative_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> fl
 
 
 def _gradient(values: Tensor, trunk: Any) -> list[Tensor]:
-    """Return the gradient of the sum of `values` by the trained parameters that they depend on."""
+    """Return the gradient of the sum of `values` by the trained parameters that they depend on; none in a probe."""
     parameters = [parameter for parameter in trunk.parameters() if parameter.requires_grad]
+    if not parameters:
+        return []
     gradient = torch.autograd.grad(values.sum(), parameters, allow_unused=True)
     return [part for part in gradient if part is not None]
 

@@ -37,6 +37,14 @@ class Lora(Section):
     projection."""
 
 
+def _without(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a stage without those that earlier versions did not have, where they change nothing.
+
+    A stage is identified by its serialised settings.
+    """
+    return {name: value for name, value in settings.items() if name not in defaults or defaults[name] != value}
+
+
 class Steps(Section):
     """Optimiser steps of a stage."""
 
@@ -76,10 +84,7 @@ class Sft(Groupwise):
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A stage is identified by its serialised settings, which must not change when these are left out.
-        settings: dict[str, Any] = serialize(self)
-        defaults = {"texts": "rated", "positives": "all"}
-        return {name: value for name, value in settings.items() if defaults.get(name) != value}
+        return _without(serialize(self), {"texts": "rated", "positives": "all"})
 
 
 class Paired(Groupwise):
@@ -88,6 +93,19 @@ class Paired(Groupwise):
     pair_weight: Literal["by_failure", "equal"] = "by_failure"
     """Weight of a pair in the loss. by_failure: all pairs of a failure together weigh as much as those of any other, as
     in InstructGPT (eq. 1); equal: each pair weighs the same, so failures with more reflections weigh more."""
+
+
+class Reward(Paired):
+    start: Literal["base", "warm", "sft"] = "base"
+    """Weights that the reward model starts from. base: the base model (as in the paper); warm, sft: the adapter of that
+    stage, which has read such prompts."""
+    trains: Literal["all", "head"] = "all"
+    """Trained part. all: adapter and score head; head: the score head alone, a linear probe on the weights of
+    `start`."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(serialize(self), {"start": "base", "trains": "all"})
 
 
 class Generation(Address):
@@ -129,10 +147,7 @@ class Drawing(Section):
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A stage is identified by its serialised settings, which must not change when these are left out.
-        settings: dict[str, Any] = serialize(self)
-        absent = [name for name in Drawing.model_fields if settings.get(name, ...) is None]
-        return {name: value for name, value in settings.items() if name not in absent}
+        return _without(serialize(self), {"generation": None, "draw_batch_size": None})
 
 
 class Ppo(Groupwise, Drawing):
@@ -242,7 +257,7 @@ class Train(Section):
     """Warm start: imitation of advice written by rule, for reflectors too small to learn without it."""
     sft: Sft = Sft(learning_rate=1e-5, batch_size=32, epochs=2)
     """Imitation of advice that helped."""
-    reward: Paired = Paired(learning_rate=2.5e-5, batch_size=32)
+    reward: Reward = Reward(learning_rate=2.5e-5, batch_size=32)
     """The pairwise reward model."""
     weak_reward_model: Literal["refuse", "allow"] = "refuse"
     """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly, or if there are
