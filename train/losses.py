@@ -101,10 +101,19 @@ def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -
     return torch.where(variance > 0, 1 - unexplained / variance, 0.0)
 
 
-def clipped_policy_loss(log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages_BT: Tensor, clip: float) -> Tensor:
-    """Return the negative of the clipped surrogate objective (PPO eq. 7) for each token, (B, T)."""
+def clipped_policy_loss(
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages_BT: Tensor,
+    clip: float,
+    clip_high: float | None = None,
+) -> Tensor:
+    """Return the negative of the clipped surrogate objective (PPO eq. 7) for each token, (B, T).
+
+    The ratio is clipped at 1 - clip and at 1 + clip_high, which is `clip` if None.
+    """
     ratio_BT = torch.exp(log_probs_BT - old_log_probs_BT)
-    clipped_BT = ratio_BT.clamp(1 - clip, 1 + clip)
+    clipped_BT = ratio_BT.clamp(1 - clip, 1 + (clip if clip_high is None else clip_high))
     return torch.maximum(-advantages_BT * ratio_BT, -advantages_BT * clipped_BT)
 
 

@@ -38,8 +38,8 @@ class Failure(NamedTuple):
 
 
 def stored_failures(store: Store, arms: Iterable[str], loop: Loop) -> list[Failure]:
-    """Read the failures of `arms`; each once, from the first arm that has it."""
-    failures: dict[tuple[str, int, int], Failure] = {}
+    """Read the failures of `arms`; of those of a trial that look the same to the reflector, the first."""
+    failures: dict[tuple[str, int, Prompt], Failure] = {}
     for arm in arms:
         attempts = dict(store.stream_trajectories(arm))
         advice = {stored.key: stored for stored in store.stream_reflections(arm)}
@@ -49,5 +49,5 @@ def stored_failures(store: Store, arms: Iterable[str], loop: Loop) -> list[Failu
             for lesson in lessons_before(failed, attempts, advice):
                 memory = memory.remember(lesson.advice, loop.memory, lesson.attempt)
             failure = Failure(attempts[failed], memory, trial, failed.candidate, stored.reflection.prompt)
-            failures.setdefault((failed.task_id, trial, failed.candidate), failure)
+            failures.setdefault((failed.task_id, trial, failure.prompt), failure)
     return list(failures.values())

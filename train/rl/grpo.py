@@ -19,15 +19,19 @@ advantages, loss and KL estimator.
 Additions to DeepSeekMath:
 
 1. A response without a reward, because the infrastructure failed repeatedly, is left out of its group; its reward is
-   not 0. In a group with a single response left, or with equal rewards, only the KL term changes the policy.
-2. `variant: dr_grpo` (Liu et al. 2025) divides neither by the deviation of a group nor by the length of a response.
-3. The reward model's score is shifted, scaled and reduced for a missing end as in PPO. A live return is not, since the
+   not 0. A group with a single response left, or with equal rewards, does not count at all.
+2. `variant: dr_grpo` (Liu et al. 2025) divides neither by the deviation of a group nor by the length of a response;
+   `variant: rloo` (Ahmadian et al. 2024) compares each reward with the mean of the others.
+3. `refill`, `clip_high` and `average: token` are those of DAPO (Yu et al. 2025): groups with equal rewards are
+   replaced, the clipping range is wider above, and every token weighs the same.
+4. `kl_estimator: k1` puts the divergence into the reward.
+5. The reward model's score is shifted, scaled and reduced for a missing end as in PPO. A live return is not, since the
    actor has read the cut text.
 """
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -36,7 +40,7 @@ from retroformer.experiment.sections.train import Grpo
 
 from .. import processes
 from ..losses import k1, k3, masked_mean
-from .group_relative import centred, differing, group_loss, shares, standardised
+from .group_relative import ADVANTAGES, centred, differing, group_loss, token_weights
 from .optimizer import accumulate, set_learning_rates
 from .repetition import Describe
 from .sampling import Block, Draw, Respond, Responses, asked_in_update, blocks, respond
@@ -78,25 +82,63 @@ def grpo(
 
     Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one.
     """
-    lengths = [len(ids) for ids in prompts]
     for update in range(first_update, settings.updates):
         torch.manual_seed(draw.seed * 1_000_003 + update)
-        # Step 1. The policy responds to some prompts, with a group of responses to each.
-        groups = settings.batch_size // settings.group
-        asked = asked_in_update(lengths, update, groups, settings.group, draw.seed)
-        batch_prompts = [prompts[number] for number in asked]
-        responses = answer(model, batch_prompts, draw)
+        # Step 1. The policy responds to some prompts, with a group of responses to each, and each is rewarded.
+        groups = _drawn(
+            model, prompts, rewards, settings, draw, update, 0, settings.batch_size // settings.group, answer
+        )
         if update == first_update:
-            model.settle_attention(responses.groups)
-        # Step 2. Each response is rewarded, and compared with the others of its group.
-        batch = compare(model, responses, rewards(update, asked, responses), settings, draw)
-        # Step 3. A few passes over the batch with the clipped loss, one optimiser step each.
-        facts = batch.facts | describe(batch_prompts, responses.tokens)
+            model.settle_attention(groups.responses.groups)
+        score = float(groups.rewards_B.nanmean())
+        # Step 2. Groups with equal rewards are replaced, as far as the config allows.
+        refilled = 0
+        for turn in range(1, settings.refill + 1):
+            equal_N = ~differing(groups.rewards_B.view(-1, settings.group))
+            if not (equal := int(equal_N.sum())):
+                break
+            more = _drawn(model, prompts, rewards, settings, draw, update, turn, equal, answer)
+            groups, refilled = groups.replaced(equal_N, more, draw.pad_id), refilled + equal
+        # Step 3. Each response is compared with the others of its group.
+        batch = compare(model, groups.responses, groups.rewards_B, settings, draw)
+        facts = batch.facts | {"score": score} | describe(groups.responses.prompts, groups.responses.tokens)
+        facts |= {"refilled": float(refilled)} if settings.refill else {}
+        # Step 4. A few passes over the batch with the clipped loss, one optimiser step each.
         for epoch in range(settings.epochs):
             set_learning_rates(optimizer, settings, update * settings.epochs + epoch)
             facts |= accumulate_gradients(model, optimizer, batch, settings)
             optimizer.step()
         yield facts
+
+
+class _Groups(NamedTuple):
+    """Rewarded groups of responses."""
+
+    responses: Responses
+    rewards_B: Tensor
+
+    def replaced(self, equal_N: Tensor, others: "_Groups", pad_id: int) -> "_Groups":
+        """Return these groups with the others in place of those that `equal_N` marks, at the end."""
+        kept_B = (~equal_N).repeat_interleave(len(self.rewards_B) // len(equal_N))
+        responses = self.responses.where(kept_B).followed_by(others.responses, pad_id)
+        return _Groups(responses, torch.cat([self.rewards_B[kept_B], others.rewards_B]))
+
+
+def _drawn(
+    model: SharedBase,
+    prompts: Sequence[list[int]],
+    rewards: Rewards,
+    settings: Grpo,
+    draw: Draw,
+    update: int,
+    turn: int,
+    count: int,
+    answer: Respond,
+) -> _Groups:
+    """Draw `count` groups; each turn of an update has other prompts."""
+    asked = asked_in_update([len(ids) for ids in prompts], update, count, settings.group, draw.seed, turn)
+    responses = answer(model, [prompts[number] for number in asked], draw)
+    return _Groups(responses, rewards(update, asked, responses))
 
 
 @torch.no_grad()
@@ -109,19 +151,22 @@ def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, settings
     compares = settings.kl > 0
     parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length, compares))
     log_probs_BT, reference_BT, entropies_BT = (torch.cat(column) for column in zip(*parts, strict=True))
+    divergences_B = (k1(log_probs_BT, reference_BT) * mask_BT).sum(dim=1)
     rewards_NG = rewards_B.to(model.device).view(-1, settings.group)
-    if settings.variant == "grpo":
-        advantages_NG, lengths_B = standardised(rewards_NG), mask_BT.sum(dim=1)
-    else:
-        advantages_NG, lengths_B = centred(rewards_NG), torch.full_like(mask_BT[:, 0], draw.max_new_tokens)
-    weights_BT = mask_BT * (shares(rewards_NG).flatten() / lengths_B)[:, None]
+    penalties_NG = divergences_B.view_as(rewards_NG) * (settings.kl if settings.kl_estimator == "k1" else 0.0)
+    advantages_NG = ADVANTAGES[settings.variant](rewards_NG - penalties_NG)
+    # A penalty must not make a group of equal rewards count.
+    advantages_NG = advantages_NG.where(differing(rewards_NG)[:, None], 0.0)
+    of_variant: Literal["response", "constant"] = "response" if settings.variant == "grpo" else "constant"
+    average = "token" if settings.average == "token" else of_variant
+    weights_BT = token_weights(rewards_NG, mask_BT, average, draw.max_new_tokens)
     facts = {
         **_facts_of(rewards_NG, responses),
         **responses.facts,
         "entropy": float(masked_mean(entropies_BT, mask_BT)),
     }
     if compares:
-        facts["kl"] = float(k1(log_probs_BT, reference_BT).sum(dim=1).mean())
+        facts["kl"] = float(divergences_B.mean())
     return GrpoBatch(responses, log_probs_BT, reference_BT, advantages_NG.flatten(), weights_BT, facts)
 
 
@@ -144,16 +189,19 @@ def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, settings: 
     rows, mask_BT, total = block.rows, batch.responses.mask_BT[block.rows], batch.responses.mask_BT.sum()
     new_BT, weights_BT = model.read(block.packed, batch.responses.length).log_probs_RT, batch.weights_BT[rows]
     old_BT, reference_BT = batch.log_probs_BT[rows], batch.reference_BT[rows]
-    loss_BT = group_loss(new_BT, old_BT, reference_BT, batch.advantages_B[rows], settings.clip, settings.kl)
+    kl_weight = settings.kl if settings.kl_estimator == "k3" else 0.0
+    advantages_B, clips = batch.advantages_B[rows], (settings.clip, kl_weight, settings.clip_high)
+    loss_BT = group_loss(new_BT, old_BT, reference_BT, advantages_B, *clips)
     (loss_BT * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        kl_BT = settings.kl * k3(new_BT, reference_BT)
+        kl_BT = kl_weight * k3(new_BT, reference_BT)
         off_BT = torch.exp(new_BT - old_BT) - 1
+        upper = settings.clip if settings.clip_high is None else settings.clip_high
         return {
             "kl_loss": float((kl_BT * weights_BT).sum()),
             "policy_loss": float(((loss_BT - kl_BT) * weights_BT).sum()),
             "ratio": float((mask_BT + off_BT).sum() / total),
-            "clip_fraction": float((off_BT.abs() > settings.clip).sum() / total),
+            "clip_fraction": float(((off_BT < -settings.clip) | (off_BT > upper)).sum() / total),
             "ratio_furthest_from_1": float(off_BT.abs().max()),
         }
 

@@ -21,8 +21,10 @@ PPO:
 GRPO:
 
 - kl_loss: of the last pass. score_deviation: standard deviation of the rewards within the groups.
-- equal_groups: number of groups with equal rewards, in which only the KL term changes the policy; left_out: number of
-  responses without a reward. different_in_group: mean number of distinct responses in a group.
+- score: of the responses drawn first, before any refill.
+- equal_groups: number of groups with equal rewards, which do not count; refilled: number of groups drawn in place of
+  such groups; left_out: number of responses without a reward. different_in_group: mean number of distinct responses in
+  a group.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

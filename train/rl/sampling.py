@@ -37,6 +37,28 @@ class Responses(NamedTuple):
     facts: Mapping[str, float] = MappingProxyType({})
     """Measurements of the sampling, for the facts of the update."""
 
+    def where(self, kept_B: Tensor) -> "Responses":
+        """Return the marked responses."""
+        prompts = [prompt for prompt, kept in zip(self.prompts, kept_B.tolist(), strict=True) if kept]
+        return self._replace(
+            prompts=prompts,
+            response_BT=self.response_BT[kept_B],
+            mask_BT=self.mask_BT[kept_B],
+            ended_B=self.ended_B[kept_B],
+        )
+
+    def followed_by(self, others: "Responses", pad_id: int) -> "Responses":
+        """Return these responses and others."""
+        length = max(self.length, others.length)
+        rows_BT = [pad(part.response_BT, (0, length - part.length), value=pad_id) for part in (self, others)]
+        masks_BT = [pad(part.mask_BT, (0, length - part.length)) for part in (self, others)]
+        return self._replace(
+            prompts=[*self.prompts, *others.prompts],
+            response_BT=torch.cat(rows_BT),
+            mask_BT=torch.cat(masks_BT),
+            ended_B=torch.cat([self.ended_B, others.ended_B]),
+        )
+
     @property
     def length(self) -> int:
         """T."""
@@ -99,13 +121,16 @@ def tokenised_prompts(experiment: Experiment, tokenizer: Any, prompts: Sequence[
     return ids
 
 
-def asked_in_update(lengths: Sequence[int], update: int, prompts: int, responses: int, seed: int) -> list[int]:
+def asked_in_update(
+    lengths: Sequence[int], update: int, prompts: int, responses: int, seed: int, turn: int = 0
+) -> list[int]:
     """Return the numbers of the prompts of an update, the shortest first, each as often as it gets responses.
 
     Each pass over all prompts has an order of its own. The result depends on the arguments only, so a resumed run takes
-    the same prompts as an unbroken one.
+    the same prompts as an unbroken one. Further turns of an update take other prompts.
     """
-    chosen = numbers_of_update("prompts", len(lengths), update, prompts, seed)
+    name = f"prompts of turn {turn}" if turn else "prompts"
+    chosen = numbers_of_update(name, len(lengths), update, prompts, seed)
     return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(responses)]
 
 

@@ -198,10 +198,27 @@ class Grpo(Groupwise, Drawing):
     """Source of the reward. model: the reward model's score; live: the actor retries with each reflection, and the
     reflection's rating is its reward."""
     kl: Annotated[float, Field(ge=0)] = 0.04
-    """KL coefficient: weight of the KL divergence from the SFT policy in the loss."""
-    variant: Literal["grpo", "dr_grpo"] = "grpo"
+    """KL coefficient: weight of the KL divergence from the SFT policy, per token in the loss with `kl_estimator: k3`,
+    and per response in the reward with k1."""
+    kl_estimator: Literal["k1", "k3"] = "k3"
+    """Place and estimator of the divergence, with r = pi_SFT / pi. k3: r - 1 - log r in the loss, as in GRPO; k1:
+    -log r in the reward, as in RLOO and PPO."""
+    variant: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
     """Normalisation. grpo: advantages are divided by the standard deviation of their group, and every response has the
-    same weight; dr_grpo: neither, so easy failures and short responses weigh no more than others."""
+    same weight; dr_grpo: neither, so easy failures and short responses weigh no more than others; rloo: as dr_grpo,
+    with each reward compared with the mean of the others."""
+    clip_high: Annotated[float, Field(gt=0)] | None = None
+    """Upper clipping range of the probability ratio; None: `clip`. A larger one lets rare tokens grow faster (DAPO)."""
+    average: Literal["variant", "token"] = "variant"
+    """Weight of a token. variant: that of the variant's paper; token: the same for all tokens of a batch (DAPO)."""
+    refill: Annotated[int, Field(ge=0, le=16)] = 0
+    """Number of times in an update that groups with equal rewards, from which nothing can be learned, are replaced by
+    groups on other failures."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        absent = {"kl_estimator": "k3", "clip_high": None, "average": "variant", "refill": 0}
+        return _without(serialize(self), absent | {"generation": None, "draw_batch_size": None})
 
 
 class Sac(Rowwise):

@@ -12,7 +12,7 @@ from torch import Tensor
 from retroformer.experiment.sections.train import Grpo
 from tests.train.rl.test_ppo import END, FIRST_BAD_TOKEN, PAD, PROMPTS, adapters
 from train.base import load_base
-from train.rl.group_relative import centred, group_loss, shares, standardised
+from train.rl.group_relative import against_others, centred, group_loss, shares, standardised
 from train.rl.grpo import GrpoBatch, accumulate_gradients, compare, grpo
 from train.rl.optimizer import make_optimizer
 from train.rl.reward_scores import ModelScores
@@ -75,9 +75,13 @@ def test_differences_from_rounding_are_not_scaled_up() -> None:
     assert standardised(torch.tensor([[0.1, 0.1 + 1e-8]])).abs().max() < 1e-3
 
 
-def test_responses_and_groups_without_rewards_have_no_share() -> None:
-    twelfth, quarter, eighth = 1 / 4 / 4, 1 / 4, 1 / 4 / 2
-    expected = [[twelfth] * 4, [twelfth] * 4, [eighth, 0.0, eighth, 0.0], [0.0, 0.0, quarter, 0.0], [0.0] * 4]
+def test_rloo_compares_a_reward_with_the_mean_of_the_others() -> None:
+    expected = [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [0.0] * 4, [3.0, 0.0, -3.0, 0.0], [0.0] * 4, [0.0] * 4]
+    torch.testing.assert_close(against_others(REWARDS_NG), torch.tensor(expected))
+
+
+def test_responses_without_rewards_and_groups_that_do_not_differ_have_no_share() -> None:
+    expected = [[1 / 8] * 4, [0.0] * 4, [1 / 4, 0.0, 1 / 4, 0.0], [0.0] * 4, [0.0] * 4]
     assert shares(REWARDS_NG).tolist() == expected
     assert shares(REWARDS_NG).sum() == 1.0
     assert shares(REWARDS_NG[4:]).sum() == 0.0
@@ -98,12 +102,20 @@ def test_the_gradient_of_a_token_is_its_coefficient_in_the_paper() -> None:
 def objective(model: SharedBase, batch: GrpoBatch, rewards_NG: Tensor, settings: Grpo) -> Tensor:
     """Compute DeepSeekMath eq. 3 or Dr. GRPO's objective, one response at a time without padding."""
     total, groups = torch.zeros(()), rewards_NG.tolist()
-    valued = [group for group in groups if any(not math.isnan(reward) for reward in group)]
+    valued = [group for group in groups if len({reward for reward in group if not math.isnan(reward)}) > 1]
+    said_in_all = sum(
+        len(text)
+        for row, text in enumerate(batch.responses.tokens)
+        if groups[row // settings.group] in valued
+        and not math.isnan(groups[row // settings.group][row % settings.group])
+    )
     for row, reward in enumerate(reward for group in groups for reward in group):
         rewarded = [other for other in groups[row // settings.group] if not math.isnan(other)]
-        if math.isnan(reward):
+        if math.isnan(reward) or groups[row // settings.group] not in valued:
             continue
         advantage = reward - sum(rewarded) / len(rewarded)
+        if settings.variant == "rloo":
+            advantage = reward - (sum(rewarded) - reward) / (len(rewarded) - 1)
         if settings.variant == "grpo":
             advantage /= (
                 math.sqrt(sum((other - sum(rewarded) / len(rewarded)) ** 2 for other in rewarded) / len(rewarded))
@@ -114,21 +126,29 @@ def objective(model: SharedBase, batch: GrpoBatch, rewards_NG: Tensor, settings:
         new_T = model.read(packed, said).log_probs_RT[0]
         reference_T = model.reference_log_probs(packed, said)[0]
         ratios_T = torch.exp(new_T - batch.log_probs_BT[row, :said])
-        surrogate_T = torch.min(ratios_T * advantage, ratios_T.clip(1 - settings.clip, 1 + settings.clip) * advantage)
+        upper = 1 + (settings.clip_high or settings.clip)
+        surrogate_T = torch.min(ratios_T * advantage, ratios_T.clip(1 - settings.clip, upper) * advantage)
         away_T = torch.exp(reference_T) / torch.exp(new_T)
         sums = (surrogate_T - settings.kl * (away_T - torch.log(away_T) - 1)).sum()
+        if settings.average == "token":
+            total = total + sums / said_in_all
+            continue
         divisor = said if settings.variant == "grpo" else DRAW.max_new_tokens
         total = total + sums / divisor / len(rewarded) / len(valued)
     return total
 
 
-@pytest.mark.parametrize("variant", ["grpo", "dr_grpo"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"variant": variant} for variant in ("grpo", "dr_grpo", "rloo")] + [{"average": "token"}, {"clip_high": 0.01}],
+    ids=["grpo", "dr_grpo", "rloo", "token", "clip_high"],
+)
 @pytest.mark.parametrize("at_once", [1, 20, 1000])
 def test_the_gradient_agrees_with_the_formula_for_any_micro_batch(
-    tiny_base: Path, workplace: Path, variant: str, at_once: int
+    tiny_base: Path, workplace: Path, changes: dict[str, Any], at_once: int
 ) -> None:
     model = shifted(fresh_model(workplace, tiny_base))
-    settings = quick_settings(group=4, micro_batch_tokens=at_once, variant=variant, kl=0.3, clip=0.05)
+    settings = quick_settings(group=4, micro_batch_tokens=at_once, kl=0.3, clip=0.05, **changes)
     rewards_NG = REWARDS_NG[[0, 1, 2]]
     batch = compare(model, answers(model, 4, 4), rewards_NG.flatten(), settings, DRAW)
     for parameter in model.adapter_parameters():
@@ -164,7 +184,47 @@ def test_groups_of_equal_reward_give_no_gradient(tiny_base: Path, workplace: Pat
     batch = compare(model, answers(model, 4, 12), torch.full((12,), 0.1), towards_sft, DRAW)
     assert accumulate_gradients(model, make_optimizer(model, settings), batch, settings)["gradient_norm"] == 0.0
     assert batch.facts["equal_groups"] == 3
-    assert accumulate_gradients(model, make_optimizer(model, settings), batch, towards_sft)["gradient_norm"] > 0.0
+    assert accumulate_gradients(model, make_optimizer(model, settings), batch, towards_sft)["gradient_norm"] == 0.0
+
+
+def test_a_divergence_in_the_reward_makes_no_group_of_equal_rewards_count(tiny_base: Path, workplace: Path) -> None:
+    model = shifted(fresh_model(workplace, tiny_base))
+    settings, responses = quick_settings(group=4, kl=0.5, kl_estimator="k1", variant="rloo"), answers(model, 4, 12)
+    rewards_B = torch.tensor([1.0, 0.0, 0.0, 1.0, *[0.5] * 8])
+    batch = compare(model, responses, rewards_B, settings, DRAW)
+    divergences_B = ((batch.log_probs_BT - batch.reference_BT) * responses.mask_BT).sum(dim=1)
+    penalised_NG = (rewards_B - 0.5 * divergences_B).view(3, 4)[:1]
+    torch.testing.assert_close(batch.advantages_B[:4], against_others(penalised_NG)[0])
+    assert batch.advantages_B[4:].tolist() == [0.0] * 8
+    assert accumulate_gradients(model, make_optimizer(model, settings), batch, settings)["kl_loss"] == 0.0
+
+
+def test_groups_of_equal_reward_are_replaced_by_groups_on_other_failures(tiny_base: Path, workplace: Path) -> None:
+    asked = list[list[int]]()
+
+    def even_failures_pay(update: int, numbers: Sequence[int], responses: Responses) -> Tensor:
+        """Give the groups on even failures different rewards, and those on odd ones equal rewards."""
+        asked.append(list(numbers))
+        return torch.tensor([float(place % 4) if number % 2 == 0 else 1.0 for place, number in enumerate(numbers)])
+
+    def facts_of(**changes: Any) -> dict[str, float]:
+        asked.clear()
+        model, settings = (
+            fresh_model(workplace, tiny_base),
+            quick_settings(group=4, updates=1, batch_size=16, **changes),
+        )
+        (facts,) = grpo(model, make_optimizer(model, settings), PROMPTS, even_failures_pay, settings, DRAW)
+        return facts
+
+    without = facts_of()
+    assert len(asked) == 1
+    equal = len({number for number in asked[0] if number % 2})
+    assert without["equal_groups"] == equal > 0
+    refilled = facts_of(refill=8)
+    assert refilled["equal_groups"] == 0
+    assert [len(numbers) // 4 for numbers in asked[:2]] == [4, equal]
+    assert refilled["refilled"] == sum(len(numbers) for numbers in asked[1:]) / 4
+    assert refilled["score"] == without["score"], "refilled groups are chosen, so they do not count in the score"
 
 
 @pytest.mark.parametrize(("quantization", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("nf4", "bfloat16")])
@@ -182,7 +242,7 @@ def test_the_first_ratio_of_an_update_is_exactly_one(
     assert accumulate_gradients(model, optimizer, batch, settings)["ratio_furthest_from_1"] > 0
 
 
-@pytest.mark.parametrize("variant", ["grpo", "dr_grpo"])
+@pytest.mark.parametrize("variant", ["grpo", "dr_grpo", "rloo"])
 def test_the_policy_learns_the_arm_of_a_bandit_that_pays(tiny_base: Path, workplace: Path, variant: str) -> None:
     model, settings = fresh_model(workplace, tiny_base), quick_settings(variant=variant)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
