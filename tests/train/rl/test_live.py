@@ -18,7 +18,7 @@ from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.protocols import Agent
-from retroformer.records import Key, Memory, Reflection, Usage
+from retroformer.records import Key, Lesson, Memory, Reflection, Usage
 from retroformer.store import Store
 from tests.support.characters import CAPITAL, ActorThatNeedsAdvice, School, attempt_at
 from tests.train.rl.test_ppo import END, PAD
@@ -146,8 +146,23 @@ def test_a_failure_is_read_with_the_memory_of_its_attempt(tiny_base: Path, workp
     earlier, later = stored_failures(store, ["collect", "collect 2"], Loop())
     store.close()
     assert earlier == Failure(first, Memory(), 1, 0, prompt("trial 1"))
-    assert later == Failure(
-        attempt_at(CAPITAL, (0.1, 0.01)), Memory(reflections=("advice 1 1",)), 2, 1, prompt("trial 2")
-    )
+    memory = Memory(reflections=("advice 1 1",), earlier=(Lesson(attempt=first, advice="advice 1 1"),))
+    assert later == Failure(attempt_at(CAPITAL, (0.1, 0.01)), memory, 2, 1, prompt("trial 2"))
     assert earlier.advised("New.", Loop(last_attempt=True)).last_trajectory == first
+
+
+def test_failures_that_look_the_same_to_the_reflector_are_trained_on_once(tiny_base: Path, workplace: Path) -> None:
+    store = open_store(tiny_experiment(workplace, tiny_base))
+    store.add_trajectory(Key(arm="collect", task_id="capital"), attempt_at(CAPITAL))
+    for candidate in range(3):
+        retried = Key(arm="collect", task_id="capital", trial=1, candidate=candidate)
+        again = Key(arm="collect", task_id="capital", trial=2, candidate=candidate)
+        looks = "the same" if candidate < 2 else "different"
+        for key, previous, shown in ((retried, 0, "first"), (again, candidate, looks)):
+            advice = Reflection(text=f"advice {candidate}", prompt=prompt(shown), author=AUTHOR)
+            store.add_reflection(key, previous, advice)
+            store.add_trajectory(key, attempt_at(CAPITAL))
+    failures = stored_failures(store, ["collect"], Loop())
+    store.close()
+    assert [(failure.trial, failure.accepted) for failure in failures] == [(1, 0), (2, 0), (2, 2)]
     assert later.advised("New.", Loop(memory=2)).reflections == ("advice 1 1", "New.")
