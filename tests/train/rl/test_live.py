@@ -149,6 +149,7 @@ def test_a_failure_is_read_with_the_memory_of_its_attempt(tiny_base: Path, workp
     memory = Memory(reflections=("advice 1 1",), earlier=(Lesson(attempt=first, advice="advice 1 1"),))
     assert later == Failure(attempt_at(CAPITAL, (0.1, 0.01)), memory, 2, 1, prompt("trial 2"))
     assert earlier.advised("New.", Loop(last_attempt=True)).last_trajectory == first
+    assert later.advised("New.", Loop(memory=2)).reflections == ("advice 1 1", "New.")
 
 
 def test_failures_that_look_the_same_to_the_reflector_are_trained_on_once(tiny_base: Path, workplace: Path) -> None:
@@ -165,4 +166,3 @@ def test_failures_that_look_the_same_to_the_reflector_are_trained_on_once(tiny_b
     failures = stored_failures(store, ["collect"], Loop())
     store.close()
     assert [(failure.trial, failure.accepted) for failure in failures] == [(1, 0), (2, 0), (2, 2)]
-    assert later.advised("New.", Loop(memory=2)).reflections == ("advice 1 1", "New.")
