@@ -3,11 +3,14 @@
 import importlib.util
 import re
 import shlex
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
+from pydantic import TypeAdapter
 
 from retroformer.__main__ import OF_GATE
 from retroformer.environments.registry import section_class
@@ -109,17 +112,16 @@ def test_every_page_in_docs_can_be_reached_from_the_readme() -> None:
 
 
 def test_the_table_of_keys_gives_the_defaults_of_the_config() -> None:
-    experiment = Experiment.model_validate({"run": "any", "environment": {"name": "alfworld"}}).model_dump(mode="json")
+    # Not serialised: settings are left out there that earlier versions did not have.
+    experiment = Experiment.model_validate({"run": "any", "environment": {"name": "alfworld"}})
     rows = KEY_ROW.findall((ROOT / "docs/configuration.md").read_text().partition("## Important keys")[2])
     assert len(rows) >= 30
     for row, default in rows:
         for key in re.findall(r"`(.*?)`", row):
             assert any(f"{path}.".startswith(f"{key}.") for path in keys())
             if default:
-                value = experiment
-                for name in key.split("."):
-                    value = value[name]
-                assert value == yaml.safe_load(default), key
+                value: Any = attrgetter(key)(experiment)
+                assert value == TypeAdapter(type(value)).validate_python(yaml.safe_load(default)), key
 
 
 def test_the_table_of_environment_keys_has_every_key_with_its_default() -> None:

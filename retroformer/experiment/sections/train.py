@@ -154,7 +154,7 @@ class Ppo(Groupwise, Drawing):
     responses_per_prompt: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of responses to each prompt of an update (1 in the papers); a batch holds whole groups. Several cost
     little more than one where prompts are long."""
-    kl: Annotated[float, Field(ge=0)] = 0.05
+    kl: Annotated[float, Field(ge=0)] = 0.2
     """KL coefficient: weight of the KL divergence from the SFT policy in the reward. With `kl_target`, its initial
     value."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k1"
