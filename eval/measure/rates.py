@@ -118,13 +118,13 @@ def arm_pairs(results: Sequence[ArmResult]) -> list[tuple[ArmResult, ArmResult]]
     return [(second, first) for first, second in combinations(results, 2)]
 
 
-def paired_difference(first: ArmResult, second: ArmResult) -> Floats:
-    """Return the difference after the last trial by task, (T); if an arm has training seeds, by seed and task, (S, T).
+def paired_difference(first: ArmResult, second: ArmResult, trial: int = -1) -> Floats:
+    """Return the difference after a trial by task, (T); if an arm has training seeds, by seed and task, (S, T).
 
     Two arms with as many seeds are paired seed by seed, as trained one after the other; other numbers of seeds give all
     combinations.
     """
-    one, other = (np.atleast_2d(arm.solved_by(-1)) for arm in (first, second))
+    one, other = (np.atleast_2d(arm.solved_by(trial)) for arm in (first, second))
     if len(one) != len(other) and 1 not in (len(one), len(other)):
         one, other = np.repeat(one, len(other), axis=0), np.tile(other, (len(one), 1))
     difference_ST: Floats = one - other

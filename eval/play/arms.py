@@ -84,12 +84,26 @@ def check_arms(experiment: Experiment) -> None:
                 f"{here}.last_attempt: the {experiment.actor.kind} actor reads only advice; leave it out, or set "
                 "actor.kind."
             )
-    for name in experiment.eval.examples or ():
-        if name not in arms:
-            raise ConfigError(f"eval.examples: {name!r} is not an arm; name two of {', '.join(arms)}.")
+    _check_names(experiment)
     names = Counter([FIRST_TRIAL, *(stored for name, arm in arms.items() for stored in _stored_names(name, arm))])
     if duplicates := [name for name, count in names.items() if count > 1]:
         raise ConfigError(f"eval.arms: two arms would be stored as {duplicates[0]!r}; give one of them another name.")
+
+
+def _check_names(experiment: Experiment) -> None:
+    """Refuse comparisons and examples of arms or trials that do not exist. Raises ConfigError."""
+    arms, trials = experiment.eval.arms, experiment.loop.trials
+    compared = [name for planned in experiment.eval.comparisons for name in (planned.first, planned.second)]
+    for key, names in {"examples": experiment.eval.examples or (), "comparisons": compared}.items():
+        for name in names:
+            if name not in arms:
+                raise ConfigError(f"eval.{key}: {name!r} is not an arm; name two of {', '.join(arms)}.")
+    for planned in experiment.eval.comparisons:
+        if planned.trial is not None and planned.trial >= trials:
+            raise ConfigError(
+                f"eval.comparisons: trial {planned.trial} is not played with loop.trials={trials}; the last one is "
+                f"{trials - 1}."
+            )
 
 
 def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: Arm) -> Reflector:
@@ -181,6 +195,17 @@ def reads_attempts(experiment: Experiment, arm: Arm) -> bool:
     """Return True if the arm's advice uses the collected attempts of training tasks."""
     kind = extras(experiment.environment).advice.get(arm.kind)
     return kind is not None and kind.reads_attempts
+
+
+def plan_of(experiment: Experiment) -> dict[str, Any]:
+    """Return the plan as part of the conditions of trial 0, which are stored before anything is played.
+
+    Empty without planned comparisons.
+    """
+    if not experiment.eval.comparisons:
+        return {}
+    plan = {"run": experiment.run, "seed": experiment.seed, "trials": experiment.loop.trials}
+    return {"plan_sha256": sha256_of(plan | {"eval": experiment.eval.model_dump(mode="json")})}
 
 
 def held_out_splits(experiment: Experiment) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from .arms import (
     check_arms,
     conditions_of,
     held_out_splits,
+    plan_of,
     reflector_models,
     reflector_of,
     retrieving_reflector,
@@ -222,7 +223,7 @@ def _declare(evaluation: _Evaluation) -> None:
     experiment, components, store = evaluation.experiment, evaluation.components, evaluation.store
     repeat = {"repeat": evaluation.repeat} if evaluation.repeat else {}
     first = conditions_of(experiment, components, store, Arm(kind="none"))
-    store.declare(first_trial(evaluation.name), first | repeat)
+    store.declare(first_trial(evaluation.name), first | repeat | plan_of(experiment))
     for name, arm in experiment.eval.arms.items():
         for stored, single in single_model_arms(name, arm).items():
             store.declare(stored, conditions_of(experiment, components, store, single) | repeat)

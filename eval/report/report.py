@@ -18,6 +18,7 @@ from .files import place_of, write_files
 from .input import ReportInput
 from .observations import Observations, observe
 from .overoptimisation import gains, render_gains
+from .planned import planned
 from .provenance import invalid_causes, origin
 from .rate_tables import paired_differences, render_views, solved_by_trial, solved_of_failed
 from .stage_configs import stage_configs
@@ -70,6 +71,8 @@ def _sections(
         yield verdict(experiment, rates)
     yield from (figure.markdown for figure in front)
     yield _how_to_read(report_input, rates)
+    if comparisons := experiment.eval.comparisons:
+        yield f"## Planned comparisons\n\n{planned(comparisons, rates, report_input.store, report_input.name)}"
     yield f"## Who played\n\n{actor_sentence(report_input)}\n\n{arms_table(experiment)}"
     yield f"## Solved by trial\n\n{render_views(rates, lambda arms: solved_by_trial(arms, intervals))}"
     if experiment.loop.trials > 1 and failed_at_first(rates.all_tasks):

@@ -49,6 +49,24 @@ class Arm(Section):
         return {name: value for name, value in settings.items() if name not in absent}
 
 
+class PlannedComparison(Section):
+    """A comparison of two arms that was fixed before any held-out task was played."""
+
+    first: str
+    """Arm that should be better."""
+    second: str
+    """Arm that it is compared with."""
+    trial: Positive | None = None
+    """Trial up to which a task may be solved, from 1 (the first retry); None: the last."""
+    of: Literal["failures", "tasks"] = "failures"
+    """Tasks that count. failures: those that failed at trial 0; tasks: all."""
+    mean: Annotated[float, Field(ge=-1, le=1)] | None = None
+    """Least mean difference in the share solved; None: any."""
+    low: Annotated[float, Field(ge=-1, le=1)] | None = 0.0
+    """Number that the lower bound of the interval must exceed, with training seeds and tasks resampled together; None:
+    any."""
+
+
 class Eval(Spending):
     split: str | tuple[str, ...] | None = None
     """Held-out split or splits to evaluate on; None: environment.split."""
@@ -75,6 +93,9 @@ class Eval(Spending):
     actors_reflect: bool = False
     """If true, each of these actors also writes the advice of its arms of kind model, in place of the reflector: one
     model plays and reflects (Reflexion, Table 5; SALA)."""
+    comparisons: tuple[PlannedComparison, ...] = ()
+    """Planned comparisons. With any, this section is a plan: its hash is recorded before the first held-out task is
+    played, and another section is refused from then on."""
     retrieval_days: Positive | None = None
     """For arms of kind retrieved: ignore advice older than this many days; None: use all."""
     examples: tuple[str, str] | None = None

@@ -178,6 +178,20 @@ def test_a_placebo_can_be_limited_to_tasks_about_the_same_kind_of_thing_or_to_ot
             assert (kinds[task] in sources) is (among == "same_kind")
 
 
+def test_a_plan_is_stored_with_trial_0_and_cannot_be_changed_afterwards(tmp_path: Path) -> None:
+    plan = "eval.comparisons=[{first: rule, second: nothing, mean: 0.1}]"
+    arms: Arms = {"nothing": {"kind": "none"}, "rule": {"kind": "rule"}}
+    config = config_with(tmp_path, NOWHERE, arms, plan)
+    report = compare(config)
+    with closing(open_store(config.experiment)) as store:
+        sha256 = (store.conditions(FIRST_TRIAL) or {})["plan_sha256"]
+    assert f"The plan has the sha256 `{sha256}`" in report
+    assert compare(config) == report, "the same plan goes on"
+    for change in ("eval.comparisons=[{first: rule, second: nothing, mean: 0.05}]", "eval.tasks=7", "loop.trials=3"):
+        with pytest.raises(ConfigError, match="plan_sha256"):
+            compare(config_with(tmp_path, NOWHERE, arms, plan, change))
+
+
 def test_a_table_of_a_run_without_attempts_is_refused(tmp_path: Path) -> None:
     config = config_with(tmp_path, NOWHERE, {"table": {"kind": "table", "runs": ["nowhere"]}})
     with pytest.raises(MissingInput, match="No collected attempts of the run 'nowhere'"):
@@ -319,6 +333,14 @@ def trial_1(key: Key) -> Key:
         (
             "eval.arms.trained.actor_model=[a, b]",
             "eval.arms.trained: model and actor_model both name training seeds; give one of them a single name.",
+        ),
+        (
+            "eval.comparisons=[{first: nothing, second: something}]",
+            "eval.comparisons: 'something' is not an arm; name two of nothing, trained, placebo.",
+        ),
+        (
+            "eval.comparisons=[{first: nothing, second: trained, trial: 2}]",
+            "eval.comparisons: trial 2 is not played with loop.trials=2; the last one is 1.",
         ),
         (
             "eval.arms.nothing.among=same_kind",

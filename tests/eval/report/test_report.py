@@ -145,6 +145,32 @@ def test_intervals_of_pooled_seeds_cover_other_seeds_and_come_first(pooled: str)
     assert "An arm with one model does not cover variation between training seeds." in pooled
 
 
+PLANNED = """
+  comparisons:
+    - {first: trained, second: no reflection, trial: 1, mean: 0.7, low: 0.3}
+    - {first: trained, second: no reflection, of: tasks, mean: 0.7}
+    - {first: hopeless, second: no reflection, low: -0.05}
+"""
+
+
+def test_planned_comparisons_are_met_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0}
+    text = (report_of(CONFIG.rstrip() + PLANNED, wins) / "report.md").read_text()
+    section = text.partition("## Planned comparisons")[2].partition("## ")[0]
+    rows = [
+        line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| trained") or "hope" in line
+    ]
+    # 6 of the 8 failures, and of 10 tasks.
+    assert [row[2] for row in rows] == [
+        "8 tasks that failed at trial 0, trial 1",
+        "10 tasks, the last trial",
+        "8 tasks that failed at trial 0, the last trial",
+    ]
+    assert [(row[4].split()[0], row[5]) for row in rows] == [("0.750", "met"), ("0.600", "missed"), ("0.000", "met")]
+    assert rows[1][3] == "mean at least 0.7, lower bound above 0"
+
+
 def test_a_difference_is_claimed_where_the_exact_test_agrees(folder: Path) -> None:
     text = (folder / "report.md").read_text()
     assert "- **trained** solves more tasks than *no reflection*: 0.600 [0.300, 0.900] (p = 0.0312)." in text
