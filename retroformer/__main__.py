@@ -16,23 +16,24 @@ from retroformer.stages import Stage, stage_package
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 OF_GATE = ("promote", "rollback", "promotions", "monitor")
-"""Commands of the stage `eval` that are called by their own names."""
+OF_EVAL = {"rounds": "rounds", **dict.fromkeys(OF_GATE, "gate")}
+"""Commands of the stage `eval` that are called by their own names, and the packages below `eval` that have them."""
 
 
 class RetroformerCommands(Commands):
     """The commands of the stages, each imported on use, then those of this module, then those of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        own = [*STAGES, *OF_GATE, *super().list_commands(ctx)]
+        own = [*STAGES, *OF_EVAL, *super().list_commands(ctx)]
         return own + [name for name in plugin_command_names() if name not in own]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for stage in STAGES:
             if cmd_name == stage:
                 return get_command(import_module(f"{stage_package(stage)}.__main__").app)
-        if cmd_name in OF_GATE:
-            group: Any = get_command(import_module(f"{stage_package('eval')}.gate.__main__").app)
-            return group.get_command(ctx, cmd_name)
+        if cmd_name in OF_EVAL:
+            group: Any = get_command(import_module(f"{stage_package('eval')}.{OF_EVAL[cmd_name]}.__main__").app)
+            return group.get_command(ctx, cmd_name) if cmd_name in OF_GATE else group
         return super().get_command(ctx, cmd_name) or plugin_command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -149,6 +149,7 @@ def _worker_arguments(experiment: Experiment, names: ServedNames) -> list[str]:
         f"{__package__}.worker",
         f"--base={experiment.train.base_model}",
         f"--dtype={experiment.serve.dtype}",
+        f"--quantization={names.quantization}",
         f"--max-batch={experiment.serve.max_batch}",
         f"--threads={threads}",
         *(f"--adapter={name}={folder}" for name, folder in names.adapters.items()),

@@ -195,7 +195,8 @@ def add_worker_routes(app: FastAPI, worker: AdapterHost, adapters: LoadedAdapter
     def load(body: AdapterRequest) -> dict[str, Any]:
         served = adapters.load(body.lora_name, body.lora_path)
         # vLLM responds with a sentence only, which does not prove what it has read.
-        return {"lora_name": body.lora_name, **served.model_dump(), "dtype": worker.provenance.dtype}
+        here = {"dtype": worker.provenance.dtype, "quantization": worker.provenance.quantization}
+        return {"lora_name": body.lora_name, **served.model_dump(), **here}
 
     @app.post("/unload_lora_adapter")
     def unload(body: AdapterRequest) -> str:

@@ -11,15 +11,18 @@ from safetensors import safe_open
 from retroformer.available_memory import available_memory
 from retroformer.errors import ConfigError
 from retroformer.models.base_dtype import Dtype
+from retroformer.models.quantization import Quantization
 
 GIB = 1024**3
 _FLOATS = ("BF16", "F16", "F32")
 """Types of safetensors that are converted to the type of serving; others, as of 4-bit weights, stay as they are."""
 _HEAD = "lm_head.weight"
 _EMBEDDINGS = "embed_tokens.weight"
+_NF4_BYTES = 0.52
+"""Bytes of a number in 4 bits, with its share of the constants."""
 
 
-def require_room(folder: Path, dtype: Dtype) -> None:
+def require_room(folder: Path, dtype: Dtype, quantization: Quantization = "none") -> None:
     """Check that the weights of the base model in `folder` fit into the memory of a CPU.
 
     Raises:
@@ -28,7 +31,7 @@ def require_room(folder: Path, dtype: Dtype) -> None:
     available = available_memory()
     if torch.cuda.is_available() or available is None:
         return
-    needed = weight_bytes(folder, dtype)
+    needed = weight_bytes(folder, dtype, quantization)
     if needed > available:
         smaller = "set serve.dtype=bfloat16, or " if dtype == "float32" else ""
         raise ConfigError(
@@ -37,12 +40,20 @@ def require_room(folder: Path, dtype: Dtype) -> None:
         )
 
 
-def weight_bytes(folder: Path, dtype: Dtype) -> int:
-    """Return the size of the weights in `folder` once they are loaded in `dtype`."""
+def weight_bytes(folder: Path, dtype: Dtype, quantization: Quantization = "none") -> int:
+    """Return the size of the weights in `folder` once they are loaded in `dtype`, and perhaps in 4 bits."""
     sizes = dict(_sizes(folder, 4 if dtype == "float32" else 2))
-    # float32 weights of linear layers are packed for the CPU: a head that shares the embeddings becomes a copy of them.
-    tied = dtype == "float32" and _HEAD not in sizes
+    if quantization == "nf4":
+        share = _NF4_BYTES / (4 if dtype == "float32" else 2)
+        sizes = {name: size if _stays(name) else int(size * share) for name, size in sizes.items()}
+    # Weights of linear layers are packed for the CPU: a head that shares the embeddings becomes a copy of them.
+    tied = _HEAD not in sizes
     return sum(sizes.values()) + tied * sum(size for name, size in sizes.items() if name.endswith(_EMBEDDINGS))
+
+
+def _stays(name: str) -> bool:
+    """Return True if a weight is not in 4 bits even if the linear layers are."""
+    return name == _HEAD or name.endswith((_EMBEDDINGS, "norm.weight", ".bias"))
 
 
 def _sizes(folder: Path, bytes_each: int) -> Iterator[tuple[str, int]]:

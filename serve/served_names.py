@@ -9,6 +9,7 @@ from retroformer.experiment.adapters import ACTORS, ADVISERS, asked_for, finishe
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.packaged import adapter_folder
+from retroformer.models.quantization import Quantization
 from retroformer.provenance import ADAPTER_WEIGHTS
 from retroformer.stage_metrics import METRICS, read_metrics
 
@@ -25,6 +26,8 @@ class ServedNames:
     aliases: dict[str, str]
     best_of: dict[str, Path]
     """Folders of reward models by names such as `sft+best8`."""
+    quantization: Quantization
+    """Quantisation of the base."""
 
 
 def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
@@ -37,7 +40,7 @@ def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
     Raises:
         MissingInput: a folder of `serve.adapters` has no adapter.
         ConfigError: a name of `serve.adapters` is reserved or has a character of `UNUSABLE`, or an adapter was trained
-            on prompts that this server would not write.
+            on prompts that this server would not write, or adapters were trained on different weights.
     """
     advisers = finished_advisers(experiment)
     actors = [name for name in ACTORS if has_adapter(experiment.folder / name)]
@@ -53,7 +56,24 @@ def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
         aliases.pop(name, None)
     for name, folder in adapters.items():
         _require_prompts_of_training(name, folder, experiment)
-    return ServedNames(adapters, aliases, _best_of(experiment, adapters, aliases))
+    rewards = _best_of(experiment, adapters, aliases)
+    return ServedNames(adapters, aliases, rewards, _quantization(experiment, adapters | rewards))
+
+
+def _quantization(experiment: Experiment, adapters: Mapping[str, Path]) -> Quantization:
+    """Return the quantisation of the base, which all adapters share. Raises ConfigError if they need different ones."""
+    if experiment.serve.quantization != "trained":
+        return experiment.serve.quantization
+    trained: dict[Quantization, str] = {}
+    for name, folder in adapters.items():
+        if (folder / METRICS).is_file() and (kind := read_metrics(folder).inputs.get("quantization")):
+            trained[kind] = name
+    if len(trained) > 1:
+        raise ConfigError(
+            f"The adapter {trained['nf4']!r} was trained on 4-bit weights and {trained['none']!r} was not, and one "
+            "server has one base: serve them in different runs, or set serve.quantization to nf4 or none."
+        )
+    return next(iter(trained), "none")
 
 
 def _require_prompts_of_training(name: str, folder: Path, experiment: Experiment) -> None:

@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import uvicorn
@@ -23,6 +23,7 @@ from fastchat.constants import ErrorCode
 from retroformer.errors import run_command
 from retroformer.models.base_dtype import serving_dtype
 from retroformer.models.embedded import base_model_folder
+from retroformer.models.quantization import Quantization
 from retroformer.promotions.history import History
 from retroformer.provenance import Provenance, ServedModel, package_versions
 
@@ -256,6 +257,7 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", required=True, help="as train.base_model")
     parser.add_argument("--dtype", required=True)
+    parser.add_argument("--quantization", choices=get_args(Quantization), default="none")
     parser.add_argument("--max-batch", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--adapter", action="append", default=[], metavar="NAME=FOLDER")
@@ -282,8 +284,8 @@ def main(argv: Sequence[str]) -> None:
     loaded = {targets[name].adapter: folder for name, folder in folders.items()}
     rewards = {name: folder for folder, name in reward_names(reward_folders).items()}
     dtype = serving_dtype(arguments.dtype, base, torch)
-    require_room(base, dtype)
-    model = Model(base, loaded, dtype, rewards, settings)
+    require_room(base, dtype, arguments.quantization)
+    model = Model(base, loaded, dtype, rewards, settings, arguments.quantization)
     provenance = Provenance(models=models, dtype=dtype, quantization=model.quantization, versions=package_versions())
     engine = Engine(model, arguments.max_batch)
     worker = Worker(model, engine, targets, provenance, MarkedPrompt(private.marker))

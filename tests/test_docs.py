@@ -12,7 +12,7 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
-from retroformer.__main__ import OF_GATE
+from retroformer.__main__ import OF_EVAL
 from retroformer.environments.registry import section_class
 from retroformer.environments.section import EnvironmentSection
 from retroformer.experiment.config import Experiment
@@ -29,7 +29,7 @@ COMMAND_BLOCK = re.compile(r"^    (?=make |python |retroformer |accelerate |prin
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 STAGES = ("collect", "train", "serve", "eval")
-CONSOLE = (*STAGES, *OF_GATE, "init", "play", "show", "view", "export", "import", "recover", *plugin_command_names())
+CONSOLE = (*STAGES, *OF_EVAL, "init", "play", "show", "view", "export", "import", "recover", *plugin_command_names())
 """Commands of `retroformer`."""
 KEY_ROW = re.compile(r"^\| (`[a-z_.]+`(?:, `[a-z_.]+`)*) \| (?:`(.*?)`)? ?\|", re.MULTILINE)
 

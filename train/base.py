@@ -15,6 +15,7 @@ from retroformer.models import base_dtype
 from retroformer.models.adapter_fit import require_fit
 from retroformer.models.embedded import base_model_folder, model_config
 from retroformer.models.prompt_template import prompt_template
+from retroformer.models.quantization import guard_bnb_cpu, nf4
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
 from .integrity.finite import require_finite
@@ -108,7 +109,7 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
         "device_map": {"": target},
     }
     if train.quantization == "nf4":
-        options["quantization_config"] = quantization(train)
+        options["quantization_config"] = nf4(getattr(torch, compute_dtype(train)))
     kind = AutoModelForCausalLM
     if scores:
         kind = AutoModelForSequenceClassification
@@ -123,36 +124,6 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
     # With a cache, the samples of a packed row could see each other; a cache also costs memory.
     model.config.use_cache = False
     return model
-
-
-def quantization(train: Train) -> Any:
-    """Return NF4 with double quantisation; `load_in_4bit` alone would mean FP4 and fp32 compute."""
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, compute_dtype(train)),
-    )
-
-
-def guard_bnb_cpu(model: nn.Module) -> None:
-    """Keep 4-bit weights on a CPU in the layout that gives correct gradients; undo the other layout.
-
-    On CPUs with AVX512-BF16, bitsandbytes repacks a weight at its first forward pass in eval mode. Every later
-    gradient is silently wrong (cosine 0.1 to 0.2 to the true one).
-    """
-    four_bit = [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
-    if not four_bit or next(model.parameters()).device != CPU:
-        return
-    from bitsandbytes.functional import _convert_weight_packed_for_cpu_inverse
-
-    for module in four_bit:
-        module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
-        weight: Any = module.weight
-        if getattr(weight.quant_state, "packing_format_for_cpu", False):
-            weight.data, weight.quant_state = _convert_weight_packed_for_cpu_inverse(weight.data, weight.quant_state)
 
 
 def lora_config(lora: Lora, *, scores: bool = False) -> Any:

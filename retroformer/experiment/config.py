@@ -17,6 +17,7 @@ from retroformer.experiment.sections.collect import Collect
 from retroformer.experiment.sections.eval import Eval
 from retroformer.experiment.sections.gate import Gate
 from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.rounds import Rounds
 from retroformer.experiment.sections.serve import Serve
 from retroformer.experiment.sections.train import Train
 from retroformer.secrets.url import SecretUrl
@@ -68,6 +69,7 @@ class Experiment(Section):
     collect: Collect = Collect()
     train: Train = Train()
     serve: Serve = Serve()
+    rounds: Rounds = Rounds()
     eval: Eval = Eval()
     gate: Gate = Gate()
     domain: str = ""

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from retroformer.provenance import ADAPTER_WEIGHTS
 
+SCORE_HEAD = "score.weight"
+"""End of the name of the score head's weight."""
+
 
 class RewardAdapter(NamedTuple):
     """Adapter of a sequence classifier with one label, as peft saved it."""
@@ -28,7 +31,7 @@ def read_reward_adapter(folder: Path) -> RewardAdapter:
     config: Any = PeftConfig.from_pretrained(str(folder))
     config.task_type, config.modules_to_save, config.inference_mode = "CAUSAL_LM", None, True
     weights = load_file(folder / ADAPTER_WEIGHTS)
-    heads = [name for name in weights if name.endswith("score.weight")]
+    heads = [name for name in weights if name.endswith(SCORE_HEAD)]
     if len(heads) != 1:
         raise ValueError("it has no score head, so it is not a reward model")
     return RewardAdapter(config, weights, weights.pop(heads[0]))

@@ -46,35 +46,6 @@ class AdaptedLinear(torch.nn.Module):
         return outputs_1TN
 
 
-def require_plain_lora(peft_model: Any) -> None:
-    """Check the layers that peft has changed in a model.
-
-    Raises:
-        ValueError: an adapter is not plain LoRA of linear layers before the last.
-    """
-    from peft.tuners.lora import Linear
-    from peft.tuners.tuners_utils import BaseTunerLayer
-    from peft.utils.other import AuxiliaryTrainingWrapper
-
-    head = peft_model.get_output_embeddings()
-    for name, layer in peft_model.named_modules():
-        if isinstance(layer, (BaseTunerLayer, AuxiliaryTrainingWrapper)) and (
-            not isinstance(layer, Linear) or layer.lora_variant or any(layer.lora_bias.values()) or layer is head
-        ):
-            raise ValueError(f"{name} is changed, and only plain LoRA of linear layers before the last can be served")
-
-
-def adopt_adapters(peft_model: Any, spans: Spans) -> Any:
-    """Return the base model inside `peft_model`, with peft's layers replaced by ours."""
-    from peft.tuners.lora import Linear
-
-    model = peft_model.get_base_model()
-    for path, layer in list(model.named_modules()):
-        if isinstance(layer, Linear):
-            model.set_submodule(path, AdaptedLinear(layer.get_base_layer(), _factors(layer), spans))
-    return model
-
-
 def add_adapter(model: Any, name: str, factors: Mapping[str, tuple[torch.Tensor, torch.Tensor]], spans: Spans) -> None:
     """Add an adapter, given as A (K, R) and B (R, N) by layer path, to `model`. Not during a pass.
 
@@ -86,7 +57,7 @@ def add_adapter(model: Any, name: str, factors: Mapping[str, tuple[torch.Tensor,
         layer = layers.get(path)
         linear: Any = layer.base if isinstance(layer, AdaptedLinear) else layer
         if not isinstance(linear, torch.nn.Linear | PackedLinear) or layer is model.get_output_embeddings():
-            raise ValueError(f"the model has no layer {path} that an adapter could change")
+            raise ValueError(f"only plain LoRA of linear layers before the last can be served, and {path} is none")
         if (linear.in_features, linear.out_features) != (len(down_KR), up_RN.shape[1]):
             raise ValueError(f"{path} has other numbers of inputs and outputs")
     for path, pair in factors.items():
@@ -101,14 +72,6 @@ def remove_adapter(model: torch.nn.Module, name: str) -> None:
     for layer in model.modules():
         if isinstance(layer, AdaptedLinear):
             layer.adapters.pop(name, None)
-
-
-def _factors(layer: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Return the scaled A and B of each adapter of a peft layer, in the dtype of the base weights."""
-    like = layer.get_base_layer().weight
-    downs = {name: layer.lora_A[name].weight.detach().T * scaling for name, scaling in layer.scaling.items()}
-    ups = {name: layer.lora_B[name].weight.detach().T for name in downs}
-    return {name: (downs[name].to(like).contiguous(), ups[name].to(like).contiguous()) for name in downs}
 
 
 class PackedLinear(torch.nn.Module):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from retroformer.models.reward_adapter import SCORE_HEAD
 from retroformer.provenance import ADAPTER_WEIGHTS
 
 WEIGHT = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<factor>[AB])\.weight")
@@ -17,8 +18,10 @@ FOR_SOME_LAYERS = ("rank_pattern", "alpha_pattern", "use_dora", "fan_in_fan_out"
 """Settings of peft that change the meaning of the two factors."""
 
 
-def read_lora(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def read_lora(folder: Path, *, scores: bool = False) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Return the scaled A (K, R) and B (R, N) by layer path, as saved by peft in `folder`.
+
+    With `scores` it is a reward model's, whose score head is left out.
 
     Raises:
         ValueError, SafetensorError: the adapter is not plain LoRA, or is damaged, or has a NaN or infinite weight.
@@ -28,9 +31,11 @@ def read_lora(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     rank, scaling = _rank_and_scaling(folder)
     factors: dict[str, dict[str, torch.Tensor]] = {}
     for name, weight in load_file(folder / ADAPTER_WEIGHTS).items():
+        if scores and name.endswith(SCORE_HEAD):
+            continue
         match = WEIGHT.fullmatch(name)
         if match is None or weight.ndim != 2:
-            raise ValueError(f"{name} is not a factor of a plain LoRA")
+            raise ValueError(f"{name} is not a factor of it, and only plain LoRA can be served")
         if weight.shape[match["factor"] == "B"] != rank:
             raise ValueError(f"{name} does not have the rank {rank} of the configuration")
         require_finite(name, weight)
@@ -39,19 +44,6 @@ def read_lora(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         return {path: ((scaling * pair["A"]).contiguous(), pair["B"].contiguous()) for path, pair in factors.items()}
     except KeyError as absent:
         raise ValueError(f"a layer lacks its factor {absent}") from None
-
-
-def require_finite_weights(folder: Path) -> None:
-    """Check the weights of an adapter of any kind in `folder`.
-
-    Raises:
-        ValueError, SafetensorError: a weight is NaN or infinite, or the file is damaged.
-    """
-    from safetensors import safe_open
-
-    with safe_open(folder / ADAPTER_WEIGHTS, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118  It is not a mapping.
-            require_finite(name, file.get_tensor(name))
 
 
 def require_finite(name: str, *weights: torch.Tensor) -> None:
@@ -66,7 +58,7 @@ def _rank_and_scaling(folder: Path) -> tuple[int, float]:
     try:
         config: Any = PeftConfig.from_pretrained(str(folder))
         if config.peft_type != "LORA" or any(getattr(config, name) for name in FOR_SOME_LAYERS):
-            raise ValueError("only plain LoRA can be handed over")
+            raise ValueError("only plain LoRA can be served")
         return config.r, config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
     # peft does not validate the settings in the file, so wrong types surface only when they are used.
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:

@@ -19,13 +19,14 @@ from retroformer.experiment.adapters import ADVISERS, REWARD
 from retroformer.models.adapter_fit import require_fit
 from retroformer.models.embedded import model_config
 from retroformer.models.prompt_template import prompt_template
+from retroformer.models.quantization import Quantization, guard_bnb_cpu, nf4
 from retroformer.models.reward_adapter import read_reward_adapter
 
 from . import attention
 from .geometry import Geometry
-from .linear import Spans, add_adapter, adopt_adapters, pack, remove_adapter, require_plain_lora
-from .lora_file import read_lora, require_finite, require_finite_weights
-from .scoring import ScoreHeads, add_reward_model
+from .linear import Spans, add_adapter, pack, remove_adapter
+from .lora_file import read_lora, require_finite
+from .scoring import ScoreHeads
 from .slots import KeyValueSlots
 
 BASE = "__base__"
@@ -48,6 +49,7 @@ class Model:
         dtype: str,
         rewards: Mapping[str, Path] | None = None,
         template_settings: Mapping[str, JsonValue] | None = None,
+        quantization: Quantization = "none",
     ) -> None:
         """Load the base model, the `adapters` that write and the `rewards` that score; their names must differ.
 
@@ -61,10 +63,16 @@ class Model:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self._tokenizer.chat_template = prompt_template(folder, template_settings)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        in_4_bits = {"quantization_config": nf4(getattr(torch, dtype))} if quantization == "nf4" else {}
         model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, config=model_config(folder), dtype=dtype, attn_implementation=attention.NAME
+            folder,
+            config=model_config(folder),
+            dtype=dtype,
+            attn_implementation=attention.NAME,
+            device_map={"": device},
+            **in_4_bits,
         )
-        model.to(device)
+        guard_bnb_cpu(model)
         config = model.config
         self.geometry = Geometry(
             layers=config.num_hidden_layers,
@@ -85,7 +93,7 @@ class Model:
         self._spans = Spans()
         self._passing = threading.Lock()
         self._adapters = frozenset((*adapters, *(rewards or ())))
-        model, heads_H = _with_adapters(model, adapters, rewards or {}, self._spans)
+        heads_H = _add_adapters(model, adapters, rewards or {}, self._spans)
         self._model = model.eval()
         pack(self._model)
         self._score_heads = ScoreHeads(self._model.get_output_embeddings(), heads_H)
@@ -133,12 +141,8 @@ class Model:
         """
         from safetensors import SafetensorError
 
-        dtype, device = self.geometry.dtype, self.geometry.device
         try:
-            saved = read_lora(folder)
-            factors = {path: (down.to(device, dtype), up.to(device, dtype)) for path, (down, up) in saved.items()}
-            for path, pair in factors.items():
-                require_finite(path, *pair)  # Scaling, or a narrower dtype, may have overflowed.
+            factors = _factors(folder, self.geometry.device, self.geometry.dtype)
             with self._passing:
                 add_adapter(self._model, name, factors, self._spans)
                 self._adapters |= {name}
@@ -197,36 +201,39 @@ def _quantization(config: Any) -> str:
     return str(settings.get("bnb_4bit_quant_type") or settings.get("quant_method"))
 
 
-def _with_adapters(
+def _add_adapters(
     model: Any, adapters: Mapping[str, Path], rewards: Mapping[str, Path], spans: Spans
-) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Return `model` with each adapter loaded under its name, and the heads of the reward models, (H,).
+) -> dict[str, torch.Tensor]:
+    """Add each adapter to `model` under its name; return the heads of the reward models, (H,).
 
     Raises:
         MissingInput: a folder holds no readable adapter.
         ConfigError: an adapter was made for a base model of another shape.
     """
-    from peft import PeftModel
-
-    peft_model: Any = None
     heads_H = dict[str, torch.Tensor]()
     for name, folder in (*adapters.items(), *rewards.items()):
-        # The first adapter that peft loads renames the layers of the base.
+        # The first adapter that is added renames the layers of the base.
         with _reading(folder):
-            require_finite_weights(folder)
             if name in rewards:
-                read_reward_adapter(folder)  # An adapter without a score head is refused with this reason.
+                head = read_reward_adapter(folder).head  # An adapter without a score head is refused with this reason.
+                require_finite("the score head", head)
+                heads_H[name] = head[0].to(model.device, torch.float32)
             require_fit(model, folder, scores=name in rewards)
     for name, folder in (*adapters.items(), *rewards.items()):
         with _reading(folder):
-            if name in rewards:
-                peft_model, heads_H[name] = add_reward_model(peft_model, model, folder, name)
-            elif peft_model is None:
-                peft_model = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
-            else:
-                peft_model.load_adapter(str(folder), adapter_name=name)
-            require_plain_lora(peft_model)
-    return (model if peft_model is None else adopt_adapters(peft_model, spans)), heads_H
+            add_adapter(model, name, _factors(folder, model.device, model.dtype, scores=name in rewards), spans)
+    return heads_H
+
+
+def _factors(
+    folder: Path, device: torch.device, dtype: torch.dtype, *, scores: bool = False
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Read the factors of an adapter. Raises ValueError if it is not plain LoRA, or has a weight that is not finite."""
+    saved = read_lora(folder, scores=scores)
+    factors = {path: (down.to(device, dtype), up.to(device, dtype)) for path, (down, up) in saved.items()}
+    for path, pair in factors.items():
+        require_finite(path, *pair)  # Scaling, or a narrower dtype, may have overflowed.
+    return factors
 
 
 @contextmanager

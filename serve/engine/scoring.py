@@ -3,12 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import torch
-
-from retroformer.models.reward_adapter import load_lora, read_reward_adapter
 
 from .generation import Output
 from .prefixes import BlockNames
@@ -77,22 +73,3 @@ class ScoreHeads:
 
     def _keep(self, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         self._last_BH = inputs[0][0]
-
-
-def add_reward_model(peft_model: Any, model: Any, folder: Path, name: str) -> tuple[Any, torch.Tensor]:
-    """Add the classifier adapter in `folder` to `peft_model`, or to a new peft model of `model` if that is None.
-
-    Returns the peft model and the adapter's score head, (H,).
-
-    Raises:
-        ValueError: the adapter has no score head, or does not fit the model.
-    """
-    adapter = read_reward_adapter(folder)
-    if peft_model is None:
-        from peft import get_peft_model
-
-        peft_model = get_peft_model(model, adapter.config, adapter_name=name)
-    else:
-        peft_model.add_adapter(name, adapter.config)
-    load_lora(peft_model, adapter, name)
-    return peft_model, adapter.head[0].to(model.device, torch.float32)

@@ -30,7 +30,7 @@ def test_an_adapter_is_read_with_its_scale_and_must_be_plain_lora(tmp_path: Path
     assert read_lora(saved((down, up), use_rslora=True))["a.q_proj"][0].mean() == 4
     for names, settings, reason in (
         ((down,), {}, "lacks its factor"),
-        ((down, up, "base_model.model.score.weight"), {}, "not a factor of a plain LoRA"),
+        ((down, up, "base_model.model.score.weight"), {}, "not a factor of it, and only plain LoRA"),
         ((down, up), {"use_dora": True}, "only plain LoRA"),
         ((down, up), {"rank_pattern": {"q_proj": 2}}, "only plain LoRA"),
     ):

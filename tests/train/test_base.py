@@ -11,18 +11,17 @@ import torch
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.sections.train import Lora, Train
 from retroformer.models.embedded import model_config
+from retroformer.models.quantization import guard_bnb_cpu, nf4
 from tests.train.world import save_tiny_model
 from train.base import (
     compute_dtype,
     computes_bfloat16,
-    guard_bnb_cpu,
     guard_padding,
     keep_trainables_in_fp32,
     load_adapter,
     load_base,
     load_tokenizer,
     lora_config,
-    quantization,
     require_adapter,
 )
 
@@ -42,7 +41,7 @@ def four_bit(base: Path, *, guarded: bool) -> Any:
     train = Train(base_model=str(base), dtype="bfloat16")
     if guarded:
         return load_base(train)
-    return AutoModelForCausalLM.from_pretrained(base, quantization_config=quantization(train), dtype=torch.bfloat16)
+    return AutoModelForCausalLM.from_pretrained(base, quantization_config=nf4(torch.bfloat16), dtype=torch.bfloat16)
 
 
 def gradients(model: Any) -> torch.Tensor:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from retroformer.experiment.file import load
+from retroformer.models.quantization import nf4
 from tests.support.runs import ROOT
-from train.base import quantization
 from train.plan.estimate import cases, estimate
 from train.plan.report import GIB, USABLE_SHARE
 from train.plan.shape import read_config, shape_of
@@ -42,7 +42,7 @@ def test_a_config_samples_as_the_paper_does(config: Path) -> None:
 def test_a_config_holds_longchat_in_4_bits(config: Path) -> None:
     train = load(config).train
     assert (train.base_model, train.quantization, train.dtype) == ("lmsys/longchat-7b-16k", "nf4", "bfloat16")
-    held = quantization(train)
+    held = nf4(torch.bfloat16)
     assert (held.bnb_4bit_quant_type, held.bnb_4bit_use_double_quant) == ("nf4", True)
     assert held.bnb_4bit_compute_dtype == torch.bfloat16
 

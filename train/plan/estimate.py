@@ -22,8 +22,8 @@ NF4 = 1 / 2 + 1 / 64 + FP32 / (64 * 256)
 """Bytes of a 4-bit weight: 64 weights share a scale of one byte, 256 scales share one in fp32 (QLoRA, section 3)."""
 
 
-_SMALLEST_GPU_BYTES = 20 * 1024**3
-"""Memory that every supported GPU has for tensors: the smallest has 24 GB."""
+_SMALLEST_GPU_BYTES = 10 * 1024**3
+"""Memory that every supported GPU has for tensors: the smallest has 12 GB."""
 
 
 class Case(NamedTuple):

@@ -100,11 +100,13 @@ def group_loss(
     clip: float,
     kl_weight: float,
     clip_high: float | None = None,
+    importance_BT: Tensor | float = 1.0,
 ) -> Tensor:
     """Return the loss of each token, (B, T): the negative summand of DeepSeekMath eq. 3.
 
     Every token has its response's advantage. The divergence from the SFT policy is estimated by eq. 4 (k3). Ratios are
     clipped at 1 - clip and at 1 + clip_high (DAPO, section 3.1), by default 1 + clip.
+    `importance_BT` weighs the surrogate of tokens that another process sampled.
     """
     surrogate_BT = clipped_policy_loss(log_probs_BT, old_log_probs_BT, advantages_B[:, None], clip, clip_high)
-    return surrogate_BT + kl_weight * k3(log_probs_BT, reference_log_probs_BT)
+    return importance_BT * surrogate_BT + kl_weight * k3(log_probs_BT, reference_log_probs_BT)

@@ -190,8 +190,9 @@ def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, settings: 
     new_BT, weights_BT = model.read(block.packed, batch.responses.length).log_probs_RT, batch.weights_BT[rows]
     old_BT, reference_BT = batch.log_probs_BT[rows], batch.reference_BT[rows]
     kl_weight = settings.kl if settings.kl_estimator == "k3" else 0.0
-    advantages_B, clips = batch.advantages_B[rows], (settings.clip, kl_weight, settings.clip_high)
-    loss_BT = group_loss(new_BT, old_BT, reference_BT, advantages_B, *clips)
+    clips = settings.clip, kl_weight, settings.clip_high
+    importance_BT = batch.responses.importance(rows)
+    loss_BT = group_loss(new_BT, old_BT, reference_BT, batch.advantages_B[rows], *clips, importance_BT)
     (loss_BT * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         kl_BT = kl_weight * k3(new_BT, reference_BT)

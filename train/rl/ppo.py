@@ -163,6 +163,7 @@ def _add_gradients(model: SharedBase, block: Block, batch: PpoBatch, settings: P
     new = model.read(block.packed, batch.responses.length)
     old_BT = batch.log_probs_BT[rows]
     policy_BT = clipped_policy_loss(new.log_probs_RT, old_BT, batch.advantages_BT[rows], settings.clip)
+    policy_BT = policy_BT * batch.responses.importance(rows)
     value_BT = clipped_value_loss(new.values_RT, batch.values_BT[rows], batch.returns_BT[rows], settings.clip)
     loss = ((policy_BT + VALUE_WEIGHT * value_BT) * mask_BT).sum() / total
     loss.backward()  # type: ignore[no-untyped-call]

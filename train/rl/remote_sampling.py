@@ -21,8 +21,10 @@ In each update:
 4. The adapter is unloaded.
 
 A failed request is repeated like all requests of this project (`retroformer.endpoint`); if it keeps failing, the stage
-ends. Training uses the policy's own log-probabilities of the sampled tokens; the server's different rounding, within
-the tolerance, is not corrected.
+ends. A server with other quantised weights than those that are trained is refused. Training uses the policy's own
+log-probabilities of the sampled tokens. Where the server's differ, within the tolerance, the loss of a token is
+weighted by min(pi_policy / pi_server, `MOST_IMPORTANCE`): truncated importance sampling (Ionides, 2008; Yao et al.,
+Your Efficient RL Framework Secretly Brings You Off-Policy RL Training, 2025).
 
 Seeds depend only on the run's seed and the update. So a resumed run repeats an unbroken one if the server's answer to a
 request does not depend on its other work: `retroformer serve` in float32 guarantees that, vLLM with
@@ -46,6 +48,7 @@ from retroformer.endpoint.model import LanguageModel, beginning
 from retroformer.errors import EndpointFailure, ProvenanceError
 from retroformer.experiment.sections.endpoint import Address, Endpoint
 from retroformer.experiment.sections.train import Generation, Grpo, Ppo
+from retroformer.models.quantization import Quantization
 from retroformer.provenance import folder_sha256
 
 from .. import processes
@@ -57,6 +60,11 @@ from .shared_base import SharedBase
 Drawn: TypeAlias = list[tuple[int, float]]
 """The tokens of a response, each with the server's log-probability."""
 SEEDS = 2**31
+MOST_IMPORTANCE = 2.0
+"""Largest importance weight of a token."""
+ROUNDING = 1e-3
+"""Difference of log-probabilities in nats that counts as none: in float32 they differ less with the server's other
+work, and a resumed run should repeat an unbroken one."""
 HOW = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -74,8 +82,8 @@ def responder(stage: Stage, settings: Ppo | Grpo) -> Respond:
     """Return the sampler of a stage: a server if `generation` is set, else this process."""
     if settings.generation is None:
         return respond
-    name = f"{stage.experiment.run}-{stage.name}"
-    return Server(settings.generation, name, stage.checkpoints, settings.micro_batch_tokens)
+    name, train = f"{stage.experiment.run}-{stage.name}", stage.experiment.train
+    return Server(settings.generation, name, stage.checkpoints, settings.micro_batch_tokens, train.quantization)
 
 
 def drawn_by(answer: Respond) -> dict[str, Any]:
@@ -86,9 +94,15 @@ def drawn_by(answer: Respond) -> dict[str, Any]:
 class Server:
     """Samples responses of the policy by the server that a config names."""
 
-    def __init__(self, settings: Generation, name: str, folder: Path, most_tokens: int) -> None:
-        """Hand adapters over in `folder`, under names that begin with `name`; read `most_tokens` at once."""
+    def __init__(
+        self, settings: Generation, name: str, folder: Path, most_tokens: int, quantization: Quantization = "none"
+    ) -> None:
+        """Hand adapters over in `folder`, under names that begin with `name`; read `most_tokens` at once.
+
+        `quantization` is that of the weights that are trained.
+        """
         self._settings, self._name, self._folder, self._most_tokens = settings, name, folder, most_tokens
+        self._quantization = quantization
         self.identity: dict[str, str] = {"base_url": settings.base_url}
         """The server, in the process that asks it; `retroformer serve` adds the sha256 of its base, and its dtype."""
 
@@ -104,7 +118,8 @@ class Server:
         response_BT = _padded([[token for token, _ in response] for response in drawn], draw.pad_id, model.device)
         responses = ended_responses(prompts, response_BT, draw)
         theirs_BT = _padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
-        return responses._replace(facts=self._compared(model, responses, theirs_BT))
+        facts, importance_BT = self._compared(model, responses, theirs_BT)
+        return responses._replace(facts=facts, importance_BT=importance_BT)
 
     def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> list[Drawn]:
         seeds: list[int] = torch.randint(SEEDS, (len(prompts),)).tolist()
@@ -173,10 +188,17 @@ class Server:
                 f"files is {saved[:12]}, and that of the files it has read is {str(read)[:12]}. See that it reads the "
                 "disk that this process writes to, or train without `generation`."
             )
+        served = reported.get("quantization")
+        if served not in (None, self._quantization):
+            raise ProvenanceError(
+                f"The server at {self._settings.base_url} samples with weights quantised as {served}, and the policy "
+                f"is trained on {self._quantization}: start it with serve.quantization={self._quantization}."
+            )
         self.identity |= {name: str(reported[name]) for name in ("base_sha256", "dtype") if name in reported}
 
     @torch.no_grad()
-    def _compared(self, model: SharedBase, responses: Responses, theirs_BT: Tensor) -> dict[str, float]:
+    def _compared(self, model: SharedBase, responses: Responses, theirs_BT: Tensor) -> tuple[dict[str, float], Tensor]:
+        """Return the facts of the comparison, and the importance weight of each token, (B, T)."""
         model.train()
         parts = processes.each(
             blocks(responses, self._most_tokens),
@@ -193,7 +215,10 @@ class Server:
                 "train.base_model as it is trained and that it alone answers at this address, or train without "
                 "`generation`."
             )
-        return {"server_distance": distance, "server_kl": float(masked_mean(k3(theirs_BT, mine_BT), mask_BT))}
+        facts = {"server_distance": distance, "server_kl": float(masked_mean(k3(theirs_BT, mine_BT), mask_BT))}
+        differences_BT = mine_BT - theirs_BT
+        differences_BT = differences_BT.where(differences_BT.abs() > ROUNDING, 0.0)
+        return facts, torch.exp(differences_BT).clamp(max=MOST_IMPORTANCE)
 
 
 async def _draw(server: LanguageModel, request: dict[str, Any], vocabulary: int) -> Drawn:

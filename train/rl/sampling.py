@@ -36,6 +36,12 @@ class Responses(NamedTuple):
     """True if the response ended by itself, False if it was cut at the token limit."""
     facts: Mapping[str, float] = MappingProxyType({})
     """Measurements of the sampling, for the facts of the update."""
+    importance_BT: Tensor | None = None
+    """Weight of each token in the loss, if another process sampled it than the one that trains; None: 1."""
+
+    def importance(self, rows: slice) -> Tensor | float:
+        """Return the importance weights of some responses."""
+        return 1.0 if self.importance_BT is None else self.importance_BT[rows]
 
     def where(self, kept_B: Tensor) -> "Responses":
         """Return the marked responses."""
@@ -45,6 +51,7 @@ class Responses(NamedTuple):
             response_BT=self.response_BT[kept_B],
             mask_BT=self.mask_BT[kept_B],
             ended_B=self.ended_B[kept_B],
+            importance_BT=None if self.importance_BT is None else self.importance_BT[kept_B],
         )
 
     def followed_by(self, others: "Responses", pad_id: int) -> "Responses":
@@ -52,11 +59,14 @@ class Responses(NamedTuple):
         length = max(self.length, others.length)
         rows_BT = [pad(part.response_BT, (0, length - part.length), value=pad_id) for part in (self, others)]
         masks_BT = [pad(part.mask_BT, (0, length - part.length)) for part in (self, others)]
+        weights = [part.importance_BT for part in (self, others) if part.importance_BT is not None]
+        weights_BT = [pad(part_BT, (0, length - part_BT.shape[1]), value=1.0) for part_BT in weights]
         return self._replace(
             prompts=[*self.prompts, *others.prompts],
             response_BT=torch.cat(rows_BT),
             mask_BT=torch.cat(masks_BT),
             ended_B=torch.cat([self.ended_B, others.ended_B]),
+            importance_BT=torch.cat(weights_BT) if weights_BT else None,
         )
 
     @property

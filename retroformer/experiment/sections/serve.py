@@ -7,6 +7,7 @@ from pydantic import Field
 
 from retroformer.experiment.best_of import BEST_OF
 from retroformer.experiment.sections.base import Positive, Section
+from retroformer.models.quantization import Quantization
 
 
 class Serve(Section):
@@ -25,6 +26,10 @@ class Serve(Section):
     """Data type of the served weights. With float32, answers at temperature 0 repeat exactly, alone and in a batch.
     auto: the base's own type, or float32 where the hardware has no instructions for bfloat16; with `train.preset` it is
     the default."""
+    quantization: Literal["trained"] | Quantization = "trained"
+    """Quantisation of the served weights. trained: that on which the served adapters were trained, since an adapter
+    writes other texts on other weights; none: the weights of the base's files; nf4: 4 bits, as in
+    train.quantization."""
     max_batch: Positive = 16
     """Largest number of requests decoded together."""
     api_key_env: str | None = None

@@ -15,6 +15,7 @@ from pydantic import (
 from retroformer.experiment.sections.base import Positive, Rate, Section
 from retroformer.experiment.sections.endpoint import Address
 from retroformer.models.presets import preset
+from retroformer.models.quantization import Quantization
 from retroformer.secrets.url import SecretUrl
 
 ATTENTION_LAYERS = ("q_proj", "v_proj")
@@ -136,7 +137,7 @@ class Drawing(Section):
     """Server that samples the responses; None: the training process samples them."""
     draw_batch_size: Annotated[int, Field(ge=1)] | None = None
     """Number of responses that this process samples at once; None: as many as take no more memory than training does,
-    or fit a GPU of 24 GB (`train plan` shows the memory). Another number gives other responses for the same seed."""
+    or fit a GPU of 12 GB (`train plan` shows the memory). Another number gives other responses for the same seed."""
 
     @field_validator("draw_batch_size")
     @classmethod
@@ -251,7 +252,7 @@ class Train(Section):
         default_factory=dict
     )
     """Settings of the model's chat template, in training and serving alike, such as `{enable_thinking: false}`."""
-    quantization: Literal["nf4", "none"] = "nf4"
+    quantization: Quantization = "nf4"
     """Quantisation of the base. nf4: 4-bit weights with compute in `dtype`; none: weights and compute in `dtype`."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Data type of compute, and of the base's weights if they are not quantised. auto: bfloat16 if the GPU or the CPU

@@ -132,10 +132,10 @@ def test_as_many_responses_are_sampled_at_once_as_have_room(longchat: Shape, dev
     """Beside training on a CPU, and on every supported GPU, at any length."""
     paper = load(ROOT / "configs" / "paper" / "alfworld.yaml", [])
     (kind,) = (kind for kind in stages_of(paper) if kind.name == "ppo")
-    for tokens in (512, 2048, 8192):
+    for tokens in (512, 2048):
         chosen = case_of(paper, kind, longchat, device, tokens)
         memory, more = estimate(chosen), estimate(chosen._replace(drawn=chosen.drawn + 1))
-        limit = 20 * GIB if device == "cuda" else memory.training_peak
+        limit = 10 * GIB if device == "cuda" else memory.training_peak
         assert memory.drawing_peak <= limit
         assert more.drawing_peak > limit or chosen.drawn == paper.train.ppo.batch_size
         assert chosen.drawn > 2

@@ -178,6 +178,19 @@ def test_a_response_without_a_reward_has_no_gradient(tiny_base: Path, workplace:
     assert batch.facts["score"] == pytest.approx(3 / 7)
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
+def test_the_surrogate_of_a_token_has_its_importance_weight(tiny_base: Path, workplace: Path, weight: float) -> None:
+    model, settings = shifted(fresh_model(workplace, tiny_base)), quick_settings(group=4)
+    responses, rewards_B = answers(model, 4, 12), torch.arange(12.0)
+
+    def norm(responses: Responses) -> float:
+        batch = compare(model, responses, rewards_B, settings, DRAW)
+        return accumulate_gradients(model, make_optimizer(model, settings), batch, settings)["gradient_norm"]
+
+    weighted = responses._replace(importance_BT=torch.full_like(responses.mask_BT, weight))
+    assert norm(weighted) == pytest.approx(weight * norm(responses), rel=1e-4)
+
+
 def test_groups_of_equal_reward_give_no_gradient(tiny_base: Path, workplace: Path) -> None:
     model = shifted(fresh_model(workplace, tiny_base))
     settings, towards_sft = quick_settings(group=4), quick_settings(group=4, kl=0.1)

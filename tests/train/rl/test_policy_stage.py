@@ -60,7 +60,7 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     optimizer = make_optimizer(model, experiment.train.ppo)
     tokenizer = load_tokenizer(train)
     ids = [prompt_ids(tokenizer, asked) for asked in prompts]
-    draw = draw_of(experiment, experiment.train.ppo, tokenizer, [])
+    draw = draw_of(experiment, "ppo", tokenizer, [])
     list(islice(ppo(model, optimizer, ids, experiment.train.ppo, draw), 2))
     checkpoint.save(stage.checkpoints, 2, model, optimizer, metrics["history"][:2])
     resumed, resumed_weights, said = improved()

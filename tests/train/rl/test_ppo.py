@@ -194,7 +194,7 @@ def test_only_tokens_after_the_end_of_a_turn_become_padding() -> None:
     assert responses.ended_B.tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("asked", "drawn_at_once"), [(None, [4, 2]), (3, [3, 3]), (8, [6])])
+@pytest.mark.parametrize(("asked", "drawn_at_once"), [(None, [6]), (3, [3, 3]), (4, [4, 2]), (8, [6])])
 def test_the_config_sets_the_batch_size_of_sampling(
     tiny_base: Path, workplace: Path, asked: int | None, drawn_at_once: list[int]
 ) -> None:
@@ -202,7 +202,7 @@ def test_the_config_sets_the_batch_size_of_sampling(
     # The longest prompt has 8 tokens, a response up to 8.
     section = quick_settings(micro_batch_tokens=4 * 16, draw_batch_size=asked)
     experiment = tiny_experiment(workplace, tiny_base, ppo=section.model_dump())
-    draw = draw_of(experiment, experiment.train.ppo, load_tokenizer(train), PROMPTS)
+    draw = draw_of(experiment, "ppo", load_tokenizer(train), PROMPTS)
     model, rows = SharedBase(load_base(train), sft, reward), list[int]()
 
     def note(_: Any, __: Any, read: Any) -> None:

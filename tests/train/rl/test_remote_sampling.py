@@ -26,6 +26,8 @@ from train.rl.ppo import ppo
 from train.rl.remote_sampling import Server, responder
 from train.rl.sampling import Responses, respond
 from train.rl.shared_base import SharedBase
+from train.shared_prompt.group import Group
+from train.shared_prompt.packed import pack
 from train.stage import Stage, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -208,6 +210,27 @@ def test_bfloat16_rounding_is_tolerated_and_a_4_bit_base_is_not(tiny_base: Path,
 
     assert EXACT < distance(dtype="bfloat16") < ROUNDED
     assert distance(dtype="bfloat16", quantization="nf4") > OTHER
+
+
+def test_a_server_with_other_quantised_weights_is_refused(tiny_base: Path, workplace: Path, url: str) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward)
+    server = Server(Generation(base_url=url, tolerance=9), "run-ppo", workplace / "handed", 1000, "nf4")
+    with pytest.raises(ProvenanceError, match="weights quantised as none, and the policy is trained on nf4"):
+        server(model, PROMPTS, DRAW)
+    assert models(url) == ["base"]
+
+
+def test_tokens_that_the_server_found_less_likely_weigh_more_up_to_a_limit(tiny_base: Path, workplace: Path) -> None:
+    tokens = [5, 6, 7, END]
+    with answering(says(completion(tokens, [-0.5, -2.0, -20.0, -3.0]))) as address:
+        responses = drawing_at(address, tiny_base, workplace)()
+    train, sft, reward = adapters(workplace, tiny_base)
+    policy = SharedBase(load_base(train), sft, reward).read(pack([Group([1, 10], [tokens])]), 4)
+    assert responses.importance_BT is not None
+    expected_T = torch.exp(policy.log_probs_RT[0].detach() - torch.tensor([-0.5, -2.0, -20.0, -3.0])).clamp(max=2.0)
+    torch.testing.assert_close(responses.importance_BT[0], expected_T, rtol=1e-4, atol=1e-6)
+    assert responses.importance_BT[0, 2] == 2.0
 
 
 def test_equal_prompts_have_different_seeds_and_an_update_is_repeatable(

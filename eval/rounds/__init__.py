@@ -1,0 +1,1 @@
+"""Rounds of collecting, training and validating, each with the better reflector."""

@@ -1,0 +1,64 @@
+"""Rounds on generated games with a tiny model: real collecting, training, serving and comparing."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from eval.rounds.rounds import improve_in_rounds
+from retroformer.errors import ConfigError, ServiceError
+from tests.support.runs import ROOT
+from tests.train.world import save_tiny_model
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    quick = {"learning_rate": 1e-3, "batch_size": 8, "micro_batch_tokens": 800, "texts": "hindsight"}
+    content: dict[str, Any] = {
+        "run": "rounds",
+        "environment": {"name": "alfworld", "source": "generated", "split": "train", "receptacles": 8, "max_steps": 20},
+        "loop": {"trials": 2, "actions": 9},
+        "reflector": {"view": "compact", "max_new_tokens": 4, "endpoint": {"model": "base"}},
+        "collect": {"tasks": 4, "candidates": 1},
+        "train": {
+            "base_model": str(save_tiny_model(tmp_path / "base")),
+            "quantization": "none",
+            "dtype": "float32",
+            "report_to": "none",
+            "sft": quick,
+        },
+        "serve": {"port": 0},
+        "rounds": {"count": 2, "stages": ["sft"], "split": "held_out", "tasks": 3},
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.slow
+def test_each_round_goes_on_with_the_better_reflector_and_is_not_repeated(config: Path) -> None:
+    first, second, best = improve_in_rounds(config, [])
+    assert first.startswith("round 1: share of the development tasks solved: base ")
+    assert ", sft " in first
+    assert ", sft-2 " in second
+    shares = dict(part.split() for part in first.partition("solved: ")[2].split(", "))
+    leader = "sft" if float(shares["sft"]) > float(shares["base"]) else "base"
+    assert second.partition("solved: ")[2].startswith(f"{leader} ")
+    assert best.startswith("best reflector: ")
+    trained = [Path("runs/rounds") / name / "adapter_model.safetensors" for name in ("sft", "sft-2")]
+    times = [path.stat().st_mtime_ns for path in trained]
+    assert list(improve_in_rounds(config, [])) == [first, second, best]
+    assert [path.stat().st_mtime_ns for path in trained] == times
+
+
+def test_rounds_without_development_tasks_are_refused(config: Path) -> None:
+    with pytest.raises(ConfigError, match=r"set rounds\.split"):
+        next(improve_in_rounds(config, ["rounds.split=null"]))
+
+
+def test_a_step_that_fails_ends_the_rounds(config: Path) -> None:
+    with pytest.raises(ServiceError, match=r"`retroformer collect .* failed"):
+        next(improve_in_rounds(config, ["train.base_model=/nowhere"]))
