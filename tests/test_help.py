@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.__main__ import OF_GATE, main
+from retroformer.__main__ import OF_EVAL, main
 from retroformer.experiment.file import load
 from retroformer.plugin_commands import plugin_command_names
 from tests.support.commands import commands
 
 ROOT = Path(__file__).parents[1]
-OWN = ("collect", "train", "serve", "eval", *OF_GATE, "init", "play", "show", "view", "export", "import", "recover")
+OWN = ("collect", "train", "serve", "eval", *OF_EVAL, "init", "play", "show", "view", "export", "import", "recover")
 ALL = ", ".join([*OWN, *plugin_command_names()])
 COMMANDS = sorted(commands("retroformer"))
 EXAMPLE = re.compile(r"  Example: retroformer (.+?) (configs/\S+\.yaml)(.*)$", re.DOTALL)
