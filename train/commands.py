@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,6 @@ def _grpo_live(config: LoadedConfig) -> str:
     from .rl.live import conditions_of_returns, live_returns
     from .rl.policy_stage import train_by_grpo
 
-    processes.require_one("grpo with train.grpo.reward=live")
     if (name := config.experiment.train.rated_by) != STORED:
         raise ConfigError(
             f"train.rated_by={name} rates stored attempts, and train.grpo.reward=live plays new ones: leave it out, or "
@@ -149,7 +149,9 @@ def _grpo_live(config: LoadedConfig) -> str:
     tasks = training_tasks(experiment, (failure.attempt.task.id for failure in failures))
     stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, [tasks])
     prompts = [failure.prompt for failure in failures]
-    return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live_returns(config, failures)))
+    # One process plays, and sends the rewards to the others.
+    play = live_returns(config, failures) if processes.is_main() else nullcontext()
+    return run(stage, lambda: train_by_grpo(stage, prompts, adapters, play))
 
 
 def sac(experiment: Experiment) -> str:

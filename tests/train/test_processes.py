@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.train.world import collect, config_file, trained
+from tests.support.endpoint import Endpoint
+from tests.train.rl.test_grpo_stage import moody_scholar, quiz
+from tests.train.world import config_file, trained
 from train import processes
 
 REPOSITORY = Path(__file__).parents[2]
@@ -88,15 +90,23 @@ def test_two_processes_run_ppo_as_one_process_does(tiny_base: Path, workplace: P
         assert update == pytest.approx(expected, rel=1e-4, abs=ROUNDING)
 
 
+@pytest.mark.slow
+def test_two_processes_train_on_live_returns_that_one_of_them_plays(tiny_base: Path, workplace: Path) -> None:
+    with Endpoint(moody_scholar) as scholar:
+        config = quiz(workplace, tiny_base, scholar.url)
+        alone, shared = both(workplace, 1, "grpo", config)
+        # Both runs tried the same texts, each once.
+        texts = {request["messages"][-1]["content"] for request in scholar.requests}
+    assert len(texts) > 4
+    for expected, update in zip(alone["history"], shared["history"], strict=True):
+        assert update == pytest.approx(expected, rel=1e-4, abs=ROUNDING)
+    assert any(0 < update["score"] < 1 for update in shared["history"])
+
+
 def test_a_batch_that_cannot_be_shared_ends_every_process_with_one_error(tiny_base: Path, workplace: Path) -> None:
-    live = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200, "group": 2, "reward": "live"}
-    config = config_file(workplace, tiny_base, grpo=live)
-    collect(config)
+    config = config_file(workplace, tiny_base)
     for words, sentence in (
-        (
-            ("grpo", str(config)),
-            "`train grpo with train.grpo.reward=live` runs in one process, and a launcher has started 2",
-        ),
+        (("sac", str(config)), "`train sac` runs in one process, and a launcher has started 2"),
         (
             ("actor", str(config), "train.actor.demonstrations=2", "train.actor.micro_batch_size=8"),
             "2 processes cannot share train.actor.batch_size=8 evenly",

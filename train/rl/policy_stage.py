@@ -33,9 +33,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from retroformer.experiment.sections.train import Grpo, Ppo
 
+from .. import processes
 from ..base import load_base, load_tokenizer
 from ..data.samples import Prompt
 from ..reward_audit import require_better_than_chance
@@ -47,7 +49,7 @@ from .optimizer import make_optimizer
 from .remote_sampling import drawn_by, responder
 from .repetition import Describe, describer
 from .reward_scores import ModelScores, score_scale
-from .sampling import Draw, Respond, draw_of, require_whole_groups, tokenised_prompts
+from .sampling import Draw, Respond, Responses, draw_of, require_whole_groups, tokenised_prompts
 from .shared_base import SharedBase
 from .updates import take_updates
 
@@ -86,9 +88,11 @@ def train_by_grpo(
     stage: Stage,
     prompts: Sequence[Prompt],
     adapters: Mapping[str, Path],
-    live: AbstractContextManager[grpo.Rewards] | None,
+    live: AbstractContextManager[grpo.Rewards | None] | None,
 ) -> None:
     """Train the adapter `sft` on `prompts` against the adapter `reward`, or on `live` rewards, and publish it.
+
+    `live` gives None in all processes but the main one, which rewards for all.
 
     Raises:
         ConfigError: a prompt with the longest response exceeds train.max_length, the batch is no multiple of the
@@ -100,11 +104,29 @@ def train_by_grpo(
         require_better_than_chance(adapters["reward"], stage.experiment.train.weak_reward_model)
     run = _load(stage, settings, prompts, adapters["sft"], adapters.get("reward"))
     first = len(run.history)
-    with live or nullcontext(ModelScores(run.model, adapters["reward"], settings)) as rewards:
+    with live or nullcontext(ModelScores(run.model, adapters["reward"], settings)) as source:
+        rewards = source if live is None and source is not None else _OfTheMainProcess(source)
         updates = grpo.grpo(
             run.model, run.optimizer, run.prompts, rewards, settings, run.draw, first, run.describe, run.answer
         )
         _take_and_publish(stage, settings, run, updates)
+
+
+class _OfTheMainProcess(NamedTuple):
+    """Rewards that the main process computes for all."""
+
+    source: grpo.Rewards | None
+    """What rewards; None in the other processes."""
+
+    def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
+        """Return the rewards that the main process has computed."""
+
+        def rewarded(_: None) -> Tensor:
+            assert self.source is not None, "the first item is the main process's"
+            return self.source(update, asked, responses)
+
+        (rewards_B,) = processes.each([None], rewarded)
+        return rewards_B
 
 
 def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Path, reward: Path | None) -> PolicyRun:
