@@ -48,7 +48,9 @@ async def rate_reflections(config: LoadedConfig) -> str:
                     Budget(experiment.collect, lambda: store.usage(arm)),
                     slots=asyncio.Semaphore(experiment.loop.concurrency),
                     repeats=experiment.collect.repeats,
+                    most_repeats=experiment.collect.most_repeats,
                     branch=experiment.collect.branch,
+                    unadvised=experiment.collect.unadvised,
                     on_event=counts.count,
                 )
                 work = Work(experience, tasks, experiment.collect.candidates)
@@ -65,9 +67,11 @@ async def rate_reflections(config: LoadedConfig) -> str:
 
 def _sampling(config: LoadedConfig) -> dict[str, Any]:
     collect = config.experiment.collect
-    # Facts of earlier versions do not say that they follow the best retry.
-    branch = {} if collect.branch == "best" else {"branch": collect.branch}
-    return {"candidates": collect.candidates, "repeats": collect.repeats} | branch
+    chosen = {"branch": collect.branch, "most_repeats": collect.most_repeats, "unadvised": collect.unadvised}
+    # Facts of earlier versions do not have these settings.
+    absent = {"branch": "best", "most_repeats": None, "unadvised": False}
+    new = {name: value for name, value in chosen.items() if value != absent[name]}
+    return {"candidates": collect.candidates, "repeats": collect.repeats} | new
 
 
 def _refuse_if_nothing_was_played(store: Store, arm: str, tasks: tuple[Task, ...]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from retroformer.agents.baseline import NoReflector
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.errors import (
     BudgetExhausted,
@@ -26,7 +27,7 @@ from retroformer.experiment.sections.loop import Loop, Spending
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.records import Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
-from retroformer.rollout import finish_all, improve, is_complete, rollout
+from retroformer.rollout import finish_all, improve, is_complete, repeats_left, rollout
 from retroformer.store import AdviceRow, AttemptRow, NewInvalid, NewReflection, NewTrajectory
 
 _CLOSING_PAUSE_SECONDS = 30.0
@@ -87,14 +88,18 @@ class Experience:
         *,
         slots: asyncio.Semaphore,
         repeats: int = 1,
+        most_repeats: int | None = None,
         branch: Branch = "best",
+        unadvised: bool = False,
         first_trial_arm: str | None = None,
         on_event: Callable[[str], None] = lambda outcome: None,
     ) -> None:
         self._ledger, self.arm, self._pool, self._loop = ledger, arm, pool, loop
         self._agent = replace(agent, actor=_Watched(agent.actor, ledger, self._note))
         self._seed, self._budget, self._slots = seed, budget, slots
-        self._repeats, self._branch = repeats, branch
+        self._repeats, self._most_repeats = repeats, most_repeats
+        self._branch: Branch = branch
+        self._unadvised = unadvised
         self._first_trial_arm = first_trial_arm or arm
         self.on_event = on_event
         self._facts: dict[str, StoredFacts] = {}
@@ -123,7 +128,9 @@ class Experience:
                 trials=self._loop.trials,
                 candidates=candidates,
                 repeats=self._repeats,
+                most_repeats=self._most_repeats,
                 branch=self._branch,
+                unadvised=self._unadvised,
             )
             if complete:
                 done += rows
@@ -148,20 +155,29 @@ class Experience:
         """
 
         async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
-            keys = [self._key(task, trial, candidate, repeat) for repeat in range(self._repeats if trial else 1)]
-            trajectories = await finish_all(self.trajectory(task, memory, key) for key in keys)
-            if any(trajectory.outcome is Outcome.INVALID for trajectory in trajectories):
-                self.unfinished.add(task.id)
-            return trajectories[0]
+            played = list[Trajectory]()
+            repeats, most = (self._repeats, self._most_repeats) if trial else (1, None)
+            while more := repeats_left([attempt.episode_return for attempt in played], repeats, most):
+                numbers = range(len(played), len(played) + more)
+                keys = [self._key(task, trial, candidate, repeat) for repeat in numbers]
+                played += await finish_all(self.trajectory(task, memory, key) for key in keys)
+                if any(attempt.outcome is Outcome.INVALID for attempt in played):
+                    self.unfinished.add(task.id)
+                    break
+            return played[0]
 
         async def advise(failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int) -> Reflection:
-            return await self.reflection(failure, memory, self._key(task, trial, candidate), previous)
+            key = self._key(task, trial, candidate)
+            if candidate % (candidates + self._unadvised) < candidates:
+                return await self.reflection(failure, memory, key, previous)
+            blank = await NoReflector().reflect(failure, memory, 0)
+            return await self._ledger.keep_reflection(NewReflection(key, previous, blank))
 
         if facts is None:
             facts = (await self._ledger.ask(self.facts_of, [task.id]))[task.id]
         self._facts[task.id] = facts
         try:
-            await improve(attempt, advise, self._loop, candidates, self._branch)
+            await improve(attempt, advise, self._loop, candidates, self._branch, unadvised=self._unadvised)
         except InfrastructureFailure:
             self.unfinished.add(task.id)  # The failure is stored with its cause and counted; its key is still free.
         finally:

@@ -3,10 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
-from itertools import combinations, groupby
+from itertools import combinations
 from typing import Protocol, TypeVar
 
-from retroformer.rating import Rerating, counted, ratings
+from retroformer.rating import Rerating, by_failure, counted, ratings
 from retroformer.records import PreferencePair
 from retroformer.store import Store
 
@@ -45,15 +45,6 @@ def preferences(rated: Iterable[Rated]) -> Iterator[tuple[Rated, Rated]]:
             margin = most - least
             if margin > math.hypot(better.standard_error, worse.standard_error) and _can_be_compared(better, worse):
                 yield better, worse
-
-
-def by_failure(rated: Iterable[Rated]) -> Iterator[list[Rated]]:
-    """Yield the reflections on each failure; those on the failures of one task and trial must be adjacent."""
-    for _, of_trial in groupby(rated, key=lambda candidate: candidate.trajectory[:2]):
-        failures: dict[int, list[Rated]] = {}
-        for candidate in of_trial:
-            failures.setdefault(candidate.trajectory[2], []).append(candidate)
-        yield from failures.values()
 
 
 def _can_be_compared(better: Compared, worse: Compared) -> bool:

@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from statistics import fmean
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from retroformer.protocols import ReturnOf
-from retroformer.records import Key, Message, RatedReflection, Reflection, Returns
+from retroformer.records import Key, Message, RatedReflection, Reflection, Returns, standard_error
 from retroformer.store import Store, StoredReflection
 
 _TASKS_AT_ONCE = 100
@@ -38,6 +39,7 @@ class Rating(Returns):
     returns_after: tuple[float, ...]
     record: str | None = None
     """Reflection as JSON; None unless read with records=True."""
+    error_before: float = 0.0
 
     @property
     def trajectory(self) -> tuple[str, int, int]:
@@ -66,7 +68,13 @@ class Rating(Returns):
         return _Trained.model_validate_json(self.record)
 
 
+class _OnFailure(Protocol):
+    @property
+    def trajectory(self) -> tuple[str, int, int]: ...
+
+
 Rated = TypeVar("Rated", bound=Returns)
+OnFailure = TypeVar("OnFailure", bound=_OnFailure)
 
 
 class Rerating(NamedTuple):
@@ -82,12 +90,37 @@ def ratings(store: Store, arm: str, *, records: bool = False, anew: Rerating | N
 
     With `anew`, they are rated anew from the stored attempts, which takes longer.
 
+    If a failure was also retried without advice (with a blank text), the return before the reflections on it is the
+    mean of these retries.
+
     The store holds valid attempts only, so a reflection whose retry failed because of the infrastructure is not rated
     until a later run repeats the retry.
     """
-    if anew is not None:
-        yield from _rated_anew(store, arm, anew)
-        return
+    yield from _against_unadvised(
+        _stored(store, arm, records=records) if anew is None else _rated_anew(store, arm, anew)
+    )
+
+
+def _against_unadvised(rated: Iterable[Rating]) -> Iterator[Rating]:
+    for candidates in by_failure(rated):
+        alone = [value for candidate in candidates if not candidate.text.strip() for value in candidate.returns_after]
+        for candidate in candidates:
+            if alone and candidate.text.strip():
+                yield replace(candidate, return_before=fmean(alone), error_before=standard_error(alone))
+            else:
+                yield candidate
+
+
+def by_failure(rated: Iterable[OnFailure]) -> Iterator[list[OnFailure]]:
+    """Yield the reflections on each failure; those on the failures of one task and trial must be adjacent."""
+    for _, of_trial in groupby(rated, key=lambda candidate: candidate.trajectory[:2]):
+        failures: dict[int, list[OnFailure]] = {}
+        for candidate in of_trial:
+            failures.setdefault(candidate.trajectory[2], []).append(candidate)
+        yield from failures.values()
+
+
+def _stored(store: Store, arm: str, *, records: bool) -> Iterator[Rating]:
     rated: tuple[str, int, int, int] | None = None
     text, before, returns, record = "", 0.0, list[float](), None
     for task_id, trial, candidate, previous, text_, before_, after, record_ in store.rating_rows(arm, records=records):
@@ -175,6 +208,7 @@ def rated_reflections(store: Store, arm: str, anew: Rerating | None = None) -> I
             reflection=rating.reflection,
             return_before=rating.return_before,
             returns_after=rating.returns_after,
+            error_before=rating.error_before,
         )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from statistics import fmean, stdev
 from typing import Annotated, Any, Literal
@@ -263,7 +264,10 @@ class Returns:
     """Returns of the trial before a reflection, and of each repeat of the trial after it."""
 
     return_before: float
+    """Return of the failure, or the mean of retries without advice."""
     returns_after: tuple[float, ...]
+    error_before: float
+    """Standard error of the return before; 0 for that of the failure."""
 
     @property
     def rating(self) -> float:
@@ -274,8 +278,12 @@ class Returns:
     @property
     def standard_error(self) -> float:
         """Standard error of the rating; 0 with a single repeat, which cannot give one."""
-        repeats = len(self.returns_after)
-        return stdev(self.returns_after) / math.sqrt(repeats) if repeats > 1 else 0.0
+        return math.hypot(standard_error(self.returns_after), self.error_before)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean; 0 of a single value, which cannot give one."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 class RatedReflection(Record, Returns):
@@ -287,6 +295,7 @@ class RatedReflection(Record, Returns):
     reflection: Reflection
     return_before: float
     returns_after: Annotated[tuple[float, ...], Field(min_length=1)]
+    error_before: Annotated[float, IF_ANY] = 0.0
 
     @property
     def text(self) -> str:

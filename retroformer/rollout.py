@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
+from itertools import count, takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 from retroformer.errors import InfrastructureFailure, usage_of
@@ -36,8 +37,13 @@ class _Way(NamedTuple):
     attempt: Trajectory
 
 
-async def improve(attempt: Play, advise: Advise, loop: Loop, candidates: int, branch: Branch = "best") -> None:
+async def improve(
+    attempt: Play, advise: Advise, loop: Loop, candidates: int, branch: Branch = "best", *, unadvised: bool = False
+) -> None:
     """Run Retroformer's Algorithm 1 for one task: each failure gets `candidates` reflections, and each one is tried.
+
+    With `unadvised` each failure is also retried without advice, as one more candidate, from which the loop never goes
+    on.
 
     With branch `best` it goes on from the retry with the highest return, the first among equals (the "accepted"
     reflection of the paper), with `every` from every failed retry. It stops at a success, after the last trial, and at
@@ -55,7 +61,8 @@ async def improve(attempt: Play, advise: Advise, loop: Loop, candidates: int, br
 
     ways = [_Way(0, Memory(), await attempt(Memory(), 0, 0))]
     for trial in range(1, loop.trials):
-        tried = [(way, c) for way in ways if way.attempt.failed for c in _numbers(way.candidate, candidates, branch)]
+        each = candidates + unadvised
+        tried = [(way, c) for way in ways if way.attempt.failed for c in _numbers(way.candidate, each, branch)]
         if not tried:
             return
         texts = await finish_all(advise(way.attempt, way.memory, trial, c, way.candidate) for way, c in tried)
@@ -63,7 +70,8 @@ async def improve(attempt: Play, advise: Advise, loop: Loop, candidates: int, br
         retries = await finish_all(retry(way, trial, candidate) for way, candidate in tried)
         if any(way.attempt.outcome is Outcome.INVALID for way in retries):
             return
-        ways = [max(retries, key=lambda way: way.attempt.episode_return)] if branch == "best" else retries
+        advised = [way for way in retries if way.candidate % each < candidates]
+        ways = [max(advised, key=lambda way: way.attempt.episode_return)] if branch == "best" else advised
 
 
 def _numbers(previous: int, candidates: int, branch: Branch) -> range:
@@ -89,7 +97,9 @@ def is_complete(
     trials: int,
     candidates: int,
     repeats: int = 1,
+    most_repeats: int | None = None,
     branch: Branch = "best",
+    unadvised: bool = False,
 ) -> bool:
     """Return True if every fact that `improve` needs for a task exists.
 
@@ -98,23 +108,47 @@ def is_complete(
         advised: trial and candidate of the reflections that have been written.
         trials: number of attempts at the task, the first included.
         candidates: number of reflections on each failure.
-        repeats: number of attempts with each reflection.
+        repeats: least number of attempts with each reflection.
+        most_repeats: as in `repeats_left`.
         branch: as in `improve`.
+        unadvised: as in `improve`.
     """
-    ways = [0]
+    ways, each = [0], candidates + unadvised
     for trial in range(1, trials):
         if any((trial - 1, way, 0) not in attempts for way in ways):
             return False
         failed = [way for way in ways if attempts[trial - 1, way, 0].failed]
-        tried = [candidate for way in failed for candidate in _numbers(way, candidates, branch)]
+        tried = [candidate for way in failed for candidate in _numbers(way, each, branch)]
         if not tried:
             return True
         if not advised >= {(trial, candidate) for candidate in tried}:
             return False
-        if not all((trial, candidate, repeat) in attempts for candidate in tried for repeat in range(repeats)):
-            return False
-        ways = [max(tried, key=lambda c: attempts[trial, c, 0].episode_return)] if branch == "best" else tried
+        for candidate in tried:
+            returns = _returns(attempts, trial, candidate)
+            if repeats_left(returns, repeats, most_repeats):
+                return False
+        ways = [candidate for candidate in tried if candidate % each < candidates]
+        if branch == "best":
+            ways = [max(ways, key=lambda c: attempts[trial, c, 0].episode_return)]
     return all((trials - 1, way, 0) in attempts for way in ways)
+
+
+def repeats_left(returns: Sequence[float], repeats: int, most_repeats: int | None = None) -> int:
+    """Return how many more attempts with a reflection to make now, given the returns of those made so far.
+
+    There are at least `repeats`, and as many more each time as long as their returns differ, up to `most_repeats`: luck
+    must not be taken for advice.
+    """
+    if len(returns) < repeats:
+        return repeats - len(returns)
+    most = most_repeats or repeats
+    return min(repeats, most - len(returns)) if len(set(returns)) > 1 and len(returns) < most else 0
+
+
+def _returns(attempts: Mapping[tuple[int, int, int], Made], trial: int, candidate: int) -> list[float]:
+    """Return the returns of the repeats with a reflection, up to the first that is missing."""
+    numbers = takewhile(lambda repeat: (trial, candidate, repeat) in attempts, count())
+    return [attempts[trial, candidate, repeat].episode_return for repeat in numbers]
 
 
 async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, loop: Loop, seed: int = 0) -> Trajectory:

@@ -40,6 +40,25 @@ def collect(config: LoadedConfig) -> str:
     return asyncio.run(rate_reflections(config))
 
 
+def test_failures_are_retried_without_advice_and_ratings_in_doubt_more_often(tmp_path: Path) -> None:
+    """The rule actor is deterministic, so its returns never differ and it repeats its failure without advice."""
+    with Endpoint() as server:
+        config = open_config(
+            write_config(tmp_path, server.url), "collect.unadvised=true", "collect.repeats=2", "collect.most_repeats=6"
+        )
+        collect(config)
+        made, asked = facts(config), len(server.requests)
+        collect(config)
+        assert len(server.requests) == asked, "nothing is missing"
+    blank = [stored.key for stored in made.reflections if not stored.reflection.text]
+    assert blank
+    assert {key.candidate for key in blank} == {2}
+    assert asked == len(made.reflections) - len(blank)
+    assert {key.repeat for key in made.trajectories} == {0, 1}
+    for key in blank:
+        assert made.trajectories[key].outcome is Outcome.FAILURE
+
+
 def test_every_failure_is_reflected_upon_in_pairs_and_every_reflection_rated(tmp_path: Path) -> None:
     with Endpoint() as server:
         config = open_config(write_config(tmp_path, server.url))

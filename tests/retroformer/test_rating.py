@@ -59,6 +59,20 @@ def test_a_reflection_on_a_trajectory_of_another_arm_is_not_rated(store: Store) 
     assert list(rated_reflections(store, "collect")) == []
 
 
+def test_a_reflection_is_rated_against_retries_without_advice_if_there_are_any(store: Store) -> None:
+    store.add_trajectory(key(0), attempt_at(rewards=(0.0,)))
+    for candidate, (text, returns) in enumerate((("Say Paris.", (1.0, 1.0)), ("Hm.", (1.0, 0.0)), ("", (1.0, 0.0)))):
+        store.add_reflection(key(1, candidate), 0, advice(text))
+        for repeat, reward in enumerate(returns):
+            store.add_trajectory(key(1, candidate, repeat), attempt_at(rewards=(reward,)))
+    good, idle, _ = rated_reflections(store, "collect")
+    assert (good.return_before, good.rating, idle.rating) == (0.5, 0.5, 0.0), "luck is not taught"
+    # Both halves of a coin: a standard error of 1 / sqrt(2) / sqrt(2) of the retries without advice.
+    assert good.standard_error == pytest.approx(0.5)
+    assert idle.standard_error == pytest.approx(0.5**0.5)
+    assert [pair.chosen for pair in preference_pairs(store, "collect")] == []
+
+
 def test_repeats_of_a_retry_are_one_rating(store: Store) -> None:
     store.add_trajectory(key(0), attempt_at())
     store.add_reflection(key(1), 0, advice("Say Paris."))

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from retroformer.hindsight import BuildHindsight, Hindsight
 from retroformer.history import key_before, lessons_before
-from retroformer.preference_pairs import by_failure
-from retroformer.rating import ratings
+from retroformer.rating import by_failure, ratings
 from retroformer.records import Trajectory
 
 from .arms import RatedArm

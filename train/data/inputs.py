@@ -16,8 +16,8 @@ from retroformer.experiment.conditions import check_training_facts
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.returns import STORED, rerating
 from retroformer.experiment.storage import open_store
-from retroformer.preference_pairs import by_failure, count_ratings, preference_pairs
-from retroformer.rating import Rating, counted, rated_reflections, ratings
+from retroformer.preference_pairs import count_ratings, preference_pairs
+from retroformer.rating import Rating, by_failure, counted, rated_reflections, ratings
 from retroformer.records import PreferencePair, RatedReflection
 from retroformer.secrets.url import SecretUrl
 from retroformer.stage_metrics import TrainingTasks, training_tasks

@@ -20,6 +20,12 @@ class Collect(Spending):
     """Number of reflections sampled for each failure, each followed by a rollout (2, a pair, in the paper)."""
     repeats: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of rollouts with each reflection, for an actor that is not deterministic."""
+    most_repeats: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Largest number of rollouts with a reflection whose returns differ: more are played, `repeats` at a time, as long
+    as the rating is in doubt; None: `repeats`."""
+    unadvised: bool = False
+    """If true, every failure is also retried without advice, and reflections are rated against these retries instead of
+    the failure: an actor that samples may solve a task by luck."""
     branch: Branch = "best"
     """Failed retries that get reflections of their own. best: the one with the highest return, if it failed (the
     paper's chain); every: all of them, which costs up to `candidates` times as many rollouts in each further trial."""
@@ -32,5 +38,5 @@ class Collect(Spending):
     def most_retries(self, trials: int) -> int:
         """Return the number of reflections on a task, each followed by a retry, if every attempt fails."""
         if self.branch == "best":
-            return (trials - 1) * self.candidates
-        return sum(self.candidates**trial for trial in range(1, trials))
+            return (trials - 1) * (self.candidates + self.unadvised)
+        return sum(self.candidates ** (trial - 1) * (self.candidates + self.unadvised) for trial in range(1, trials))
