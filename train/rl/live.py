@@ -7,11 +7,12 @@ is retried again in every update, so that one lucky retry has no lasting effect.
 """
 
 import asyncio
-import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,21 +26,23 @@ from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, gather_all, parts
 from retroformer.experiment.storage import open_store
+from retroformer.experiment.views import reflection_renderer
 from retroformer.files.characters import storable
 from retroformer.ledger import Ledger
 from retroformer.provenance import Provenance
-from retroformer.records import Author, Key, Outcome, Reflection, Sampling
+from retroformer.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
 from retroformer.store import Store
 
 from ..base import load_tokenizer
 from ..data.failures import Failure
+from ..data.samples import prompt_ids
 from .sampling import Responses
 
 AUTHOR = Author(endpoint="train", model="grpo")
-TEXTS_OF_A_FAILURE = 2**16
-"""Candidate numbers of each failure, so that two failures of one trial never share any."""
-Tried: TypeAlias = tuple[int, str]
-"""The number of a failure, and the text of a reflection on it."""
+Tried: TypeAlias = tuple[Failure, str]
+"""A failure, and the text of a reflection on it."""
+Answer: TypeAlias = Callable[[Sequence[list[int]]], Responses]
+"""Samples a response of the policy to each prompt."""
 
 
 @contextmanager
@@ -85,7 +88,11 @@ def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:
 
 
 class LiveReturns:
-    """Rewards responses by the change of the actor's return (Retroformer, section 4.3: the rating)."""
+    """Rewards responses by the change of the actor's return (Retroformer, section 4.3: the rating).
+
+    With `train.grpo.second_retry`, a retry that fails is followed by another, with advice of the policy on the second
+    failure, whose gain counts that much.
+    """
 
     def __init__(
         self,
@@ -97,12 +104,18 @@ class LiveReturns:
     ) -> None:
         self._experiment, self._store, self._experience = experiment, store, experience
         self._runner, self._failures = runner, failures
-        self._tokenizer = load_tokenizer(experiment.train)
+        self._tokenizer, self._render = load_tokenizer(experiment.train), reflection_renderer(experiment)
         self._numbers: dict[tuple[str, int, int], dict[str, int]] = {}
         """Candidate numbers of the texts that were tried on a failure, by task, trial and candidate of the failure."""
+        self._used = Counter[tuple[str, int]]()
+        """How many candidate numbers of a task and trial are taken."""
         for stored in store.stream_reflections(LIVE):
-            failure = (stored.key.task_id, stored.key.trial, stored.previous_candidate)
-            self._numbers.setdefault(failure, {})[stored.reflection.text] = stored.key.candidate
+            task_id, trial = stored.key.task_id, stored.key.trial
+            texts = self._numbers.setdefault((task_id, trial, stored.previous_candidate), {})
+            texts[stored.reflection.text] = stored.key.candidate
+            self._used[task_id, trial] += 1
+        self.answer: Answer | None = None
+        """Samples the policy's advice on second failures; None: there are no second retries."""
 
     def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
         """Return the rating of each response, (B,); `nan` if the infrastructure failed in all `loop.retries` retries.
@@ -111,15 +124,19 @@ class LiveReturns:
             InfrastructureFailure: no reflection could be tried.
             BudgetExhausted: the budget of collect.tokens or collect.dollars is spent; finished rollouts are stored.
         """
-        reflections = list(zip(asked, self.texts(responses), strict=True))
-        ratings = self._runner.run(self._ratings(update, list(dict.fromkeys(reflections))))
-        if all(rating is None for rating in ratings.values()):
+        tried = [(self._failures[number], text) for number, text in zip(asked, self.texts(responses), strict=True)]
+        retries = self._try(update, tried)
+        gains = [one.gain for one in retries]
+        if all(math.isnan(gain) for gain in gains):
+            distinct = len({one.key for one in retries})
             raise InfrastructureFailure(
-                f"None of the {len(ratings)} reflections of update {update + 1} could be tried: run the same command "
-                f"again to resume. The last cause: {self._store.last_cause(LIVE)}"
+                f"None of the {distinct} reflections of update {update + 1} could be tried: run the same command again "
+                f"to resume. The last cause: {self._store.last_cause(LIVE)}"
             )
-        in_order = (ratings[reflection] for reflection in reflections)
-        return torch.tensor([torch.nan if rating is None else rating for rating in in_order])
+        if (discount := self._experiment.train.grpo.second_retry) and self.answer is not None:
+            seconds = self._second_gains(update, tried, retries, self.answer)
+            gains = [gain + discount * seconds.get(one.key, 0.0) for gain, one in zip(gains, retries, strict=True)]
+        return torch.tensor(gains)
 
     def texts(self, responses: Responses) -> list[str]:
         """Decode the responses as a server does, without special tokens and cut at the first stop word."""
@@ -130,25 +147,46 @@ class LiveReturns:
         # In the form in which the store keeps texts, since stored texts are looked up by content.
         return [storable(text.strip()) for text in texts]
 
-    async def _ratings(self, update: int, reflections: Sequence[Tried]) -> dict[Tried, float | None]:
-        ratings: dict[Tried, float | None] = {}
+    def _second_gains(
+        self, update: int, tried: Sequence[Tried], retries: Sequence["_Retries"], answer: Answer
+    ) -> dict[Key, float]:
+        """Return the gain of the second retry after each first one that failed, by the first one's key."""
+        room = self._experiment.train.max_length - self._experiment.reflector.max_new_tokens
+        failed, prompts = dict[Key, Failure](), dict[Key, list[int]]()
+        for (failure, text), one in zip(tried, retries, strict=True):
+            retry = one.attempts[0]
+            if one.key in failed or not retry.failed or failure.trial + 1 >= self._experiment.loop.trials:
+                continue
+            memory = failure.advised(text, self._experiment.loop)
+            prompt = self._render(retry, memory)
+            if len(ids := prompt_ids(self._tokenizer, prompt)) <= room:
+                failed[one.key] = Failure(retry, memory, failure.trial + 1, one.key.candidate, prompt)
+                prompts[one.key] = ids
+        if not failed:
+            return {}
+        texts = self.texts(answer(list(prompts.values())))
+        seconds = self._try(update, list(zip(failed.values(), texts, strict=True)))
+        gains = {key: one.gain for key, one in zip(failed, seconds, strict=True)}
+        return {key: gain for key, gain in gains.items() if not math.isnan(gain)}
 
-        async def rate(number: int, text: str, keys: Sequence[Key]) -> None:
-            failure = self._failures[number]
-            ratings[number, text] = await self._rating(failure, failure.advised(text, self._experiment.loop), keys)
-
+    def _try(self, update: int, tried: Sequence[Tried]) -> list["_Retries"]:
+        """Retry with each of these reflections; equal ones on a failure share their rollouts."""
         # Keys are made first, so that texts are numbered in sampling order, the same in every run.
-        keys = [self._keys(self._failures[number], text, update) for number, text in reflections]
-        retries = (rate(*reflection, own_keys) for reflection, own_keys in zip(reflections, keys, strict=True))
-        await gather_all([asyncio.create_task(retry) for retry in retries])
-        return ratings
+        keys = [self._keys(failure, text, update) for failure, text in tried]
+        distinct = {own[0]: (own, *one) for own, one in zip(keys, tried, strict=True)}
+        played = self._runner.run(self._play(distinct.values()))
+        return [played[own[0]] for own in keys]
 
-    async def _rating(self, failure: Failure, memory: Any, keys: Sequence[Key]) -> float | None:
-        play = self._experience.trajectory
-        retries = await asyncio.gather(*(play(failure.attempt.task, memory, key) for key in keys))
-        if any(retry.outcome is Outcome.INVALID for retry in retries):
-            return None
-        return fmean(retry.episode_return for retry in retries) - failure.attempt.episode_return
+    async def _play(self, distinct: Iterable[tuple[Sequence[Key], Failure, str]]) -> dict[Key, "_Retries"]:
+        retries: dict[Key, _Retries] = {}
+
+        async def play(keys: Sequence[Key], failure: Failure, text: str) -> None:
+            memory, task = failure.advised(text, self._experiment.loop), failure.attempt.task
+            attempts = await asyncio.gather(*(self._experience.trajectory(task, memory, key) for key in keys))
+            retries[keys[0]] = _Retries(keys[0], attempts, failure.attempt.episode_return)
+
+        await gather_all([asyncio.create_task(play(*one)) for one in distinct])
+        return retries
 
     def _keys(self, failure: Failure, text: str, update: int) -> list[Key]:
         """Return the key of each rollout of a text on a failure; store the text first if it is new."""
@@ -161,12 +199,29 @@ class LiveReturns:
 
     def _number(self, failure: Failure, text: str) -> int:
         """Return the candidate number of a text on a failure; store the text under the next number if it is new."""
-        numbers = self._numbers.setdefault((failure.attempt.task.id, failure.trial, failure.accepted), {})
+        task_id, trial = failure.attempt.task.id, failure.trial
+        numbers = self._numbers.setdefault((task_id, trial, failure.accepted), {})
         sampling = Sampling(temperature=1.0, max_new_tokens=self._experiment.reflector.max_new_tokens)
         reflection = Reflection(text=text, prompt=failure.prompt, author=AUTHOR, sampling=sampling)
         # Another process on the same store may have used a number for another text.
-        free = itertools.count(failure.accepted * TEXTS_OF_A_FAILURE + len(numbers))
         while text not in numbers:
-            key = Key(arm=LIVE, task_id=failure.attempt.task.id, trial=failure.trial, candidate=next(free))
+            key = Key(arm=LIVE, task_id=task_id, trial=trial, candidate=self._used[task_id, trial])
             numbers[self._store.add_reflection(key, failure.accepted, reflection).text] = key.candidate
+            self._used[task_id, trial] += 1
         return numbers[text]
+
+
+class _Retries(NamedTuple):
+    """The retries with a reflection."""
+
+    key: Key
+    """Key of the first."""
+    attempts: Sequence[Trajectory]
+    return_before: float
+
+    @property
+    def gain(self) -> float:
+        """Change of the return, a mean over the repeats; `nan` if the infrastructure failed."""
+        if any(attempt.outcome is Outcome.INVALID for attempt in self.attempts):
+            return math.nan
+        return fmean(attempt.episode_return for attempt in self.attempts) - self.return_before

@@ -45,11 +45,12 @@ from ..room import require_room
 from ..stage import Meter, Stage, publish
 from . import checkpoint, grpo, ppo
 from .alarms import Facts
+from .live import LiveReturns
 from .optimizer import make_optimizer
 from .remote_sampling import drawn_by, responder
 from .repetition import Describe, describer
 from .reward_scores import ModelScores, score_scale
-from .sampling import Draw, Respond, Responses, draw_of, require_whole_groups, tokenised_prompts
+from .sampling import Draw, Respond, Responses, draw_of, require_whole_groups, respond, tokenised_prompts
 from .shared_base import SharedBase
 from .updates import take_updates
 
@@ -106,6 +107,8 @@ def train_by_grpo(
     first = len(run.history)
     with live or nullcontext(ModelScores(run.model, adapters["reward"], settings)) as source:
         rewards = source if live is None and source is not None else _OfTheMainProcess(source)
+        if isinstance(source, LiveReturns):
+            source.answer = lambda prompts: respond(run.model, prompts, run.draw, alone=True)
         updates = grpo.grpo(
             run.model, run.optimizer, run.prompts, rewards, settings, run.draw, first, run.describe, run.answer
         )

@@ -212,13 +212,16 @@ class Grpo(Groupwise, Drawing):
     """Upper clipping range of the probability ratio; None: `clip`. A larger one lets rare tokens grow faster (DAPO)."""
     average: Literal["variant", "token"] = "variant"
     """Weight of a token. variant: that of the variant's paper; token: the same for all tokens of a batch (DAPO)."""
+    second_retry: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Weight of the gain of a second retry, with live rewards: after a retry that failed, the policy advises once more.
+    0: there is none."""
     refill: Annotated[int, Field(ge=0, le=16)] = 0
     """Number of times in an update that groups with equal rewards, from which nothing can be learned, are replaced by
     groups on other failures."""
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        absent = {"kl_estimator": "k3", "clip_high": None, "average": "variant", "refill": 0}
+        absent = {"kl_estimator": "k3", "clip_high": None, "average": "variant", "refill": 0, "second_retry": 0.0}
         return _without(serialize(self), absent | {"generation": None, "draw_batch_size": None})
 
 
