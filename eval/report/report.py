@@ -16,6 +16,7 @@ from .endings import endings, failure_classes, judgements
 from .figure import difference_figure, solved_figure
 from .files import place_of, write_files
 from .input import ReportInput
+from .making import making
 from .observations import Observations, observe
 from .overoptimisation import gains, render_gains
 from .planned import planned
@@ -82,6 +83,8 @@ def _sections(
         yield f"## Differences after the last trial, paired by task\n\n{differences}"
     if equal := observed.budget.render():
         yield f"## Solved within equal budgets\n\n{equal}"
+    if made := making(experiment, results):
+        yield f"## What the arms cost to make and to use\n\n{made}"
     if stopping_rules(results):
         yield f"## Stopping rules\n\n{render_views(rates, stopping_rules)}"
     if report_input.verified:

@@ -2,6 +2,7 @@
 
 import html.parser
 import re
+from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,7 +11,10 @@ import pytest
 from eval.play.verify import VerifiedModel
 from eval.report.document import Report
 from eval.report.html import to_html
-from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation
+from retroformer.experiment.file import load
+from retroformer.experiment.storage import open_store
+from retroformer.records import Usage
+from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation, write_stages
 
 
 class HtmlTables(html.parser.HTMLParser):
@@ -143,6 +147,25 @@ def test_intervals_of_pooled_seeds_cover_other_seeds_and_come_first(pooled: str)
     assert low < low_alone
     assert high > high_alone
     assert "An arm with one model does not cover variation between training seeds." in pooled
+
+
+def test_an_arm_costs_what_its_run_collected_and_all_its_stages_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0}
+    assert "cost to make" not in (report_of(CONFIG, wins) / "report.md").read_text(), "nothing was trained here"
+    experiment = load(Path("riddles.yaml"))
+    write_stages(experiment, "sft", "reward", "ppo")
+    with closing(open_store(experiment)) as store:
+        store.declare("collect", {})
+        for arm, calls in (("collect", 7), ("written", 2), ("eval/trained", 100)):
+            store.charge(arm, Usage(calls=calls, prompt_tokens=10 * calls))
+    section = (report_of(CONFIG, wins) / "report.md").read_text().partition("cost to make and to use")[2]
+    row = next(line for line in section.splitlines() if line.startswith("| trained "))
+    # 12,345 tokens in each of three stages; calls of the evaluation are not those of making.
+    assert row.split(" | ")[1:4] == ["9", "90", "37,035"]
+    assert "| hopeless " not in section.partition("## ")[0]
 
 
 PLANNED = """
