@@ -13,7 +13,8 @@ from eval.report.document import Report
 from eval.report.html import to_html
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
-from retroformer.records import Usage
+from retroformer.records import Key, Usage
+from tests.support.characters import CAPITAL, attempt_at
 from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation, write_stages
 
 
@@ -158,8 +159,9 @@ def test_an_arm_costs_what_its_run_collected_and_all_its_stages_trained(
     experiment = load(Path("riddles.yaml"))
     write_stages(experiment, "sft", "reward", "ppo")
     with closing(open_store(experiment)) as store:
-        store.declare("collect", {})
         for arm, calls in (("collect", 7), ("written", 2), ("eval/trained", 100)):
+            store.declare(arm, {})
+            store.add_trajectory(Key(arm=arm, task_id="another"), attempt_at(CAPITAL))
             store.charge(arm, Usage(calls=calls, prompt_tokens=10 * calls))
     section = (report_of(CONFIG, wins) / "report.md").read_text().partition("cost to make and to use")[2]
     row = next(line for line in section.splitlines() if line.startswith("| trained "))
