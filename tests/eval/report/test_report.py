@@ -161,7 +161,9 @@ def test_an_arm_costs_what_its_run_collected_and_all_its_stages_trained(
     with closing(open_store(experiment)) as store:
         for arm, calls in (("collect", 7), ("written", 2), ("eval/trained", 100)):
             store.declare(arm, {})
-            store.add_trajectory(Key(arm=arm, task_id="another"), attempt_at(CAPITAL))
+            store.add_trajectory(
+                Key(arm=arm, task_id="another"), attempt_at(CAPITAL).model_copy(update={"usage": Usage()})
+            )
             store.charge(arm, Usage(calls=calls, prompt_tokens=10 * calls))
     section = (report_of(CONFIG, wins) / "report.md").read_text().partition("cost to make and to use")[2]
     row = next(line for line in section.splitlines() if line.startswith("| trained "))
