@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from retroformer.environments.extras import Extras, LeakCheck
+from retroformer.environments.hotpotqa.hindsight import TitleHindsight
 from retroformer.environments.hotpotqa.metrics import ReturnName
 from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.environments.hotpotqa.taskset import HotpotqaTaskset, taskset
@@ -56,6 +57,7 @@ def _tool(name: str, argument: str, description: str) -> Tool:
 extras = Extras(
     tools=_tools,
     leak_check=_leak_check,
+    hindsight=TitleHindsight,
     # The paper's F1 is the graded version of its success, exact match.
     returns={name: _return_of(name) for name in get_args(ReturnName)} | {"shaped": _return_of("f1")},
     read_logs=_read_logs,

@@ -17,6 +17,7 @@ from retroformer.records import Task, Transition
 INVALID_ACTION = "Invalid Action. Valid Actions are Lookup[<topic>] Search[<topic>] and Finish[<answer>]."
 NO_PAGE = "No page has been found yet, so there is nothing to look in. Use Search[<topic>] first."
 NO_MORE_RESULTS = "No more results."
+NOT_FOUND = "Could not find "
 EPISODE_OVER = "The episode is over."
 _SHOWN_CHARACTERS = 200
 """Maximum number of characters quoted back of an entity that was not found."""
@@ -121,7 +122,7 @@ class HotpotqaEnvironment:
         page = self._encyclopedia.find(entity) or (self._encyclopedia.find(plain) if plain != entity else None)
         if page is None:
             shown = entity if len(entity) <= _SHOWN_CHARACTERS else entity[:_SHOWN_CHARACTERS] + "..."
-            return f"Could not find [{shown}]. Similar: {self._encyclopedia.similar(entity)}"
+            return f"{NOT_FOUND}[{shown}]. Similar: {self._encyclopedia.similar(entity)}"
         self._page, self._keyword, self._results_shown = page, "", 0
         return page.paragraph
 

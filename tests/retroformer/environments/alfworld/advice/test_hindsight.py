@@ -1,9 +1,6 @@
 """Hindsight writes what attempts have shown, and nothing else."""
 
-import ast
 import asyncio
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +11,7 @@ from retroformer.environments.alfworld.advice.places import PlaceTable
 from retroformer.environments.alfworld.advice.wording import listed
 from retroformer.environments.alfworld.text import compact
 from retroformer.records import Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
+from tests.reachable_modules import reachable_modules
 
 PLACES = tuple(f"{kind} {number}" for kind in ("cabinet", "desk", "drawer", "shelf") for number in (1, 2, 3))
 ROOM = ", ".join(f"a {place}" for place in PLACES)
@@ -109,18 +107,6 @@ def test_the_table_arm_counts_attempts_and_reads_all_attempts_at_its_task() -> N
 
 def test_hindsight_cannot_reach_a_solution() -> None:
     """No module that it imports, itself or through others, knows games, walkthroughs or the planner."""
-    root, waiting, read = "retroformer", [module.__name__], set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in read:
-            continue
-        read.add(name)
-        spec = find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
-            names = [node.module] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            waiting += [imported for imported in names if imported and imported.split(".")[0] == root]
+    read = reachable_modules(module.__name__)
     assert "retroformer.environments.alfworld.advice.places" in read
     assert not [name for name in read if ".game" in name or "oracle" in name or "taskset" in name or "planner" in name]
