@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from retroformer.agents.baseline import NoReflector, PhraseReflector, PlaceboReflector
+from retroformer.agents.baseline import DocumentReflector, NoReflector, PhraseReflector, PlaceboReflector
 from retroformer.agents.retrieval import EXPLORATION, RetrievingReflector, experienced
 from retroformer.arm_names import FIRST_TRIAL, evaluation
 from retroformer.environments.extras import AdviceParts
 from retroformer.environments.registry import extras
-from retroformer.errors import ConfigError
+from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.conditions import conditions
@@ -17,7 +18,9 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import Parts, chosen_tasks, make_actor
 from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.views import reflection_renderer
+from retroformer.files.bounded_file import read_text
 from retroformer.files.canonical import sha256_of
+from retroformer.files.characters import storable
 from retroformer.protocols import Actor, Reflector
 from retroformer.records import Trajectory
 from retroformer.store import Store, StoredReflection
@@ -25,8 +28,10 @@ from retroformer.store import Store, StoredReflection
 from .experience import sha256_of_attempts, training_attempts
 from .learning import TASKS_AT_ONCE
 
-_KINDS = ("none", "phrase", "model", "placebo", "retrieved")
+_KINDS = ("none", "phrase", "model", "placebo", "retrieved", "document")
 """Kinds of arms that every environment can play."""
+_DOCUMENT_BYTES = 100_000
+"""Largest document, in bytes."""
 
 
 def single_model_arms(name: str, arm: Arm) -> dict[str, Arm]:
@@ -118,6 +123,8 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
             return components.reflector(arm.model, _temperature(experiment, arm))
         case "retrieved":
             return retrieving_reflector(experiment, store)
+        case "document":
+            return DocumentReflector(_document(arm))
         case "placebo":
             sources = single_model_arms(arm.of, experiment.eval.arms[arm.of])
             pieces = [piece for source in sources for piece in store.reflections(source)]
@@ -132,6 +139,17 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
                 attempts=lambda: training_attempts(experiment, arm),
             )
             return extras(experiment.environment).advice[kind].build(parts)
+
+
+def _document(arm: Arm) -> str:
+    """Read the text of an arm's document. Raises MissingInput if there is none."""
+    try:
+        text = storable(read_text(Path(arm.file), _DOCUMENT_BYTES)).strip()
+    except FileNotFoundError:
+        text = ""
+    if not text:
+        raise MissingInput(f"{arm.file!r} has no text: name a document with eval.arms.NAME.file.")
+    return text
 
 
 def _suiting(experiment: Experiment, store: Store, arm: Arm) -> Callable[[Trajectory, StoredReflection], bool]:
@@ -184,6 +202,8 @@ def conditions_of(experiment: Experiment, components: Parts, store: Store, arm: 
             order = [task.id for task in chosen_tasks(experiment, None, splits)]
             learning = {"tasks_at_once": TASKS_AT_ONCE, "order_sha256": sha256_of({"tasks": order})}
             stored_conditions["retrieval"]["learning"] = learning | {"trials": experiment.loop.trials}
+    if arm.kind == "document":
+        stored_conditions["document_sha256"] = sha256_of({"text": _document(arm)})
     if reads_attempts(experiment, arm):
         stored_conditions["experience_sha256"] = sha256_of_attempts(experiment, arm)
     if arm.kind == "placebo" and len(sources := list(single_model_arms(arm.of, experiment.eval.arms[arm.of]))) > 1:
@@ -247,6 +267,10 @@ def _check_kind(experiment: Experiment, arm: Arm, here: str) -> None:
         raise ConfigError(
             f"{here}.among: only a placebo in an environment whose tasks have kinds is limited to some; leave it out."
         )
+    if arm.kind == "document" and not arm.file:
+        raise ConfigError(f"{here}.file: name the text file of the document.")
+    if arm.file and arm.kind != "document":
+        raise ConfigError(f"{here}.file: only a document has a file; leave it out, or set {here}.kind=document.")
     if arm.runs and not reads_attempts(experiment, arm):
         raise ConfigError(f"{here}.runs: {arm.kind} advice counts no attempts; leave it out, or set {here}.kind=table.")
 

@@ -126,6 +126,8 @@ def _advice(experiment: Experiment, arm: Arm) -> str:
         case "retrieved":
             learned = ", and by what they brought in earlier tasks of this evaluation" if arm.learns else ""
             return f"reflections collected on other tasks, retrieved by similarity and rating{learned}"
+        case "document":
+            return f"the text of {code(arm.file)}, the same after every failure"
         case "model":
             if isinstance(arm.model, str):
                 return f"written by the model {code(arm.model)}"

@@ -1,4 +1,4 @@
-"""Baseline reflectors: no advice, phrases without content, and advice written for another task."""
+"""Baseline reflectors: no advice, phrases without content, one document for all tasks, and another task's advice."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -25,6 +25,18 @@ class PhraseReflector:
         text = seeded(trajectory.task, seed).choice(PHRASES)
         author = Author(endpoint="rule", model="phrase")
         return Reflection(text=text, prompt=(), author=author, sampling=Sampling(seed=seed))
+
+
+class DocumentReflector:
+    """Reflector that gives the same text on every failure, such as a guide that was optimised for all tasks."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Return the document; a memory that already holds it gets a blank text, so that it is read once."""
+        text = "" if self._text in memory.reflections else self._text
+        return Reflection(text=text, prompt=(), author=Author(endpoint="rule", model="document"))
 
 
 class PlaceboReflector:

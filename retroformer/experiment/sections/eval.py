@@ -13,7 +13,8 @@ class Arm(Section):
     kind: str
     """Source of the advice. none: retry without advice; phrase: a sentence without content; placebo: advice written for
     another task; model: a reflector; rule: written by rule from the failure; oracle: written by rule from the solution;
-    retrieved: advice collected on other tasks, chosen by task similarity and realised rating. ALFWorld also has
+    retrieved: advice collected on other tasks, chosen by task similarity and realised rating; document: the text of
+    a file, the same after every failure. ALFWorld also has
     history_rule, from all attempts at the task; and table, which names the places where training attempts most often
     found such things."""
     model: str | tuple[str, ...] = "base"
@@ -36,6 +37,8 @@ class Arm(Section):
     of one method; None: actor.endpoint.model."""
     runs: tuple[str, ...] = ()
     """For kind table: names of the runs whose collected attempts are counted; empty: this run."""
+    file: str = ""
+    """For kind document: path of the text file."""
     learns: bool = False
     """For kind retrieved. If true, the gain of each retry counts for the advice that it was made with, when advice for
     later tasks is chosen. Tasks are then played ten at a time, and every choice depends on their order."""
@@ -44,7 +47,7 @@ class Arm(Section):
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # An arm is part of its conditions in the store, which must not change when these are left out.
         settings: dict[str, Any] = serialize(self)
-        absent = {name for name in ("actor_model", "learns", "runs") if not settings.get(name)}
+        absent = {name for name in ("actor_model", "learns", "runs", "file") if not settings.get(name)}
         absent |= {"among"} if settings.get("among") == "any" else set()
         return {name: value for name, value in settings.items() if name not in absent}
 

@@ -205,6 +205,21 @@ def test_without_experience_retrieval_is_refused(tmp_path: Path) -> None:
         compare(config)
 
 
+def test_a_document_is_given_after_every_failure(tmp_path: Path) -> None:
+    arms: Arms = {"nothing": {"kind": "none"}, "guide": {"kind": "document", "file": "guide.md"}}
+    config = config_with(tmp_path, NOWHERE, arms, "eval.tasks=8")
+    with pytest.raises(MissingInput, match=r"'guide.md' has no text: name a document with eval.arms.NAME.file"):
+        compare(config)
+    Path("guide.md").write_text("Look in every drawer.\n")
+    report = compare(config)
+    assert set(texts(config, "guide").values()) == {"Look in every drawer."}
+    assert "the text of `guide.md`, the same after every failure" in report
+    # The conditions of its facts hold the text, so another text is another arm.
+    Path("guide.md").write_text("Look in every cabinet.\n")
+    with pytest.raises(ConfigError, match="document_sha256"):
+        compare(config)
+
+
 POOLED: Arms = {
     "nothing": {"kind": "none"},
     "trained": {"kind": "model", "model": ["ppo-1", "ppo-2", "ppo-3"]},
@@ -351,6 +366,14 @@ def trial_1(key: Key) -> Key:
             "eval.arms.nothing.runs=[other]",
             "eval.arms.nothing.runs: none advice counts no attempts; leave it out, or set "
             "eval.arms.nothing.kind=table.",
+        ),
+        (
+            "eval.arms.nothing.file=guide.md",
+            "eval.arms.nothing.file: only a document has a file; leave it out, or set eval.arms.nothing.kind=document.",
+        ),
+        (
+            "eval.arms.nothing.kind=document",
+            "eval.arms.nothing.file: name the text file of the document.",
         ),
         (
             "eval.arms.trial 0={kind: none}",

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from retroformer.agents.baseline import NoReflector, PhraseReflector, PlaceboReflector
+from retroformer.agents.baseline import DocumentReflector, NoReflector, PhraseReflector, PlaceboReflector
 from retroformer.agents.phrases import PHRASES
 from retroformer.errors import MissingInput
 from retroformer.records import Key, Memory, Usage
@@ -37,6 +37,13 @@ def test_a_phrase_is_drawn_by_task_and_seed_for_any_environment() -> None:
     assert set(phrases("a")) == set(PHRASES)
     assert phrases("a") == phrases("a")
     assert phrases("a") != phrases("b")
+
+
+def test_a_document_is_remembered_once() -> None:
+    reflector, memory = DocumentReflector("Search every drawer."), Memory()
+    for _ in range(2):
+        memory = memory.remember(asyncio.run(reflector.reflect(attempt_at(), memory, 0)).text, 3)
+    assert memory.reflections == ("Search every drawer.",)
 
 
 @pytest.mark.parametrize("about", "abcdef")
