@@ -12,6 +12,9 @@ UNADVISED = "unadvised"
 LIVE = "grpo"
 """Arm of the policy's reflections while it is trained on live returns, with their ratings; they are not imitated."""
 
+DOCUMENT = "document"
+"""Arm of retries with the candidates of a document that is being optimised for all tasks."""
+
 RECORDED = "recorded"
 """Arm of imported logs; a second log that contradicts the first is `recorded 2`."""
 
@@ -58,4 +61,4 @@ def is_rated(arm: str, rounds: int | None = None) -> bool:
 
 def is_for_training(arm: str) -> bool:
     """Return True if the tasks of this arm must not be used for evaluation."""
-    return is_rated(arm) or arm in (WRITTEN, LIVE)
+    return is_rated(arm) or arm in (WRITTEN, LIVE, DOCUMENT)

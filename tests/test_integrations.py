@@ -13,6 +13,7 @@ FOLDER = ROOT / "retroformer/integrations"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gateway": ("gateway", ("multidict",)),
+    "gepa": ("gepa", ("gepa",)),
     "inspect_ai": ("inspect", ("inspect_ai",)),
     "mcp": ("mcp", ("mcp",)),
     "openenv": ("openenv", ("websockets",)),

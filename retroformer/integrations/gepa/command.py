@@ -1,0 +1,38 @@
+"""The command `retroformer gepa`."""
+
+from typing import Annotated
+
+import typer
+
+from retroformer.command_line import ConfigFile, Overrides, example, make_app
+
+app = make_app()
+
+
+@app.command(
+    options_metavar="[--retries NUMBER] [--proposer MODEL] [--tokens NUMBER]",
+    epilog=example("gepa configs/demo.yaml --retries 200 --proposer base"),
+)
+def gepa(
+    config: ConfigFile,
+    overrides: Overrides,
+    *,
+    retries: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Number of retries to spend.")] = 500,
+    proposer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model at the reflector's endpoint that proposes documents. By default reflector.endpoint.model.",
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Most tokens of a document.")] = 256,
+) -> None:
+    """Optimise one document of advice for all tasks with GEPA, from the actor's retries.
+
+    Reads the failed first attempts of `retroformer collect`. Writes the best document to runs/NAME/gepa/document.md,
+    for an arm of kind `document`, and the retries to the store of the run.
+    """
+    from retroformer.experiment.parts import load_config
+    from retroformer.integrations.gepa.optimize import Search, optimize
+
+    typer.echo(optimize(load_config(config, overrides), Search(retries, proposer, tokens)))

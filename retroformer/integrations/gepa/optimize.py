@@ -1,0 +1,184 @@
+"""The search: GEPA proposes documents, and the actor's retries rate them."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from gepa.api import optimize as evolve
+from gepa.core.adapter import EvaluationBatch, ProposalFn
+from gepa.core.result import GEPAResult
+
+from retroformer.agents.baseline import NoReflector
+from retroformer.arm_names import DOCUMENT
+from retroformer.endpoint.model import LanguageModel
+from retroformer.errors import EndpointFailure, usage_of
+from retroformer.experience import Budget, Experience
+from retroformer.experiment.conditions import conditions
+from retroformer.experiment.parts import LoadedConfig, check_prompts, parts
+from retroformer.experiment.storage import open_store
+from retroformer.files.characters import storable
+from retroformer.files.durable import write_text
+from retroformer.integrations.gepa.retries import Failure, Retries, Retry, failed_first_attempts
+from retroformer.ledger import Ledger
+from retroformer.records import Message, Outcome
+from retroformer.store import Store
+
+START = "Search the places that were not searched yet, and do not repeat what failed."
+"""Document that the search starts from."""
+_COMPONENT = "document"
+_CHECKED = 40
+"""Largest number of failures by which documents are compared; the others show what to improve."""
+_SHOWN_AT_ONCE = 3
+"""Number of retries that one proposal is made from."""
+
+
+class Search(NamedTuple):
+    """Settings of a search."""
+
+    retries: int
+    """Number of retries to spend."""
+    proposer: str | None
+    """Model at the reflector's endpoint; None: the reflector."""
+    tokens: int
+    """Most tokens of a document."""
+
+
+def optimize(config: LoadedConfig, search: Search) -> str:
+    """Search for the best document, write it to the folder of the run, and return a summary.
+
+    A search that was stopped goes on where it was.
+
+    Raises:
+        MissingInput: no failed attempts are stored.
+        InfrastructureFailure: the proposer does not answer, or a retry could not be played.
+        RetroformerError: something that the actor needs does not start, or the budget is spent.
+    """
+    experiment = config.experiment
+    check_prompts(experiment)
+    folder = experiment.folder / "gepa"
+    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
+        failures = failed_first_attempts(experiment, store)
+        random.Random(experiment.seed).shuffle(failures)
+        checked = min(_CHECKED, len(failures) // 2)
+        stack = AsyncExitStack()
+        try:
+            built = runner.run(stack.enter_async_context(parts(config, asks_reflector=True)))
+            played_under = conditions(experiment, built.provenance)
+            del played_under["reflector"]
+            store.declare(DOCUMENT, played_under)
+            experience = Experience(
+                ledger,
+                DOCUMENT,
+                built.pool,
+                built.agent(NoReflector()),
+                experiment.loop,
+                experiment.seed,
+                Budget(experiment.collect, lambda: store.usage(DOCUMENT)),
+                slots=asyncio.Semaphore(experiment.loop.concurrency),
+            )
+            model = built.connections.model(experiment.reflector.endpoint, search.proposer)
+            proposer = _Proposer(model, store, runner, search.tokens, experiment.reflector.temperature)
+            result: GEPAResult[Retry, int] = evolve(
+                seed_candidate={_COMPONENT: START},
+                trainset=failures[checked:],
+                valset=failures[:checked],
+                adapter=_Adapter(Retries(experiment, store, experience, runner)),
+                reflection_lm=proposer,
+                reflection_minibatch_size=_SHOWN_AT_ONCE,
+                max_metric_calls=search.retries,
+                stop_callbacks=lambda state: proposer.failure is not None,
+                track_best_outputs=False,
+                run_dir=str(folder),
+                seed=experiment.seed,
+                logger=_Silent(),
+            )
+        finally:
+            runner.run(stack.aclose())
+    if proposer.failure is not None:
+        raise proposer.failure
+    best = cast("dict[str, str]", result.best_candidate)[_COMPONENT]
+    write_text(folder / "document.md", f"{best}\n")
+    return _summary(folder / "document.md", result.val_aggregate_scores, checked)
+
+
+def _summary(path: Path, scores: Sequence[float], checked: int) -> str:
+    return (
+        f"optimised: {path} ({len(scores)} documents compared on {checked} failures; mean gain of the first "
+        f"{scores[0]:+.3f}, of the best {max(scores):+.3f})"
+    )
+
+
+class _Adapter:
+    """GEPA's view of retries: the gain is a document's score on a failure."""
+
+    propose_new_texts: ProposalFn | None = None
+    """GEPA's own proposal is used."""
+
+    def __init__(self, retries: Retries) -> None:
+        self._retries = retries
+
+    def evaluate(
+        self, batch: list[Failure], candidate: dict[str, str], capture_traces: bool = False
+    ) -> EvaluationBatch[Retry, Retry]:
+        """Retry each failure of the batch with the candidate's document."""
+        retries = self._retries(batch, candidate[_COMPONENT])
+        return EvaluationBatch(retries, [retry.gain for retry in retries], retries if capture_traces else None)
+
+    def make_reflective_dataset(
+        self,
+        candidate: dict[str, str],
+        eval_batch: EvaluationBatch[Retry, Retry],
+        components_to_update: list[str],
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return what the proposer reads: the failure, the retry, and what came of it."""
+        rows = [
+            {
+                "Inputs": {"Failed attempt": retry.failure.view},
+                "Generated Outputs": {"Retry with the document": retry.view},
+                "Feedback": "The retry solved the task."
+                if retry.attempt.outcome is Outcome.SUCCESS
+                else "The retry failed, too.",
+            }
+            for retry in eval_batch.trajectories or ()
+        ]
+        return {_COMPONENT: rows}
+
+
+class _Proposer:
+    """Language model that writes the next document; its usage is charged to the store."""
+
+    def __init__(
+        self, model: LanguageModel, store: Store, runner: asyncio.Runner, tokens: int, temperature: float
+    ) -> None:
+        self._model, self._store, self._runner = model, store, runner
+        self._tokens, self._temperature, self._asked = tokens, temperature, 0
+        self.failure: EndpointFailure | None = None
+        """Failure of the endpoint. GEPA would go on without a proposal, for ever, so the search stops for it."""
+
+    def __call__(self, prompt: str | list[dict[str, Any]]) -> str:
+        self._asked += 1
+        try:
+            answer = self._runner.run(
+                self._model.complete(
+                    (Message(role="user", content=str(prompt)),),
+                    temperature=self._temperature,
+                    max_new_tokens=self._tokens,
+                    seed=self._asked,
+                )
+            )
+        except EndpointFailure as failure:
+            self._store.charge(DOCUMENT, usage_of(failure))
+            self.failure = failure
+            raise
+        self._store.charge(DOCUMENT, answer.usage)
+        return storable(answer.text)
+
+
+class _Silent:
+    """GEPA's log, which tells in many lines what the summary tells in one."""
+
+    def log(self, message: str) -> None:
+        pass

@@ -1,0 +1,68 @@
+"""GEPA optimises a document on real retries; its proposer is a real endpoint with a fixed answer."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from collect.rate import rate_reflections
+from eval.play.compare import compare_arms
+from retroformer.arm_names import DOCUMENT
+from retroformer.errors import InfrastructureFailure, MissingInput
+from tests.support.endpoint import Behaviour, Body, Endpoint, prompt_of, reply_to
+from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
+
+optimize = pytest.importorskip("retroformer.integrations.gepa.optimize", reason="the extra gepa is not installed")
+
+KINDS = ("fridge", "microwave", "dresser", "bed", "sidetable", "garbagecan", "diningtable", "countertop")
+GUIDE = f"Look in {', '.join(f'{kind} {number}' for kind in KINDS for number in (2, 1))}."
+ARMS = {"nothing": {"kind": "none"}, "guide": {"kind": "document", "file": "runs/toy/gepa/document.md"}}
+CONFIG = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": ARMS, "reference": "nothing"}}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def propose(body: Body) -> str:
+    return f"```\n{GUIDE}\n```" if "new instruction" in prompt_of(body) else reply_to(body)
+
+
+def test_a_document_that_helps_is_kept_and_can_be_an_arm(tmp_path: Path) -> None:
+    with Endpoint(propose) as server:
+        config = open_config(write_config(tmp_path, server.url, CONFIG), "collect.tasks=24", "loop.trials=2")
+        search = optimize.Search(retries=60, proposer=None, tokens=100)
+        with pytest.raises(MissingInput, match="run `retroformer collect"):
+            optimize.optimize(config, search)
+        asyncio.run(rate_reflections(config))
+        summary = optimize.optimize(config, search)
+        written = facts(config, DOCUMENT)
+        asked = len(server.requests)
+        # A search that has ended is only read again.
+        assert optimize.optimize(config, search) == summary
+        assert (len(server.requests), facts(config, DOCUMENT).counts) == (asked, written.counts)
+        asyncio.run(compare_arms(config))
+    assert Path("runs/toy/gepa/document.md").read_text() == f"{GUIDE}\n"
+    assert {stored.reflection.text for stored in written.reflections} == {optimize.START, GUIDE}
+    first, best = map(float, re.findall(r"[+-]\d\.\d+", summary))
+    assert best > first
+    report = Path("runs/toy/eval/report.md").read_text()
+    assert "the text of `runs/toy/gepa/document.md`, the same after every failure" in report
+
+
+def test_a_proposer_that_cannot_be_reached_stops_the_search_and_loses_nothing(tmp_path: Path) -> None:
+    with Endpoint(propose) as server:
+        path = write_config(tmp_path, server.url, CONFIG)
+        config = open_config(path, "collect.tasks=24", "loop.trials=2")
+        asyncio.run(rate_reflections(config))
+        server.behaviour = Behaviour.ERROR
+        search = optimize.Search(retries=60, proposer=None, tokens=100)
+        with pytest.raises(InfrastructureFailure):
+            optimize.optimize(config, search)
+        played = facts(config, DOCUMENT).counts
+        assert played[0] > 0
+        server.behaviour = Behaviour.WELL
+        optimize.optimize(config, search)
+    assert Path("runs/toy/gepa/document.md").read_text() == f"{GUIDE}\n"
