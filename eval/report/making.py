@@ -41,9 +41,9 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
     rows = []
     for arm in results:
         made = [cost for model in _models(experiment.eval.arms[arm.name]) if (cost := _cost(experiment, model))]
-        if not made and experiment.eval.arms[arm.name].kind not in ("retrieved", "table"):
-            continue
         experience = made or [_Making(_usage(experiment, run), 0, 0.0) for run in _runs(experiment, arm.name)]
+        if not experience:
+            continue
         tasks, seeds = arm.solved_NT.shape[1], len(experience)
         calls, tokens = arm.usage.calls, arm.usage.prompt_tokens + arm.usage.completion_tokens
         rows.append(
@@ -71,7 +71,14 @@ def _models(arm: Arm) -> tuple[str, ...]:
 
 
 def _runs(experiment: Experiment, name: str) -> tuple[str, ...]:
-    return experiment.eval.arms[name].runs or (experiment.run,)
+    """Return the runs whose experience an arm without a trained adapter uses."""
+    arm = experiment.eval.arms[name]
+    if arm.kind in ("retrieved", "table"):
+        return arm.runs or (experiment.run,)
+    if arm.kind == "document":
+        parents = Path(arm.file).parents
+        return tuple(folder.name for folder in parents if (folder / "experience.db").is_file())
+    return ()
 
 
 def _cost(experiment: Experiment, model: str) -> _Making | None:

@@ -50,6 +50,9 @@ def test_a_document_that_helps_is_kept_and_can_be_an_arm(tmp_path: Path) -> None
     assert best > first
     report = Path("runs/toy/eval/report.md").read_text()
     assert "the text of `runs/toy/gepa/document.md`, the same after every failure" in report
+    # Calls and tokens of collecting and of the search, by the endpoint's own count of 10 tokens a call.
+    made = report.split("## What the arms cost to make and to use")[1]
+    assert f"| guide | {asked} | {10 * asked} | 0 | 0 |" in made
 
 
 def test_a_proposer_that_cannot_be_reached_stops_the_search_and_loses_nothing(tmp_path: Path) -> None:
