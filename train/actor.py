@@ -51,7 +51,9 @@ def scripted_play(experiment: Experiment) -> list[Demonstration]:
         raise ConfigError(f"There is no scripted play for {section.name}: set environment.name to another environment.")
     demonstrations = list[Demonstration]()
     with line("demonstrations", settings.demonstrations, 0, console=processes.screen()) as progress:
-        for demonstration in play(section, settings.demonstrations, DEMONSTRATED_ACTIONS, experiment.seed):
+        for demonstration in play(
+            section, settings.demonstrations, DEMONSTRATED_ACTIONS, experiment.seed, settings.wording
+        ):
             demonstrations.append(demonstration)
             progress.show(len(demonstrations), "")
     return demonstrations

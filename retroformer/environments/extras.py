@@ -47,13 +47,16 @@ class ActorKind:
     that `train sac` can train this actor; None: it cannot."""
 
 
+Wording = Literal["demonstrated", "unseen"]
+
+
 class AdviceParts(NamedTuple):
     """Inputs for building a writer of advice."""
 
     section: Any
     seed: int
     render: Render
-    wording: Literal["demonstrated", "unseen"] = "demonstrated"
+    wording: Wording = "demonstrated"
     """Value of `arm.wording`; a lesson is always `demonstrated`."""
     reads_history: bool = True
     """True if the prompt shows all attempts so far (`reflector.history`), so that a lesson may draw on them."""
@@ -177,8 +180,9 @@ class Extras:
     rated advice on a failure is taken."""
     evaluators: Mapping[str, Callable[[], Evaluator]] = field(default_factory=dict)
     """Values of `evaluator.kind`."""
-    demonstrations: Callable[[Any, int, int, int], Iterator[Demonstration]] | None = None
-    """Scripted play for `train actor`: (section, number of attempts, maximum actions per attempt, seed)."""
+    demonstrations: Callable[[Any, int, int, int, Wording], Iterator[Demonstration]] | None = None
+    """Scripted play for `train actor`: (section, number of attempts, maximum actions per attempt, seed,
+    wording of the advice)."""
     check_examples: Callable[[Any, int, Sequence[str]], None] | None = None
     """Check of the prompt pack's example actions: (section, seed, actions). Raises ConfigError if one is invalid."""
     chapter: Callable[[Sequence[ReportedArm], tuple[str, str] | None], Chapter] | None = None

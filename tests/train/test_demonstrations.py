@@ -9,6 +9,7 @@ import pytest
 
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.actors.household import household_prompt
+from retroformer.environments.alfworld.advice.wording import WORDINGS, Manner, Wording
 from retroformer.environments.alfworld.demonstrations.play import demonstrations as play
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.environments.alfworld.text import compact
@@ -39,6 +40,24 @@ def tokenizer() -> Any:
 def test_demonstrations_depend_on_the_seed_only(demonstrations: list[Demonstration]) -> None:
     assert list(islice(play(GAMES, COUNT, 20, seed=0), 5)) == demonstrations[:5]
     assert list(islice(play(GAMES, COUNT, 20, seed=1), 5)) != demonstrations[:5]
+
+
+def test_advice_can_be_in_the_words_that_the_packaged_actor_has_never_seen() -> None:
+    def sentences(manner: Manner) -> list[str]:
+        played = play(GAMES, COUNT, 20, 0, WORDINGS[manner])
+        return [line for each in played for line in each.text.splitlines() if line.startswith("Advice: ")]
+
+    def words(wording: Wording) -> set[str]:
+        """Return the starts of the search sentences that begin with two words or more."""
+        starts = {template.partition("{")[0] for template in wording.search}
+        return {start for start in starts if start.count(" ") > 1}
+
+    of = {manner: sentences(manner) for manner in WORDINGS}
+    assert len(of["unseen"]) > COUNT / 2
+    for manner, other in (("demonstrated", "unseen"), ("unseen", "demonstrated")):
+        count = sum(any(start in line for start in words(WORDINGS[manner])) for line in of[manner])
+        assert count > len(of[manner]) / 3
+        assert not [line for line in of[manner] for start in words(WORDINGS[other]) if f"Advice: {start}" in line]
 
 
 def test_task_types_alternate_and_most_attempts_succeed(demonstrations: list[Demonstration]) -> None:

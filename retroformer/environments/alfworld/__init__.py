@@ -15,6 +15,7 @@ from retroformer.environments.extras import (
     Extras,
     LeakCheck,
     ReportedArm,
+    Wording,
 )
 from retroformer.errors import ConfigError
 from retroformer.hindsight import Hindsight
@@ -98,10 +99,11 @@ def _compact_view(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
     return compact_reflection_prompt(failure, memory)
 
 
-def _demonstrations(section: Any, count: int, actions: int, seed: int) -> Iterator[Demonstration]:
+def _demonstrations(section: Any, count: int, actions: int, seed: int, wording: Wording) -> Iterator[Demonstration]:
+    from retroformer.environments.alfworld.advice.wording import WORDINGS
     from retroformer.environments.alfworld.demonstrations.play import demonstrations
 
-    return demonstrations(taskset(section, seed), count, actions, seed)
+    return demonstrations(taskset(section, seed), count, actions, seed, WORDINGS[wording])
 
 
 def _check_examples(section: Any, seed: int, actions: Sequence[str]) -> None:

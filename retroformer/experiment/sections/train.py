@@ -243,6 +243,9 @@ class Sac(Rowwise):
 class Demonstrations(Rowwise):
     demonstrations: Positive = 3200
     """Number of scripted attempts on games of the environment's split, with and without advice."""
+    wording: Literal["demonstrated", "unseen"] = "demonstrated"
+    """Words of the advice. demonstrated: those of the packaged actor; unseen: the others, for an actor that learns to
+    read other words."""
 
 
 class Train(Section):

@@ -4,8 +4,9 @@ With the second set an evaluation distinguishes reading from recognition. The se
 this.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from retroformer.agents.phrases import seeded
@@ -104,6 +105,9 @@ UNSEEN = Wording(
     deed=("Afterwards {place} will {deed} it.",),
     target=("Its final home is {place}.",),
 )
+
+
+WORDINGS: Mapping[Manner, Wording] = MappingProxyType({"demonstrated": DEMONSTRATED, "unseen": UNSEEN})
 
 
 class Voice(NamedTuple):

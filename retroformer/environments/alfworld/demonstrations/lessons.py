@@ -14,7 +14,7 @@ from retroformer.agents.phrases import PHRASES
 from retroformer.environments.alfworld.advice.clauses import plural
 from retroformer.environments.alfworld.advice.failure import FailureView
 from retroformer.environments.alfworld.advice.reader import Advice
-from retroformer.environments.alfworld.advice.wording import DEMONSTRATED, listed, say
+from retroformer.environments.alfworld.advice.wording import DEMONSTRATED, Wording, listed, say
 from retroformer.environments.alfworld.game.solution import Solution
 from retroformer.environments.alfworld.text.compact import number_of, type_of
 from retroformer.environments.alfworld.text.reading import Goal
@@ -49,6 +49,8 @@ class TeacherView(FailureView):
     """Game as its advice writer knows it: what a failed attempt has shown, and the solution."""
 
     solution: Solution
+    wording: Wording = DEMONSTRATED
+    """Sentences of the advice."""
 
 
 def write_lesson(game: TeacherView, other: TeacherView, random: Random) -> Lesson:
@@ -88,32 +90,32 @@ def _written(kind: str, game: TeacherView, other: TeacherView, random: Random) -
 
 def _looking_back(game: TeacherView, random: Random) -> tuple[str, Advice]:
     """Write what the attempt saw and, optionally, where not to look again and where to go on."""
-    sentences, sightings = _sightings(game.needed, random)
+    sentences, sightings = _sightings(game, game.needed, random)
     advice = Advice(sightings=sightings)
     if game.sees_all:
         return " ".join(sentences), advice
     form = random.choices(("onwards", "both", "skip"), (0.6, 0.25, 0.15))[0]
     looked = game.searched
     if looked and form != "onwards":
-        sentences.append(_about(DEMONSTRATED.skip, looked, game, random))
+        sentences.append(_about(game.wording.skip, looked, game, random))
         advice = replace(advice, skip=looked)
     if (left := game.next_places()) and form != "skip":
         places = left[: random.randint(1, MOST_PLACES)]
-        sentences.append(_about(DEMONSTRATED.search, places, game, random))
+        sentences.append(_about(game.wording.search, places, game, random))
         advice = replace(advice, first=as_listed(places))
     return " ".join(sentences), advice
 
 
 def _all_knowing(game: TeacherView, random: Random) -> tuple[str, Advice]:
     """Write where the things are and, often, what to do with them."""
-    sentences, sightings = _sightings(game.solution.things, random)
+    sentences, sightings = _sightings(game, game.solution.things, random)
     advice = Advice(sightings=sightings)
     if random.random() < 0.5:
         if place := game.solution.appliance:
-            sentences.append(say(DEMONSTRATED.deed, random, deed=game.goal.deed, place=place))
+            sentences.append(say(game.wording.deed, random, deed=game.goal.deed, place=place))
             advice = replace(advice, appliances=(place,))
         if place := game.solution.target:
-            sentences.append(say(DEMONSTRATED.target, random, place=place))
+            sentences.append(say(game.wording.target, random, place=place))
             advice = replace(advice, targets=(place,))
     return " ".join(sentences), advice
 
@@ -126,7 +128,7 @@ def _places(game: TeacherView, random: Random) -> tuple[str, Advice]:
         places[random.randrange(count)] = random.choice(game.solution.things)[1]
     if random.random() < INVENTED:
         places.append(f"{type_of(random.choice(game.order))} {random.randint(2, 30)}")
-    return _about(DEMONSTRATED.search, places, game, random), Advice(first=as_listed(places))
+    return _about(game.wording.search, places, game, random), Advice(first=as_listed(places))
 
 
 def _types(game: TeacherView, random: Random) -> tuple[str, Advice]:
@@ -136,7 +138,7 @@ def _types(game: TeacherView, random: Random) -> tuple[str, Advice]:
     kind = type_of(place)
     places = tuple(spot for spot in game.order if type_of(spot) == kind)
     words = f"the {kind if len(places) == 1 else plural(kind)}"
-    return say(DEMONSTRATED.search, random, places=words, kind=game.goal.thing), Advice(first=places)
+    return say(game.wording.search, random, places=words, kind=game.goal.thing), Advice(first=places)
 
 
 def _phrase(game: TeacherView, random: Random) -> tuple[str, Advice]:
@@ -173,11 +175,13 @@ other: written for another game. phrase: no content.
 """
 
 
-def _sightings(things: Sequence[tuple[str, str]], random: Random) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+def _sightings(
+    game: TeacherView, things: Sequence[tuple[str, str]], random: Random
+) -> tuple[list[str], dict[str, tuple[str, ...]]]:
     sightings: dict[str, tuple[str, ...]] = {}
     for thing, place in things:
         sightings[type_of(thing)] = (*sightings.get(type_of(thing), ()), place)
-    return [say(DEMONSTRATED.seen, random, thing=thing, place=place) for thing, place in things], sightings
+    return [say(game.wording.seen, random, thing=thing, place=place) for thing, place in things], sightings
 
 
 def _about(sentences: Sequence[str], places: Sequence[str], game: TeacherView, random: Random) -> str:
@@ -195,7 +199,7 @@ def _after_another(lesson: Lesson, game: TeacherView, random: Random) -> Lesson:
     tried = game.searched[:MOST_PLACES]
     if not tried:
         return lesson
-    older = _about(DEMONSTRATED.search, tried, game, random)
+    older = _about(game.wording.search, tried, game, random)
     named = {*lesson.advice.first, *(place for spots in lesson.advice.sightings.values() for place in spots)}
     skip = tuple(dict.fromkeys((*lesson.advice.skip, *(place for place in tried if place not in named))))
     return lesson._replace(texts=(older, *lesson.texts), advice=replace(lesson.advice, skip=skip))

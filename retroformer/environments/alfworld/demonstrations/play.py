@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from retroformer.environments.alfworld.actors.rule_actor import Turn
 from retroformer.environments.alfworld.advice.reader import Advice
+from retroformer.environments.alfworld.advice.wording import DEMONSTRATED, Wording
 from retroformer.environments.alfworld.demonstrations.lessons import NO_LESSON, Lesson, TeacherView, write_lesson
 from retroformer.environments.alfworld.environment import AlfworldEnvironment
 from retroformer.environments.alfworld.game.solution import read_solution
@@ -26,7 +27,9 @@ SHORTEST_FAILURE = 3
 """Minimum number of steps of the failed attempt that a lesson looks back on."""
 
 
-def demonstrations(games: AlfworldTaskset, count: int, actions: int, seed: int) -> Iterator[Demonstration]:
+def demonstrations(
+    games: AlfworldTaskset, count: int, actions: int, seed: int, wording: Wording = DEMONSTRATED
+) -> Iterator[Demonstration]:
     """Yield `count` attempts of at most `actions` actions; task types alternate, games are drawn at random.
 
     Each demonstration has its own order of the room line, and so its own search order.
@@ -42,6 +45,7 @@ def demonstrations(games: AlfworldTaskset, count: int, actions: int, seed: int) 
         task = random.choice(pools[number % len(pools)])
         variant = task.model_copy(update={"id": f"{task.id} {number}"})
         game = _after_a_failure(games, environment, task, variant, actions, random)
+        game = replace(game, wording=wording)
         lesson = write_lesson(game, before or game, random)
         yield _demonstrate(environment, task, variant, game, lesson, actions, random)
         before = game
