@@ -12,13 +12,13 @@ from retroformer.records import Lesson, Trajectory
 class Hindsight(Protocol):
     """Writer of advice from the attempts of training tasks that it was built with."""
 
-    def advice(self, failure: Trajectory, earlier: Sequence[Lesson], later: Sequence[Trajectory]) -> str:
+    def advice(self, failure: Trajectory, earlier: Sequence[Lesson], others: Sequence[Trajectory]) -> str:
         """Return advice about a failure; empty if the attempts prove none.
 
         Args:
             failure: the failed attempt.
             earlier: the attempts before it, with the advice after each, oldest first.
-            later: all attempts at the same task in later trials.
+            others: all other attempts at the same task in the same trial and in later ones.
         """
         ...
 

@@ -1,8 +1,8 @@
 """The way to an attempt: the attempts before it, and the advice between them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from retroformer.records import Key, Lesson, Trajectory
+from retroformer.records import Key, Lesson, Memory, Trajectory
 from retroformer.store import StoredReflection
 
 
@@ -20,6 +20,14 @@ def lessons_before(
         *lessons_before(before, attempts, advice),
         Lesson(attempt=attempts[before], advice=stored.reflection.text),
     )
+
+
+def memory_of(lessons: Iterable[Lesson], capacity: int) -> Memory:
+    """Return the memory after these lessons, oldest first, of an actor that remembers `capacity` reflections."""
+    memory = Memory()
+    for lesson in lessons:
+        memory = memory.remember(lesson.advice, capacity, lesson.attempt)
+    return memory
 
 
 def key_before(stored: StoredReflection) -> Key:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from retroformer.experiment.sections.loop import Loop
-from retroformer.history import key_before, lessons_before
+from retroformer.history import key_before, lessons_before, memory_of
 from retroformer.records import Memory, Trajectory
 from retroformer.store import Store
 
@@ -45,9 +45,7 @@ def stored_failures(store: Store, arms: Iterable[str], loop: Loop) -> list[Failu
         advice = {stored.key: stored for stored in store.stream_reflections(arm)}
         for stored in advice.values():
             failed, trial = key_before(stored), stored.key.trial
-            memory = Memory()
-            for lesson in lessons_before(failed, attempts, advice):
-                memory = memory.remember(lesson.advice, loop.memory, lesson.attempt)
+            memory = memory_of(lessons_before(failed, attempts, advice), loop.memory)
             failure = Failure(attempts[failed], memory, trial, failed.candidate, stored.reflection.prompt)
             failures.setdefault((failed.task_id, trial, failure.prompt), failure)
     return list(failures.values())

@@ -1,42 +1,62 @@
-"""Relabels stored failures with advice that later attempts, or attempts at other training tasks, have proved right.
+"""Relabels stored failures with advice that other attempts at the task, or at other training tasks, have proved right.
 
-An environment may write such advice from its attempts (`Extras.hindsight`). For any other, and where that writes
-nothing, the best advice that was tried on the failure is taken, if it helped.
+These are all failures, also those of the last trial, on which nobody has reflected. An environment may write such
+advice from its attempts (`Extras.hindsight`). For any other, and where that writes nothing, the best advice that was
+tried on the failure is taken, if it helped.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from retroformer.hindsight import BuildHindsight, Hindsight
 from retroformer.history import key_before, lessons_before
 from retroformer.rating import by_failure, ratings
-from retroformer.records import Trajectory
+from retroformer.records import Key, Lesson, Trajectory
 
 from .arms import RatedArm
-from .samples import Advice
+from .samples import Advice, Prompt
 
+View: TypeAlias = Callable[[Trajectory, Sequence[Lesson]], Prompt]
+"""Writes the prompt about a failure and the lessons before it."""
 _TASKS_AT_ONCE = 100
 """Number of tasks whose attempts are in memory together."""
 
 
-def relabelled(arms: Sequence[RatedArm], build: BuildHindsight | None) -> Iterator[Advice]:
-    """Yield one piece of advice for each failure in these arms about which there is one."""
+def relabelled(arms: Sequence[RatedArm], build: BuildHindsight | None, view: View) -> Iterator[Advice]:
+    """Yield one piece of advice for each failure in these arms about which there is one.
+
+    Args:
+        arms: arms with the failures.
+        build: builder of the environment's writer; None if it has none.
+        view: the reflector's prompt about a failure on which nobody has reflected.
+    """
     writer = None if build is None else build(attempt for arm in arms for attempt in _attempts(arm))
     for arm in arms:
-        yield from (advice for advice in _of_arm(arm, writer) if advice.text.strip())
+        yield from (advice for advice in _of_arm(arm, writer, view) if advice.text.strip())
 
 
-def _of_arm(arm: RatedArm, writer: Hindsight | None) -> Iterator[Advice]:
+def _of_arm(arm: RatedArm, writer: Hindsight | None, view: View) -> Iterator[Advice]:
     task_ids, best = sorted(set(arm.store.reflected_tasks(arm.arm)) - arm.left_out), _best_advice(arm)
     for start in range(0, len(task_ids), _TASKS_AT_ONCE):
         chosen = task_ids[start : start + _TASKS_AT_ONCE]
         attempts = dict(arm.store.stream_trajectories(arm.arm, chosen))
         advice = {stored.key: stored for stored in arm.store.stream_reflections(arm.arm, chosen)}
         prompts = {key_before(stored): stored.reflection.prompt for stored in advice.values()}
-        for key in filter(attempts.__contains__, prompts):
-            later = [other for at, other in attempts.items() if at.task_id == key.task_id and at.trial > key.trial]
-            text = writer.advice(attempts[key], lessons_before(key, attempts, advice), later) if writer else ""
+        for key, attempt in attempts.items():
+            if not attempt.failed or key.repeat:
+                continue
+            lessons = lessons_before(key, attempts, advice)
+            text = writer.advice(attempt, lessons, list(_not_before(key, attempts))) if writer else ""
             tried = best.get((key.task_id, key.trial + 1, key.candidate), ("", False))
-            yield Advice(prompts[key], *((text, False) if text else tried))
+            prompt = prompts.get(key) or view(attempt, lessons)
+            yield Advice(prompt, *((text, False) if text else tried))
+
+
+def _not_before(key: Key, attempts: Mapping[Key, Trajectory]) -> Iterator[Trajectory]:
+    """Yield the other attempts at the task in the same trial and in later ones."""
+    return (
+        attempt for at, attempt in attempts.items() if at.task_id == key.task_id and at.trial >= key.trial and at != key
+    )
 
 
 def _attempts(arm: RatedArm) -> Iterator[Trajectory]:

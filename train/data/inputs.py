@@ -16,6 +16,8 @@ from retroformer.experiment.conditions import check_training_facts
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.returns import STORED, rerating
 from retroformer.experiment.storage import open_store
+from retroformer.experiment.views import reflection_renderer
+from retroformer.history import memory_of
 from retroformer.preference_pairs import count_ratings, preference_pairs
 from retroformer.rating import Rating, by_failure, counted, rated_reflections, ratings
 from retroformer.records import PreferencePair, RatedReflection
@@ -25,7 +27,7 @@ from retroformer.store import Store
 
 from .arms import RatedArm
 from .failures import Failure, stored_failures
-from .hindsight import relabelled
+from .hindsight import View, relabelled
 from .samples import Advice, Prompt
 
 
@@ -82,7 +84,7 @@ def hindsight(experiment: Experiment) -> list[Advice]:
         advice = list[Advice]()
         for source in sources:
             build = extras(source.experiment.environment).hindsight
-            advice += relabelled(_rated_arms([source]), build)
+            advice += relabelled(_rated_arms([source]), build, _view(source.experiment))
         if not advice:
             _refuse_unrated(sources, list(_rated(sources)))
             raise MissingInput(
@@ -90,6 +92,11 @@ def hindsight(experiment: Experiment) -> list[Advice]:
                 "train.sft.texts=rated."
             )
         return advice
+
+
+def _view(experiment: Experiment) -> View:
+    render, capacity = reflection_renderer(experiment), experiment.loop.memory
+    return lambda failure, lessons: render(failure, memory_of(lessons, capacity))
 
 
 def pairs(experiment: Experiment) -> list[PreferencePair]:

@@ -1,4 +1,4 @@
-"""Advice that later attempts have proved right: the pages that a correct attempt read and the failed ones did not."""
+"""Advice that other attempts have proved right: the pages that a correct attempt read and the failed ones did not."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,15 +9,15 @@ from retroformer.records import Lesson, Outcome, Trajectory
 
 
 class TitleHindsight:
-    """Writer of advice from later attempts at the same question; those at other questions tell nothing about it."""
+    """Writer of advice from other attempts at the same question; those at other questions tell nothing about it."""
 
     def __init__(self, attempts: Iterable[Trajectory]) -> None:
         """Build the writer without reading the attempts."""
 
-    def advice(self, failure: Trajectory, earlier: Sequence[Lesson], later: Sequence[Trajectory]) -> str:
+    def advice(self, failure: Trajectory, earlier: Sequence[Lesson], others: Sequence[Trajectory]) -> str:
         """Return `Search for A and B.` with the titles that the correct attempt with the fewest needed.
 
-        Empty if no later attempt is correct, or if it needed no other page. A title that holds the attempt's answer is
+        Empty if no other attempt is correct, or if it needed no other page. A title that holds the attempt's answer is
         left out: the reflector cannot know the answer, so it must not be taught to give it away.
         """
         read = {
@@ -25,7 +25,7 @@ class TitleHindsight:
             for attempt in (failure, *(lesson.attempt for lesson in earlier))
             for title in _titles(attempt)
         }
-        needed = [_needed(attempt, read) for attempt in later if attempt.outcome is Outcome.SUCCESS]
+        needed = [_needed(attempt, read) for attempt in others if attempt.outcome is Outcome.SUCCESS]
         titles = min(filter(None, needed), key=len, default=())
         return f"Search for {_listed(titles)}." if titles else ""
 

@@ -78,7 +78,7 @@ class Groupwise(Steps):
 class Sft(Groupwise):
     texts: Literal["rated", "hindsight", "both"] = "rated"
     """Texts to imitate. rated: reflections with a positive rating (as in the paper); hindsight: for each failure,
-    advice that later attempts at the task, or attempts at other training tasks, have proved right; both: both."""
+    advice that other attempts at the task, or at other training tasks, have proved right; both: both."""
     positives: Literal["all", "mixed"] = "all"
     """Failures whose positively rated reflections count. all: every failure (as in the paper); mixed: those on which
     some reflections helped and others did not, since elsewhere any advice would have done."""

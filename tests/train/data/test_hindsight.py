@@ -51,12 +51,29 @@ def test_a_failure_is_relabelled_with_what_a_retry_has_found(tmp_path: Path) -> 
     config = config_file(tmp_path, tmp_path)
     store_game(config, "mug-1", played("mug-1", "shelf 1", "a mug 1", solved=True), "Look in shelf 1.")
     store_game(config, "mug-2", played("mug-2", "desk 1", "nothing"), "Look in desk 1.")
-    experiment = load(config, ["train.sft.texts=hindsight"])
-    assert advice_to_imitate(experiment) == [
+    *reflected, last = advice_to_imitate(load(config, ["train.sft.texts=hindsight"]))
+    assert reflected == [
         Advice(prompt("mug-1"), "Look in shelf 1, desk 1 and drawer 2."),
         # Nobody found the mug of this game, but another game's was on a shelf.
         Advice(prompt("mug-2"), "Look in shelf 1, desk 1 and drawer 2."),
     ]
+    assert last.text == "Look in shelf 1 and drawer 2."
+
+
+def test_a_failure_of_the_last_trial_is_relabelled_too(tmp_path: Path) -> None:
+    config = config_file(tmp_path, tmp_path)
+    store_game(config, "mug-1", played("mug-1", "drawer 2", "nothing"), "Look in drawer 2.")
+    store_game(config, "mug-2", played("mug-2", "shelf 1", "a mug 1", solved=True), "Look in shelf 1.")
+    _, last, _ = advice_to_imitate(load(config, ["train.sft.texts=hindsight", "reflector.view=compact"]))
+    assert last.text == "Look in shelf 1 and desk 1."
+    assert last.prompt[-1].content == (
+        "Task: put some mug on desk\n"
+        "Found: drawer 2: nothing; drawer 1: nothing\n"
+        "Not searched: shelf 1, desk 1\n"
+        "Advice: Look in drawer 2.\n"
+        "Searched then: drawer 2\n"
+        "Failed. Advice for the next attempt:"
+    )
 
 
 def test_hindsight_and_rated_advice_can_be_taught_together(tmp_path: Path) -> None:
@@ -76,7 +93,7 @@ def test_tasks_that_are_left_out_teach_nothing_even_about_others(tmp_path: Path)
         advice_to_imitate(load(config, ["train.sft.texts=hindsight", *words]))
         for words in ((), ("train.leave_out=[leaking]",))
     )
-    assert [advice.prompt for advice in kept] == [prompt("mug-1"), prompt("mug-2")]
+    assert [advice.prompt for advice in kept[:2]] == [prompt("mug-1"), prompt("mug-2")]
     assert kept[1].text == "Look in shelf 1, desk 1 and drawer 2."
     assert [advice.prompt for advice in less] == [prompt("mug-2")]
     assert less[0].text != kept[1].text

@@ -1,4 +1,4 @@
-"""Advice that later attempts have proved right: where the missing things were, or usually are.
+"""Advice that other attempts have proved right: where the missing things were, or usually are.
 
 It reads attempts of training games alone. What it writes about a failure can be learned from the reflector's prompt as
 far as things are where they usually are.
@@ -20,15 +20,15 @@ class PlaceHindsight:
     def __init__(self, attempts: Iterable[Trajectory]) -> None:
         self._table = PlaceTable(attempts)
 
-    def advice(self, failure: Trajectory, earlier: Sequence[Lesson], later: Sequence[Trajectory]) -> str:
+    def advice(self, failure: Trajectory, earlier: Sequence[Lesson], others: Sequence[Trajectory]) -> str:
         """Return where the task's things were seen, and for those not seen the likeliest places.
 
-        Places at which `later` attempts at the same game saw them are among these. Empty if nothing is left to say.
+        Places at which `others`, attempts at the same game, saw them are among these. Empty if nothing is left to say.
         """
         view = view_of(failure, earlier)
         ranked = self._table.ranked(view)
         first = ranked[:NEXT_PLACES]
-        proved = [place for place in places_of(view.missing, later) if place in ranked and place not in first]
+        proved = [place for place in places_of(view.missing, others) if place in ranked and place not in first]
         return advice_on_places(view, (*first[: NEXT_PLACES - len(proved)], *proved[:NEXT_PLACES]))
 
 
