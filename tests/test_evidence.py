@@ -19,12 +19,10 @@ SEED_PAGE, REPORT_PAGE = (ROOT / "configs" / "evidence" / name for name in ("see
 SMALLER = (
     *("environment.source=generated", "environment.receptacles=8", "loop.trials=2"),
     *("collect.tasks=16", "collect.written=160", "collect.candidates=3"),
-    *("train.sft.batch_size=2", "train.reward.batch_size=2", "train.checkpoint_steps=1"),
-    *("train.ppo.batch_size=4", "train.ppo.micro_batch_tokens=200", "train.ppo.updates=3"),
-    # Sixteen games leave too few held-out pairs to tell a reward model from chance.
-    "train.weak_reward_model=allow",
+    *("train.sft.batch_size=2", "train.checkpoint_steps=1"),
+    *("train.grpo.batch_size=8", "train.grpo.group=4", "train.grpo.micro_batch_tokens=200", "train.grpo.updates=3"),
 )
-STAGES = ("collect warm", "train warm", "collect", "train sft", "train reward", "train ppo")
+STAGES = ("collect warm", "train warm", "collect", "train sft", "train grpo")
 PATIENCE_SECONDS = 900
 
 Moment = Callable[[Path], bool]
@@ -49,8 +47,9 @@ def report_page(folder: Path) -> Path:
     config["environment"] = {"name": "alfworld", "source": "generated", "split": "held_out", "receptacles": 8}
     config["loop"]["trials"] = 2
     config["eval"]["tasks"] = 12
+    config["eval"]["comparisons"] = [planned | {"trial": 1} for planned in config["eval"]["comparisons"]]
     config["serve"]["adapters"] = {
-        name: path for name, path in config["serve"]["adapters"].items() if not name.endswith(("-2", "-3"))
+        name: path for name, path in config["serve"]["adapters"].items() if not name.endswith(("-5", "-6", "-7", "-8"))
     }
     for arm in config["eval"]["arms"].values():
         if isinstance(arm.get("model"), list):
@@ -96,7 +95,7 @@ def all_facts(folder: Path, run: str) -> dict[str, Facts]:
 
 def adapters(folder: Path) -> dict[str, str]:
     stages = [stage.split()[1] for stage in STAGES if stage.startswith("train")]
-    files = {stage: folder / "runs" / "evidence-1" / stage / "metrics.json" for stage in stages}
+    files = {stage: folder / "runs" / "evidence-4" / stage / "metrics.json" for stage in stages}
     return {stage: json.loads(file.read_text())["adapter_sha256"] for stage, file in files.items()}
 
 
@@ -117,12 +116,12 @@ def test_evidence_killed_twice_equals_that_of_an_unbroken_run(tmp_path: Path) ->
     run_stages(
         broken,
         {
-            "collect": lambda folder: stored(folder / "runs" / "evidence-1" / "experience.db") >= 200,
-            "train ppo": lambda folder: bool(list(folder.glob("runs/*/checkpoints/*/update-000001.pt"))),
+            "collect": lambda folder: stored(folder / "runs" / "evidence-4" / "experience.db") >= 200,
+            "train grpo": lambda folder: bool(list(folder.glob("runs/*/checkpoints/*/update-000001.pt"))),
             "eval": lambda folder: stored(folder / "runs" / "evidence" / "experience.db") >= 20,
         },
     )
-    for run in ("evidence-1", "evidence"):
+    for run in ("evidence-4", "evidence"):
         facts = [all_facts(folder, run) for folder in (unbroken, broken)]
         assert facts[0].keys() == facts[1].keys()
         assert all(facts[0][arm].same_as(facts[1][arm]) for arm in facts[0])

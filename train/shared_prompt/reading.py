@@ -1,5 +1,6 @@
 """Runs a model over packed groups, and computes the log-probabilities of responses."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -14,8 +15,8 @@ from .packed import Packed
 
 FLEX = "flex_attention"
 """transformers' name of the attention that takes a block mask."""
-AT_ONCE = 128
-"""Tokens whose logits are in memory at once: 25 MB for a vocabulary of 50,000."""
+AT_ONCE, WORDS_AT_ONCE = 128, 16_384
+"""Tokens and entries of the vocabulary whose logits are in memory at once: 8 MB."""
 
 
 class TokenReadings(NamedTuple):
@@ -66,31 +67,43 @@ def token_readings(hidden_NH: Tensor, packed: Packed, head: Any) -> TokenReading
     In fp32, since bf16 logits are off by a tenth and add noise of 0.2 to ratios of probabilities. The head is frozen.
     """
     trains = hidden_NH.requires_grad and torch.is_grad_enabled()
-    return TokenReadings(*_ChosenLogProbs.apply(hidden_NH, head.weight.float(), packed.token_N, trains))  # type: ignore[no-untyped-call]
+    return TokenReadings(*_ChosenLogProbs.apply(hidden_NH, head.weight, packed.token_N, trains))  # type: ignore[no-untyped-call]
 
 
 class _ChosenLogProbs(torch.autograd.Function):
-    """The log-probability of a token at each hidden state, in chunks.
+    """The log-probability of a token at each hidden state, with a part of the head and a part of the tokens at a time.
 
-    The gradient W[token] - sum_v p_v W[v] is computed with the log-probability, so no logits are kept for it.
+    The softmax over the vocabulary is accumulated as attention over keys is, so the head is never copied as a whole
+    and no logits are kept. The gradient W[token] - sum_v p_v W[v] is accumulated with it.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, token_N: Tensor, trains: bool) -> tuple[Tensor, Tensor]:
-        log_probs, entropies, gradients = list[Tensor](), list[Tensor](), list[Tensor]()
-        for first in range(0, len(token_N), AT_ONCE):
-            hidden_CH, token_C = hidden_NH[first : first + AT_ONCE], token_N[first : first + AT_ONCE]
-            log_probs_CV = linear(hidden_CH, weight_VH).log_softmax(dim=-1)
-            log_probs.append(log_probs_CV.gather(1, token_C[:, None])[:, 0])
-            if trains:
-                gradients.append(weight_VH[token_C] - log_probs_CV.exp_() @ weight_VH)
-            else:
-                entropies.append(-(log_probs_CV.exp() * log_probs_CV).sum(dim=-1))
-        entropies_N = torch.cat(entropies) if entropies else hidden_NH.new_empty(0)
+        highest_N = hidden_NH.new_full(token_N.shape, -math.inf)
+        total_N = torch.zeros_like(highest_N)
+        # Sum of exp(logit) times the weights for the gradient, else times the logit for the entropy.
+        weighted = torch.zeros_like(hidden_NH if trains else highest_N)
+        for first in range(0, len(weight_VH), WORDS_AT_ONCE):
+            weight_WH = weight_VH[first : first + WORDS_AT_ONCE].float()
+            for start in range(0, len(token_N), AT_ONCE):
+                part = slice(start, start + AT_ONCE)
+                logits_CW = linear(hidden_NH[part], weight_WH)
+                highest_C = highest_N[part].maximum(logits_CW.amax(dim=1))
+                kept_C = (highest_N[part] - highest_C).exp()
+                shares_CW = (logits_CW - highest_C[:, None]).exp_()
+                highest_N[part] = highest_C
+                total_N[part] = total_N[part] * kept_C + shares_CW.sum(dim=1)
+                if trains:
+                    weighted[part] = weighted[part] * kept_C[:, None] + shares_CW @ weight_WH
+                else:
+                    weighted[part] = weighted[part] * kept_C + shares_CW.mul_(logits_CW).sum(dim=1)
+        chosen_NH, log_total_N = weight_VH[token_N].float(), highest_N + total_N.log()
+        log_probs_N = (hidden_NH * chosen_NH).sum(dim=1) - log_total_N
+        entropies_N = hidden_NH.new_empty(0) if trains else log_total_N - weighted / total_N
         ctx.mark_non_differentiable(entropies_N)
         if trains:
-            ctx.save_for_backward(torch.cat(gradients))
-        return torch.cat(log_probs), entropies_N
+            ctx.save_for_backward(chosen_NH - weighted / total_N[:, None])
+        return log_probs_N, entropies_N
 
     @staticmethod
     def backward(ctx: Any, grad_N: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:

@@ -1,17 +1,19 @@
 """Groups hold each prompt once, and batches hold whole groups in an order that depends on the seed only."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import linear
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from train.data.samples import Sample, SamplePair
 from train.pair_split import weights_of_pairs
 from train.shared_prompt.batches import micro_batches, training_batches
 from train.shared_prompt.group import Group, Groups, consecutive, divided, group_of
 from train.shared_prompt.packed import pack
-from train.shared_prompt.reading import AT_ONCE, token_readings
+from train.shared_prompt.reading import AT_ONCE, WORDS_AT_ONCE, token_readings
 
 ASKED, OTHER = [5, 6, 7], [9]
 GOOD, FAIR, BAD = [1, 2], [3], [4, 4, 4]
@@ -96,19 +98,48 @@ def test_micro_batches_hold_at_most_so_many_tokens_with_padding() -> None:
     assert [group for part in divided_groups for group in part] == groups
 
 
-@pytest.mark.parametrize("tokens", [1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
-def test_log_probabilities_and_their_gradient_are_those_of_a_softmax_over_all_words(tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [(1, 11), (AT_ONCE, 11), (AT_ONCE + 1, 11), (3 * AT_ONCE, WORDS_AT_ONCE), (AT_ONCE + 1, 2 * WORDS_AT_ONCE + 5)],
+)
+def test_log_probabilities_and_their_gradient_are_those_of_a_softmax_over_all_words(tokens: int, words: int) -> None:
     torch.manual_seed(0)
-    head = torch.nn.Linear(6, 11, bias=False)
-    packed = pack([Group([1], [torch.randint(11, (tokens,)).tolist()])])
-    hidden_NH = torch.randn(tokens, 6, requires_grad=True)
+    head = torch.nn.Linear(6, words, bias=False)
+    packed = pack([Group([1], [torch.randint(words, (tokens,)).tolist()])])
+    # Logits of about 20 in size, so that a sum of exponentials without its largest one would be lost.
+    hidden_NH = (20 * torch.randn(tokens, 6)).requires_grad_()
     weights_N = torch.randn(tokens)
     (token_readings(hidden_NH, packed, head).log_probs_N * weights_N).sum().backward()  # type: ignore[no-untyped-call]
     assert hidden_NH.grad is not None
     ours, hidden_NH.grad = hidden_NH.grad, None
     log_probs_NV = linear(hidden_NH, head.weight.detach()).log_softmax(dim=-1)
     (log_probs_NV.gather(1, packed.token_N[:, None])[:, 0] * weights_N).sum().backward()  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(ours, hidden_NH.grad)
+    torch.testing.assert_close(ours, hidden_NH.grad, rtol=1e-4, atol=1e-4)
     with torch.no_grad():
         readings = token_readings(hidden_NH, packed, head)
-    torch.testing.assert_close(readings.entropies_N, -(log_probs_NV.exp() * log_probs_NV).sum(dim=-1).detach())
+    torch.testing.assert_close(
+        readings.entropies_N, -(log_probs_NV.exp() * log_probs_NV).sum(dim=-1).detach(), rtol=1e-4, atol=1e-4
+    )
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the largest fp32 tensor that any operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float32:
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+def test_the_head_is_never_copied_as_a_whole() -> None:
+    """A vocabulary of 128,000 times a width of 4,096 would take 2 GB in fp32 at every read."""
+    head = torch.nn.Linear(64, 4 * WORDS_AT_ONCE, bias=False, dtype=torch.bfloat16)
+    packed = pack([Group([1], [torch.randint(4 * WORDS_AT_ONCE, (AT_ONCE,)).tolist()])])
+    hidden_NH = torch.randn(AT_ONCE, 64, requires_grad=True)
+    with _Largest() as largest:
+        token_readings(hidden_NH, packed, head).log_probs_N.sum().backward()  # type: ignore[no-untyped-call]
+    assert AT_ONCE * 64 < largest.elements <= WORDS_AT_ONCE * max(64, AT_ONCE)
