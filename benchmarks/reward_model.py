@@ -1,0 +1,130 @@
+"""Accuracy of reward models on the pairs of another training run, beside rules that need no training.
+
+    python benchmarks/reward_model.py CONFIG --trained FOLDER [FOLDER ...] --learned-from RUN --pairs-of RUN [RUN ...]
+
+The pairs are those of the named runs' collected reflections on ALFWorld games, without games that the reward models or
+the table were made from. `longer wins` prefers the longer text in tokens. `places` prefers the text with the higher
+chance that a place it names has what is missing, by the table counted in the attempts of --learned-from. Ties count as
+half. Intervals are 95% bootstrap intervals over games.
+"""
+
+import argparse
+import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from peft import PeftModel
+
+from retroformer.arm_names import COLLECT
+from retroformer.environments.alfworld.advice.failure import FailureView, view_of
+from retroformer.environments.alfworld.advice.places import PlaceTable
+from retroformer.environments.alfworld.advice.reader import read_advice
+from retroformer.environments.alfworld.text.compact import type_of
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.file import load
+from retroformer.experiment.storage import open_store
+from retroformer.history import lessons_before
+from retroformer.preference_pairs import preferences
+from retroformer.rating import Rating, ratings
+from retroformer.records import Key
+from train.base import load_base, load_tokenizer
+from train.data.samples import prompt_ids, response_ids
+from train.group_trainer import trunk_of
+from train.reward import Ranking
+from train.shared_prompt.group import Group
+from train.shared_prompt.packed import pack
+from train.shared_prompt.reading import hidden_states
+
+_DRAWS = 10_000
+
+
+class Pair(NamedTuple):
+    """Two reflections on one failure."""
+
+    view: FailureView
+    better: Rating
+    worse: Rating
+
+
+def main() -> None:
+    """Print a table of accuracies."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--trained", type=Path, nargs="+", required=True, help="folders of reward models")
+    parser.add_argument("--learned-from", required=True, help="run whose experience they were trained on")
+    parser.add_argument("--pairs-of", nargs="+", required=True, help="runs whose pairs they order")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", default=[])
+    chosen = parser.parse_intermixed_args()
+    own = load(chosen.config, [*chosen.overrides, f"run={chosen.learned_from}"])
+    with closing(open_store(own)) as store:
+        attempts = dict(store.stream_trajectories(COLLECT))
+    table, seen = PlaceTable(attempts.values()), {key.task_id for key in attempts}
+    runs = [load(chosen.config, [*chosen.overrides, f"run={run}"]) for run in chosen.pairs_of]
+    pairs = [pair for run in runs for pair in _pairs(run) if pair.better.task_id not in seen]
+    games = [pair.better.task_id for pair in pairs]
+    print(f"{len(pairs)} pairs of {len(set(games))} games\n\n| preferred text | pairs in order | 95% |\n|---|---|---|")
+    tokenizer: Any = load_tokenizer(own.train)
+    ways = {"longer": lambda pair, text: len(response_ids(tokenizer, text)), "places": _chance_by(table)}
+    for name, score in ways.items():
+        _show(name, [score(pair, pair.better.text) - score(pair, pair.worse.text) for pair in pairs], games)
+    for folder in chosen.trained:
+        _show(str(folder), _margins(own, tokenizer, folder, pairs), games)
+
+
+def _pairs(run: Experiment) -> Iterator[Pair]:
+    with closing(open_store(run)) as store:
+        attempts = dict(store.stream_trajectories(COLLECT))
+        advice = {stored.key: stored for stored in store.stream_reflections(COLLECT)}
+        for better, worse in preferences(ratings(store, COLLECT, records=True)):
+            task_id, trial, candidate = better.trajectory
+            failed = Key(arm=COLLECT, task_id=task_id, trial=trial - 1, candidate=candidate)
+            yield Pair(view_of(attempts[failed], lessons_before(failed, attempts, advice)), better, worse)
+
+
+def _chance_by(table: PlaceTable) -> Any:
+    def chance(pair: Pair, text: str) -> float:
+        """Return the chance that a named place has a missing thing; things that were seen count if they are named."""
+        view = pair.view
+        read = read_advice([text], view.order, view.goal)
+        named = [place for place in read.first if place in view.unsearched]
+        missed = math.prod(1 - max(float(table.rate(kind, type_of(place))) for kind in view.missing) for place in named)
+        told = sum(place in read.sightings.get(type_of(thing), ()) for thing, place in view.needed)
+        return told + (1 - missed if view.missing else 0.0)
+
+    return chance
+
+
+@torch.no_grad()
+def _margins(run: Experiment, tokenizer: Any, folder: Path, pairs: Sequence[Pair]) -> list[float]:
+    model: Any = PeftModel.from_pretrained(load_base(run.train, scores=True), str(folder)).eval()
+    ranking = Ranking(run.train.reward)
+    margins = []
+    for pair in pairs:
+        texts = [response_ids(tokenizer, each.text, each.is_cut) for each in (pair.better, pair.worse)]
+        packed = pack([Group(prompt_ids(tokenizer, pair.better.prompt), texts)])
+        better, worse = ranking.values(model, hidden_states(trunk_of(model), packed), packed).tolist()
+        margins.append(better - worse)
+    return margins
+
+
+def _show(name: str, margins: Sequence[float], games: Sequence[str]) -> None:
+    """Print the share of pairs in order, with its interval."""
+    in_order = [0.5 if margin == 0 else float(margin > 0) for margin in margins]
+    of_game: dict[str, list[float]] = {}
+    for game, right in zip(games, in_order, strict=True):
+        of_game.setdefault(game, []).append(right)
+    draw, groups = random.Random(0), list(of_game.values())
+    means = sorted(
+        fmean(right for group in draw.choices(groups, k=len(groups)) for right in group) for _ in range(_DRAWS)
+    )
+    low, high = means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
+    print(f"| {name} | {fmean(in_order):.3f} | [{low:.3f}, {high:.3f}] |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
