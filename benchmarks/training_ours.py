@@ -101,7 +101,7 @@ def _grpo(work: Work) -> Ready:
 def _on_policy(work: Work, reward: Path | None) -> tuple[SharedBase, Any]:
     train = work.experiment.train
     model = SharedBase(load_base(train), work.folder / SFT, reward)
-    draw = draw_of(work.experiment, work.settings, load_tokenizer(train), work.prompts)
+    draw = draw_of(work.experiment, work.case.stage, load_tokenizer(train), work.prompts)
     # No token ends a turn, so every response has the maximum length.
     return model, draw._replace(eos_id=model.vocabulary)
 

@@ -21,7 +21,7 @@ TEXTS = [Advice(prompt(f"task {number}"), GOOD if number % 2 else BAD) for numbe
 
 
 def train_once(experiment: Any, optimizer: Groupwise, texts: Any, start: Path | None = None) -> dict[str, Any]:
-    stage = make_stage("warm", experiment, optimizer, [text for _, text in texts], {})
+    stage = make_stage("warm", experiment, optimizer, [advice.text for advice in texts], {})
     imitate(stage, optimizer, samples(load_tokenizer(experiment.train), texts), start)
     done = finished(stage)
     assert done
@@ -89,7 +89,7 @@ def test_the_real_small_model_in_4_bits_learns_from_a_few_steps(workplace: Path)
     quick = Groupwise(learning_rate=3e-3, batch_size=4, micro_batch_tokens=400, epochs=4)
     experiment = tiny_experiment(workplace, Path("embedded"), quantization="nf4", dtype="auto")
     metrics = train_once(
-        experiment, quick, [(prompt("the mug"), GOOD), *((prompt(f"mug {n}"), GOOD) for n in range(3))]
+        experiment, quick, [Advice(prompt("the mug"), GOOD), *(Advice(prompt(f"mug {n}"), GOOD) for n in range(3))]
     )
     assert metrics["losses"][-1] < 0.5 * metrics["losses"][0]
     # In bf16 the paper's steps would be rounded to nothing.

@@ -247,6 +247,10 @@ class Demonstrations(Rowwise):
     """Words of the advice. demonstrated: those of the packaged actor; unseen: the others, for an actor that learns to
     read other words."""
 
+    @model_serializer(mode="wrap")
+    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(serialize(self), {"wording": "demonstrated"})
+
 
 class Train(Section):
     preset: str | None = None
