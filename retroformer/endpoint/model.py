@@ -9,10 +9,11 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from retroformer.endpoint.own_server import choices_field, seed_field
+from retroformer.endpoint.pace import Pace, Server
 from retroformer.endpoint.retries import Call
 from retroformer.endpoint.thinking import joined_text, without_thinking
 from retroformer.errors import ConfigError, EndpointFailure
@@ -20,9 +21,6 @@ from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.records import FinishReason, Message, Record, Usage
 from retroformer.secrets.redaction import keep_secret, redacted
 from retroformer.secrets.url import SecretUrl
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
 
 Prompt = str | tuple[Message, ...]
 
@@ -46,11 +44,15 @@ class Completion(Record):
 class LanguageModel:
     """A model behind an OpenAI-compatible endpoint."""
 
-    def __init__(self, endpoint: Endpoint, base_url: str, model: str | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, base_url: str, model: str | None = None, paces: dict[str, Pace] | None = None
+    ) -> None:
+        """Prepare connections to `base_url` and to `endpoint.replicas`; `paces` are shared by all of one event loop."""
         self.endpoint = endpoint
         self.base_url = SecretUrl(base_url)
         self.model = model or endpoint.model
-        self._client: AsyncOpenAI | None = None
+        self._paces = {} if paces is None else paces
+        self._servers: list[Server] = []
 
     async def complete(
         self,
@@ -139,38 +141,31 @@ class LanguageModel:
         lost_answer = self._priced(_prompt_tokens(body), 0)
         return Call(self._connected(), path, body, self.endpoint.timeout_seconds, lost_answer, self._sentence)
 
-    def _connected(self) -> "AsyncOpenAI":
-        if self._client is None:
-            from openai import AsyncOpenAI
+    def _connected(self) -> list[Server]:
+        """Return the servers of the model. Raises ConfigError if one has no valid address."""
+        if not self._servers:
+            self._servers = [self._server(address) for address in (self.base_url, *self.endpoint.replicas)]
+        return self._servers
 
-            from retroformer.endpoint.http_client import BoundedClient
+    def _server(self, base_url: SecretUrl) -> Server:
+        from openai import AsyncOpenAI
 
-            key = os.environ.get(self.endpoint.api_key_env) or "none"
-            keep_secret(key)
-            address, _, query = self._address().partition("?")
-            self._client = AsyncOpenAI(
-                base_url=address,
-                # The library would append paths after the query of its base_url.
-                default_query=dict(parse_qsl(query, keep_blank_values=True)) or None,
-                api_key=key,
-                # Call does the retries and applies the time limit.
-                max_retries=0,
-                timeout=None,
-                http_client=BoundedClient(timeout=None),
-            )
-        return self._client
+        from retroformer.endpoint.http_client import BoundedClient
 
-    def _address(self) -> str:
-        """Return the address with its credentials. Raises ConfigError if it is not an address."""
-        address = self.base_url.secret_url()
-        with contextlib.suppress(ValueError):
-            if address.isprintable() and (urlsplit(address).port or True):
-                return address
-        # The message does not show the fault, which may be part of a password.
-        raise ConfigError(
-            f"{str(self.base_url)!r} is not the address of a model (base_url): write it as in "
-            "http://127.0.0.1:8000/v1, and special characters of a password as %40, %2F and so on."
+        key = os.environ.get(self.endpoint.api_key_env) or "none"
+        keep_secret(key)
+        address, _, query = _checked(base_url).partition("?")
+        client = AsyncOpenAI(
+            base_url=address,
+            # The library would append paths after the query of its base_url.
+            default_query=dict(parse_qsl(query, keep_blank_values=True)) or None,
+            api_key=key,
+            # Call does the retries and applies the time limit.
+            max_retries=0,
+            timeout=None,
+            http_client=BoundedClient(timeout=None),
         )
+        return Server(base_url, client, self._paces.setdefault(str(base_url), Pace()))
 
     def _read(self, answer: object, body: dict[str, Any], lost: Usage) -> Completion:
         """Read a completion from a response, which may be any JSON or text; `lost` is the cost of earlier attempts."""
@@ -216,13 +211,26 @@ class LanguageModel:
         dollars = self.endpoint.dollars(prompt_tokens, completion_tokens)
         return Usage(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, dollars=dollars)
 
-    def _sentence(self, what: str) -> str:
-        return f"The model {self.model!r} at {self.base_url} {_encodable(what).removesuffix('.')}."
+    def _sentence(self, what: str, address: SecretUrl | None = None) -> str:
+        return f"The model {self.model!r} at {address or self.base_url} {_encodable(what).removesuffix('.')}."
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._client is not None:
-            await self._client.close()
+        for server in self._servers:
+            await server.client.close()
+
+
+def _checked(base_url: SecretUrl) -> str:
+    """Return an address with its credentials. Raises ConfigError if it is not an address."""
+    address = base_url.secret_url()
+    with contextlib.suppress(ValueError):
+        if address.isprintable() and (urlsplit(address).port or True):
+            return address
+    # The message does not show the fault, which may be part of a password.
+    raise ConfigError(
+        f"{str(base_url)!r} is not the address of a model (base_url): write it as in "
+        "http://127.0.0.1:8000/v1, and special characters of a password as %40, %2F and so on."
+    )
 
 
 def _first_choice(answer: object) -> dict[str, Any]:

@@ -2,22 +2,26 @@
 
 Status codes 408, 409, 429 and 5xx and lost connections are retried after the pause that the server requests
 (Retry-After), or else with exponential backoff. The call fails at once if the requested pause exceeds its time left.
+Every attempt goes to the address with the most room, a retry to another one than before if there are several. It
+waits there for its turn; that wait is not limited.
 """
 
 import asyncio
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from retroformer.endpoint.pace import Server, least_loaded
 from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal
 from retroformer.records import Usage
 from retroformer.secrets.redaction import redacted
+from retroformer.secrets.url import SecretUrl
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from openai import APIStatusError
 
     from retroformer.endpoint.http_client import Sending
 
@@ -30,6 +34,7 @@ _LONGEST_PAUSE_SECONDS = 7 * 86_400.0
 _REFUSED = {401, 402, 403, 404}
 """Status codes for a wrong key, account, permission, or model and address, which would fail every call."""
 _TEMPORARY = {408, 409, 429}
+_OVERLOADED = {429, 503, 529}
 _SHOWN = 300
 """Number of characters of a server's message that an error message shows."""
 
@@ -39,16 +44,17 @@ class Call:
 
     def __init__(
         self,
-        client: "AsyncOpenAI",
+        servers: Sequence[Server],
         path: str,
         body: dict[str, Any],
         seconds: float,
         price_of_a_lost_answer: Usage,
-        sentence: Callable[[str], str],
+        sentence: Callable[[str, SecretUrl], str],
     ) -> None:
-        """Prepare the call. `sentence` turns a description of what the endpoint did into an error message."""
-        self._client, self._path, self._body, self._seconds = client, path, body, seconds
-        self._price, self._sentence = price_of_a_lost_answer, sentence
+        """Prepare the call. `sentence` turns what an address did into an error message."""
+        self._servers, self._path, self._body, self._seconds = servers, path, body, seconds
+        self._server = servers[0]
+        self._price, self._say = price_of_a_lost_answer, sentence
         self._sending: Sending | None = None
         self._last_fault = ""
         self.lost = Usage()
@@ -76,12 +82,14 @@ class Call:
 
     async def _tries(self, limit: asyncio.Timeout) -> object:
         for attempt in range(1, 1 + TRIES):
+            others = [server for server in self._servers if attempt == 1 or server is not self._server]
+            self._server = least_loaded(others or self._servers)
             try:
-                return await self._once()
+                return await self._in_turn(limit)
             except _Temporary as fault:
                 self._last_fault = fault.what
                 pause = _pause_after(attempt) if fault.asked_pause is None else fault.asked_pause
-                if pause < (limit.when() or math.inf) - asyncio.get_running_loop().time() and attempt < TRIES:
+                if pause < _left(limit) and attempt < TRIES:
                     await asyncio.sleep(pause)
                     continue
                 if fault.asked_pause is None:
@@ -89,6 +97,23 @@ class Call:
                 what = fault.what if attempt == TRIES else f"{fault.what}, and asks for a pause of {pause:g} s"
                 raise EndpointBusy(self._sentence(what), retry_after_seconds=pause, usage=self.lost) from None
         raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _in_turn(self, limit: asyncio.Timeout) -> object:
+        """Send the request when it is its turn at the address. Raises _Temporary, EndpointFailure."""
+        left, pace = _left(limit), self._server.pace
+        limit.reschedule(None)  # The wait for other requests is not the endpoint's time.
+        async with pace.turn() as began:
+            limit.reschedule(began + left)
+            try:
+                answer = await self._once()
+            except _Temporary as fault:
+                if fault.is_overload:
+                    # After a pause beyond the time limit the call fails, and the others find out for themselves.
+                    asked = fault.asked_pause or 0.0
+                    pace.slow_down(began, asked if asked < _left(limit) else 0.0)
+                raise
+            pace.speed_up()
+            return answer
 
     async def _once(self) -> object:
         """Send the request once. Raises _Temporary, EndpointFailure."""
@@ -100,7 +125,7 @@ class Call:
         SENDING.set(self._sending)
         try:
             # The client's typed methods validate every field of requests and responses: half of a rollout's time.
-            answer: object = await self._client.post(self._path, body=self._body, cast_to=object)
+            answer: object = await self._server.client.post(self._path, body=self._body, cast_to=object)
         except openai.APIStatusError as error:
             raise self._status_fault(error) from None
         except (openai.OpenAIError, ValueError, RecursionError) as error:
@@ -108,7 +133,8 @@ class Call:
             if isinstance(error, AnswerTooLong) or isinstance(error.__cause__, AnswerTooLong):
                 raise self._failure(str(error if isinstance(error, AnswerTooLong) else error.__cause__)) from None
             what = f"{type(error).__name__}: {_shortened(str(error))}"
-            raise _Temporary(what) if isinstance(error, openai.APIConnectionError) else self._failure(what) from None
+            lost = isinstance(error, openai.APIConnectionError)
+            raise _Temporary(what, is_overload=True) if lost else self._failure(what) from None
         self._sending = None
         return answer
 
@@ -119,8 +145,11 @@ class Call:
         headers = error.response.headers
         temporary = error.status_code in _TEMPORARY or error.status_code >= 500
         if {"true": True, "false": False}.get(headers.get("x-should-retry", ""), temporary):
-            return _Temporary(what, asked_pause(headers))
+            return _Temporary(what, asked_pause(headers), is_overload=error.status_code in _OVERLOADED)
         return self._failure(what)
+
+    def _sentence(self, what: str) -> str:
+        return self._say(what, self._server.address)
 
     def _failure(self, what: str) -> EndpointFailure:
         return EndpointFailure(self._sentence(what), usage=self.lost)
@@ -133,11 +162,20 @@ class Call:
 
 
 class _Temporary(Exception):
-    """Failure of an attempt that a retry may fix. `asked_pause` is the pause that the server requests, in seconds."""
+    """Failure of an attempt that a retry may fix.
 
-    def __init__(self, what: str, asked_pause: float | None = None) -> None:
+    `asked_pause` is the pause that the server requests, in seconds; `is_overload` says whether the address should get
+    fewer requests.
+    """
+
+    def __init__(self, what: str, asked_pause: float | None = None, *, is_overload: bool = False) -> None:
         super().__init__(what)
-        self.what, self.asked_pause = what, asked_pause
+        self.what, self.asked_pause, self.is_overload = what, asked_pause, is_overload
+
+
+def _left(limit: asyncio.Timeout) -> float:
+    """Return the seconds until a time limit."""
+    return (limit.when() or math.inf) - asyncio.get_running_loop().time()
 
 
 def asked_pause(headers: Mapping[str, str]) -> float | None:

@@ -24,7 +24,7 @@ from retroformer.store import Store
 _SERVING_PACKAGES = ("torch", "transformers", "peft")
 """Packages whose version can change the answers of a served model."""
 
-_NOT_OF_ENDPOINT = ("base_url", "api_key_env", "timeout_seconds", "dollars_per_million")
+_NOT_OF_ENDPOINT = ("base_url", "replicas", "api_key_env", "timeout_seconds", "dollars_per_million")
 """Endpoint settings left out: the address, time limit and price of a model do not change its answers."""
 _PLAIN_REQUEST = {"token_limit": "max_tokens", "extra_body": {}}
 """Endpoint settings that are left out at these values, as facts of earlier versions do not have them."""

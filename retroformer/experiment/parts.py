@@ -8,6 +8,7 @@ from pathlib import Path
 
 from retroformer.agents.reflector import ModelReflector
 from retroformer.endpoint.model import LanguageModel
+from retroformer.endpoint.pace import Pace
 from retroformer.environments.extras import ActorParts
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import extras, taskset
@@ -58,6 +59,8 @@ class Connections:
     served: frozenset[str] = frozenset()
     """Names of the models that this server serves."""
     opened: list[LanguageModel] = field(default_factory=list)
+    paces: dict[str, Pace] = field(default_factory=dict)
+    """Pace of each address, which all models there share."""
 
     def model(self, endpoint: Endpoint, name: str | None = None) -> LanguageModel:
         """Return the model that `endpoint` describes, or the model called `name` at the same address.
@@ -69,7 +72,7 @@ class Connections:
             self.require_served(name or endpoint.model)
         address = endpoint.base_url or self.base_url
         assert address is not None, "a server is started whenever an endpoint has no address"
-        self.opened.append(LanguageModel(endpoint, address, name))
+        self.opened.append(LanguageModel(endpoint, address, name, self.paces))
         return self.opened[-1]
 
     def require_served(self, model: str) -> None:

@@ -31,6 +31,9 @@ def _not_ours(fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 class Endpoint(Address):
+    replicas: tuple[SecretUrl, ...] = ()
+    """Further addresses that serve the same model. Every call goes to the address with the most room: each gets fewer
+    requests at once after it answers 429, and more after other answers."""
     model: str = "base"
     """Model name to request: `base`, a stage of this run, a name in serve.adapters, or the remote model's name."""
     api: Literal["chat", "completions"] = "chat"
