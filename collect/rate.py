@@ -1,24 +1,30 @@
 """Algorithm 1 over a whole split: play, reflect on failures, play again, rate."""
 
 import asyncio
-from contextlib import closing
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 from retroformer.arm_names import collecting
+from retroformer.backends import LOCAL, Chunk, Play, Played, backend_of, chunks_of
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.conditions import conditions
-from retroformer.experiment.parts import LoadedConfig, check_prompts, parts
+from retroformer.experiment.parts import LoadedConfig, check_prompts, parts, require_addresses
 from retroformer.experiment.returns import rerating
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
-from retroformer.progress import tally
+from retroformer.progress import Tally, tally
 from retroformer.records import Task
 from retroformer.schedule import Work, work_through
 from retroformer.store import Store
 
 from .summary import summary
 from .tasks import refuse_repeated, tasks_of_round
+
+_CHUNK = 8
+"""Number of tasks that a worker of a backend gets at once."""
 
 
 async def rate_reflections(config: LoadedConfig) -> str:
@@ -34,35 +40,102 @@ async def rate_reflections(config: LoadedConfig) -> str:
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         arm, tasks = collecting(experiment.round), tasks_of_round(experiment)
         refuse_repeated(experiment, store, tasks)
-        async with parts(config, asks_reflector=True) as components:
-            model = experiment.reflector.endpoint.model
-            store.declare(arm, conditions(experiment, components.provenance) | _sampling(config))
-            with tally("collect", len(tasks)) as counts:
-                experience = Experience(
-                    ledger,
-                    arm,
-                    components.pool,
-                    components.agent(components.reflector(model, experiment.reflector.temperature)),
-                    experiment.loop,
-                    experiment.seed,
-                    Budget(experiment.collect, lambda: store.usage(arm)),
-                    slots=asyncio.Semaphore(experiment.loop.concurrency),
-                    repeats=experiment.collect.repeats,
-                    most_repeats=experiment.collect.most_repeats,
-                    branch=experiment.collect.branch,
-                    unadvised=experiment.collect.unadvised,
-                    on_event=counts.count,
-                )
-                work = Work(experience, tasks, experiment.collect.candidates)
-                await work_through(ledger, [work], experiment.loop.concurrency, counts.done)
+        with tally("collect", len(tasks)) as counts:
+            play = _play_here if experiment.collect.backend == LOCAL else _play_elsewhere
+            unfinished = await play(config, ledger, tasks, counts)
         _refuse_if_nothing_was_played(store, arm, tasks)
         held = summary(store, arm, tasks, experiment)
-        if experience.unfinished:
+        if unfinished:
             raise InfrastructureFailure(
-                f"{held}\n{len(experience.unfinished)} of {len(tasks)} tasks are left unfinished: run the same command "
+                f"{held}\n{len(unfinished)} of {len(tasks)} tasks are left unfinished: run the same command "
                 f"again to go on. The last cause: {store.last_cause(arm)}"
             )
         return held
+
+
+async def _play_here(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
+    """Play in this process; return the ids of unfinished tasks."""
+    experiment = config.experiment
+    async with _experience(config, ledger, counts.count) as experience:
+        work = Work(experience, tasks, experiment.collect.candidates)
+        await work_through(ledger, [work], experiment.loop.concurrency, counts.done)
+        return experience.unfinished
+
+
+async def _play_elsewhere(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
+    """Play with the workers of a backend; return the ids of unfinished tasks."""
+    experiment, unfinished = config.experiment, set[str]()
+    backend = backend_of(experiment.collect.backend)
+    require_addresses(experiment, f"collect.backend={experiment.collect.backend}")
+
+    def done(played: Played) -> None:
+        counts.counts.update(played.events)
+        counts.done((), played.finished)
+        unfinished.update(played.unfinished)
+
+    arm = collecting(experiment.round)
+    await backend(open_player, config, chunks_of(arm, [task.id for task in tasks], _CHUNK), done)
+    return unfinished
+
+
+@asynccontextmanager
+async def open_player(config: LoadedConfig) -> AsyncIterator[Play]:
+    """Start what a worker needs, and yield what plays chunks of the round's tasks.
+
+    Raises:
+        RetroformerError: the store, an endpoint or the environment is not available.
+    """
+    experiment = config.experiment
+    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+        tasks, events = {task.id: task for task in tasks_of_round(experiment)}, Counter[str]()
+
+        def count(event: str) -> None:
+            events[event] += 1
+
+        async with _experience(config, ledger, count, environment_processes=1) as experience:
+
+            async def play(chunk: Chunk) -> Played:
+                work = Work(experience, [tasks[task_id] for task_id in chunk.task_ids], experiment.collect.candidates)
+                await work_through(
+                    ledger,
+                    [work],
+                    experiment.loop.concurrency,
+                    lambda attempts, _: events.update(attempt.outcome for attempt in attempts),
+                )
+                unfinished = frozenset(experience.unfinished.intersection(chunk.task_ids))
+                played = Played(len(chunk.task_ids) - len(unfinished), Counter(events), unfinished)
+                events.clear()
+                experience.unfinished.clear()
+                return played
+
+            yield play
+
+
+@asynccontextmanager
+async def _experience(
+    config: LoadedConfig, ledger: Ledger, count: Callable[[str], None], environment_processes: int | None = None
+) -> AsyncIterator[Experience]:
+    """Start what rollouts need, and yield the experience of the round."""
+    experiment, store = config.experiment, ledger.store
+    arm = collecting(experiment.round)
+    async with parts(config, asks_reflector=True, environment_processes=environment_processes) as components:
+        store.declare(arm, conditions(experiment, components.provenance) | _sampling(config))
+        model = experiment.reflector.endpoint.model
+        yield Experience(
+            ledger,
+            arm,
+            components.pool,
+            components.agent(components.reflector(model, experiment.reflector.temperature)),
+            experiment.loop,
+            experiment.seed,
+            Budget(experiment.collect, lambda: store.usage(arm)),
+            slots=asyncio.Semaphore(experiment.loop.concurrency),
+            repeats=experiment.collect.repeats,
+            most_repeats=experiment.collect.most_repeats,
+            branch=experiment.collect.branch,
+            unadvised=experiment.collect.unadvised,
+            on_event=count,
+        )
 
 
 def _sampling(config: LoadedConfig) -> dict[str, Any]:

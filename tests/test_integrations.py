@@ -18,6 +18,7 @@ PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "mcp": ("mcp", ("mcp",)),
     "openenv": ("openenv", ("websockets",)),
     "otlp": ("otlp", ("opentelemetry", "google.protobuf", "google.rpc")),
+    "ray": ("ray", ("ray",)),
     "reasoning_gym": ("reasoning-gym", ("reasoning_gym",)),
     "remote": ("remote", ("fsspec",)),
     "verifiers": ("verifiers", ("verifiers",)),

@@ -132,8 +132,12 @@ class Parts:
 
 
 @asynccontextmanager
-async def parts(config: LoadedConfig, *, asks_reflector: bool) -> AsyncIterator[Parts]:
+async def parts(
+    config: LoadedConfig, *, asks_reflector: bool, environment_processes: int | None = None
+) -> AsyncIterator[Parts]:
     """Start what the experiment needs, and stop it at the end.
+
+    `environment_processes` is the number of processes that play; None: as many as the machine has room for.
 
     Raises:
         ServiceError: the experiment's own server cannot be started, or this machine cannot play these tasks.
@@ -141,11 +145,7 @@ async def parts(config: LoadedConfig, *, asks_reflector: bool) -> AsyncIterator[
     experiment = config.experiment
     extras(experiment.environment).require_machine(experiment.environment)
     loop = experiment.loop
-    endpoints = [experiment.reflector.endpoint] if asks_reflector else []
-    if actor_kind(experiment).asks_model:
-        endpoints.append(experiment.actor.endpoint)
-    if experiment.evaluator.kind == "model":
-        endpoints.append(experiment.evaluator.endpoint)
+    endpoints = _endpoints(experiment, asks_reflector=asks_reflector)
     async with AsyncExitStack() as stack:
         base_url, hashes, proven = None, dict[str, str | None](), None
         if any(endpoint.base_url is None for endpoint in endpoints):
@@ -154,13 +154,37 @@ async def parts(config: LoadedConfig, *, asks_reflector: bool) -> AsyncIterator[
             base_url = await stack.enter_async_context(served(config.path, config.overrides, experiment))
             proven = await provenance(base_url)
             hashes = {name: model.trained_sha256 for name, model in proven.models.items()}
-        processes = loop.concurrency if experiment.environment.plays_alone else loop.environment_processes
+        shared = environment_processes or loop.environment_processes
+        processes = loop.concurrency if experiment.environment.plays_alone else shared
         pool = EnvironmentPool(experiment.environment, experiment.seed, processes, loop.step_timeout_seconds)
         await stack.enter_async_context(pool)
         connections = Connections(base_url, frozenset(hashes))
         stack.push_async_callback(connections.close)
         actor, evaluator = make_actor(experiment, connections), make_evaluator(experiment, connections)
         yield Parts(pool, actor, evaluator, connections, hashes, experiment, proven)
+
+
+def _endpoints(experiment: Experiment, *, asks_reflector: bool) -> list[Endpoint]:
+    """Return the endpoints that the experiment calls."""
+    endpoints = [experiment.reflector.endpoint] if asks_reflector else []
+    if actor_kind(experiment).asks_model:
+        endpoints.append(experiment.actor.endpoint)
+    if experiment.evaluator.kind == "model":
+        endpoints.append(experiment.evaluator.endpoint)
+    return endpoints
+
+
+def require_addresses(experiment: Experiment, setting: str, *, asks_reflector: bool = True) -> None:
+    """Refuse endpoints without an address, where a server of each process would be one too many.
+
+    Raises:
+        ConfigError: an endpoint has none; `setting` is what asks for addresses.
+    """
+    if any(endpoint.base_url is None for endpoint in _endpoints(experiment, asks_reflector=asks_reflector)):
+        raise ConfigError(
+            f"With {setting} every model needs an address that all workers reach: start `retroformer serve` or another "
+            "server, and set base_url of actor.endpoint and reflector.endpoint."
+        )
 
 
 def make_actor(experiment: Experiment, connections: Connections) -> Actor:

@@ -4,8 +4,8 @@ An entry point of the group `retroformer.traces` names a `retroformer.traces.att
 "module:function".
 """
 
+from retroformer.offered import offered, offered_names
 from retroformer.traces.attempt import ReadTraces
-from retroformer.traces.offered import offered, offered_names
 
 ENTRY_POINTS = "retroformer.traces"
 """Entry point group of formats."""
@@ -18,5 +18,5 @@ def format_names() -> list[str]:
 
 def trace_format(name: str) -> ReadTraces:
     """Return the reader of a format. Raises ConfigError or MissingInput, as `offered` does."""
-    read: ReadTraces = offered(ENTRY_POINTS, name, "format")
+    read: ReadTraces = offered(ENTRY_POINTS, name, "trace format")
     return read

@@ -13,6 +13,9 @@ Branch = Literal["best", "every"]
 class Collect(Spending):
     tasks: Positive | None = None
     """Number of tasks of the split to use; None: all of them (a generated split needs a number)."""
+    backend: str = "local"
+    """Where tasks are played. local: in this process; ray: on a Ray cluster (needs the extra `ray`); others belong to
+    installed packages."""
     order: Literal["official", "shuffled"] = "official"
     """Order of the split's tasks before `tasks` applies. shuffled: by the seed, for splits in which task types
     come in blocks."""

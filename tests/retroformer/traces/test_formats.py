@@ -26,7 +26,7 @@ def test_an_installed_package_offers_a_format(tmp_path: Path, monkeypatch: pytes
 def test_an_unknown_format_is_answered_with_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "diaries", "diary = diary_of_others:read")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=r"no format 'dairy' of traces: choose one of .*diary"):
+    with pytest.raises(ConfigError, match=r"no trace format 'dairy': choose one of .*diary"):
         trace_format("dairy")
 
 

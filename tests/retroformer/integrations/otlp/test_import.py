@@ -114,7 +114,7 @@ def test_one_malformed_trace_leaves_the_store_untouched(config: Path, capsys: py
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--format", "oltp"], "There is no format 'oltp' of traces: choose one of "),
+        (["--format", "oltp"], "There is no trace format 'oltp': choose one of "),
         (["--format", "otlp"], "There is no file or folder "),
     ],
 )

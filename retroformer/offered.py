@@ -1,4 +1,4 @@
-"""Functions that integrations and installed packages offer by entry points, such as formats of traces."""
+"""Functions that integrations and installed packages offer by entry points, such as trace formats and backends."""
 
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -20,7 +20,7 @@ def offered(group: str, name: str, kind: str) -> Any:
     """
     points = list(entry_points(group=group, name=name))
     if not points:
-        raise ConfigError(f"There is no {kind} {name!r} of traces: choose one of {', '.join(offered_names(group))}.")
+        raise ConfigError(f"There is no {kind} {name!r}: choose one of {', '.join(offered_names(group))}.")
     packages = " and ".join(sorted(_package(point) for point in points))
     if len(points) > 1:
         raise ConfigError(f"The packages {packages} both have a {kind} {name!r}: uninstall one of them.")

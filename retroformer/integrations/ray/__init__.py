@@ -1,0 +1,1 @@
+"""Ray: collects and evaluates on the machines of a Ray cluster."""
