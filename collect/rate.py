@@ -68,7 +68,7 @@ async def _play_elsewhere(config: LoadedConfig, ledger: Ledger, tasks: tuple[Tas
     backend = backend_of(experiment.collect.backend)
     require_addresses(experiment, f"collect.backend={experiment.collect.backend}")
 
-    def done(played: Played) -> None:
+    def done(_: Chunk, played: Played) -> None:
         counts.counts.update(played.events)
         counts.done((), played.finished)
         unfinished.update(played.unfinished)

@@ -45,11 +45,15 @@ OpenPlayer: TypeAlias = Callable[[LoadedConfig], AbstractAsyncContextManager[Pla
 """Starts what rollouts need and yields what plays them. A function of a module, so that workers can import it."""
 
 
+Done: TypeAlias = Callable[[Chunk, Played], None]
+"""Called with each chunk that was played, and what came of it."""
+
+
 class Backend(Protocol):
     """Plays chunks in any order, and each at least once."""
 
     async def __call__(
-        self, open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[Chunk], done: Callable[[Played], None]
+        self, open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[Chunk], done: Done
     ) -> None:
         """Play all chunks, and call `done` after each.
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from retroformer.backends import Chunk, OpenPlayer, Play, Played
+from retroformer.backends import Chunk, Done, OpenPlayer, Play, Played
 from retroformer.errors import ConfigError, RetroformerError, ServiceError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig
@@ -54,9 +54,7 @@ class Worker:
         await self._stack.aclose()
 
 
-async def play(
-    open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[Chunk], done: Callable[[Played], None]
-) -> None:
+async def play(open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[Chunk], done: Done) -> None:
     """Play all chunks on a Ray cluster.
 
     Raises:
@@ -87,21 +85,22 @@ async def play(
         await asyncio.to_thread(ray.shutdown)
 
 
-async def _hand_out(workers: Sequence[Any], waiting: deque[Chunk], done: Callable[[Played], None]) -> None:
+async def _hand_out(workers: Sequence[Any], waiting: deque[Chunk], done: Done) -> None:
     """Give each worker its chunks, the next one when one is done. Raises the error of the first chunk that has one."""
-    working: dict[asyncio.Future[Any], Any] = {}
+    working: dict[asyncio.Future[Any], tuple[Any, Chunk]] = {}
     free = [worker for _ in range(AHEAD) for worker in workers]
     while waiting or working:
         while waiting and free:
-            worker = free.pop(0)
-            working[_future(worker.play.remote(waiting.popleft()))] = worker
+            worker, chunk = free.pop(0), waiting.popleft()
+            working[_future(worker.play.remote(chunk))] = worker, chunk
         finished, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
         for future in finished:
-            free.append(working.pop(future))
+            worker, chunk = working.pop(future)
+            free.append(worker)
             result = future.result()
             if isinstance(result, RetroformerError):
                 raise result
-            done(result)
+            done(chunk, result)
 
 
 def _future(reference: Any) -> "asyncio.Future[Any]":

@@ -2,9 +2,15 @@
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,17 +27,46 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def collect_with_ray(folder: Path, config: Path, *overrides: str) -> "subprocess.Popen[str]":
+@pytest.fixture
+def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give Ray a folder that is removed; its path must be short, as sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / "ray").mkdir()
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        # A killed worker cannot remove the sockets of its environments.
+        monkeypatch.setenv("TMPDIR", folder)
+        yield
+
+
+@contextmanager
+def cluster_of(nodes: int) -> Iterator[Any]:
+    """Start a head without CPUs, and nodes with one each."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "temp_dir": f"{os.environ['RAY_TMPDIR']}/ray"},
+    )
+    try:
+        for _ in range(nodes):
+            cluster.add_node(num_cpus=1)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def collect_with_ray(folder: Path, config: Path, *overrides: str, address: str = "") -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "collect", str(config), "collect.backend=ray", *overrides],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | ({"RAY_ADDRESS": address} if address else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
+@pytest.mark.usefixtures("ray_folder")
 def test_a_local_cluster_stores_what_one_process_stores(tmp_path: Path) -> None:
     with Endpoint() as server:
         path = write_config(tmp_path, server.url)
@@ -45,3 +80,45 @@ def test_a_local_cluster_stores_what_one_process_stores(tmp_path: Path) -> None:
         spread = open_config(path, "collect.tasks=24", "run=spread")
         assert facts(alone).same_as(facts(spread))
         assert len(server.requests) == 2 * calls
+
+
+@pytest.mark.usefixtures("ray_folder")
+def test_killed_nodes_and_a_killed_head_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    """400 tasks on three nodes: five nodes are killed at random moments and replaced, and then the head."""
+    chance = random.Random(0)
+    with Endpoint() as server:
+        path = write_config(tmp_path, server.url)
+        alone = open_config(path, "collect.tasks=400", "run=alone")
+        asyncio.run(rate_reflections(alone))
+        calls = len(server.requests)
+        spread = open_config(path, "collect.tasks=400", "run=spread")
+        kills = 0
+        with cluster_of(3) as cluster:
+            process = collect_with_ray(tmp_path, path, "collect.tasks=400", "run=spread", address=cluster.address)
+            for share in (0.1, 0.2, 0.35, 0.5, 0.65, 0.8):
+                wait_for(lambda share=share: len(server.requests) - calls >= share * calls, process)
+                if kills < 5:
+                    workers = [node for node in cluster.worker_nodes if node.any_processes_alive()]
+                    cluster.remove_node(chance.choice(workers), allow_graceful=False)
+                    cluster.add_node(num_cpus=1)
+                    kills += 1
+                else:
+                    cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+            process.communicate(timeout=300)
+            assert process.returncode != 0
+        with cluster_of(3) as cluster:
+            process = collect_with_ray(tmp_path, path, "collect.tasks=400", "run=spread", address=cluster.address)
+            said, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, said
+        assert facts(alone).same_as(facts(spread))
+        # Five workers died with their nodes, and three with the head.
+        in_flight = (kills + 3) * spread.experiment.loop.concurrency
+        assert 0 <= len(server.requests) - 2 * calls <= in_flight
+
+
+def wait_for(happened: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 600
+    while not happened():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
