@@ -225,7 +225,7 @@ def plan_of(experiment: Experiment) -> dict[str, Any]:
     if not experiment.eval.comparisons:
         return {}
     plan = {"run": experiment.run, "seed": experiment.seed, "trials": experiment.loop.trials}
-    return {"plan_sha256": sha256_of(plan | {"eval": experiment.eval.model_dump(mode="json")})}
+    return {"plan_sha256": sha256_of(plan | {"eval": experiment.eval.model_dump(mode="json", exclude={"backend"})})}
 
 
 def held_out_splits(experiment: Experiment) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Collecting on a local Ray cluster stores what one process stores, also when nodes are killed."""
+"""Stages on a local Ray cluster store what one process stores, also when nodes are killed."""
 
 import asyncio
 import os
@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from collect.rate import rate_reflections
+from eval.play.compare import compare_arms
+from retroformer.errors import ConfigError
 from tests.support.endpoint import Endpoint
-from tests.support.runs import ROOT, facts, open_config, write_config
+from tests.support.runs import HOUSEHOLD, ROOT, facts, open_config, write_config
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +57,10 @@ def cluster_of(nodes: int) -> Iterator[Any]:
         cluster.shutdown()
 
 
-def collect_with_ray(folder: Path, config: Path, *overrides: str, address: str = "") -> "subprocess.Popen[str]":
+def with_ray(stage: str, config: Path, *overrides: str, address: str = "") -> "subprocess.Popen[str]":
+    folder = config.parent
     return subprocess.Popen(
-        [sys.executable, "-m", "collect", str(config), "collect.backend=ray", *overrides],
+        [sys.executable, "-m", stage, str(config), f"{stage}.backend=ray", *overrides],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | ({"RAY_ADDRESS": address} if address else {}),
         stdout=subprocess.PIPE,
@@ -66,6 +69,7 @@ def collect_with_ray(folder: Path, config: Path, *overrides: str, address: str =
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_folder")
 def test_a_local_cluster_stores_what_one_process_stores(tmp_path: Path) -> None:
     with Endpoint() as server:
@@ -73,7 +77,7 @@ def test_a_local_cluster_stores_what_one_process_stores(tmp_path: Path) -> None:
         alone = open_config(path, "collect.tasks=24", "run=alone")
         asyncio.run(rate_reflections(alone))
         calls = len(server.requests)
-        process = collect_with_ray(tmp_path, path, "collect.tasks=24", "run=spread")
+        process = with_ray("collect", path, "collect.tasks=24", "run=spread")
         said, _ = process.communicate(timeout=300)
         assert process.returncode == 0, said
         assert "24 of 24 played" in said
@@ -82,6 +86,39 @@ def test_a_local_cluster_stores_what_one_process_stores(tmp_path: Path) -> None:
         assert len(server.requests) == 2 * calls
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_folder")
+def test_a_local_cluster_evaluates_as_one_process_does(tmp_path: Path) -> None:
+    """The placebo reads what its source has written, so the arms are played in their order."""
+    with Endpoint() as server:
+        path = write_config(tmp_path, server.url)
+        alone = open_config(path, "eval.tasks=20", "run=alone")
+        asyncio.run(compare_arms(alone))
+        process = with_ray("eval", path, "eval.tasks=20", "run=spread")
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    spread = open_config(path, "eval.tasks=20", "run=spread")
+    for arm in ("trial 0", "no reflection", "remote reflector", "placebo"):
+        assert facts(alone, f"eval/{arm}").same_as(facts(spread, f"eval/{arm}"))
+        assert facts(spread, f"eval/{arm}").trajectories
+    tables = [
+        [line for line in (tmp_path / "runs" / run / "eval/report.md").read_text().splitlines() if "solved" in line]
+        for run in ("alone", "spread")
+    ]
+    assert tables[0] == tables[1]
+
+
+def test_a_model_without_an_address_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(HOUSEHOLD))
+    config = open_config(path, "collect.backend=ray", "eval.backend=ray")
+    with pytest.raises(ConfigError, match=r"With collect\.backend=ray every model needs an address"):
+        asyncio.run(rate_reflections(config))
+    with pytest.raises(ConfigError, match=r"With eval\.backend=ray every model needs an address"):
+        asyncio.run(compare_arms(config))
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_folder")
 def test_killed_nodes_and_a_killed_head_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     """400 tasks on three nodes: five nodes are killed at random moments and replaced, and then the head."""
@@ -94,7 +131,7 @@ def test_killed_nodes_and_a_killed_head_lose_nothing_and_double_nothing(tmp_path
         spread = open_config(path, "collect.tasks=400", "run=spread")
         kills = 0
         with cluster_of(3) as cluster:
-            process = collect_with_ray(tmp_path, path, "collect.tasks=400", "run=spread", address=cluster.address)
+            process = with_ray("collect", path, "collect.tasks=400", "run=spread", address=cluster.address)
             for share in (0.1, 0.2, 0.35, 0.5, 0.65, 0.8):
                 wait_for(lambda share=share: len(server.requests) - calls >= share * calls, process)
                 if kills < 5:
@@ -107,7 +144,7 @@ def test_killed_nodes_and_a_killed_head_lose_nothing_and_double_nothing(tmp_path
             process.communicate(timeout=300)
             assert process.returncode != 0
         with cluster_of(3) as cluster:
-            process = collect_with_ray(tmp_path, path, "collect.tasks=400", "run=spread", address=cluster.address)
+            process = with_ray("collect", path, "collect.tasks=400", "run=spread", address=cluster.address)
             said, _ = process.communicate(timeout=600)
         assert process.returncode == 0, said
         assert facts(alone).same_as(facts(spread))

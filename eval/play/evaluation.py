@@ -1,0 +1,224 @@
+"""An evaluation: the components, tasks and budget that all arms share, and how its tasks are played."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+from retroformer.agents.baseline import NoReflector
+from retroformer.arm_names import first_trial, is_for_training, is_of_gate
+from retroformer.backends import LOCAL, Chunk, Play, Played, backend_of, chunks_of
+from retroformer.experience import Budget, Experience
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import LoadedConfig, Parts, chosen_tasks, parts
+from retroformer.experiment.sections.eval import Arm
+from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.storage import open_store
+from retroformer.ledger import Ledger
+from retroformer.progress import Tally, tally
+from retroformer.protocols import Agent, Reflector
+from retroformer.records import Task, Usage
+from retroformer.schedule import Work, work_through
+from retroformer.store import Store
+
+from .arms import (
+    actor_of,
+    conditions_of,
+    held_out_splits,
+    plan_of,
+    reflector_models,
+    reflector_of,
+    single_model_arms,
+    with_arm_settings,
+)
+from .variants import repeat_name, with_repeat
+
+_CHUNK = 8
+"""Number of tasks that a worker of a backend gets at once."""
+_SEEDS_OF_A_REPEAT = 1_000_003
+"""Distance of the seeds of two repeats, so that the seeds of two runs with neighbouring seeds stay apart."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Components, tasks and budget that all arms of one actor, or of one repeat, share."""
+
+    config: LoadedConfig
+    components: Parts
+    ledger: Ledger
+    tasks: tuple[Task, ...]
+    slots: asyncio.Semaphore
+    """Limit on the units in flight over all arms."""
+    budget: Budget
+    """Budget of everything ever played for this report."""
+    name: str = ""
+    """Name of the actor or repeat if the config has several: prefix of its arms, and folder of its report."""
+    repeat: int = 0
+    """Number of the repeat, from 1; 0 if all arms are played once."""
+
+    def repeated(self, number: int) -> "Evaluation":
+        """Return the evaluation for one of its repeats."""
+        config = replace(self.config, experiment=with_repeat(self.experiment, number))
+        return replace(self, config=config, name=repeat_name(number), repeat=number)
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.config.experiment
+
+    @property
+    def store(self) -> Store:
+        return self.ledger.store
+
+    def first_trial(self) -> Experience:
+        """Return the experience of trial 0, which all arms share."""
+        loop = self.experiment.loop.model_copy(update={"trials": 1})
+        return self._experience(first_trial(self.name), self.components.agent(NoReflector()), loop)
+
+    def experience_of(self, stored: str, arm: Arm, reflector: Reflector | None = None) -> Experience:
+        """Return the experience of an arm with one model.
+
+        Args:
+            stored: its name in the store.
+            arm: its settings.
+            reflector: what advises in place of the arm's own reflector; None: nothing does.
+        """
+        experiment, components = self.experiment, self.components
+        advises = reflector or reflector_of(experiment, components, self.store, arm)
+        agent = components.agent(advises, actor_of(experiment, components, arm))
+        return self._experience(stored, agent, with_arm_settings(experiment, arm).loop)
+
+    def experience(self, stored: str) -> Experience:
+        """Return the experience with this name in the store."""
+        if stored == first_trial(self.name):
+            return self.first_trial()
+        singles = (single_model_arms(name, arm) for name, arm in self.experiment.eval.arms.items())
+        arm = next(arms[stored] for arms in singles if stored in arms)
+        return self.experience_of(stored, arm)
+
+    def _experience(self, stored: str, agent: Agent, loop: Loop) -> Experience:
+        return Experience(
+            self.ledger,
+            stored,
+            self.components.pool,
+            agent,
+            loop,
+            self.experiment.seed + _SEEDS_OF_A_REPEAT * self.repeat,
+            self.budget,
+            slots=self.slots,
+            first_trial_arm=first_trial(self.name),
+        )
+
+    async def play(self, title: str, experiences: Sequence[Experience]) -> None:
+        """Play all tasks with each of these experiences, here or with the workers of a backend."""
+        with tally(title, len(experiences) * len(self.tasks)) as counts:
+            if self.experiment.eval.backend != LOCAL:
+                await self._play_elsewhere(experiences, counts)
+                return
+            for experience in experiences:
+                experience.on_event = counts.count
+            works = [Work(experience, self.tasks, 1) for experience in experiences]
+            await work_through(self.ledger, works, self.experiment.loop.concurrency, counts.done)
+
+    async def _play_elsewhere(self, experiences: Sequence[Experience], counts: Tally) -> None:
+        by_arm = {experience.arm: experience for experience in experiences}
+
+        def done(chunk: Chunk, played: Played) -> None:
+            counts.counts.update(played.events)
+            counts.done((), played.finished)
+            by_arm[chunk.arm].unfinished |= played.unfinished
+
+        ids = [task.id for task in self.tasks]
+        chunks = [chunk for arm in by_arm for chunk in chunks_of(arm, ids, _CHUNK)]
+        opener = partial(open_player, name=self.name, repeat=self.repeat)
+        await backend_of(self.experiment.eval.backend)(opener, self.config, chunks, done)
+
+
+@asynccontextmanager
+async def open_evaluations(
+    config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], actor: str
+) -> AsyncIterator[list[Evaluation]]:
+    """Start the components of an evaluation, and return one for each repeat.
+
+    Raises:
+        ConfigError: an arm holds facts of other conditions.
+    """
+    async with _started(config, ledger, tasks, actor) as whole:
+        repeats = range(1, config.experiment.eval.repeats + 1)
+        evaluations = [whole.repeated(number) for number in repeats] if len(repeats) > 1 else [whole]
+        for evaluation in evaluations:
+            _declare(evaluation)
+        yield evaluations
+
+
+@asynccontextmanager
+async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIterator[Play]:
+    """Start what a worker needs, and yield what plays chunks of an arm's tasks.
+
+    Raises:
+        RetroformerError: the store, an endpoint or the environment is not available.
+    """
+    experiment = config.experiment
+    tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
+    by_id, experiences = {task.id: task for task in tasks}, dict[str, Experience]()
+    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+        async with _started(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:
+
+            async def play(chunk: Chunk) -> Played:
+                # A placebo reads what its source has written, so an arm is made when its first chunk comes.
+                if chunk.arm not in experiences:
+                    experiences[chunk.arm] = evaluation.experience(chunk.arm)
+                experience, events = experiences[chunk.arm], Counter[str]()
+
+                def count(event: str) -> None:
+                    events[event] += 1
+
+                experience.on_event = count
+                work = Work(experience, [by_id[task_id] for task_id in chunk.task_ids], 1)
+                await work_through(
+                    ledger,
+                    [work],
+                    experiment.loop.concurrency,
+                    lambda attempts, _: events.update(attempt.outcome for attempt in attempts),
+                )
+                unfinished = frozenset(experience.unfinished.intersection(chunk.task_ids))
+                experience.unfinished.clear()
+                return Played(len(chunk.task_ids) - len(unfinished), events, unfinished)
+
+            yield play
+
+
+@asynccontextmanager
+async def _started(
+    config: LoadedConfig,
+    ledger: Ledger,
+    tasks: tuple[Task, ...],
+    name: str,
+    repeat: int = 0,
+    environment_processes: int | None = None,
+) -> AsyncIterator[Evaluation]:
+    experiment = config.experiment
+    asks_reflector = bool(reflector_models(experiment.eval.arms))
+    async with parts(config, asks_reflector=asks_reflector, environment_processes=environment_processes) as components:
+        slots = asyncio.Semaphore(experiment.loop.concurrency)
+        budget = Budget(experiment.eval, lambda: _spent(ledger.store), "eval")
+        yield Evaluation(config, components, ledger, tasks, slots, budget, name, repeat)
+
+
+def _declare(evaluation: Evaluation) -> None:
+    """Raise ConfigError if any arm holds facts of other conditions, before an arm plays."""
+    experiment, components, store = evaluation.experiment, evaluation.components, evaluation.store
+    repeat = {"repeat": evaluation.repeat} if evaluation.repeat else {}
+    first = conditions_of(experiment, components, store, Arm(kind="none"))
+    store.declare(first_trial(evaluation.name), first | repeat | plan_of(experiment))
+    for name, arm in experiment.eval.arms.items():
+        for stored, single in single_model_arms(name, arm).items():
+            store.declare(stored, conditions_of(experiment, components, store, single) | repeat)
+
+
+def _spent(store: Store) -> Usage:
+    """Return the usage of all arms that are played for a report."""
+    return sum(
+        (usage for arm, usage in store.accounts().items() if not (is_for_training(arm) or is_of_gate(arm))), Usage()
+    )
