@@ -73,7 +73,7 @@ def _quantization(experiment: Experiment, adapters: Mapping[str, Path]) -> Quant
             f"The adapter {trained['nf4']!r} was trained on 4-bit weights and {trained['none']!r} was not, and one "
             "server has one base: serve them in different runs, or set serve.quantization to nf4 or none."
         )
-    return next(iter(trained), "none")
+    return "nf4" if "nf4" in trained else "none"
 
 
 def _require_prompts_of_training(name: str, folder: Path, experiment: Experiment) -> None:

@@ -128,7 +128,7 @@ class LiveReturns:
         retries = self._try(update, tried)
         gains = [one.gain for one in retries]
         if all(math.isnan(gain) for gain in gains):
-            distinct = len({one.key for one in retries})
+            distinct = len(dict.fromkeys(one.key for one in retries))
             raise InfrastructureFailure(
                 f"None of the {distinct} reflections of update {update + 1} could be tried: run the same command again "
                 f"to resume. The last cause: {self._store.last_cause(LIVE)}"

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import ray
+import ray as untyped_ray
 from ray.exceptions import RayError, RayTaskError
 
 from retroformer.backends import Chunk, Done, OpenPlayer, Play, Played
@@ -21,6 +21,8 @@ from retroformer.errors import ConfigError, RetroformerError, ServiceError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig
 
+ray: Any = untyped_ray
+"""The package without types: it declares its functions in a way that type checkers do not see."""
 AHEAD = 2
 """Number of chunks that a worker holds: one that it plays, and the next."""
 _CLOSING_SECONDS = 10.0
@@ -70,7 +72,7 @@ async def play(open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[C
         raise ServiceError(f"The Ray cluster cannot be reached ({error}): start it, or set RAY_ADDRESS.") from error
     try:
         _require_reachable(config.experiment, _machines())
-        remote: Any = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Worker)
+        remote = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Worker)
         workers = [remote.remote(open_player, config, str(Path.cwd())) for _ in range(min(_cpus(), len(chunks)))]
         await _hand_out(workers, deque(chunks), done)
         await asyncio.wait([_future(worker.close.remote()) for worker in workers], timeout=_CLOSING_SECONDS)
@@ -116,12 +118,12 @@ def _join(address: str | None) -> None:
 
 
 def _cpus() -> int:
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    resources: dict[str, float] = ray.cluster_resources()
     return max(1, int(resources.get("CPU", 1)))
 
 
 def _machines() -> int:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes: list[dict[str, Any]] = ray.nodes()
     return len({node["NodeManagerHostname"] for node in nodes if node["Alive"]})
 
 
