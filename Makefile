@@ -56,7 +56,6 @@ evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evi
 	$(RUN) -m train warm configs/evidence/seed.yaml run=$@ seed=$*
 	$(RUN) -m collect configs/evidence/seed.yaml run=$@ seed=$*
 	$(RUN) -m train sft configs/evidence/seed.yaml run=$@ seed=$*
-	$(RUN) -m train grpo configs/evidence/seed.yaml run=$@ seed=$*
 
 # One hour for the second actor, and the seeds of `make evidence`.
 transfer: $(VENV)/.installed  ## do the reflectors of `make evidence` help other actors? needs ALFWORLD_DATA
