@@ -109,7 +109,7 @@ OF_EVERY_PPO = {
 }
 IN_FINGERPRINTS = {
     ("demo", "ppo"): OF_EVERY_PPO
-    | {"learning_rate": 3e-4, "batch_size": 16, "micro_batch_tokens": 1024, "epochs": 2, "updates": 8, "kl": 0.2}
+    | {"learning_rate": 3e-4, "batch_size": 16, "micro_batch_tokens": 1024, "epochs": 2, "updates": 7, "kl": 0.2}
     | {"responses_per_prompt": 4},
     ("paper/hotpotqa", "ppo"): OF_EVERY_PPO
     | {"learning_rate": 1.4e-5, "batch_size": 64, "micro_batch_tokens": 4096, "epochs": 4, "updates": 300, "kl": 0.2},

@@ -43,6 +43,7 @@ def test_the_reflection_keeps_its_words_prompt_author_sampling_and_cost(server: 
         prompt=(Message(role="user", content="What is it? Think."),),
         author=Author(endpoint=server.url, model="ppo"),
         sampling=Sampling(temperature=0.9, max_new_tokens=64, seed=5),
+        finish_reason="stop",
         usage=Usage(calls=1, prompt_tokens=7, completion_tokens=3),
     )
 

@@ -101,7 +101,7 @@ def test_a_config_without_domains_is_dumped_as_before(tmp_path: Path) -> None:
     experiment = load(write(tmp_path, "run: one\nenvironment: {name: alfworld}\n"))
     assert list(experiment.as_file()) == [
         *("run", "seed", "round", "store", "environment", "loop", "actor", "evaluator", "reflector", "collect"),
-        *("train", "serve", "eval", "gate"),
+        *("train", "serve", "rounds", "eval", "gate"),
     ]
     assert (experiment.name, experiment.report_folder) == ("one", Path("runs/one/eval"))
     assert experiment.each_domain == (experiment,)

@@ -54,5 +54,5 @@ def test_two_packages_with_one_format_are_refused(tmp_path: Path, monkeypatch: p
     install(tmp_path, "diaries", "diary = one:read")
     install(tmp_path, "journals", "diary = other:read")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match="The packages diaries and journals both have a format 'diary'"):
+    with pytest.raises(ConfigError, match="The packages diaries and journals both have a trace format 'diary'"):
         trace_format("diary")
