@@ -1,13 +1,12 @@
 """Algorithm 1 over a whole split: play, reflect on failures, play again, rate."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import Any
 
 from retroformer.arm_names import collecting
-from retroformer.backends import LOCAL, Chunk, Play, Played, backend_of, chunks_of
+from retroformer.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.conditions import conditions
@@ -22,9 +21,6 @@ from retroformer.store import Store
 
 from .summary import summary
 from .tasks import refuse_repeated, tasks_of_round
-
-_CHUNK = 8
-"""Number of tasks that a worker of a backend gets at once."""
 
 
 async def rate_reflections(config: LoadedConfig) -> str:
@@ -56,7 +52,8 @@ async def rate_reflections(config: LoadedConfig) -> str:
 async def _play_here(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
     """Play in this process; return the ids of unfinished tasks."""
     experiment = config.experiment
-    async with _experience(config, ledger, counts.count) as experience:
+    async with _experience(config, ledger) as experience:
+        experience.on_event = counts.count
         work = Work(experience, tasks, experiment.collect.candidates)
         await work_through(ledger, [work], experiment.loop.concurrency, counts.done)
         return experience.unfinished
@@ -64,18 +61,10 @@ async def _play_here(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ..
 
 async def _play_elsewhere(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
     """Play with the workers of a backend; return the ids of unfinished tasks."""
-    experiment, unfinished = config.experiment, set[str]()
-    backend = backend_of(experiment.collect.backend)
-    require_addresses(experiment, f"collect.backend={experiment.collect.backend}")
-
-    def done(_: Chunk, played: Played) -> None:
-        counts.counts.update(played.events)
-        counts.done((), played.finished)
-        unfinished.update(played.unfinished)
-
+    experiment, name = config.experiment, config.experiment.collect.backend
+    require_addresses(experiment, f"collect.backend={name}")
     arm = collecting(experiment.round)
-    await backend(open_player, config, chunks_of(arm, [task.id for task in tasks], _CHUNK), done)
-    return unfinished
+    return (await play_elsewhere(name, open_player, config, {arm: [task.id for task in tasks]}, counts))[arm]
 
 
 @asynccontextmanager
@@ -87,33 +76,20 @@ async def open_player(config: LoadedConfig) -> AsyncIterator[Play]:
     """
     experiment = config.experiment
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        tasks, events = {task.id: task for task in tasks_of_round(experiment)}, Counter[str]()
-
-        def count(event: str) -> None:
-            events[event] += 1
-
-        async with _experience(config, ledger, count, environment_processes=1) as experience:
+        tasks = {task.id: task for task in tasks_of_round(experiment)}
+        async with _experience(config, ledger, environment_processes=1) as experience:
 
             async def play(chunk: Chunk) -> Played:
-                work = Work(experience, [tasks[task_id] for task_id in chunk.task_ids], experiment.collect.candidates)
-                await work_through(
-                    ledger,
-                    [work],
-                    experiment.loop.concurrency,
-                    lambda attempts, _: events.update(attempt.outcome for attempt in attempts),
-                )
-                unfinished = frozenset(experience.unfinished.intersection(chunk.task_ids))
-                played = Played(len(chunk.task_ids) - len(unfinished), Counter(events), unfinished)
-                events.clear()
-                experience.unfinished.clear()
-                return played
+                chosen = [tasks[task_id] for task_id in chunk.task_ids]
+                work = Work(experience, chosen, experiment.collect.candidates)
+                return await play_chunk(ledger, work, experiment.loop.concurrency)
 
             yield play
 
 
 @asynccontextmanager
 async def _experience(
-    config: LoadedConfig, ledger: Ledger, count: Callable[[str], None], environment_processes: int | None = None
+    config: LoadedConfig, ledger: Ledger, environment_processes: int | None = None
 ) -> AsyncIterator[Experience]:
     """Start what rollouts need, and yield the experience of the round."""
     experiment, store = config.experiment, ledger.store
@@ -134,7 +110,6 @@ async def _experience(
             most_repeats=experiment.collect.most_repeats,
             branch=experiment.collect.branch,
             unadvised=experiment.collect.unadvised,
-            on_event=count,
         )
 
 

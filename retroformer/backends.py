@@ -9,16 +9,22 @@ its worker was lost: what is stored is not repeated.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, TypeAlias
 
 from retroformer.experiment.parts import LoadedConfig
+from retroformer.ledger import Ledger
 from retroformer.offered import offered
+from retroformer.progress import Tally
+from retroformer.schedule import Work, work_through
+from retroformer.store.reading import chunks
 
 ENTRY_POINTS = "retroformer.backends"
 """Entry point group of backends."""
 LOCAL = "local"
+_TASKS_AT_ONCE = 8
+"""Number of tasks that a worker gets at once."""
 
 
 class Chunk(NamedTuple):
@@ -69,6 +75,41 @@ def backend_of(name: str) -> Backend:
     return backend
 
 
-def chunks_of(arm: str, task_ids: Sequence[str], size: int) -> list[Chunk]:
-    """Divide tasks into chunks of at most `size`."""
-    return [Chunk(arm, tuple(task_ids[start : start + size])) for start in range(0, len(task_ids), size)]
+async def play_elsewhere(
+    name: str,
+    open_player: OpenPlayer,
+    config: LoadedConfig,
+    tasks_of_arms: Mapping[str, Sequence[str]],
+    counts: Tally,
+) -> dict[str, set[str]]:
+    """Play the tasks of each arm with the workers of a backend, the arms in their order.
+
+    Returns the ids of the tasks that the infrastructure left unfinished, by arm. Raises as a backend does.
+    """
+    unfinished: dict[str, set[str]] = {arm: set() for arm in tasks_of_arms}
+
+    def done(chunk: Chunk, played: Played) -> None:
+        counts.counts.update(played.events)
+        counts.done((), played.finished)
+        unfinished[chunk.arm].update(played.unfinished)
+
+    parts = ((arm, part) for arm, ids in tasks_of_arms.items() for part in chunks(ids, _TASKS_AT_ONCE))
+    shares = [Chunk(arm, tuple(part)) for arm, part in parts]
+    await backend_of(name)(open_player, config, shares, done)
+    return unfinished
+
+
+async def play_chunk(ledger: Ledger, work: Work, concurrency: int) -> Played:
+    """Play the tasks of a chunk in this process. Raises as `work_through` does."""
+    experience, events = work.experience, Counter[str]()
+
+    def count(event: str) -> None:
+        events[event] += 1
+
+    experience.on_event = count
+    await work_through(
+        ledger, [work], concurrency, lambda attempts, _: events.update(attempt.outcome for attempt in attempts)
+    )
+    unfinished = frozenset(experience.unfinished)
+    experience.unfinished.clear()
+    return Played(len(work.tasks) - len(unfinished), events, unfinished)

@@ -1,7 +1,6 @@
 """An evaluation: the components, tasks and budget that all arms share, and how its tasks are played."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from functools import partial
 
 from retroformer.agents.baseline import NoReflector
 from retroformer.arm_names import first_trial, is_for_training, is_of_gate
-from retroformer.backends import LOCAL, Chunk, Play, Played, backend_of, chunks_of
+from retroformer.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, Parts, chosen_tasks, parts
@@ -17,7 +16,7 @@ from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
-from retroformer.progress import Tally, tally
+from retroformer.progress import tally
 from retroformer.protocols import Agent, Reflector
 from retroformer.records import Task, Usage
 from retroformer.schedule import Work, work_through
@@ -35,8 +34,6 @@ from .arms import (
 )
 from .variants import repeat_name, with_repeat
 
-_CHUNK = 8
-"""Number of tasks that a worker of a backend gets at once."""
 _SEEDS_OF_A_REPEAT = 1_000_003
 """Distance of the seeds of two repeats, so that the seeds of two runs with neighbouring seeds stay apart."""
 
@@ -113,26 +110,18 @@ class Evaluation:
     async def play(self, title: str, experiences: Sequence[Experience]) -> None:
         """Play all tasks with each of these experiences, here or with the workers of a backend."""
         with tally(title, len(experiences) * len(self.tasks)) as counts:
-            if self.experiment.eval.backend != LOCAL:
-                await self._play_elsewhere(experiences, counts)
+            if (backend := self.experiment.eval.backend) != LOCAL:
+                ids = [task.id for task in self.tasks]
+                opener = partial(open_player, name=self.name, repeat=self.repeat)
+                by_arm = {experience.arm: ids for experience in experiences}
+                left = await play_elsewhere(backend, opener, self.config, by_arm, counts)
+                for experience in experiences:
+                    experience.unfinished |= left[experience.arm]
                 return
             for experience in experiences:
                 experience.on_event = counts.count
             works = [Work(experience, self.tasks, 1) for experience in experiences]
             await work_through(self.ledger, works, self.experiment.loop.concurrency, counts.done)
-
-    async def _play_elsewhere(self, experiences: Sequence[Experience], counts: Tally) -> None:
-        by_arm = {experience.arm: experience for experience in experiences}
-
-        def done(chunk: Chunk, played: Played) -> None:
-            counts.counts.update(played.events)
-            counts.done((), played.finished)
-            by_arm[chunk.arm].unfinished |= played.unfinished
-
-        ids = [task.id for task in self.tasks]
-        chunks = [chunk for arm in by_arm for chunk in chunks_of(arm, ids, _CHUNK)]
-        opener = partial(open_player, name=self.name, repeat=self.repeat)
-        await backend_of(self.experiment.eval.backend)(opener, self.config, chunks, done)
 
 
 @asynccontextmanager
@@ -169,22 +158,9 @@ async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIter
                 # A placebo reads what its source has written, so an arm is made when its first chunk comes.
                 if chunk.arm not in experiences:
                     experiences[chunk.arm] = evaluation.experience(chunk.arm)
-                experience, events = experiences[chunk.arm], Counter[str]()
-
-                def count(event: str) -> None:
-                    events[event] += 1
-
-                experience.on_event = count
-                work = Work(experience, [by_id[task_id] for task_id in chunk.task_ids], 1)
-                await work_through(
-                    ledger,
-                    [work],
-                    experiment.loop.concurrency,
-                    lambda attempts, _: events.update(attempt.outcome for attempt in attempts),
-                )
-                unfinished = frozenset(experience.unfinished.intersection(chunk.task_ids))
-                experience.unfinished.clear()
-                return Played(len(chunk.task_ids) - len(unfinished), events, unfinished)
+                chosen = [by_id[task_id] for task_id in chunk.task_ids]
+                work = Work(experiences[chunk.arm], chosen, 1)
+                return await play_chunk(ledger, work, experiment.loop.concurrency)
 
             yield play
 
