@@ -154,45 +154,59 @@ def storms(world: World, share: int) -> Outcome:
 
 def environment_deaths(world: World, share: int) -> Outcome:
     """Kill or stop processes of the environment while they play."""
-    faults, found = 0, list[str]()
-    world.server.latency_seconds = 0.05
-    while faults < share:
-        run, hit = world.new_run(), 0
-        process = world.start(run, "loop.retries=10", "loop.step_timeout_seconds=5")
-        threading.Thread(target=process.communicate, daemon=True).start()
-        while process.poll() is None and hit < 6 and faults < share:
-            time.sleep(world.chance.uniform(0.2, 0.8))
-            for child in sorted(children_of(process.pid))[:1]:
-                with suppress(ProcessLookupError):
-                    os.kill(child, world.chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP)))
-                    hit += 1
-                    faults += 1
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE_SECONDS)
-        found += world.finish(run) + world.judge(run, hit, hit * SLOTS)
-    world.server.latency_seconds = 0.0
-    return Outcome(faults, found)
+
+    def hit(run: str, process: "subprocess.Popen[str]") -> int:
+        time.sleep(world.chance.uniform(0.2, 0.8))
+        for child in sorted(children_of(process.pid))[:1]:
+            with suppress(ProcessLookupError):
+                os.kill(child, world.chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP)))
+                return 1
+        return 0
+
+    return _while_it_runs(
+        world, share, hit, "loop.retries=10", "loop.step_timeout_seconds=5", most=6, spare=lambda made: made * SLOTS
+    )
 
 
 def locked_databases(world: World, share: int) -> Outcome:
     """Lock the store for a random time while facts are written."""
+
+    def lock(run: str, process: "subprocess.Popen[str]") -> int:
+        time.sleep(world.chance.uniform(0.1, 0.5))
+        if not world.database(run).exists():
+            return 0
+        locked = 0
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(world.database(run))) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            locked = 1
+            time.sleep(world.chance.uniform(0.05, 1.5))
+            connection.rollback()
+        return locked
+
+    return _while_it_runs(world, share, lock, most=share, spare=lambda made: SLOTS)
+
+
+def _while_it_runs(
+    world: World,
+    share: int,
+    fault: Callable[[str, "subprocess.Popen[str]"], int],
+    *overrides: str,
+    most: int,
+    spare: Callable[[int], int],
+) -> Outcome:
+    """Make faults while a run goes on, at most `most` in each; `spare` calls may be lost to so many of them."""
     faults, found = 0, list[str]()
     world.server.latency_seconds = 0.05
     while faults < share:
-        run, locked = world.new_run(), 0
-        process = world.start(run)
+        run, made = world.new_run(), 0
+        process = world.start(run, *overrides)
         threading.Thread(target=process.communicate, daemon=True).start()
-        while process.poll() is None and faults < share:
-            time.sleep(world.chance.uniform(0.1, 0.5))
-            if not world.database(run).exists():
-                continue
-            with suppress(sqlite3.OperationalError), closing(sqlite3.connect(world.database(run))) as connection:
-                connection.execute("BEGIN EXCLUSIVE")
-                locked += 1
-                faults += 1
-                time.sleep(world.chance.uniform(0.05, 1.5))
-                connection.rollback()
-        found += world.finish(run) + world.judge(run, locked, SLOTS)
+        while process.poll() is None and made < most and faults + made < share:
+            made += fault(run, process)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE_SECONDS)
+        found += world.finish(run) + world.judge(run, made, spare(made))
+        faults += made
     world.server.latency_seconds = 0.0
     return Outcome(faults, found)
 
