@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.conditions import check_imported, is_record_of_conditions
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
+from retroformer.experiment.storage import open_store, open_whole_store
 from retroformer.files.canonical import sha256_of
 from retroformer.files.durable import replacing
 from retroformer.marks_file import export_marks, read_marks
@@ -56,14 +56,12 @@ def export_run(experiment: Experiment, folder: Path) -> str:
 
     Raises:
         MissingInput: the run has no facts.
-        ConfigError: an arm holds facts with different conditions.
+        StoreError: the store cannot be read, or a fact is damaged.
     """
-    with closing(open_store(experiment)) as store:
+    with closing(open_whole_store(experiment)) as store:
         arms = store.arms()
         if not arms:
             raise MissingInput(f"No facts of the run {experiment.name!r} in {store.url}: collect or evaluate first.")
-        for arm in arms:
-            store.check_conditions(arm)
         conditions = {sha256_of(record): record for arm in arms if (record := store.conditions(arm))}
         folder.mkdir(parents=True, exist_ok=True)
         counts = [_write(file, store, arms, conditions, folder / file.name) for file in _FILES]

@@ -13,7 +13,7 @@ from retroformer.experience import Experience
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks, require_addresses
 from retroformer.experiment.sections.eval import Arm
-from retroformer.experiment.storage import open_store
+from retroformer.experiment.storage import open_store, open_whole_store
 from retroformer.ledger import Ledger
 from retroformer.records import Task
 from retroformer.stage_metrics import training_tasks
@@ -111,7 +111,7 @@ async def _with_actors(configs: Mapping[str, LoadedConfig], tasks: tuple[Task, .
     The conditions of every actor are checked before the first one plays.
     """
     experiment = next(iter(configs.values())).experiment
-    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
+    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
         for actor, config in configs.items() if len(configs) > 1 else ():
             async with open_evaluations(config, ledger, tasks, actor) as evaluations:
                 # Opening them has checked their conditions.

@@ -8,7 +8,7 @@ from retroformer.arm_names import is_rated
 from retroformer.errors import MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.eval import Arm
-from retroformer.experiment.storage import open_store
+from retroformer.experiment.storage import open_whole_store
 from retroformer.records import Trajectory
 
 
@@ -22,7 +22,7 @@ def training_attempts(experiment: Experiment, arm: Arm) -> Iterator[Trajectory]:
         source = experiment.model_copy(update={"run": run})
         count = 0
         if source.store is not None or (source.folder / "experience.db").is_file():
-            with closing(open_store(source)) as store:
+            with closing(open_whole_store(source)) as store:
                 for name in filter(is_rated, store.arms()):
                     for _, attempt in store.stream_trajectories(name):
                         count += 1

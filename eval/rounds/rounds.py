@@ -17,7 +17,7 @@ from retroformer.errors import ConfigError, ServiceError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
 from retroformer.experiment.parts import chosen_tasks
-from retroformer.experiment.storage import open_store
+from retroformer.experiment.storage import open_whole_store
 from retroformer.stages import Stage, stage_package
 
 from ..measure.results import arm_results
@@ -80,6 +80,6 @@ def _solved(experiment: Experiment, config: Path, overrides: Sequence[str], name
     """Return the share of the development tasks that each of these reflectors solves by the last trial."""
     development = load(config, [*overrides, *_comparing(experiment, names)])
     tasks = chosen_tasks(development, development.eval.tasks, (str(experiment.rounds.split),))
-    with closing(open_store(development)) as store:
+    with closing(open_whole_store(development)) as store:
         results = arm_results(store, tasks, {name: [evaluation(name)] for name in names}, development.loop.trials)
     return {result.name: float(result.solved_NT[-1].mean()) for result in results}

@@ -10,7 +10,7 @@ from retroformer.cases.stored import exported_arms, stored_cases
 from retroformer.cases.storing import CaseWriter
 from retroformer.errors import MissingInput
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.storage import open_store
+from retroformer.experiment.storage import open_whole_store
 
 
 def export_cases(experiment: Experiment, path: Path) -> str:
@@ -20,7 +20,7 @@ def export_cases(experiment: Experiment, path: Path) -> str:
         MissingInput: the run has no attempts to learn from.
         ConfigError: the file has another ending, or a return is no score from 0 to 1.
     """
-    with closing(open_store(experiment)) as store:
+    with closing(open_whole_store(experiment)) as store:
         arms = exported_arms(store)
         if not arms:
             raise MissingInput(f"No attempts of the run {experiment.name!r} in {store.url}: collect or import first.")

@@ -33,10 +33,9 @@ def stored_cases(store: Store, arm: str) -> Iterator[Case]:
     """Yield the cases of an arm by task, with the facts of one task in memory at a time.
 
     Raises:
-        ConfigError: a return is no score from 0 to 1, or the arm holds facts of different conditions.
+        ConfigError: a return is no score from 0 to 1.
         StoreError: the store cannot be read.
     """
-    store.check_conditions(arm)
     reflections = groupby(store.stream_reflections(arm), key=lambda stored: stored.key.task_id)
     task_of_advice, advice = next(reflections, _NO_ADVICE)
     for task_id, pairs in groupby(store.stream_trajectories(arm), key=lambda pair: pair[0].task_id):

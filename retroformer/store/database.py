@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.secrets.url import SecretUrl
 from retroformer.store.foreign import check_foreign
-from retroformer.store.schema import FACT_TABLES, METADATA
+from retroformer.store.schema import CHECKSUM, FACT_TABLES, METADATA
 from retroformer.store.upgrade import upgrade
 
 Result = TypeVar("Result")
@@ -119,7 +119,7 @@ class Database:
         """
         with self._translated():
             connection, rows = self._patiently(lambda: self._opened(query))
-            with connection:
+            with connection, closing(rows):
                 yield from rows
 
     def _opened(self, query: sa.Select[Any]) -> tuple[sa.Connection, sa.CursorResult[Any]]:
@@ -183,7 +183,7 @@ class Database:
                 if inspector.has_table(table.name)
                 else set()
             )
-            if not stored >= set(table.columns.keys()):
+            if not stored >= set(table.columns.keys()) - {CHECKSUM}:
                 raise StoreError(
                     f"The store {self.url} was written by an earlier version: run `retroformer collect --dry-run` with "
                     "its config once, which upgrades it."

@@ -17,6 +17,7 @@ from retroformer.errors import ConfigError
 from retroformer.files.canonical import canonical_json, differences, sha256_of
 from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.secrets.url import SecretUrl
+from retroformer.store.checksums import check_facts, checksum
 from retroformer.store.database import PATIENCE_SECONDS, Database, insert_into
 from retroformer.store.leases import Leases
 from retroformer.store.marks import Marks
@@ -25,6 +26,7 @@ from retroformer.store.rows import NewFact, NewInvalid, NewReflection, NewTrajec
 from retroformer.store.schema import (
     ACCOUNTS,
     ARMS,
+    CHECKSUM,
     CONDITIONS,
     INVALIDS,
     KEY,
@@ -134,6 +136,10 @@ class Store(Reader):
         """Charge calls that made no fact, such as a probe, to the account of an arm."""
         self._database.write(lambda connection: self._charge(connection, {arm: usage}))
 
+    def check(self) -> None:
+        """Read all facts of the experiment once. Raises StoreError if some differ from what was stored."""
+        check_facts(self._database, self.experiment)
+
     def give_up(self) -> None:
         """Stop retrying: the error of a database that does not answer is raised now."""
         self._database.give_up()
@@ -189,7 +195,8 @@ class Store(Reader):
 
     def _row(self, fact: Prepared) -> dict[str, Any]:
         conditions = self._declared.get(fact.key.arm, UNDECLARED)
-        return {"experiment": self.experiment, "conditions_sha256": conditions} | fact.row
+        row = {"experiment": self.experiment, "conditions_sha256": conditions} | fact.row
+        return row | {CHECKSUM: checksum(row)}
 
     def _first(self, connection: sa.Connection, fact: Prepared) -> Trajectory | Reflection:
         """Read the fact that is already stored under this key."""

@@ -7,7 +7,6 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 from pydantic import RootModel
 
-from retroformer.errors import ConfigError
 from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.store.database import Database
 from retroformer.store.parsing import Parser
@@ -26,8 +25,6 @@ from retroformer.store.schema import (
 
 _IDS_AT_ONCE = 500
 """Number of task ids in one query; databases limit the number of parameters."""
-
-_FACTS = (TRAJECTORIES, REFLECTIONS)
 
 Item = TypeVar("Item")
 
@@ -255,16 +252,6 @@ class Reader:
         if row is None:
             return None
         return self._parser.record(_Conditions, row.record).root if row.record else {}
-
-    def check_conditions(self, arm: str) -> None:
-        """Raise ConfigError if a fact of the arm has other conditions than the arm is bound to."""
-        of_facts = sa.union(*(sa.select(t.c.conditions_sha256).where(self._of_arm(t, arm)) for t in _FACTS))
-        bound = sa.select(ARMS.c.conditions_sha256).where(self._of_arm(ARMS, arm))
-        if strange := set(self._scalars(of_facts)) - set(self._scalars(bound)):
-            raise ConfigError(
-                f"The arm {arm!r} of the run {self.experiment!r} holds facts of other conditions (sha256 "
-                f"{min(strange)[:12]}) than it is bound to: the store was changed by hand; restore a copy of it."
-            )
 
     def _record(self, table: sa.Table, key: Key) -> str | None:
         query = sa.select(table.c.record).where(self._under(table, key))

@@ -13,14 +13,16 @@ from retroformer.errors import ConfigError, MissingInput, StoreError
 from retroformer.files import durable
 from retroformer.records import Reflection, Trajectory, Usage
 from retroformer.secrets.url import SecretUrl
+from retroformer.store.checksums import checksum
 from retroformer.store.database import Database
-from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES
+from retroformer.store.schema import ACCOUNTS, ARMS, CHECKSUM, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES
 from retroformer.store.upgrade import fill_accounts, fill_arms
 
 _SMALLEST_ROW_BYTES = 100
 """Lower bound of a row's size. It bounds the row numbers of a file, up to which the search continues past unreadable
 rows."""
 _ROWS_AT_ONCE = 500
+_ROW_NUMBER = "rowid_"
 _OLD_CONDITIONS = "conditions"
 """Table in which version 0.1.0 stored conditions."""
 _COPIED: tuple[str, ...] = (
@@ -135,7 +137,7 @@ def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[lis
     ranges = [(0, most)]
     while ranges:
         low, high = ranges.pop()
-        query = f"select rowid as rowid_, * from {table} where rowid >= ? and rowid < ? order by rowid limit ?"
+        query = f"select rowid as {_ROW_NUMBER}, * from {table} where rowid >= ? and rowid < ? order by rowid limit ?"
         try:
             rows = source.execute(query, (low, high, _ROWS_AT_ONCE)).fetchall()
         except sqlite3.DatabaseError:
@@ -146,12 +148,15 @@ def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[lis
         if rows:
             yield rows
         if len(rows) == _ROWS_AT_ONCE:
-            ranges.append((rows[-1]["rowid_"] + 1, high))
+            ranges.append((rows[-1][_ROW_NUMBER] + 1, high))
 
 
 def _is_whole(table: str, row: sqlite3.Row) -> bool:
-    """Return True if the JSON in a row is valid for its table."""
+    """Return True if a row is what was stored, as far as its checksum or its JSON tells."""
     try:
+        columns = {name: row[name] for name in row.keys() if name != _ROW_NUMBER}  # noqa: SIM118, as below
+        if columns.get(CHECKSUM) not in (None, checksum(columns)):
+            return False
         if table == TRAJECTORIES.name:
             Trajectory.model_validate_json(row["record"])
         elif table == REFLECTIONS.name:

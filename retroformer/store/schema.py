@@ -11,6 +11,8 @@ KEY = ("arm", "task_id", "trial", "candidate", "repeat")
 
 USAGE = ("calls", "prompt_tokens", "completion_tokens", "dollars")
 
+CHECKSUM = "checksum"
+
 UNDECLARED = "0" * 64
 """Hash stored for facts without declared conditions, such as those of an earlier version."""
 
@@ -33,6 +35,11 @@ def _conditions_column() -> sa.Column[Any]:
     return sa.Column("conditions_sha256", sa.String, nullable=False, server_default=UNDECLARED)
 
 
+def _checksum_column() -> sa.Column[Any]:
+    """Return the column with the hash of the rest of the row; it is null in facts of earlier versions."""
+    return sa.Column(CHECKSUM, sa.String)
+
+
 TRAJECTORIES = sa.Table(
     "trajectories",
     METADATA,
@@ -47,6 +54,7 @@ TRAJECTORIES = sa.Table(
     _conditions_column(),
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("stored_at", sa.String, nullable=False),
+    _checksum_column(),
 )
 REFLECTIONS = sa.Table(
     "reflections",
@@ -60,6 +68,7 @@ REFLECTIONS = sa.Table(
     _conditions_column(),
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("stored_at", sa.String, nullable=False),
+    _checksum_column(),
 )
 INVALIDS = sa.Table(
     "invalids",
@@ -70,6 +79,7 @@ INVALIDS = sa.Table(
     *_usage_columns(),
     _conditions_column(),
     sa.Column("stored_at", sa.String, nullable=False),
+    _checksum_column(),
 )
 CONDITIONS = sa.Table(
     "condition_records",

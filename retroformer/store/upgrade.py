@@ -1,7 +1,8 @@
-"""Upgrades a store of version 0.1.0: adds the columns that it lacks and fills them from the facts.
+"""Upgrades a store of an earlier version: adds the columns that it lacks, and fills those of 0.1.0 from the facts.
 
-The facts keep their old conditions, which record settings but no content hashes. They can be read, trained on, reported
-and exported; a stage that would add facts to such an arm is refused with a request for another run name.
+The facts of version 0.1.0 keep their old conditions, which record settings but no content hashes. They can be read,
+trained on, reported and exported; a stage that would add facts to such an arm is refused with a request for another run
+name.
 """
 
 from typing import Any
@@ -9,21 +10,28 @@ from typing import Any
 import sqlalchemy as sa
 
 from retroformer.files.canonical import canonical_json, sha256_of
-from retroformer.store.schema import ACCOUNTS, ARMS, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
+from retroformer.store.schema import ACCOUNTS, ARMS, CHECKSUM, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
 
 EARLIER = "earlier_version"
 """Only key in the conditions of facts stored by version 0.1.0; its value holds the settings of that version."""
 
 
 def upgrade(connection: sa.Connection) -> None:
-    """Upgrade the tables of version 0.1.0; leave current or missing tables unchanged."""
+    """Upgrade the tables of earlier versions; leave current or missing tables unchanged."""
     inspector = sa.inspect(connection)
-    if not inspector.has_table("trajectories"):
+    if not inspector.has_table(TRAJECTORIES.name):
         return
-    if any(column["name"] == "conditions_sha256" for column in inspector.get_columns("trajectories")):
+    before = {column["name"] for column in inspector.get_columns(TRAJECTORIES.name)}
+    if CHECKSUM in before:
         return
     for table in (TRAJECTORIES, REFLECTIONS, INVALIDS):
         _add_columns(connection, table, {column["name"] for column in inspector.get_columns(table.name)})
+    if "conditions_sha256" not in before:
+        _fill_first_version(connection)
+
+
+def _fill_first_version(connection: sa.Connection) -> None:
+    """Fill the columns that version 0.1.0 lacks from its facts."""
     usage = {name: _inside("record", connection, "usage", name) for name in USAGE}
     for table in (TRAJECTORIES, REFLECTIONS):
         connection.execute(sa.text(f"UPDATE {table.name} SET {_assignments(usage)}"))

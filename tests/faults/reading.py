@@ -7,7 +7,7 @@ from typing import Any
 from retroformer.arm_names import COLLECT
 from retroformer.errors import run_command
 from retroformer.experiment.file import load
-from retroformer.experiment.storage import open_store
+from retroformer.experiment.storage import open_whole_store
 from tests.faults.invariant import rated
 
 
@@ -16,7 +16,7 @@ def what_is_read(config: str, url: str) -> Any:
     answer: list[Any] = []
 
     def read(_: object) -> None:
-        with closing(open_store(load(Path(config), ["run=whole", f"store={url}"]))) as store:
+        with closing(open_whole_store(load(Path(config), ["run=whole", f"store={url}"]))) as store:
             answer.append(
                 {
                     "attempts": {

@@ -15,7 +15,7 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.conditions import check_training_facts
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.returns import STORED, rerating
-from retroformer.experiment.storage import open_store
+from retroformer.experiment.storage import open_whole_store
 from retroformer.experiment.views import reflection_renderer
 from retroformer.history import memory_of
 from retroformer.preference_pairs import count_ratings, preference_pairs
@@ -257,4 +257,4 @@ def _open(experiment: Experiment, command: str) -> Iterator[list[_Source]]:
     if experiment.store is None and not (path := experiment.folder / "experience.db").is_file():
         raise MissingInput(f"No experience at {path}: run `retroformer {command} EXPERIMENT.yaml` first.")
     with ExitStack() as stack:
-        yield [_Source(stack.enter_context(closing(open_store(each))), each) for each in experiment.each_domain]
+        yield [_Source(stack.enter_context(closing(open_whole_store(each))), each) for each in experiment.each_domain]

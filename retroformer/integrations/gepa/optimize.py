@@ -18,7 +18,7 @@ from retroformer.errors import EndpointFailure, usage_of
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.parts import LoadedConfig, check_prompts, parts
-from retroformer.experiment.storage import open_store
+from retroformer.experiment.storage import open_whole_store
 from retroformer.files.characters import storable
 from retroformer.files.durable import write_text
 from retroformer.integrations.gepa.retries import Failure, Retries, Retry, failed_first_attempts
@@ -59,7 +59,7 @@ def optimize(config: LoadedConfig, search: Search) -> str:
     experiment = config.experiment
     check_prompts(experiment)
     folder = experiment.folder / "gepa"
-    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
+    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
         failures = failed_first_attempts(experiment, store)
         random.Random(experiment.seed).shuffle(failures)
         checked = min(_CHECKED, len(failures) // 2)
