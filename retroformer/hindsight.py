@@ -22,6 +22,14 @@ class Hindsight(Protocol):
         """
         ...
 
+    def with_another_goal(self, failure: Trajectory, earlier: Sequence[Lesson]) -> Trajectory | None:
+        """Return the attempt as a failure at another task, about which it says more; None if there is none.
+
+        This is the idea of hindsight experience replay (Andrychowicz et al., 2017): what an attempt has shown is true
+        whatever it was looking for.
+        """
+        ...
+
 
 BuildHindsight: TypeAlias = Callable[[Iterable[Trajectory]], Hindsight]
 """Builds the writer from the attempts of training tasks."""

@@ -22,20 +22,23 @@ _TASKS_AT_ONCE = 100
 """Number of tasks whose attempts are in memory together."""
 
 
-def relabelled(arms: Sequence[RatedArm], build: BuildHindsight | None, view: View) -> Iterator[Advice]:
+def relabelled(
+    arms: Sequence[RatedArm], build: BuildHindsight | None, view: View, *, other_goals: bool = False
+) -> Iterator[Advice]:
     """Yield one piece of advice for each failure in these arms about which there is one.
 
     Args:
         arms: arms with the failures.
         build: builder of the environment's writer; None if it has none.
         view: the reflector's prompt about a failure on which nobody has reflected.
+        other_goals: also yield advice about the failures as they would be at other tasks.
     """
     writer = None if build is None else build(attempt for arm in arms for attempt in _attempts(arm))
     for arm in arms:
-        yield from (advice for advice in _of_arm(arm, writer, view) if advice.text.strip())
+        yield from (advice for advice in _of_arm(arm, writer, view, other_goals) if advice.text.strip())
 
 
-def _of_arm(arm: RatedArm, writer: Hindsight | None, view: View) -> Iterator[Advice]:
+def _of_arm(arm: RatedArm, writer: Hindsight | None, view: View, other_goals: bool) -> Iterator[Advice]:
     task_ids, best = sorted(set(arm.store.reflected_tasks(arm.arm)) - arm.left_out), _best_advice(arm)
     for start in range(0, len(task_ids), _TASKS_AT_ONCE):
         chosen = task_ids[start : start + _TASKS_AT_ONCE]
@@ -46,10 +49,13 @@ def _of_arm(arm: RatedArm, writer: Hindsight | None, view: View) -> Iterator[Adv
             if not attempt.failed or key.repeat:
                 continue
             lessons = lessons_before(key, attempts, advice)
-            text = writer.advice(attempt, lessons, list(_not_before(key, attempts))) if writer else ""
+            others = list(_not_before(key, attempts))
+            text = writer.advice(attempt, lessons, others) if writer else ""
             tried = best.get((key.task_id, key.trial + 1, key.candidate), ("", False))
             prompt = prompts.get(key) or view(attempt, lessons)
             yield Advice(prompt, *((text, False) if text else tried))
+            if writer and other_goals and (other := writer.with_another_goal(attempt, lessons)):
+                yield Advice(view(other, lessons), writer.advice(other, lessons, others))
 
 
 def _not_before(key: Key, attempts: Mapping[Key, Trajectory]) -> Iterator[Trajectory]:

@@ -84,7 +84,8 @@ def hindsight(experiment: Experiment) -> list[Advice]:
         advice = list[Advice]()
         for source in sources:
             build = extras(source.experiment.environment).hindsight
-            advice += relabelled(_rated_arms([source]), build, _view(source.experiment))
+            view, other_goals = _view(source.experiment), experiment.train.sft.other_goals
+            advice += relabelled(_rated_arms([source]), build, view, other_goals=other_goals)
         if not advice:
             _refuse_unrated(sources, list(_rated(sources)))
             raise MissingInput(

@@ -76,6 +76,31 @@ def test_a_failure_of_the_last_trial_is_relabelled_too(tmp_path: Path) -> None:
     )
 
 
+def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
+    config = config_file(tmp_path, tmp_path)
+    store_game(config, "mug-1", played("mug-1", "shelf 1", "a book 1"), "Look in shelf 1.")
+    with closing(open_store(load(config))) as store:
+        book = played("book-1", "desk 1", "a book 1", solved=True)
+        book = book.model_copy(update={"opening": ROOM.replace("mug", "book")})
+        store.add_trajectory(Key(arm="collect", task_id="book-1"), book)
+        store.add_reflection(
+            Key(arm="collect", task_id="book-1", trial=1), 0, Reflection(text="x", prompt=prompt("b"), author=AUTHOR)
+        )
+    words = ["train.sft.texts=hindsight", "reflector.view=compact"]
+    own = advice_to_imitate(load(config, words))
+    *_, other = both = advice_to_imitate(load(config, [*words, "train.sft.other_goals=true"]))
+    assert both[:-1] == own
+    assert other.text == "The book 1 is in shelf 1."
+    assert other.prompt[-1].content == (
+        "Task: put some book on desk\n"
+        "Found: shelf 1: book 1; drawer 1: nothing\n"
+        "Not searched: desk 1, drawer 2\n"
+        "Advice: Look in shelf 1.\n"
+        "Searched then: shelf 1\n"
+        "Failed. Advice for the next attempt:"
+    )
+
+
 def test_hindsight_and_rated_advice_can_be_taught_together(tmp_path: Path) -> None:
     config = config_file(tmp_path, tmp_path)
     store_game(config, "mug-1", played("mug-1", "shelf 1", "a mug 1", solved=True), "Look in shelf 1.")

@@ -4,14 +4,20 @@ It reads attempts of training games alone. What it writes about a failure can be
 far as things are where they usually are.
 """
 
+import random
+import re
 from collections.abc import Iterable, Sequence
 
 from retroformer.environments.alfworld.advice.failure import FailureView, view_of
 from retroformer.environments.alfworld.advice.places import PlaceTable, places_of
 from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, signed
 from retroformer.environments.alfworld.advice.wording import PLAIN
+from retroformer.environments.alfworld.text import compact
+from retroformer.environments.alfworld.text.reading import read_steps
 from retroformer.prompts import Render
 from retroformer.records import Lesson, Memory, Reflection, Trajectory
+
+_TASK = "Your task is to:"
 
 
 class PlaceHindsight:
@@ -30,6 +36,25 @@ class PlaceHindsight:
         first = ranked[:NEXT_PLACES]
         proved = [place for place in places_of(view.missing, others) if place in ranked and place not in first]
         return advice_on_places(view, (*first[: NEXT_PLACES - len(proved)], *proved[:NEXT_PLACES]))
+
+    def with_another_goal(self, failure: Trajectory, earlier: Sequence[Lesson]) -> Trajectory | None:
+        """Return the attempt as one that was looking for another thing and overlooked it.
+
+        None if an attempt moved something, since it would not have done so for another thing, or if none saw a thing
+        that another training game asks for.
+        """
+        attempts = [failure, *(lesson.attempt for lesson in earlier)]
+        if any(seen.whereabouts != seen.first_seen for seen in (read_steps(attempt.steps) for attempt in attempts)):
+            return None
+        view = view_of(failure, earlier)
+        kinds = {compact.type_of(thing) for thing in view.seen.first_seen} & self._table.wanted
+        others = sorted(kinds - {view.goal.thing, view.goal.lamp})
+        if not others or not view.goal.thing:
+            return None
+        chance = random.Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
+        before, heading, sentence = failure.opening.rpartition(_TASK)
+        sentence = re.sub(rf"\b{view.goal.thing}\b", chance.choice(others), sentence)
+        return failure.model_copy(update={"opening": before + heading + sentence})
 
 
 class TableReflector:

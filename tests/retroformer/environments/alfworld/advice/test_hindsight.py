@@ -110,3 +110,46 @@ def test_hindsight_cannot_reach_a_solution() -> None:
     read = reachable_modules(module.__name__)
     assert "retroformer.environments.alfworld.advice.places" in read
     assert not [name for name in read if ".game" in name or "oracle" in name or "taskset" in name or "planner" in name]
+
+
+def test_a_failure_is_one_at_another_task_whose_thing_was_overlooked() -> None:
+    writer = PlaceHindsight([*DRAWERS, *SHELVES])
+    failure = attempt("mug-9", {"shelf 3": "a pen 1, and a book 2", "drawer 2": "nothing"})
+    other = writer.with_another_goal(failure, ())
+    assert other is not None
+    # Pens were seen, too, but no game asks for one.
+    assert compact.read_opening(other.opening) == (
+        "put some book on desk",
+        compact.read_opening(failure.opening).places,
+    )
+    assert other.steps == failure.steps
+    assert writer.advice(other, (), ()) == "The book 2 is in shelf 3."
+
+
+def test_the_other_thing_may_be_one_that_an_earlier_attempt_saw() -> None:
+    writer = PlaceHindsight([*DRAWERS, *SHELVES])
+    first, second = attempt("mug-9", {"cabinet 3": "a book 2"}), attempt("mug-9", {"drawer 2": "nothing"})
+    other = writer.with_another_goal(second, (Lesson(attempt=first, advice="Look in drawer 2."),))
+    assert other is not None
+    assert "put some book on desk" in other.opening
+
+
+@pytest.mark.parametrize(
+    ("looks", "extra"),
+    [
+        ({"drawer 2": "nothing"}, None),
+        ({"shelf 3": "a pen 1"}, None),
+        ({"shelf 3": "a book 2"}, Step(action="take book 2 from shelf 3", observation="You pick up the book 2.")),
+    ],
+    ids=["it saw nothing", "nobody asks for what it saw", "it moved something"],
+)
+def test_other_failures_are_none_at_another_task(looks: dict[str, str], extra: Step | None) -> None:
+    failure = attempt("mug-9", looks)
+    if extra is not None:
+        failure = failure.model_copy(update={"steps": (*failure.steps, extra)})
+    writer = PlaceHindsight([*DRAWERS, *SHELVES])
+    assert writer.with_another_goal(failure, ()) is None
+    # Nor if it is an earlier attempt.
+    later = attempt("mug-9", {"shelf 2": "a book 3"})
+    lessons = (Lesson(attempt=failure, advice=""),)
+    assert (writer.with_another_goal(later, lessons) is None) == (extra is not None)
