@@ -10,7 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.faults.campaigns import CAMPAIGNS, World
+from tests.faults.campaigns import CAMPAIGNS
+from tests.faults.world import World
 from tests.support.endpoint import Endpoint
 
 
@@ -22,7 +23,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the names of the campaigns to run")
     chosen = parser.parse_args()
     print(f"seed {chosen.seed}\n\n| fault | number | violations | seconds |\n|---|---|---|---|", flush=True)
-    sentences, faults = list[str](), 0
+    sentences, left_out, faults = list[str](), list[str](), 0
     for name, (campaign, usual) in CAMPAIGNS.items():
         if chosen.only not in name:
             continue
@@ -34,8 +35,9 @@ def main() -> int:
         sentences += [f"{name}: {sentence}" for sentence in outcome.violations]
         seconds = time.monotonic() - began
         print(f"| {name} | {outcome.faults} | {len(outcome.violations)} | {seconds:.0f} |", flush=True)
+        left_out += [f"Left out: {name}, as {outcome.left_out}."] if outcome.left_out else []
     print(f"\n{faults} faults, {len(sentences)} violations (seed {chosen.seed})")
-    print("\n".join(sentences))
+    print("\n".join([*left_out, *sentences]))
     return 1 if sentences else 0
 
 

@@ -10,8 +10,9 @@ from tests.support.runs import Facts, facts_of
 class Whole(NamedTuple):
     """What an unbroken run stores, and the number of calls that it pays for."""
 
-    facts: Facts
-    ratings: dict[tuple[str, int, int], float]
+    facts: dict[str, Facts]
+    """Facts by arm."""
+    ratings: dict[tuple[str, str, int, int], float]
     calls: int
 
 
@@ -25,40 +26,49 @@ class Ended(NamedTuple):
     """Calls that may have been in flight when a fault came, and those that a fault answered."""
 
 
-def whole_of(store: Store, arm: str, calls: int) -> Whole:
+def whole_of(store: Store, calls: int) -> Whole:
     """Read an unbroken run."""
-    return Whole(facts_of(store, arm), rated(store, arm), calls)
+    return Whole({arm: facts_of(store, arm) for arm in store.arms()}, rated(store), calls)
 
 
-def rated(store: Store, arm: str) -> dict[tuple[str, int, int], float]:
-    """Return the rating of each reflection by its task, trial and candidate."""
-    return {(one.task_id, one.trial, one.candidate): one.rating for one in ratings(store, arm)}
+def rated(store: Store) -> dict[tuple[str, str, int, int], float]:
+    """Return the rating of each reflection by its arm, task, trial and candidate."""
+    return {
+        (arm, one.task_id, one.trial, one.candidate): one.rating for arm in store.arms() for one in ratings(store, arm)
+    }
 
 
-def violations(store: Store, arm: str, whole: Whole, ended: Ended) -> list[str]:
+def violations(store: Store, whole: Whole, ended: Ended) -> list[str]:
     """Return a sentence for each way in which the store of a run differs from that of the unbroken one."""
-    facts, found = facts_of(store, arm), list[str]()
-    lost = whole.facts.trajectories.keys() - facts.trajectories.keys()
-    extra = facts.trajectories.keys() - whole.facts.trajectories.keys()
-    found += [f"attempt lost: {key}" for key in sorted(map(str, lost))]
-    found += [f"attempt too many: {key}" for key in sorted(map(str, extra))]
-    for key, attempt in whole.facts.trajectories.items():
+    found = [f"arm differs: {arm}" for arm in whole.facts.keys() ^ set(store.arms())]
+    for arm, facts in whole.facts.items():
+        found += _differences(facts_of(store, arm), facts)
+        found += [
+            f"invalid outcome without a cause in {arm}" for cause in store.invalid_causes(arm) if not cause.strip()
+        ]
+    now = rated(store)
+    found += [
+        f"rating differs: {key}" for key in whole.ratings.keys() | now.keys() if whole.ratings.get(key) != now.get(key)
+    ]
+    if ended.calls > whole.calls + ended.spare:
+        found.append(f"{ended.calls} calls were paid for, and {whole.calls} plus {ended.spare} in flight were allowed")
+    return found
+
+
+def _differences(facts: Facts, whole: Facts) -> list[str]:
+    found = [f"attempt lost: {key}" for key in whole.trajectories.keys() - facts.trajectories.keys()]
+    found += [f"attempt too many: {key}" for key in facts.trajectories.keys() - whole.trajectories.keys()]
+    for key, attempt in whole.trajectories.items():
         other = facts.trajectories.get(key)
         if other is not None and other != attempt:
             what = "silently zero" if not other.episode_return and attempt.episode_return else "different"
             found.append(f"attempt {what}: {key}")
     mine, theirs = (
         {stored.key: (stored.previous_candidate, stored.reflection.text) for stored in of.reflections}
-        for of in (whole.facts, facts)
+        for of in (whole, facts)
     )
     if len(theirs) != len(facts.reflections):
         found.append("reflections doubled")
-    found += [f"reflection differs: {key}" for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key)]
-    now = rated(store, arm)
-    found += [
-        f"rating differs: {key}" for key in whole.ratings.keys() | now.keys() if whole.ratings.get(key) != now.get(key)
+    return found + [
+        f"reflection differs: {key}" for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key)
     ]
-    found += ["invalid outcome without a cause" for cause in store.invalid_causes(arm) if not cause.strip()]
-    if ended.calls > whole.calls + ended.spare:
-        found.append(f"{ended.calls} calls were paid for, and {whole.calls} plus {ended.spare} in flight were allowed")
-    return found

@@ -16,7 +16,7 @@ def watched_command_lines(of: int) -> Iterator[set[str]]:
 
     def watch() -> None:
         while True:
-            for pid in _descendants(of):
+            for pid in descendants(of):
                 with suppress(OSError):
                     seen.add(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " "))
             if over.wait(_PAUSE_SECONDS):
@@ -31,11 +31,12 @@ def watched_command_lines(of: int) -> Iterator[set[str]]:
         watcher.join()
 
 
-def _descendants(pid: int) -> list[int]:
-    descendants = list[int]()
+def descendants(pid: int) -> list[int]:
+    """Return the process ids of all children, their children, and so on."""
+    below = list[int]()
     with suppress(OSError):  # A process may end while it is read.
         for children in list(Path(f"/proc/{pid}/task").glob("*/children")):
             with suppress(OSError):
                 for child in children.read_text().split():
-                    descendants += [int(child), *_descendants(int(child))]
-    return descendants
+                    below += [int(child), *descendants(int(child))]
+    return below

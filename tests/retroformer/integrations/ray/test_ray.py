@@ -8,9 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,6 +16,7 @@ import yaml
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
 from retroformer.errors import ConfigError
+from tests.faults.cluster import cluster_of
 from tests.support.endpoint import Endpoint
 from tests.support.runs import HOUSEHOLD, ROOT, facts, open_config, write_config
 
@@ -33,28 +32,10 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give Ray a folder that is removed; its path must be short, as sockets lie in it."""
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        (Path(folder) / "ray").mkdir()
         monkeypatch.setenv("RAY_TMPDIR", folder)
         # A killed worker cannot remove the sockets of its environments.
         monkeypatch.setenv("TMPDIR", folder)
         yield
-
-
-@contextmanager
-def cluster_of(nodes: int) -> Iterator[Any]:
-    """Start a head without CPUs, and nodes with one each."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False, "temp_dir": f"{os.environ['RAY_TMPDIR']}/ray"},
-    )
-    try:
-        for _ in range(nodes):
-            cluster.add_node(num_cpus=1)
-        yield cluster
-    finally:
-        cluster.shutdown()
 
 
 def with_ray(stage: str, config: Path, *overrides: str, address: str = "") -> "subprocess.Popen[str]":
@@ -130,7 +111,7 @@ def test_killed_nodes_and_a_killed_head_lose_nothing_and_double_nothing(tmp_path
         calls = len(server.requests)
         spread = open_config(path, "collect.tasks=400", "run=spread")
         kills = 0
-        with cluster_of(3) as cluster:
+        with cluster_of(3, Path(os.environ["RAY_TMPDIR"])) as cluster:
             process = with_ray("collect", path, "collect.tasks=400", "run=spread", address=cluster.address)
             for share in (0.1, 0.2, 0.35, 0.5, 0.65, 0.8):
                 wait_for(lambda share=share: len(server.requests) - calls >= share * calls, process)
@@ -143,7 +124,7 @@ def test_killed_nodes_and_a_killed_head_lose_nothing_and_double_nothing(tmp_path
                     cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
             process.communicate(timeout=300)
             assert process.returncode != 0
-        with cluster_of(3) as cluster:
+        with cluster_of(3, Path(os.environ["RAY_TMPDIR"])) as cluster:
             process = with_ray("collect", path, "collect.tasks=400", "run=spread", address=cluster.address)
             said, _ = process.communicate(timeout=600)
         assert process.returncode == 0, said
