@@ -17,7 +17,7 @@ from retroformer.experiment.returns import STORED
 from retroformer.experiment.sections.train import Groupwise
 from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
 
-from . import processes
+from . import processes, stopping
 from .base import load_tokenizer, require_adapter
 from .data import inputs
 from .data.samples import Advice, Prompt, samples
@@ -196,7 +196,8 @@ def run(stage: Stage, train: Callable[[], None]) -> str:
     """Call `train` unless the stage is done with these inputs; return a summary in the main process, "" elsewhere."""
     done = finished(stage)
     if done is None:
-        train()
+        with stopping.on_sigterm():
+            train()
     if not processes.is_main():
         return ""
     start = f"{stage.name} is already done with these inputs" if done else f"trained {stage.name}"

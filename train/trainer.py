@@ -14,7 +14,7 @@ from retroformer.experiment.sections.train import Steps
 from retroformer.files import durable
 from retroformer.progress import ProgressLine, line
 
-from . import processes
+from . import processes, stopping
 from .base import CPU, compute_dtype, device, trainable
 from .integrity.disk import writing_to
 from .integrity.finite import LOWER_THE_RATE, require_finite_gradients
@@ -103,7 +103,7 @@ class ParallelTrainer(Trainer):  # type: ignore[misc]
 
 
 class Watcher(TrainerCallback):  # type: ignore[misc]
-    """Shows and tracks each step's loss; marks new checkpoints as complete, and deletes old ones."""
+    """Shows and tracks each step's loss; marks new checkpoints as complete, and deletes old ones; obeys SIGTERM."""
 
     def __init__(self, progress: ProgressLine, track: Tracker) -> None:
         self._progress, self._track = progress, track
@@ -112,6 +112,11 @@ class Watcher(TrainerCallback):  # type: ignore[misc]
         if logs and "loss" in logs:
             self._progress.show(state.global_step, f"loss {logs['loss']:.3f}")
             self._track(state.global_step, logs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if stopping.is_asked():
+            control.should_training_stop = True
+            control.should_save = processes.is_main()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         folder = Path(args.output_dir)
@@ -171,6 +176,7 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
         OSError: the disk is full.
         DamagedFile: there are checkpoints, and all of them are damaged.
         NotFinite: a loss or gradient is infinite or not a number.
+        Stopped: SIGTERM has asked for it.
     """
     processes.copy_from_main(trainable(trainer.model))
     trainer.remove_callback(PrinterCallback)
@@ -183,6 +189,8 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
         trainer.add_callback(Watcher(progress, track))
         with writing_to(stage.checkpoints):
             trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+    if (taken := trainer.state.global_step) < steps:
+        raise stopping.stopped(stage.name, taken, steps, "step")
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {"steps": trainer.state.global_step, "resumed_from_step": done, "losses": losses}
 

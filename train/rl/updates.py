@@ -10,7 +10,7 @@ from retroformer.errors import NotFinite, RetroformerError, ServiceError
 from retroformer.experiment.sections.train import Grpo, Ppo
 from retroformer.progress import line
 
-from .. import processes
+from .. import processes, stopping
 from ..stage import Stage
 from ..tracking import tracker
 from . import checkpoint
@@ -33,6 +33,7 @@ def take_updates(
     Raises:
         ServiceError: another process has ended; the checkpoints are those that a kill would have left.
         NotFinite: the update has infinite numbers or NaN; the checkpoints are those that a kill would have left.
+        Stopped: SIGTERM has asked for it; a checkpoint is saved.
         RetroformerError: the next update cannot be computed; a checkpoint of the previous ones is saved.
     """
     steps, resumed_from, rung = stage.experiment.train.checkpoint_steps, len(history), len(first_rings(history))
@@ -47,8 +48,13 @@ def take_updates(
                 for alarm in first_rings(history)[rung:]:
                     logger.warning(alarm)
                     rung += 1
-                if len(history) % steps == 0:
+                asked = len(history) < settings.updates and stopping.is_asked()
+                if asked or len(history) % steps == 0:
                     checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
+                if asked:
+                    raise stopping.stopped(stage.name, len(history), settings.updates, "update")
+        except stopping.Stopped:
+            raise
         except ServiceError:
             # Another process has ended, perhaps between two passes over a batch, so this policy is half-updated.
             raise
