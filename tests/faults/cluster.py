@@ -43,8 +43,8 @@ def killed_nodes(world: World, share: int) -> Outcome:
 
 
 @contextmanager
-def cluster_of(nodes: int, folder: Path) -> Iterator[Any]:
-    """Start a head without CPUs, and nodes with one each, whose files are in `folder`."""
+def cluster_of(nodes: int, folder: Path, cpus: int = 1) -> Iterator[Any]:
+    """Start a head without CPUs, and nodes with some each, whose files are in `folder`."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(folder / "ray")}
@@ -52,7 +52,7 @@ def cluster_of(nodes: int, folder: Path) -> Iterator[Any]:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(nodes):
-            cluster.add_node(num_cpus=1)
+            cluster.add_node(num_cpus=cpus)
         yield cluster
     finally:
         cluster.shutdown()
