@@ -96,12 +96,13 @@ async def _experience(
     arm = collecting(experiment.round)
     async with parts(config, asks_reflector=True, environment_processes=environment_processes) as components:
         store.declare(arm, conditions(experiment, components.provenance) | _sampling(config))
-        model = experiment.reflector.endpoint.model
+        settings = experiment.reflector
+        reflector = components.reflector(settings.endpoint.model, settings.temperature, tokens=settings.tokens)
         yield Experience(
             ledger,
             arm,
             components.pool,
-            components.agent(components.reflector(model, experiment.reflector.temperature)),
+            components.agent(reflector),
             experiment.loop,
             experiment.seed,
             Budget(experiment.collect, lambda: store.usage(arm)),

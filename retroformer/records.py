@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from statistics import fmean, stdev
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -200,6 +200,13 @@ class Message(Record):
 FinishReason = Literal["stop", "length"]
 
 
+class DrawnToken(NamedTuple):
+    """Token of a text, with its log-probability under the model that wrote it, at temperature 1."""
+
+    id: int
+    log_prob: float
+
+
 class Reflection(Record):
     """Advice with the prompt and the model that produced it."""
 
@@ -209,6 +216,8 @@ class Reflection(Record):
     sampling: Sampling = Sampling()
     finish_reason: Annotated[FinishReason | None, IF_GIVEN] = None
     """Reason why the text ends; None if its author does not say."""
+    drawn: Annotated[tuple[DrawnToken, ...] | None, IF_GIVEN] = None
+    """Tokens of the text, the one that ends it included; None unless `reflector.tokens` asks for them."""
     usage: Usage = Usage()
 
     @property

@@ -185,7 +185,7 @@ class Worker:
             generator=torch.Generator().manual_seed(sampling_seed),
             choices=choice,
             streaming=bool(params.get("stream", True)) and target.answers == 1,
-            in_tokens="prompt_token_ids" in params,
+            in_tokens="prompt_token_ids" in params or bool(params.get("return_tokens")),
             echo=params["prompt"] if params.get("echo") else "",
         )
 

@@ -121,17 +121,29 @@ def dpo(experiment: Experiment) -> str:
 
 
 def grpo(config: LoadedConfig) -> str:
-    """Optimise the SFT policy against the reward model, or against the returns of real retries."""
+    """Optimise the SFT policy against the reward model, the returns of real retries, or stored ratings."""
     from .rl.policy_stage import train_by_grpo
 
     experiment = config.experiment
     if experiment.train.grpo.reward == "live":
         return _grpo_live(config)
+    if experiment.train.grpo.reward == "stored":
+        return _grpo_stored(experiment)
     prompts = inputs.prompts(experiment)
     adapters = {name: require_adapter(experiment.stage_folder(name)) for name in ("sft", "reward")}
     tasks = inputs.rated_tasks(experiment)
     stage = make_stage("grpo", experiment, experiment.train.grpo, map(_turns, prompts), adapters, tasks)
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
+
+
+def _grpo_stored(experiment: Experiment) -> str:
+    from .rl.policy_stage import train_on_stored_groups
+
+    groups = inputs.groups(experiment)
+    adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
+    data, tasks = ([_turns(prompt), *responses] for prompt, responses in groups), inputs.rated_tasks(experiment)
+    stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, tasks)
+    return run(stage, lambda: train_on_stored_groups(stage, groups, adapters["sft"]))
 
 
 def _grpo_live(config: LoadedConfig) -> str:

@@ -129,12 +129,12 @@ STAGES: Mapping[str, StageKind] = MappingProxyType({kind.name: kind for kind in 
 def stages_of(experiment: "Experiment") -> list[StageKind]:
     """Return the stages that train a reflector and that a config can run.
 
-    The warm start needs advice written by rule; GRPO with live returns has no reward model in memory.
+    The warm start needs advice written by rule; GRPO has a reward model in memory only if that gives the rewards.
     """
-    live = experiment.train.grpo.reward == "live"
+    rated = experiment.train.grpo.reward != "model"
     written = any(domain.collect.written for domain in experiment.each_domain)
     return [
-        replace(kind, needs=("sft",)) if kind.name == "grpo" and live else kind
+        replace(kind, needs=("sft",)) if kind.name == "grpo" and rated else kind
         for kind in _KINDS
         if not kind.trains_actor and (kind.name != "warm" or written)
     ]

@@ -61,17 +61,18 @@ class TrainedAdapter(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Name of the stage, followed by `live` if its rewards were the actor's own returns."""
-        return f"{_STAGES[self.stage]} live" if self._paid_in == "live" else _STAGES[self.stage]
+        """Name of the stage, followed by `live` or `stored` if its rewards were the actor's own returns."""
+        name = _STAGES[self.stage]
+        return f"{name} {self._paid_in}" if self._paid_in in ("live", "stored") else name
 
     @property
     def paid_by_reward_model(self) -> bool:
-        """True if a reward model gave the rewards: always for PPO, for GRPO unless its rewards were live returns."""
+        """True if a reward model gave the rewards: always for PPO, for GRPO unless its rewards were ratings."""
         return self.stage == "ppo" or self._paid_in == "model"
 
     @property
     def _paid_in(self) -> str | None:
-        """Source of GRPO's rewards in its config: `live` or `model`."""
+        """Source of GRPO's rewards in its config: `model`, `live` or `stored`."""
         return self.metrics.inputs.get("optimizer", {}).get("reward") if self.stage == "grpo" else None
 
 

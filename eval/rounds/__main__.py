@@ -8,7 +8,7 @@ app = make_app()
 
 @app.command(epilog=example("rounds configs/evidence/seed.yaml rounds.split=valid_seen"))
 def rounds(config: ConfigFile, overrides: Overrides) -> None:
-    """Collect, train and validate in rounds, each with the better reflector so far.
+    """Collect, train and validate in rounds, each with the better reflector so far; with rounds.staleness, at once.
 
     Reads the tasks of environment.split and of rounds.split. Writes what `collect` and `train` write to runs/RUN, and
     the comparisons of the reflectors to runs/RUN.development. Finished work is not repeated.

@@ -2,15 +2,21 @@
 
 Each step is a command of its own, so it can be killed and repeated like any other. Nothing else is stored: which
 reflector is the best follows from the results on the development tasks, in the run RUN.development.
+
+With `rounds.staleness`, the next rounds are collected while a round trains, with the best reflector that is known by
+then. Facts carry the hash of their reflector, and with `reflector.tokens` the probabilities with which it wrote them;
+`train.grpo.reward: stored` weighs them by those.
 """
 
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from retroformer.arm_names import evaluation
 from retroformer.errors import ConfigError, ServiceError
@@ -24,38 +30,81 @@ from ..measure.results import arm_results
 
 
 def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:
-    """Run `rounds.count` rounds; yield a sentence about each, and one about the best reflector.
+    """Run `rounds.count` rounds; yield a sentence about each, one about the best reflector, and one about the time.
 
     Raises:
         ConfigError: the config names no development tasks, or has domains.
         ServiceError: a step failed; it has printed why.
     """
     experiment = load(config, overrides)
-    if experiment.rounds.split is None or experiment.domains:
+    rounds, began = experiment.rounds, time.monotonic()
+    if rounds.split is None or experiment.domains:
         raise ConfigError(
             "Rounds need development tasks of one environment: set rounds.split to a split that is neither trained on "
             "nor evaluated on."
         )
-    best, solved = experiment.reflector.endpoint.model, dict[str, float]()
-    for number in range(1, experiment.rounds.count + 1):
-        own = [*overrides, f"round={number}", f"reflector.endpoint.model={best}"]
-        _run("collect", [str(config), *own])
-        for stage in experiment.rounds.stages:
-            _run("train", [stage, str(config), *own])
-        candidate = experiment.model_copy(update={"round": number}).stage_folder(experiment.rounds.stages[-1]).name
-        _run("eval", [str(config), *overrides, *_comparing(experiment, [best, candidate])])
-        solved |= _solved(experiment, config, overrides, [best, candidate])
-        shares = ", ".join(f"{name} {solved[name]:.3f}" for name in (best, candidate))
-        yield f"round {number}: share of the development tasks solved: {shares}"
-        if solved[candidate] > solved[best]:
-            best = candidate
-    yield f"best reflector: {best}, which solves {solved[best]:.3f} of the development tasks"
+    best, solved = [experiment.reflector.endpoint.model], dict[str, float]()
+    collector, trainer = _Worker(), _Worker()
+    collecting = list[Future[None]]()
+    with collector, trainer:
+        for number in range(1, rounds.count + 1):
+            # The reflector of a round depends on the results of earlier ones alone, so a repeated command is the same.
+            for ahead in range(len(collecting) + 1, min(rounds.count, number + rounds.staleness) + 1):
+                reflector = best[max(0, ahead - 1 - rounds.staleness)]
+                own = [*overrides, f"round={ahead}", f"reflector.endpoint.model={reflector}"]
+                # Two servers of one config would want the same port.
+                own += ["serve.port=0"] if rounds.staleness else []
+                collecting.append(collector.submit("collect", [str(config), *own]))
+            collecting[number - 1].result()
+            own = [*overrides, f"round={number}", f"reflector.endpoint.model={best[-1]}"]
+            for stage in rounds.stages:
+                trainer.submit("train", [stage, str(config), *own]).result()
+            candidate = experiment.model_copy(update={"round": number}).stage_folder(rounds.stages[-1]).name
+            compared = [best[-1], candidate]
+            trainer.submit("eval", [str(config), *overrides, *_comparing(experiment, compared)]).result()
+            solved |= _solved(experiment, config, overrides, compared)
+            shares = ", ".join(f"{name} {solved[name]:.3f}" for name in compared)
+            yield f"round {number}: share of the development tasks solved: {shares}"
+            best.append(max(compared, key=lambda name: solved[name]))
+    yield f"best reflector: {best[-1]}, which solves {solved[best[-1]]:.3f} of the development tasks"
+    yield (
+        f"{time.monotonic() - began:.0f} s, of which {collector.seconds:.0f} s collecting and {trainer.seconds:.0f} s "
+        "training and comparing"
+    )
 
 
-def _run(stage: Stage, words: Sequence[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", stage_package(stage), *words], check=False)
-    if done.returncode:
-        raise ServiceError(f"`retroformer {stage} {' '.join(words)}` failed: mend it, and run the same command again.")
+class _Worker:
+    """Runs commands one after another beside this process. Leaving its context ends the command in work."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.seconds = 0.0
+        """Time that the commands have taken."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            # Its finished work is stored.
+            self._process.terminate()
+        self._thread.shutdown(cancel_futures=True)
+
+    def submit(self, stage: Stage, words: Sequence[str]) -> "Future[None]":
+        """Run a command after those before it. The future raises ServiceError if it fails."""
+        return self._thread.submit(self._run, stage, words)
+
+    def _run(self, stage: Stage, words: Sequence[str]) -> None:
+        began = time.monotonic()
+        self._process = subprocess.Popen([sys.executable, "-m", stage_package(stage), *words])
+        status = self._process.wait()
+        self._process = None
+        self.seconds += time.monotonic() - began
+        if status:
+            raise ServiceError(
+                f"`retroformer {stage} {' '.join(words)}` failed: mend it, and run the same command again."
+            )
 
 
 def _comparing(experiment: Experiment, names: Sequence[str]) -> list[str]:

@@ -16,10 +16,13 @@ class ModelReflector:
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
         adapter_sha256: str | None = None,
+        *,
+        tokens: bool = False,
     ) -> None:
+        """Ask `model`; with `tokens`, reflections keep their tokens with their log-probabilities."""
         self._model, self._render = model, render
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
-        self._stop, self._adapter_sha256 = stop, adapter_sha256
+        self._stop, self._adapter_sha256, self._tokens = stop, adapter_sha256, tokens
 
     @property
     def model(self) -> LanguageModel:
@@ -35,6 +38,7 @@ class ModelReflector:
             max_new_tokens=self._max_new_tokens,
             stop=self._stop,
             seed=seed,
+            tokens=self._tokens,
         )
         return Reflection(
             text=completion.text.strip(),
@@ -47,5 +51,6 @@ class ModelReflector:
             ),
             sampling=Sampling(temperature=self._temperature, max_new_tokens=self._max_new_tokens, seed=seed),
             finish_reason=completion.finish_reason,
+            drawn=completion.drawn,
             usage=completion.usage,
         )

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from typing import Any, get_args
 from urllib.parse import parse_qsl, urlsplit
 
+from pydantic import ConfigDict, TypeAdapter
+
 from retroformer.endpoint.own_server import choices_field, seed_field
 from retroformer.endpoint.pace import Pace, Server
 from retroformer.endpoint.retries import Call
 from retroformer.endpoint.thinking import joined_text, without_thinking
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.experiment.sections.endpoint import Endpoint
-from retroformer.records import FinishReason, Message, Record, Usage
+from retroformer.records import DrawnToken, FinishReason, Message, Record, Usage
 from retroformer.secrets.redaction import keep_secret, redacted
 from retroformer.secrets.url import SecretUrl
 
@@ -27,6 +29,8 @@ Prompt = str | tuple[Message, ...]
 _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
 
+
+_TOKENS = TypeAdapter(tuple[DrawnToken, ...], config=ConfigDict(allow_inf_nan=False))
 
 _INSTEAD_OF_TEXT = ("reasoning_content", "reasoning", "tool_calls", "refusal")
 """Fields of a message that may stand without a text: the model answered, but gave no answer in words."""
@@ -39,6 +43,8 @@ class Completion(Record):
     usage: Usage
     finish_reason: FinishReason | None = None
     """None if the server does not say why the text ends."""
+    drawn: tuple[DrawnToken, ...] | None = None
+    """Tokens of the text; None unless they were asked for."""
 
 
 class LanguageModel:
@@ -63,8 +69,11 @@ class LanguageModel:
         stop: Sequence[str] = (),
         seed: int | None = None,
         choices: Sequence[str] | None = None,
+        tokens: bool = False,
     ) -> Completion:
         """Continue a plain prompt or answer a chat. With `choices`, the text is one of them, cut at a stop string.
+
+        With `tokens`, the server must also return the token ids of an answer to a chat, and their log-probabilities.
 
         Raises:
             ConfigError: `choices` are given but this is not the experiment's own server; or base_url is not an address.
@@ -72,8 +81,13 @@ class LanguageModel:
         """
         fields = self._fields(seed, choices)
         path, body = self._request(prompt, temperature, max_new_tokens, [*stop, *fields], seed)
+        body |= {"logprobs": True, "return_token_ids": True} if tokens else {}
         call = self._call(path, body)
-        return self._read(await call.answer(), body, call.lost)
+        answer = await call.answer()
+        completion = self._read(answer, body, call.lost)
+        if not tokens:
+            return completion
+        return completion.model_copy(update={"drawn": self._tokens_of(answer, completion.usage)})
 
     async def converse(
         self,
@@ -185,6 +199,18 @@ class LanguageModel:
             usage=lost + self._usage(reported, body, text),
             finish_reason=reason if reason in get_args(FinishReason) else None,
         )
+
+    def _tokens_of(self, answer: object, usage: Usage) -> tuple[DrawnToken, ...]:
+        """Return the tokens of an answer to a chat. Raises EndpointFailure if there are none."""
+        choice = _first_choice(answer)
+        noted = choice.get("logprobs")
+        content = noted.get("content") if isinstance(noted, dict) else None
+        try:
+            log_probs = [entry["logprob"] for entry in content or ()]
+            return _TOKENS.validate_python(list(zip(choice["token_ids"], log_probs, strict=True)))
+        except (KeyError, TypeError, ValueError):
+            what = "answered without token ids and the log-probability of each, which reflector.tokens asks for"
+            raise EndpointFailure(self._sentence(what), usage=usage) from None
 
     def _message(self, answer: object) -> dict[str, Any]:
         """Return the message of the first choice, which may hold anything; empty if there is none."""

@@ -118,8 +118,8 @@ class Parts:
         """Return an agent with this reflector and `actor`, by default the config's actor."""
         return Agent(actor or self.actor, reflector, self.evaluator)
 
-    def reflector(self, model: str, temperature: float) -> ModelReflector:
-        """Return the reflector with this model name at the reflector's endpoint."""
+    def reflector(self, model: str, temperature: float, *, tokens: bool = False) -> ModelReflector:
+        """Return the reflector with this model name at the reflector's endpoint; with `tokens`, it keeps them."""
         settings = self.experiment.reflector
         return ModelReflector(
             self.connections.model(settings.endpoint, model),
@@ -128,6 +128,7 @@ class Parts:
             settings.max_new_tokens,
             settings.stop,
             self.adapter_sha256.get(model),
+            tokens=tokens,
         )
 
 

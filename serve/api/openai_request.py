@@ -174,6 +174,20 @@ class ChatRequest(GenerationRequest):
         list[ChatMessage], Field(min_length=1, max_length=bounds.MESSAGES), AfterValidator(_one_system_message)
     ]
     max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    """If true, the answer has the ids of its tokens and their log-probabilities under the model itself."""
+    return_token_ids: bool = False
+    """vLLM's parameter for token ids, which come with `logprobs` here."""
+
+    @model_validator(mode="after")
+    def _tokens_of_one_answer(self) -> Self:
+        if self.return_token_ids and not self.logprobs:
+            raise RequestError(BAD_REQUEST, "return_token_ids is supported with logprobs only.", "return_token_ids")
+        if self.logprobs and (self.stream or self.n > 1):
+            raise RequestError(BAD_REQUEST, "logprobs is supported for one answer that is not streamed.", "logprobs")
+        if self.logprobs and choices_in([self.stop] if isinstance(self.stop, str) else self.stop or []):
+            raise RequestError(BAD_REQUEST, "logprobs is not supported with choices.", "logprobs")
+        return self
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
@@ -184,6 +198,7 @@ class ChatRequest(GenerationRequest):
 
     def for_fastchat(self) -> dict[str, Any]:
         fields = super().for_fastchat()
+        del fields["logprobs"], fields["return_token_ids"]
         limit = fields.pop("max_completion_tokens", None)
         return fields if limit is None else {**fields, "max_tokens": limit}
 

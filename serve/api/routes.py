@@ -4,7 +4,7 @@ FastChat's handlers do the rest. They refuse with the status 400 whatever the re
 """
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -18,7 +18,7 @@ from ..probe import HEALTH
 from .errors import RequestError, error_answer
 from .openai_json import BAD_REQUEST, read_json
 from .openai_request import ChatRequest, PromptRequest, TokenCheck
-from .worker_client import Readiness, WorkerClient, answer_numbers, numbers_up_to
+from .worker_client import DrawnToken, Readiness, WorkerClient, answer_numbers, drawn_tokens, numbers_up_to
 
 STATUSES = frozenset({429, 500, 503})
 """Statuses besides 400 that FastChat's codes may stand for."""
@@ -60,7 +60,11 @@ class Routes:
     async def chat(self, request: Request) -> Any:
         chat = ChatRequest.parse(await _json(request))
         forwarded = ChatCompletionRequest(**chat.for_fastchat())
-        return await _answered(request, chat.answers, chat.n, self._fastchat_chat, forwarded)
+        if not chat.logprobs:
+            return await _answered(request, chat.answers, chat.n, self._fastchat_chat, forwarded)
+        with drawn_tokens() as tokens:
+            answer = await _answered(request, chat.answers, chat.n, self._fastchat_chat, forwarded)
+        return answer if isinstance(answer, JSONResponse) else _with_tokens(answer.model_dump(), tokens)
 
     async def complete(self, request: Request) -> Any:
         """Draw token ids for a prompt in token ids; leave a prompt in text to FastChat."""
@@ -118,6 +122,16 @@ async def _answered(
         status = error["code"] // 100
         return error_answer(status if status in STATUSES else BAD_REQUEST, error["message"], code=error["code"])
     return answer
+
+
+def _with_tokens(answer: dict[str, Any], tokens: Sequence[DrawnToken]) -> JSONResponse:
+    """Add the tokens of the only choice as vLLM does; FastChat's classes have no fields for them."""
+    (choice,) = answer["choices"]
+    choice["token_ids"] = [token for token, _ in tokens]
+    choice["logprobs"] = {
+        "content": [{"token": f"token_id:{token}", "logprob": log_prob} for token, log_prob in tokens]
+    }
+    return JSONResponse(answer)
 
 
 async def _json(request: Request) -> dict[str, Any]:

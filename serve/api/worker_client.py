@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiohttp
 from fastapi.responses import JSONResponse
@@ -31,6 +31,10 @@ LOST_CODE = 50301
 answer_numbers: ContextVar[Callable[[], int]] = ContextVar("answer_numbers", default=lambda: 0)
 """Function that numbers the answers to one prompt of a request from 0, in the order in which they begin."""
 
+DrawnToken: TypeAlias = tuple[int, float]
+"""Id of a token of an answer, and its log-probability under the model itself."""
+_drawn: ContextVar[list[DrawnToken] | None] = ContextVar("drawn", default=None)
+
 logger = logging.getLogger(__name__)
 
 
@@ -38,6 +42,17 @@ def numbers_up_to(answers: int) -> Callable[[], int]:
     """Return a function that counts from 0 to `answers` - 1 repeatedly: once for each prompt of a request."""
     numbers = count()
     return lambda: next(numbers) % answers
+
+
+@contextlib.contextmanager
+def drawn_tokens() -> Iterator[Sequence[DrawnToken]]:
+    """Have the answer that is made in this context noted token by token, since FastChat passes on its text alone."""
+    tokens = list[DrawnToken]()
+    token = _drawn.set(tokens)
+    try:
+        yield tokens
+    finally:
+        _drawn.reset(token)
 
 
 class WorkerClient:
@@ -75,6 +90,8 @@ class WorkerClient:
         if name is None:
             return output
         answer = json.loads(output)
+        if generates and (tokens := _drawn.get()) is not None:
+            tokens += zip(answer.get("token_ids", ()), answer.get("token_logprobs", ()), strict=True)
         return answer if name == "" else answer[name]
 
     async def stream(self, payload: Mapping[str, Any], worker_addr: str) -> AsyncIterator[dict[str, Any]]:
@@ -131,7 +148,7 @@ class Readiness:
 
 
 def _numbered(payload: Mapping[str, Any]) -> dict[str, Any]:
-    return {**payload, "answer": answer_numbers.get()()}
+    return {**payload, "answer": answer_numbers.get()(), "return_tokens": _drawn.get() is not None}
 
 
 def _with_openai_error(piece: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from retroformer.store import Store
 
 from .arms import RatedArm
 from .failures import Failure, stored_failures
+from .groups import RatedGroup, rated_groups
 from .hindsight import View, relabelled
 from .samples import Advice, Prompt
 
@@ -133,6 +134,25 @@ def rated(experiment: Experiment) -> list[RatedReflection]:
         ]
         _refuse_unrated(sources, reflections)
         return reflections
+
+
+def groups(experiment: Experiment) -> list[RatedGroup]:
+    """Read the groups of rated reflections whose ratings differ, of the rounds that `train.grpo.staleness` admits.
+
+    Raises:
+        MissingInput: there is none.
+        ConfigError: a reflection was stored without its tokens, or was sampled at another temperature than 1.
+    """
+    stale = experiment.train.grpo.staleness
+    first = 1 if stale is None else max(1, experiment.round - stale)
+    arms = {collecting(number) for number in range(first, experiment.round + 1)}
+    found = rated_groups(reflection for reflection in rated(experiment) if reflection.key.arm in arms)
+    if not found:
+        raise MissingInput(
+            f"No failure of the run {experiment.name!r} has reflections with different ratings: collect more tasks, or "
+            "more candidates for each failure."
+        )
+    return found
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:

@@ -7,6 +7,8 @@
 - response_tokens, ended: mean length, and share that ended by itself. tokens: tokens read in a pass.
 - distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.repetition`.
 - alarm_collapse, alarm_length: 1 while they ring, see `train.rl.alarms`; `alarms` has a sentence for each that rang.
+- importance, truncated: of stored reflections, the mean weight of a token, and the share of tokens whose weight was cut
+  at its bound; see `train.rl.importance`.
 - server_distance, server_kl: if a server generates the responses, see `train.rl.remote_sampling`; `drawn_by` names it.
 - policy_loss, ratio, clip_fraction, ratio_furthest_from_1, gradient_norm: of the last pass over the batch.
 
@@ -39,6 +41,7 @@ from retroformer.experiment.sections.train import Grpo, Ppo
 
 from .. import processes
 from ..base import load_base, load_tokenizer
+from ..data.groups import RatedGroup
 from ..data.samples import Prompt
 from ..reward_audit import require_better_than_chance
 from ..room import require_room
@@ -52,6 +55,7 @@ from .repetition import Describe, describer
 from .reward_scores import ModelScores, score_scale
 from .sampling import Draw, Respond, Responses, draw_of, require_whole_groups, respond, tokenised_prompts
 from .shared_base import SharedBase
+from .stored_groups import StoredGroups
 from .updates import take_updates
 
 
@@ -113,6 +117,23 @@ def train_by_grpo(
             run.model, run.optimizer, run.prompts, rewards, settings, run.draw, first, run.describe, run.answer
         )
         _take_and_publish(stage, settings, run, updates)
+
+
+def train_on_stored_groups(stage: Stage, groups: Sequence[RatedGroup], sft: Path) -> None:
+    """Train the adapter in `sft` by GRPO on stored reflections and their ratings, and publish it.
+
+    Raises:
+        ConfigError: a prompt with the longest response exceeds train.max_length, or the batch is no multiple of the
+            group.
+    """
+    settings = stage.experiment.train.grpo
+    require_whole_groups("grpo", settings.batch_size, "group", settings.group)
+    run = _load(stage, settings, [group.prompt for group in groups], sft, None)
+    stored = StoredGroups(groups, run.prompts, settings.group, settings.micro_batch_tokens)
+    first = len(run.history)
+    answer: Respond = stored.respond
+    updates = grpo.grpo(run.model, run.optimizer, run.prompts, stored, settings, run.draw, first, run.describe, answer)
+    _take_and_publish(stage, settings, run._replace(answer=answer), updates)
 
 
 class _OfTheMainProcess(NamedTuple):

@@ -23,8 +23,8 @@ In each update:
 A failed request is repeated like all requests of this project (`retroformer.endpoint`); if it keeps failing, the stage
 ends. A server with other quantised weights than those that are trained is refused. Training uses the policy's own
 log-probabilities of the sampled tokens. Where the server's differ, within the tolerance, the loss of a token is
-weighted by min(pi_policy / pi_server, `MOST_IMPORTANCE`): truncated importance sampling (Ionides, 2008; Yao et al.,
-Your Efficient RL Framework Secretly Brings You Off-Policy RL Training, 2025).
+weighted by `train.rl.importance` (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training,
+2025).
 
 Seeds depend only on the run's seed and the update. So a resumed run repeats an unbroken one if the server's answer to a
 request does not depend on its other work: `retroformer serve` in float32 guarantees that, vLLM with
@@ -54,17 +54,13 @@ from retroformer.provenance import folder_sha256
 from .. import processes
 from ..losses import k3, masked_mean
 from ..stage import Stage
-from .sampling import Draw, Respond, Responses, blocks, ended_responses, respond
+from .importance import importance, policy_log_probs
+from .sampling import Draw, Respond, Responses, ended_responses, respond
 from .shared_base import SharedBase
 
 Drawn: TypeAlias = list[tuple[int, float]]
 """The tokens of a response, each with the server's log-probability."""
 SEEDS = 2**31
-MOST_IMPORTANCE = 2.0
-"""Largest importance weight of a token."""
-ROUNDING = 1e-3
-"""Difference of log-probabilities in nats that counts as none: in float32 they differ less with the server's other
-work, and a resumed run should repeat an unbroken one."""
 HOW = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -199,13 +195,8 @@ class Server:
     @torch.no_grad()
     def _compared(self, model: SharedBase, responses: Responses, theirs_BT: Tensor) -> tuple[dict[str, float], Tensor]:
         """Return the facts of the comparison, and the importance weight of each token, (B, T)."""
-        model.train()
-        parts = processes.each(
-            blocks(responses, self._most_tokens),
-            lambda block: model.read(block.packed, responses.length).log_probs_RT,
-        )
         mask_BT = responses.mask_BT
-        mine_BT, theirs_BT = torch.cat(parts) * mask_BT, theirs_BT * mask_BT
+        mine_BT, theirs_BT = policy_log_probs(model, responses, self._most_tokens), theirs_BT * mask_BT
         distance = float(masked_mean((mine_BT - theirs_BT).abs(), mask_BT))
         if not distance <= self._settings.tolerance:
             raise ProvenanceError(
@@ -216,9 +207,7 @@ class Server:
                 "`generation`."
             )
         facts = {"server_distance": distance, "server_kl": float(masked_mean(k3(theirs_BT, mine_BT), mask_BT))}
-        differences_BT = mine_BT - theirs_BT
-        differences_BT = differences_BT.where(differences_BT.abs() > ROUNDING, 0.0)
-        return facts, torch.exp(differences_BT).clamp(max=MOST_IMPORTANCE)
+        return facts, importance(mine_BT, theirs_BT)
 
 
 async def _draw(server: LanguageModel, request: dict[str, Any], vocabulary: int) -> Drawn:

@@ -35,6 +35,10 @@ class EvaluatorSection(Section):
     """Endpoint of the model, for kind model."""
 
 
+_ABSENT = (("history", "last"), ("tokens", False))
+"""Settings that facts of earlier versions do not have in their conditions, with the values that those facts imply."""
+
+
 class ReflectorSection(Section):
     endpoint: Endpoint = Endpoint()
     """Endpoint of the reflector's model."""
@@ -50,12 +54,14 @@ class ReflectorSection(Section):
     """Largest number of tokens of one reflection (128 in the paper)."""
     stop: tuple[str, ...] = ()
     """Strings that end a reflection, such as a newline if the prompt asks for a single line."""
+    tokens: bool = False
+    """Whether reflections keep their tokens with the log-probabilities under the model that wrote them, as
+    `train.grpo.reward: stored` needs. The endpoint must return them: `retroformer serve`, or vLLM, with api: chat."""
     prompt_characters: Annotated[int, Field(ge=1000)] = 24000
     """Largest number of characters of a trajectory in the prompt; a longer one is shortened, longest observations
     first, and its end is kept."""
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Facts of earlier versions, which showed the last attempt only, do not have this setting in their conditions.
         settings: dict[str, Any] = serialize(self)
-        return {name: value for name, value in settings.items() if (name, value) != ("history", "last")}
+        return {name: value for name, value in settings.items() if (name, value) not in _ABSENT}

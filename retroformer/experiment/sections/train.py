@@ -198,9 +198,12 @@ class Grpo(Groupwise, Drawing):
     group: Annotated[int, Field(ge=2, le=64)] = 8
     """Group size: number of reflections sampled for each failure and compared with one another; a batch holds whole
     groups."""
-    reward: Literal["model", "live"] = "model"
+    reward: Literal["model", "live", "stored"] = "model"
     """Source of the reward. model: the reward model's score; live: the actor retries with each reflection, and the
-    reflection's rating is its reward."""
+    reflection's rating is its reward; stored: nothing is sampled or played, the reflections and ratings are those that
+    were collected, with `reflector.tokens` and at temperature 1."""
+    staleness: Annotated[int, Field(ge=0)] | None = None
+    """Number of rounds before this one whose stored reflections count; None: all."""
     kl: Annotated[float, Field(ge=0)] = 0.04
     """KL coefficient: weight of the KL divergence from the SFT policy, per token in the loss with `kl_estimator: k3`,
     and per response in the reward with k1."""
@@ -222,9 +225,17 @@ class Grpo(Groupwise, Drawing):
     """Number of times in an update that groups with equal rewards, from which nothing can be learned, are replaced by
     groups on other failures."""
 
+    @field_validator("reward")
+    @classmethod
+    def _needs_no_server(cls, reward: str, info: ValidationInfo) -> str:
+        if reward == "stored" and info.data.get("generation") is not None:
+            raise ValueError("Stored reflections are not sampled anew: leave generation out")
+        return reward
+
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         absent = {"kl_estimator": "k3", "clip_high": None, "average": "variant", "refill": 0, "second_retry": 0.0}
+        absent |= {"staleness": None}
         return _without(serialize(self), absent | {"generation": None, "draw_batch_size": None})
 
 
