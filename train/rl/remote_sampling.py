@@ -20,6 +20,10 @@ In each update:
    So with vLLM, only the new name of each update prevents small changes from being sampled with stale weights.
 4. The adapter is unloaded.
 
+With several servers (`generation.replicas`), each loads the adapter. A balancing address may hide others, of which only
+one has loaded it (in vLLM, one data-parallel replica). So the likeliest next token is asked for over several new
+connections first: a server that does not have the name refuses, and one that disagrees ends the stage.
+
 A failed request is repeated like all requests of this project (`retroformer.endpoint`); if it keeps failing, the stage
 ends. A server with other quantised weights than those that are trained is refused. Training uses the policy's own
 log-probabilities of the sampled tokens. Where the server's differ, within the tolerance, the loss of a token is
@@ -50,6 +54,7 @@ from retroformer.experiment.sections.endpoint import Address, Endpoint
 from retroformer.experiment.sections.train import Generation, Grpo, Ppo
 from retroformer.models.quantization import Quantization
 from retroformer.provenance import folder_sha256
+from retroformer.secrets.url import SecretUrl
 
 from .. import processes
 from ..losses import k3, masked_mean
@@ -61,6 +66,8 @@ from .shared_base import SharedBase
 Drawn: TypeAlias = list[tuple[int, float]]
 """The tokens of a response, each with the server's log-probability."""
 SEEDS = 2**31
+PROBES = 4
+"""Number of new connections to each address that are compared before an update is sampled."""
 HOW = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -140,11 +147,12 @@ class Server:
 
     async def _answers(self, folder: Path, requests: Sequence[dict[str, Any]], vocabulary: int) -> list[Drawn]:
         """Send all requests, with the adapter in `folder` loaded."""
-        address = self._settings.model_dump(include=set(Address.model_fields))
-        server = LanguageModel(Endpoint(**address), self._settings.base_url, folder.name)
+        server = self._model(folder.name, self._settings.base_url, self._settings.replicas)
         try:
-            async with self._loaded(server, folder), asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_draw(server, request, vocabulary)) for request in requests]
+            async with self._loaded(folder):
+                await self._require_agreement(folder.name, requests[0], vocabulary)
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(_draw(server, request, vocabulary)) for request in requests]
             return [task.result() for task in tasks]
         except ExceptionGroup as failures:
             first = failures.exceptions[0]
@@ -154,40 +162,85 @@ class Server:
         finally:
             await server.close()
 
-    @contextlib.asynccontextmanager
-    async def _loaded(self, server: LanguageModel, folder: Path) -> AsyncIterator[None]:
-        """Load the adapter in `folder` into the server, and unload it at the end."""
-        saved = folder_sha256(folder)
-        try:
-            answer = await server.post("/load_lora_adapter", {"lora_name": server.model, "lora_path": str(folder)})
-        except EndpointFailure as failure:
-            raise EndpointFailure(
-                f"The policy could not be handed over. {failure} Start a server there that reads "
-                f"{str(folder.parent)!r} and takes adapters (`retroformer serve` with serve.hand_over=true, or vLLM "
-                "with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), and run the same command again."
-            ) from failure
-        try:
-            self._require_the_files(answer, saved)
-            yield
-        finally:
-            # It would take memory in the server, and is not used again.
-            with contextlib.suppress(EndpointFailure):
-                await server.post("/unload_lora_adapter", {"lora_name": server.model})
+    def _model(self, name: str, address: SecretUrl, replicas: Sequence[SecretUrl] = ()) -> LanguageModel:
+        same = self._settings.model_dump(include=set(Address.model_fields) - {"base_url"})
+        return LanguageModel(Endpoint(**same, base_url=address, replicas=tuple(replicas)), address, name)
 
-    def _require_the_files(self, answer: object, saved: str) -> None:
+    @contextlib.asynccontextmanager
+    async def _loaded(self, folder: Path) -> AsyncIterator[None]:
+        """Load the adapter in `folder` into every server, and unload it at the end."""
+        saved = folder_sha256(folder)
+        async with contextlib.AsyncExitStack() as stack:
+            for address in (self._settings.base_url, *self._settings.replicas):
+                await stack.enter_async_context(self._loaded_at(address, folder, saved))
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _loaded_at(self, address: SecretUrl, folder: Path, saved: str) -> AsyncIterator[None]:
+        server = self._model(folder.name, address)
+        try:
+            try:
+                answer = await server.post("/load_lora_adapter", {"lora_name": server.model, "lora_path": str(folder)})
+            except EndpointFailure as failure:
+                raise EndpointFailure(
+                    f"The policy could not be handed over. {failure} Start a server there that reads "
+                    f"{str(folder.parent)!r} and takes adapters (`retroformer serve` with serve.hand_over=true, or "
+                    "vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), and run the same command again."
+                ) from failure
+            try:
+                self._require_the_files(address, answer, saved)
+                yield
+            finally:
+                # It would take memory in the server, and is not used again.
+                with contextlib.suppress(EndpointFailure):
+                    await server.post("/unload_lora_adapter", {"lora_name": server.model})
+        finally:
+            await server.close()
+
+    async def _require_agreement(self, name: str, request: dict[str, Any], vocabulary: int) -> None:
+        """Ask for the likeliest next token over several new connections, which may reach several servers.
+
+        Raises:
+            EndpointFailure: one does not answer, for example because it has not loaded the adapter.
+            ProvenanceError: two answers differ.
+        """
+        probe = request | {"temperature": 0.0, "max_tokens": 1}
+
+        async def ask(address: SecretUrl) -> tuple[SecretUrl, float]:
+            server = self._model(name, address)
+            try:
+                ((_, log_prob),) = await _draw(server, probe, vocabulary)
+                return address, log_prob
+            finally:
+                await server.close()
+
+        addresses = (self._settings.base_url, *self._settings.replicas)
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(ask(address)) for address in addresses for _ in range(PROBES)]
+        answers = sorted((task.result() for task in asked), key=lambda answer: answer[1])
+        (lowest_at, lowest), (highest_at, highest) = answers[0], answers[-1]
+        if not highest - lowest <= self._settings.tolerance:
+            raise ProvenanceError(
+                f"The servers at {lowest_at} and {highest_at} do not sample with the same policy: their "
+                f"log-probabilities of the likeliest next token differ by {highest - lowest:.3f} nats, and "
+                f"generation.tolerance is {self._settings.tolerance:g}. See that all of them serve train.base_model, "
+                "and that each server is named in generation.replicas."
+            )
+
+    def _require_the_files(self, address: SecretUrl, answer: object, saved: str) -> None:
         """Raise ProvenanceError if the server has read other files than those with the sha256 `saved`."""
         reported = answer if isinstance(answer, dict) else {}
         read = reported.get("adapter_sha256")
         if read not in (None, saved):
             raise ProvenanceError(
-                f"The server at {self._settings.base_url} has not read the current policy: the sha256 of the saved "
+                f"The server at {address} has not read the current policy: the sha256 of the saved "
                 f"files is {saved[:12]}, and that of the files it has read is {str(read)[:12]}. See that it reads the "
                 "disk that this process writes to, or train without `generation`."
             )
         served = reported.get("quantization")
         if served not in (None, self._quantization):
             raise ProvenanceError(
-                f"The server at {self._settings.base_url} samples with weights quantised as {served}, and the policy "
+                f"The server at {address} samples with weights quantised as {served}, and the policy "
                 f"is trained on {self._quantization}: start it with serve.quantization={self._quantization}."
             )
         self.identity |= {name: str(reported[name]) for name in ("base_sha256", "dtype") if name in reported}

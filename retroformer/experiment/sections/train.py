@@ -118,6 +118,9 @@ class Generation(Address):
     base_url: SecretUrl = Field(...)
     """OpenAI-compatible `/v1` address of a server that serves train.base_model and loads adapters while it runs, from
     the disk that this process writes to: vLLM, or `retroformer serve` with serve.hand_over."""
+    replicas: tuple[SecretUrl, ...] = ()
+    """Further addresses of such servers. Each loads the adapter, and the prompts are spread over all. Servers behind
+    one balancing address must be named here one by one, since only one of them would load the adapter."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """Time limit of one response in seconds, its wait behind the others of its update included; after that it counts as
     failed."""

@@ -64,7 +64,7 @@ def test_a_round_may_be_collected_while_the_one_before_it_trains(config: Path) -
     """Both rounds are collected with the first reflector, whatever came of the first round, and with its tokens."""
     words = ["rounds.staleness=1", "reflector.tokens=true", "reflector.temperature=1.0"]
     first, _, best, spent = improve_in_rounds(config, words)
-    assert list(improve_in_rounds(config, words))[0] == first
+    assert next(improve_in_rounds(config, words)) == first
     assert best.startswith("best reflector: ")
     total, collecting, training = (float(word) for word in spent.split() if word.isdecimal())
     assert collecting + training > total

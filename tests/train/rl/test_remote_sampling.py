@@ -1,8 +1,10 @@
 """Updates whose responses a real `retroformer serve` samples with the handed-over adapter."""
 
+import itertools
 import json
 import shutil
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ from train.base import load_base
 from train.rl.optimizer import make_optimizer
 from train.rl.policy_stage import train_by_grpo, train_by_ppo
 from train.rl.ppo import ppo
-from train.rl.remote_sampling import Server, responder
+from train.rl.remote_sampling import PROBES, Server, responder
 from train.rl.sampling import Responses, respond
 from train.rl.shared_base import SharedBase
 from train.shared_prompt.group import Group
@@ -48,6 +50,16 @@ class HandsOverAnother(SharedBase):
 @pytest.fixture(scope="module")
 def url(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start an endpoint that loads adapters, and return its address."""
+    yield from endpoint_of(tiny_base, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def second_url(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start another one."""
+    yield from endpoint_of(tiny_base, tmp_path_factory)
+
+
+def endpoint_of(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     content = f"run: tiny\nenvironment: {{name: alfworld}}\ntrain: {{base_model: {tiny_base}}}\n"
     folder = tmp_path_factory.mktemp("server")
     process = start(folder, "serve.port=0", "serve.hand_over=true", config=content)
@@ -100,10 +112,42 @@ class Tires:
         if self.strength < 0:
             return 500, b"{}"
         headers = {"Content-Type": "application/json"}
-        with urllib.request.urlopen(
-            urllib.request.Request(self._url.removesuffix("/v1") + path, body, headers)
-        ) as answer:
-            return answer.status, answer.read()
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(self._url.removesuffix("/v1") + path, body, headers)
+            ) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read()
+
+
+class Balances:
+    """Forwards one request after another to several servers in turn."""
+
+    def __init__(self, *urls: str) -> None:
+        self._servers, self.requests = [Tires(url, strength=1000) for url in urls], 0
+
+    def __call__(self, path: str, body: bytes) -> tuple[int, bytes]:
+        self.requests += 1
+        return self._servers[self.requests % len(self._servers)](path, body)
+
+
+class Disagrees(Tires):
+    """Forwards requests to a server, and finds every second drawn token a little less likely."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, strength=1000)
+        self._numbers = itertools.count()
+
+    def __call__(self, path: str, body: bytes) -> tuple[int, bytes]:
+        is_odd = next(self._numbers) % 2
+        status, said = super().__call__(path, body)
+        if path.endswith("/completions") and is_odd:
+            answer = json.loads(said)
+            noted = answer["choices"][0]["logprobs"]
+            noted["token_logprobs"] = [log_prob - 0.5 for log_prob in noted["token_logprobs"]]
+            said = json.dumps(answer).encode()
+        return status, said
 
 
 class ReadsStaleFiles(Tires):
@@ -123,11 +167,16 @@ class ReadsStaleFiles(Tires):
 
 
 def says(*answers: dict[str, Any] | None) -> Callable[[str, bytes], tuple[int, bytes]]:
-    """Accepts every adapter, and answers completions with these bodies in order; None is a failure."""
+    """Accepts every adapter, and answers completions with these bodies in order; None is a failure.
+
+    Probes, which ask for one token, get another answer.
+    """
     left = list(answers)
 
-    def answer(path: str, _: bytes) -> tuple[int, bytes]:
-        said = left.pop(0) if path.endswith("/completions") else {}
+    def answer(path: str, body: bytes) -> tuple[int, bytes]:
+        said: dict[str, Any] | None = {}
+        if path.endswith("/completions"):
+            said = completion([5], [-0.5]) if json.loads(body)["max_tokens"] == 1 else left.pop(0)
         return (500, b"{}") if said is None else (200, json.dumps(said).encode())
 
     return answer
@@ -212,6 +261,46 @@ def test_bfloat16_rounding_is_tolerated_and_a_4_bit_base_is_not(tiny_base: Path,
     assert distance(dtype="bfloat16", quantization="nf4") > OTHER
 
 
+def test_every_replica_gets_the_policy_and_a_share_of_the_prompts(
+    tiny_base: Path, workplace: Path, url: str, second_url: str
+) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward)
+    counts = [Balances(url), Balances(second_url)]
+    with answering(counts[0]) as first, answering(counts[1]) as second:
+        generation = Generation(base_url=first, replicas=(second,), tolerance=EXACT)
+        server = Server(generation, "run-ppo", workplace / "handed", 1000)
+        responses = server(model, PROMPTS[:1] * 8, DRAW)
+    alone = Server(Generation(base_url=url, tolerance=EXACT), "run-ppo", workplace / "handed", 1000)
+    assert responses.facts["server_distance"] < EXACT
+    assert len(alone(model, PROMPTS[:1] * 8, DRAW).tokens) == len(responses.tokens) == 8
+    # Two to load and unload, and the probes.
+    assert [count.requests > 2 + PROBES for count in counts] == [True, True]
+    assert sum(count.requests for count in counts) == 2 * (2 + PROBES) + 8
+    assert models(url) == models(second_url) == ["base"]
+
+
+def test_servers_behind_a_balancer_that_did_not_all_load_the_policy_end_the_stage(
+    tiny_base: Path, workplace: Path, url: str, second_url: str
+) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward)
+    with answering(Balances(url, second_url)) as address:
+        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed", 1000)
+        with pytest.raises(EndpointFailure, match=r"no model|No model|not served|404|400"):
+            server(model, PROMPTS[:1] * 8, DRAW)
+
+
+def test_servers_that_disagree_end_the_stage(tiny_base: Path, workplace: Path, url: str) -> None:
+    train, sft, reward = adapters(workplace, tiny_base)
+    model = SharedBase(load_base(train), sft, reward)
+    with answering(Disagrees(url)) as address:
+        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed", 1000)
+        with pytest.raises(ProvenanceError, match=r"do not sample with the same policy.*differ by 0\.5"):
+            server(model, PROMPTS[:1] * 8, DRAW)
+    assert models(url) == ["base"]
+
+
 def test_a_server_with_other_quantised_weights_is_refused(tiny_base: Path, workplace: Path, url: str) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward)
@@ -278,7 +367,7 @@ def test_a_run_resumes_after_its_server_failed_and_ends_like_an_unbroken_one(
         unbroken, metrics = improved()
         assert all(facts["server_distance"] < EXACT for facts in metrics["history"])
         assert not stage.checkpoints.exists()
-        tires.strength = 9
+        tires.strength = 2 * (PROBES + 4) + 1
         with pytest.raises(EndpointFailure, match=r"answered 500.* run the same command to resume\."):
             improved()
         # The handed-over adapter is deleted; the checkpoint of the previous updates exists.
