@@ -13,7 +13,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo transfer evidence evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8 alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest faults check site clean
+.PHONY: install demo transfer evidence evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8 alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest faults gpu check site clean
 
 install: $(VENV)/.installed
 
@@ -93,6 +93,9 @@ test-slow: $(VENV)/.developing  ## what takes minutes
 
 faults: $(VENV)/.developing  ## hundreds of faults, and what they did to the store: half an hour
 	$(RUN) -m tests.faults
+
+gpu: $(VENV)/.developing  ## what a CPU cannot check, on a machine with a card: one report, in pieces of ten minutes
+	$(RUN) -m benchmarks.gpu
 
 test-newest:  ## the suite on the newest Python, in an environment of its own
 	$(MAKE) test PYTHON=$(NEWEST) VENV=.venv-newest

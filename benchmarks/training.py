@@ -20,6 +20,8 @@ CPU-s      CPU time (user and system) of an update, median. For DPO it includes 
            and GRPO the sampling. Our check on the first batch, which is made once in a run, is shown apart.
 increase   peak resident memory over that of the loaded model, in GiB
 process    peak resident memory of the process, with libraries and loading, in GiB
+
+With --card all three are of a GPU: seconds, and memory that its allocator has given out.
 """
 
 import argparse
@@ -115,11 +117,11 @@ def _maker(side: str, work: Work) -> Callable[[Work], Any]:
     return theirs
 
 
-def in_fresh_process(side: str, python: Path, folder: Path) -> Figures:
+def in_fresh_process(side: str, python: Path, folder: Path, *, card: bool) -> Figures:
     """Return the figures of one side, measured in a fresh process. Exits if the process fails."""
     command = [str(python), __file__, "--side", side, "--folder", str(folder)]
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment = os.environ | settings | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | settings | ({} if card else {"CUDA_VISIBLE_DEVICES": ""}) | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
@@ -182,7 +184,7 @@ def compare(chosen: argparse.Namespace) -> None:
                 chosen.dtype,
                 chosen.base_model,
             )
-            ours, trl = _both(sizes, chosen.trl_python)
+            ours, trl = _both(sizes, chosen.trl_python, card=chosen.card)
             print(row(sizes, ours, trl), flush=True)
             if ours.check_seconds:
                 print(f"  our check on the first batch: {ours.check_seconds:.2f} CPU-s", flush=True)
@@ -190,15 +192,15 @@ def compare(chosen: argparse.Namespace) -> None:
     print(*verdicts, sep="\n")
 
 
-def _both(sizes: Sizes, trl_python: Path | None) -> Sequence[Figures]:
+def _both(sizes: Sizes, trl_python: Path | None, *, card: bool) -> Sequence[Figures]:
     python = Path(sys.executable)
     if CASES[sizes.case].stage == "ppo":
         python = (trl_python or trl_environment()).absolute()
     with tempfile.TemporaryDirectory() as folder:
         prepare(sizes, Path(folder))
         figures = [
-            in_fresh_process("ours", Path(sys.executable), Path(folder)),
-            in_fresh_process("trl", python, Path(folder)),
+            in_fresh_process("ours", Path(sys.executable), Path(folder), card=card),
+            in_fresh_process("trl", python, Path(folder), card=card),
         ]
     require_equal_work(sizes, *figures)
     return figures
@@ -231,6 +233,7 @@ def main() -> None:
     parser.add_argument("--their-rows", type=int, help="of TRL in memory at once (default: all of an update)")
     parser.add_argument("--base-model", default="embedded", help="as in a config: a folder, or a name on the hub")
     parser.add_argument("--trl-python", type=Path, help="an environment with trl 1.12 and retroformer's other needs")
+    parser.add_argument("--card", action="store_true", help="measure time and memory of a GPU")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()

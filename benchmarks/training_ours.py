@@ -1,6 +1,5 @@
 """Our side of `benchmarks/training.py`: the trainers and loops of `retroformer train`."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.training_cases import REWARD, SFT, Work
-from benchmarks.training_laps import Laps, Ready, StepLaps
+from benchmarks.training_laps import Laps, Ready, StepLaps, used_seconds
 from train.base import load_base, load_tokenizer, switched_to
 from train.data.samples import Sample, SamplePair
 from train.dpo import REFERENCE, dpo_trainer, response_sums
@@ -67,11 +66,11 @@ def _supervised(work: Work) -> Ready:
 
 def _reference_seconds(trainer: GroupTrainer, groups: Groups, failures: int) -> float:
     """Read the groups of one update again as the reference does when DPO's trainer is made; return the CPU time."""
-    start = time.process_time()
+    start = used_seconds()
     with switched_to(trainer.model, REFERENCE):
         for group in groups[:failures]:
             response_sums(trainer, group)
-    return time.process_time() - start
+    return used_seconds() - start
 
 
 def _ppo(work: Work) -> Ready:

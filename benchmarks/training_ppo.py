@@ -5,6 +5,7 @@ Its policy and reference share a base; its value and reward model have one each.
 
 from typing import Any
 
+import torch
 from datasets import Dataset
 from peft import PeftModel
 from transformers import TrainerCallback
@@ -106,6 +107,6 @@ def _settings(work: Work) -> Any:
         num_sample_generations=0,
         save_strategy="no",
         report_to=[],
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         seed=work.experiment.seed,
     )

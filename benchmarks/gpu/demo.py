@@ -1,0 +1,76 @@
+"""The demo's stages in bfloat16 on the card, beside the same in float32 on the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.gpu.piece import ROOT, Bench, Piece
+
+TITLE = "The demo"
+COLUMNS = ("loss of the warm start, first and last", "reward model, held out", "solved by the last trial")
+NOTE = (
+    "The demo's config with the same seed on both devices. Rounding differs, so texts do, and results agree only as "
+    "far as chance allows."
+)
+_STAGES = (
+    ("collect", "warm"),
+    ("train", "warm"),
+    ("collect",),
+    ("train", "sft"),
+    ("train", "reward"),
+    ("train", "ppo"),
+    ("eval",),
+)
+_SMALL = (
+    "collect.tasks=8",
+    "collect.written=24",
+    "train.ppo.updates=2",
+    "eval.tasks=6",
+    "train.weak_reward_model=allow",
+)
+"""Overrides that make the demo small enough to check the kit on a CPU."""
+
+
+def pieces(bench: Bench) -> Iterator[Piece]:
+    """Yield a piece for each device; the stages of one continue where they were stopped."""
+    devices = ("cuda", "cpu") if bench.on_gpu else ("cpu",)
+    for device in devices:
+        yield Piece(f"demo/{device}", lambda device=device: _work(bench, device))
+
+
+def _work(bench: Bench, device: str) -> tuple[str, ...]:
+    folder = bench.folder / f"demo-{device}"
+    folder.mkdir(exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    environment |= {} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    dtype = "bfloat16" if device == "cuda" else "float32"
+    words = [f"train.dtype={dtype}", f"serve.dtype={dtype}", *(() if bench.on_gpu else _SMALL)]
+    for stage, *command in _STAGES:
+        done = subprocess.run(
+            [sys.executable, "-m", stage, *command, str(ROOT / "configs/demo.yaml"), *words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{stage} {' '.join(command)}: {done.stderr[-300:]}")
+    return _warm(folder), _reward(folder), _solved(folder)
+
+
+def _warm(folder: Path) -> str:
+    losses = json.loads((folder / "runs/demo/warm/metrics.json").read_text())["losses"]
+    return f"{losses[0]:.3f}, {losses[-1]:.3f}"
+
+
+def _reward(folder: Path) -> str:
+    metrics = json.loads((folder / "runs/demo/reward/metrics.json").read_text())
+    return f"{metrics['held_out_accuracy']:.2f} of {metrics['held_out_pairs']}"
+
+
+def _solved(folder: Path) -> str:
+    report = json.loads((folder / "runs/demo/eval/report.json").read_text())
+    return ", ".join(f"{arm['name']} {arm['solved'][-1]:.2f}" for arm in report["arms"])
