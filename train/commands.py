@@ -14,7 +14,7 @@ from retroformer.experiment.adapters import model_folder
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
 from retroformer.experiment.returns import STORED
-from retroformer.experiment.sections.train import Groupwise
+from retroformer.experiment.sections.steps import Groupwise
 from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
 
 from . import processes, stopping

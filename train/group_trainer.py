@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import TrainingArguments
 
-from retroformer.experiment.sections.train import Groupwise
+from retroformer.experiment.sections.steps import Groupwise
 
 from . import processes
 from .base import save_memory, trainable

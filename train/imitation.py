@@ -14,7 +14,8 @@ import torch
 from peft import get_peft_model
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Groupwise, Train
+from retroformer.experiment.sections.steps import Groupwise
+from retroformer.experiment.sections.train import Train
 
 from .base import keep_trainables_in_fp32, load_adapter, load_base, lora_config
 from .data.rows import write_samples

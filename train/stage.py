@@ -23,7 +23,7 @@ import yaml
 
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Rowwise, Steps
+from retroformer.experiment.sections.steps import Rowwise, Steps
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import code_version, folder_sha256, package_versions

@@ -10,7 +10,7 @@ import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from retroformer.errors import NotFinite
-from retroformer.experiment.sections.train import Steps
+from retroformer.experiment.sections.steps import Steps
 from retroformer.files import durable
 from retroformer.progress import ProgressLine, line
 

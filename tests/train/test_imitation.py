@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from retroformer.experiment.sections.train import Groupwise
+from retroformer.experiment.sections.steps import Groupwise
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
 from train.base import load_adapter, load_base, load_tokenizer, lora_config
 from train.data.samples import Advice, samples

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Demonstrations, Groupwise, Grpo, Ppo, Train
+from retroformer.experiment.sections.steps import Groupwise
+from retroformer.experiment.sections.train import Demonstrations, Grpo, Ppo, Train
 
 from ..base import computes_bfloat16
 from ..shared_prompt.reading import AT_ONCE

@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Groupwise, Grpo, Ppo
+from retroformer.experiment.sections.steps import Groupwise
+from retroformer.experiment.sections.train import Grpo, Ppo
 from retroformer.provenance import ADAPTER_WEIGHTS
 
 from ..base import CPU, device, load_base, load_tokenizer, lora_config

@@ -14,6 +14,7 @@ from pydantic import (
 
 from retroformer.experiment.sections.base import Positive, Rate, Section
 from retroformer.experiment.sections.endpoint import Address
+from retroformer.experiment.sections.steps import Groupwise, Rowwise, Steps, without_defaults
 from retroformer.models.presets import preset
 from retroformer.models.quantization import Quantization
 from retroformer.secrets.url import SecretUrl
@@ -38,43 +39,6 @@ class Lora(Section):
     projection."""
 
 
-def _without(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a stage without those that earlier versions did not have, where they change nothing.
-
-    A stage is identified by its serialised settings.
-    """
-    return {name: value for name, value in settings.items() if name not in defaults or defaults[name] != value}
-
-
-class Steps(Section):
-    """Optimiser steps of a stage."""
-
-    learning_rate: Rate
-    """Peak learning rate. For PPO and GRPO it is constant after warm-up, for SAC from the first step, and for the other
-    stages it decays linearly after warm-up."""
-    batch_size: Positive
-    """Number of samples per optimiser step: texts, pairs, responses, or for SAC environment steps. Texts and pairs of
-    one failure stay in one batch, so their batches have about this size."""
-
-
-class Rowwise(Steps):
-    """Micro-batches of a stage that trains an actor."""
-
-    micro_batch_size: Positive
-    """Number of samples in memory at once; gradients are accumulated over micro-batches up to `batch_size`."""
-
-
-class Groupwise(Steps):
-    """Micro-batches of a stage that trains a reflector: a prompt and all its responses are in one row."""
-
-    micro_batch_tokens: Positive = 4096
-    """Number of tokens in memory at once, with padding; gradients are accumulated over micro-batches. A row that would
-    be longer is divided, and its prompt read again for each part."""
-    epochs: Positive = 1
-    """Number of passes over the data; for PPO and GRPO, over each batch of responses. As for every setting of a stage,
-    a config that omits it gets that stage's own default."""
-
-
 class Sft(Groupwise):
     texts: Literal["rated", "hindsight", "both"] = "rated"
     """Texts to imitate. rated: reflections with a positive rating (as in the paper); hindsight: for each failure,
@@ -88,7 +52,7 @@ class Sft(Groupwise):
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(serialize(self), {"texts": "rated", "other_goals": False, "positives": "all"})
+        return without_defaults(serialize(self), {"texts": "rated", "other_goals": False, "positives": "all"})
 
 
 class Paired(Groupwise):
@@ -109,7 +73,7 @@ class Reward(Paired):
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(serialize(self), {"start": "base", "trains": "all"})
+        return without_defaults(serialize(self), {"start": "base", "trains": "all"})
 
 
 class Generation(Address):
@@ -154,7 +118,7 @@ class Drawing(Section):
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(serialize(self), {"generation": None, "draw_batch_size": None})
+        return without_defaults(serialize(self), {"generation": None, "draw_batch_size": None})
 
 
 class Ppo(Groupwise, Drawing):
@@ -239,7 +203,7 @@ class Grpo(Groupwise, Drawing):
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         absent = {"kl_estimator": "k3", "clip_high": None, "average": "variant", "refill": 0, "second_retry": 0.0}
         absent |= {"staleness": None}
-        return _without(serialize(self), absent | {"generation": None, "draw_batch_size": None})
+        return without_defaults(serialize(self), absent | {"generation": None, "draw_batch_size": None})
 
 
 class Sac(Rowwise):
@@ -266,7 +230,7 @@ class Demonstrations(Rowwise):
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(serialize(self), {"wording": "demonstrated"})
+        return without_defaults(serialize(self), {"wording": "demonstrated"})
 
 
 class Train(Section):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retroformer.experiment.sections.train import Groupwise
+from retroformer.experiment.sections.steps import Groupwise
 from retroformer.records import PreferencePair
 from tests.train.world import BAD, GOOD, prompt, tiny_experiment
 from train.base import load_tokenizer
