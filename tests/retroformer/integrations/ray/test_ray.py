@@ -5,9 +5,8 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,16 +25,6 @@ pytest.importorskip("ray", reason="the extra ray is not installed")
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give Ray a folder that is removed; its path must be short, as sockets lie in it."""
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        monkeypatch.setenv("RAY_TMPDIR", folder)
-        # A killed worker cannot remove the sockets of its environments.
-        monkeypatch.setenv("TMPDIR", folder)
-        yield
 
 
 def with_ray(stage: str, config: Path, *overrides: str, address: str = "") -> "subprocess.Popen[str]":

@@ -1,0 +1,166 @@
+"""Runs a training stage in processes of a Ray cluster: Ray Train places and restarts them, the stage does the rest.
+
+Each worker starts `python -m train` as a launcher would, with its rank and the address of the first one. If a process
+or its node is lost, Ray starts all of them again, and the stage goes on from its last checkpoint.
+
+Adapters travel through an exchange, an address of `retroformer push`, instead of a shared disk: before the stage, each
+node pulls the earlier adapters that it lacks, checked by their hashes; after it, the first process pushes the result.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray as untyped_ray
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+
+from retroformer.errors import MissingInput, ServiceError
+from retroformer.experiment.file import load_domains
+
+ray: Any = untyped_ray
+_MOST_RESTARTS = 10
+
+
+class Job(NamedTuple):
+    """A stage to train, as every worker needs to know it."""
+
+    folder: str
+    stage: str
+    config: str
+    overrides: tuple[str, ...]
+    exchange: str | None
+
+    @property
+    def path(self) -> Path:
+        """Path of the config."""
+        return Path(self.config)
+
+    def address(self, stage: str) -> str:
+        """Return where the adapter of a stage lies in the exchange."""
+        run = load_domains(self.path, self.overrides)[0].run
+        return f"{str(self.exchange).rstrip('/')}/{run}/{stage}"
+
+
+class Ends:
+    """Exit statuses of the processes, by rank."""
+
+    def __init__(self) -> None:
+        self._statuses = dict[int, int]()
+
+    def note(self, rank: int, status: int) -> None:
+        """Note how a process ended."""
+        self._statuses[rank] = status
+
+    def failed(self) -> bool:
+        """Return True if a process has ended with an error."""
+        return any(self._statuses.values()) or not self._statuses
+
+
+def train_on_cluster(job: Job, processes: int, *, gpu: bool) -> None:
+    """Train a stage in so many processes of the cluster of RAY_ADDRESS, or of one on this machine.
+
+    Raises:
+        ServiceError: the stage has failed, or the cluster was lost.
+    """
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    try:
+        ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True)
+        ends = ray.remote(num_cpus=0)(Ends).remote()
+        trainer = TorchTrainer(
+            work,
+            train_loop_config={"job": job._asdict(), "ends": ends},
+            # The stage's own processes form their own group; this one connects the workers that start them.
+            torch_config=TorchConfig(backend="gloo"),
+            scaling_config=ScalingConfig(num_workers=processes, use_gpu=gpu),
+            run_config=RunConfig(failure_config=FailureConfig(max_failures=_MOST_RESTARTS)),
+        )
+        trainer.fit()
+        failed = ray.get(ends.failed.remote())
+    except Exception as error:  # Ray Train wraps whatever a worker raises in classes that its versions rename.
+        raise ServiceError(
+            f"The stage {job.stage} has failed on the cluster ({' '.join(str(error).split())[-300:]}): see what it has "
+            "printed, mend it, and run the same command again."
+        ) from error
+    finally:
+        ray.shutdown()
+    if failed:
+        raise ServiceError(
+            f"The stage {job.stage} has failed on the cluster: see what it has printed, mend it, and run the same "
+            "command again."
+        )
+
+
+def work(settings: Mapping[str, Any]) -> None:
+    """Run one process of the stage in a worker of Ray Train, and note how it ended.
+
+    Raises:
+        RuntimeError: the process was killed. Ray then starts all of them again, which would not help after an error of
+            the stage's own.
+    """
+    from ray.train import get_context
+    from ray.train.collective import broadcast_from_rank_zero
+
+    job, context = Job(**settings["job"]), get_context()
+    rank = context.get_world_rank()
+    # Paths of the config are relative to the folder of the command, if this machine has it.
+    with suppress(OSError):
+        os.chdir(job.folder)
+    first = broadcast_from_rank_zero(_own_address() if rank == 0 else None)
+    if job.exchange and context.get_local_rank() == 0:
+        _pull_missing(job)
+    broadcast_from_rank_zero(None)  # Nobody starts before all nodes have the adapters.
+    shares_cards = "," in os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    place = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(context.get_world_size()),
+        "LOCAL_RANK": str(context.get_local_rank() if shares_cards else 0),
+        "MASTER_ADDR": first[0],
+        "MASTER_PORT": str(first[1]),
+    }
+    command = [sys.executable, "-m", "train", job.stage, job.config, *job.overrides]
+    done = subprocess.run(command, env=os.environ | place, check=False)
+    if done.returncode < 0:
+        raise RuntimeError(f"process {rank} of {job.stage} was killed by signal {-done.returncode}")
+    if job.exchange and rank == 0 and not done.returncode:
+        from retroformer.integrations.remote.push import push_run
+
+        push_run(job.path, job.overrides, job.address(job.stage), job.stage)
+    ray.get(settings["ends"].note.remote(rank, done.returncode))
+
+
+def _own_address() -> tuple[str, int]:
+    """Return this node's address, and a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return str(ray.util.get_node_ip_address()), int(probe.getsockname()[1])
+
+
+def _pull_missing(job: Job) -> None:
+    """Pull the adapters of earlier stages that this node lacks and the exchange has."""
+    from retroformer.integrations.remote.pull import pull_to
+
+    experiment = load_domains(job.path, job.overrides)[0]
+    for stage in _EARLIER[job.stage]:
+        folder = experiment.stage_folder(stage)
+        if not folder.is_dir():
+            # The stage itself says which adapter it needs.
+            with suppress(MissingInput):
+                pull_to(job.address(stage), folder)
+
+
+_EARLIER: Mapping[str, Sequence[str]] = {
+    "warm": (),
+    "actor": (),
+    "sft": ("warm",),
+    "reward": ("warm", "sft"),
+    "dpo": ("sft",),
+    "ppo": ("sft", "reward"),
+    "grpo": ("sft", "reward"),
+}
+"""Stages whose adapters a stage may read."""

@@ -1,0 +1,74 @@
+"""Ray Train starts the processes of a stage, which train as those of a launcher do."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.runs import ROOT
+from tests.train.test_processes import run
+from tests.train.world import collect, config_file, save_tiny_model
+
+pytest.importorskip("ray", reason="the extra ray is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_folder")]
+QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200}
+
+
+def ray_train(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        [sys.executable, "-m", "retroformer", "ray-train", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = config_file(tmp_path, save_tiny_model(tmp_path / "base"), warm=QUICK, sft=QUICK)
+    collect(path)
+    return path
+
+
+def metrics(folder: Path, stage: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder / "runs/tiny" / stage / "metrics.json").read_text())
+    return read
+
+
+def test_two_processes_train_what_those_of_a_launcher_train(config: Path, tmp_path: Path) -> None:
+    launched = tmp_path / "launched"
+    shutil.copytree(tmp_path / "runs", launched / "runs")
+    assert run(launched, 2, "sft", str(config)).returncode == 0
+    done = ray_train(tmp_path, "sft", str(config), "--processes", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ours, theirs = metrics(tmp_path, "sft"), metrics(launched, "sft")
+    assert ours["processes"] == theirs["processes"] == 2
+    assert ours["adapter_sha256"] == theirs["adapter_sha256"]
+
+
+def test_adapters_travel_through_the_exchange(config: Path, tmp_path: Path) -> None:
+    exchange = f"file://{tmp_path / 'exchange'}"
+    done = ray_train(tmp_path, "warm", str(config), "--exchange", exchange)
+    assert done.returncode == 0, done.stdout + done.stderr
+    warm = metrics(tmp_path, "warm")["adapter_sha256"]
+    # Another machine has the store and the config, but no adapter.
+    (tmp_path / "runs/tiny/warm").rename(tmp_path / "elsewhere")
+    done = ray_train(tmp_path, "sft", str(config), "--exchange", exchange)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert metrics(tmp_path, "sft")["inputs"]["adapters"]["start"] == warm
+    assert (tmp_path / "exchange/tiny/sft/adapter_model.safetensors").is_file()
+
+
+def test_a_stage_that_fails_is_reported(config: Path, tmp_path: Path) -> None:
+    done = ray_train(tmp_path, "ppo", str(config))
+    assert done.returncode == 1
+    assert "The stage ppo has failed on the cluster" in done.stderr
