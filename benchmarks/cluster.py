@@ -1,6 +1,6 @@
 """How collecting scales with workers: measured on this machine, and simulated for fifty.
 
-    python benchmarks/cluster.py            1, 2, 4 and 8 workers of a local Ray cluster against a 200 ms endpoint
+    python -m benchmarks.cluster            1, 2, 4 and 8 workers of a local Ray cluster against a 200 ms endpoint
 
 Each number of workers collects with a ReAct actor, four rollouts in flight in each. The rate is that of the calls in
 the middle of a run, without its start and its end. Efficiency is the rate by worker, relative to one worker.
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import simpy
-from rollouts import fixed_latency_endpoint
 
+from benchmarks.rollouts import fixed_latency_endpoint
 from retroformer.records import Ending, Key, Outcome, Step, Task, Trajectory
 from retroformer.store import NewTrajectory, Store
 from tests.faults.cluster import cluster_of

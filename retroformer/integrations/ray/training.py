@@ -3,8 +3,9 @@
 Each worker starts `python -m train` as a launcher would, with its rank and the address of the first one. If a process
 or its node is lost, Ray starts all of them again, and the stage goes on from its last checkpoint.
 
-Adapters travel through an exchange, an address of `retroformer push`, instead of a shared disk: before the stage, each
-node pulls the earlier adapters that it lacks, checked by their hashes; after it, the first process pushes the result.
+Adapters travel through an exchange, an address for `retroformer push` and `pull`, instead of a shared disk: before the
+stage, each node pulls the earlier adapters that it lacks, checked by their hashes; after it, the first process pushes the
+result.
 """
 
 import os
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import ray as untyped_ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-from retroformer.errors import MissingInput, ServiceError
+from retroformer.errors import ServiceError
 from retroformer.experiment.file import load_domains
 
 ray: Any = untyped_ray
@@ -125,13 +126,12 @@ def work(settings: Mapping[str, Any]) -> None:
     }
     command = [sys.executable, "-m", "train", job.stage, job.config, *job.overrides]
     done = subprocess.run(command, env=os.environ | place, check=False)
-    if done.returncode < 0:
-        raise RuntimeError(f"process {rank} of {job.stage} was killed by signal {-done.returncode}")
-    if job.exchange and rank == 0 and not done.returncode:
-        from retroformer.integrations.remote.push import push_run
-
-        push_run(job.path, job.overrides, job.address(job.stage), job.stage)
-    ray.get(settings["ends"].note.remote(rank, done.returncode))
+    status = done.returncode
+    if status < 0:
+        raise RuntimeError(f"process {rank} of {job.stage} was killed by signal {-status}")
+    if job.exchange and rank == 0 and not status:
+        status = _share("push", job.config, job.address(job.stage), *job.overrides, "--stage", job.stage)
+    ray.get(settings["ends"].note.remote(rank, status))
 
 
 def _own_address() -> tuple[str, int]:
@@ -143,15 +143,17 @@ def _own_address() -> tuple[str, int]:
 
 def _pull_missing(job: Job) -> None:
     """Pull the adapters of earlier stages that this node lacks and the exchange has."""
-    from retroformer.integrations.remote.pull import pull_to
-
     experiment = load_domains(job.path, job.overrides)[0]
     for stage in _EARLIER[job.stage]:
         folder = experiment.stage_folder(stage)
         if not folder.is_dir():
-            # The stage itself says which adapter it needs.
-            with suppress(MissingInput):
-                pull_to(job.address(stage), folder)
+            # Whether the stage needs it is for the stage to say.
+            _share("pull", job.address(stage), str(folder))
+
+
+def _share(*words: str) -> int:
+    """Run `retroformer push` or `pull`, and return its exit status."""
+    return subprocess.run([sys.executable, "-m", "retroformer", *words], check=False).returncode
 
 
 _EARLIER: Mapping[str, Sequence[str]] = {
