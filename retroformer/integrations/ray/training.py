@@ -4,8 +4,8 @@ Each worker starts `python -m train` as a launcher would, with its rank and the 
 or its node is lost, Ray starts all of them again, and the stage goes on from its last checkpoint.
 
 Adapters travel through an exchange, an address for `retroformer push` and `pull`, instead of a shared disk: before the
-stage, each node pulls the earlier adapters that it lacks, checked by their hashes; after it, the first process pushes the
-result.
+stage, each node pulls the earlier adapters that it lacks, checked by their hashes; after it, the first process pushes
+the result.
 """
 
 import os

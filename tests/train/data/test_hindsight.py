@@ -78,7 +78,8 @@ def test_a_failure_of_the_last_trial_is_relabelled_too(tmp_path: Path) -> None:
 
 def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
     config = config_file(tmp_path, tmp_path)
-    store_game(config, "mug-1", played("mug-1", "shelf 1", "a book 1"), "Look in shelf 1.")
+    for number in range(12):
+        store_game(config, f"mug-{number}", played(f"mug-{number}", "shelf 1", "a book 1"), "Look in shelf 1.")
     with closing(open_store(load(config))) as store:
         book = played("book-1", "desk 1", "a book 1", solved=True)
         book = book.model_copy(update={"opening": ROOM.replace("mug", "book")})
@@ -88,10 +89,10 @@ def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
         )
     words = ["train.sft.texts=hindsight", "reflector.view=compact"]
     own = advice_to_imitate(load(config, words))
-    *_, other = both = advice_to_imitate(load(config, [*words, "train.sft.other_goals=true"]))
-    assert both[:-1] == own
-    assert other.text == "The book 1 is in shelf 1."
-    assert other.prompt[-1].content == (
+    both = advice_to_imitate(load(config, [*words, "train.sft.other_goals=true"]))
+    assert [advice for advice in both if "some book" not in advice.prompt[-1].content] == own
+    others = {advice.text: advice.prompt[-1].content for advice in both if "some book" in advice.prompt[-1].content}
+    assert others["The book 1 is in shelf 1."] == (
         "Task: put some book on desk\n"
         "Found: shelf 1: book 1; drawer 1: nothing\n"
         "Not searched: desk 1, drawer 2\n"
@@ -99,6 +100,7 @@ def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
         "Searched then: shelf 1\n"
         "Failed. Advice for the next attempt:"
     )
+    assert "some book" in others["Look in desk 1, shelf 1 and drawer 2."]
 
 
 def test_hindsight_and_rated_advice_can_be_taught_together(tmp_path: Path) -> None:

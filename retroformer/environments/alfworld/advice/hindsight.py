@@ -38,20 +38,25 @@ class PlaceHindsight:
         return advice_on_places(view, (*first[: NEXT_PLACES - len(proved)], *proved[:NEXT_PLACES]))
 
     def with_another_goal(self, failure: Trajectory, earlier: Sequence[Lesson]) -> Trajectory | None:
-        """Return the attempt as one that was looking for another thing and overlooked it.
+        """Return the attempt as one that was looking for another thing: one that it overlooked, or one that it missed.
 
-        None if an attempt moved something, since it would not have done so for another thing, or if none saw a thing
-        that another training game asks for.
+        Both are equally likely, so that whether a thing was seen must be read and cannot be guessed. None if an attempt
+        moved something, since it would not have done so for another thing, or if there is no other thing that training
+        games ask for.
         """
         attempts = [failure, *(lesson.attempt for lesson in earlier)]
         if any(seen.whereabouts != seen.first_seen for seen in (read_steps(attempt.steps) for attempt in attempts)):
             return None
         view = view_of(failure, earlier)
-        kinds = {compact.type_of(thing) for thing in view.seen.first_seen} & self._table.wanted
-        others = sorted(kinds - {view.goal.thing, view.goal.lamp})
+        chance = random.Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
+        seen = {compact.type_of(thing) for thing in view.seen.first_seen}
+        left = {compact.type_of(place) for place in view.unsearched}
+        missed = {kind for kind in self._table.wanted - seen if left & self._table.places_with(kind)}
+        others = sorted(
+            (seen & self._table.wanted if chance.random() < 0.5 else missed) - {view.goal.thing, view.goal.lamp}
+        )
         if not others or not view.goal.thing:
             return None
-        chance = random.Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
         before, heading, sentence = failure.opening.rpartition(_TASK)
         sentence = re.sub(rf"\b{view.goal.thing}\b", chance.choice(others), sentence)
         return failure.model_copy(update={"opening": before + heading + sentence})

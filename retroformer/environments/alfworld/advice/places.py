@@ -53,6 +53,10 @@ class PlaceTable:
         mean = Fraction(sum(finds.values()) + 1, sum(looks.values()) + _PRIOR_LOOKS)
         return (finds[place_type] + _PRIOR_LOOKS * mean) / (looks[place_type] + _PRIOR_LOOKS)
 
+    def places_with(self, kind: str) -> set[str]:
+        """Return the types of places at which this kind of thing was found."""
+        return {place_type for place_type, finds in self._finds[kind].items() if finds}
+
     def ranked(self, view: FailureView) -> tuple[str, ...]:
         """Return the unsearched places, those first at which a missing thing most often was; then in room order."""
         kinds = view.missing

@@ -112,44 +112,57 @@ def test_hindsight_cannot_reach_a_solution() -> None:
     assert not [name for name in read if ".game" in name or "oracle" in name or "taskset" in name or "planner" in name]
 
 
-def test_a_failure_is_one_at_another_task_whose_thing_was_overlooked() -> None:
+def others_of(looks: dict[str, str], games: int = 40) -> list[str]:
+    """Return what hindsight writes about failures at several games as failures at another one, by its thing."""
     writer = PlaceHindsight([*DRAWERS, *SHELVES])
-    failure = attempt("mug-9", {"shelf 3": "a pen 1, and a book 2", "drawer 2": "nothing"})
-    other = writer.with_another_goal(failure, ())
-    assert other is not None
-    # Pens were seen, too, but no game asks for one.
-    assert compact.read_opening(other.opening) == (
-        "put some book on desk",
-        compact.read_opening(failure.opening).places,
-    )
-    assert other.steps == failure.steps
-    assert writer.advice(other, (), ()) == "The book 2 is in shelf 3."
+    texts = []
+    for number in range(games):
+        failure = attempt(f"mug-{100 + number}", looks)
+        other = writer.with_another_goal(failure, ())
+        if other is not None:
+            assert compact.read_opening(other.opening).task == "put some book on desk", "nobody asks for a pen"
+            assert other.steps == failure.steps
+            texts.append(writer.advice(other, (), ()))
+    return texts
+
+
+def test_a_failure_is_also_one_at_another_task_whose_thing_was_overlooked() -> None:
+    texts = others_of({"shelf 3": "a pen 1, and a book 2", "drawer 2": "nothing"})
+    # In about half of the games another thing is taken that was missed, and there is none.
+    assert 10 <= len(texts) <= 30
+    assert set(texts) == {"The book 2 is in shelf 3."}
+
+
+def test_a_failure_is_also_one_at_another_task_whose_thing_was_missed() -> None:
+    texts = others_of({"drawer 2": "nothing"})
+    assert 10 <= len(texts) <= 30
+    assert all(text.startswith("Look in shelf 1-3") for text in texts)
+
+
+def test_a_thing_that_is_never_at_the_places_that_are_left_is_not_asked_for() -> None:
+    assert others_of({"shelf 1": "nothing", "shelf 2": "nothing", "shelf 3": "nothing"}) == []
 
 
 def test_the_other_thing_may_be_one_that_an_earlier_attempt_saw() -> None:
     writer = PlaceHindsight([*DRAWERS, *SHELVES])
-    first, second = attempt("mug-9", {"cabinet 3": "a book 2"}), attempt("mug-9", {"drawer 2": "nothing"})
-    other = writer.with_another_goal(second, (Lesson(attempt=first, advice="Look in drawer 2."),))
-    assert other is not None
-    assert "put some book on desk" in other.opening
+    texts = set()
+    for number in range(40):
+        game = f"mug-{100 + number}"
+        first, second = attempt(game, {"cabinet 3": "a book 2"}), attempt(game, {"drawer 2": "nothing"})
+        lessons = (Lesson(attempt=first, advice="Look in drawer 2."),)
+        if (other := writer.with_another_goal(second, lessons)) is not None:
+            texts.add(writer.advice(other, lessons, ()))
+    assert texts == {"The book 2 is in cabinet 3."}
 
 
-@pytest.mark.parametrize(
-    ("looks", "extra"),
-    [
-        ({"drawer 2": "nothing"}, None),
-        ({"shelf 3": "a pen 1"}, None),
-        ({"shelf 3": "a book 2"}, Step(action="take book 2 from shelf 3", observation="You pick up the book 2.")),
-    ],
-    ids=["it saw nothing", "nobody asks for what it saw", "it moved something"],
-)
-def test_other_failures_are_none_at_another_task(looks: dict[str, str], extra: Step | None) -> None:
-    failure = attempt("mug-9", looks)
-    if extra is not None:
-        failure = failure.model_copy(update={"steps": (*failure.steps, extra)})
+def test_an_attempt_that_moved_something_is_none_at_another_task() -> None:
     writer = PlaceHindsight([*DRAWERS, *SHELVES])
-    assert writer.with_another_goal(failure, ()) is None
-    # Nor if it is an earlier attempt.
-    later = attempt("mug-9", {"shelf 2": "a book 3"})
-    lessons = (Lesson(attempt=failure, advice=""),)
-    assert (writer.with_another_goal(later, lessons) is None) == (extra is not None)
+    taking = Step(action="take book 2 from shelf 3", observation="You pick up the book 2.")
+    for number in range(20):
+        game = f"mug-{100 + number}"
+        failure = attempt(game, {"shelf 3": "a book 2"})
+        failure = failure.model_copy(update={"steps": (*failure.steps, taking)})
+        assert writer.with_another_goal(failure, ()) is None
+        # Nor if it is an earlier attempt.
+        later = attempt(game, {"shelf 2": "a book 3"})
+        assert writer.with_another_goal(later, (Lesson(attempt=failure, advice=""),)) is None
