@@ -75,7 +75,7 @@ REFUSED = [
             ("tools", '[{"type": "function"}]'),
             ("tool_choice", '"required"'),
             ("functions", "[{}]"),
-            ("logprobs", "true"),
+            ("logprobs", '"yes"'),
             ("top_logprobs", "3"),
             ("best_of", "2"),
             ("min_p", "0.1"),
