@@ -22,8 +22,8 @@ class Hindsight(Protocol):
         """
         ...
 
-    def with_another_goal(self, failure: Trajectory, earlier: Sequence[Lesson]) -> Trajectory | None:
-        """Return the attempt as a failure at another task, about which it says more; None if there is none.
+    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Trajectory]:
+        """Return the attempt as failures at `count` other tasks, or at fewer if there are not so many.
 
         This is the idea of hindsight experience replay (Andrychowicz et al., 2017): what an attempt has shown is true
         whatever it was looking for.

@@ -23,7 +23,7 @@ _TASKS_AT_ONCE = 100
 
 
 def relabelled(
-    arms: Sequence[RatedArm], build: BuildHindsight | None, view: View, *, other_goals: bool = False
+    arms: Sequence[RatedArm], build: BuildHindsight | None, view: View, *, other_goals: int = 0
 ) -> Iterator[Advice]:
     """Yield one piece of advice for each failure in these arms about which there is one.
 
@@ -31,14 +31,14 @@ def relabelled(
         arms: arms with the failures.
         build: builder of the environment's writer; None if it has none.
         view: the reflector's prompt about a failure on which nobody has reflected.
-        other_goals: also yield advice about the failures as they would be at other tasks.
+        other_goals: number of other tasks; advice about each failure as it would be at these is yielded, too.
     """
     writer = None if build is None else build(attempt for arm in arms for attempt in _attempts(arm))
     for arm in arms:
         yield from (advice for advice in _of_arm(arm, writer, view, other_goals) if advice.text.strip())
 
 
-def _of_arm(arm: RatedArm, writer: Hindsight | None, view: View, other_goals: bool) -> Iterator[Advice]:
+def _of_arm(arm: RatedArm, writer: Hindsight | None, view: View, other_goals: int) -> Iterator[Advice]:
     task_ids, best = sorted(set(arm.store.reflected_tasks(arm.arm)) - arm.left_out), _best_advice(arm)
     for start in range(0, len(task_ids), _TASKS_AT_ONCE):
         chosen = task_ids[start : start + _TASKS_AT_ONCE]
@@ -54,8 +54,9 @@ def _of_arm(arm: RatedArm, writer: Hindsight | None, view: View, other_goals: bo
             tried = best.get((key.task_id, key.trial + 1, key.candidate), ("", False))
             prompt = prompts.get(key) or view(attempt, lessons)
             yield Advice(prompt, *((text, False) if text else tried))
-            if writer and other_goals and (other := writer.with_another_goal(attempt, lessons)):
-                yield Advice(view(other, lessons), writer.advice(other, lessons, others))
+            if writer:
+                for other in writer.with_other_goals(attempt, lessons, other_goals):
+                    yield Advice(view(other, lessons), writer.advice(other, lessons, others))
 
 
 def _not_before(key: Key, attempts: Mapping[Key, Trajectory]) -> Iterator[Trajectory]:

@@ -29,8 +29,9 @@ class TitleHindsight:
         titles = min(filter(None, needed), key=len, default=())
         return f"Search for {_listed(titles)}." if titles else ""
 
-    def with_another_goal(self, failure: Trajectory, earlier: Sequence[Lesson]) -> None:
-        """Return None: nobody has asked another question about these pages."""
+    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> tuple[()]:
+        """Return none: nobody has asked another question about these pages."""
+        return ()
 
 
 def _needed(attempt: Trajectory, read: set[str]) -> tuple[str, ...]:

@@ -43,16 +43,16 @@ class Sft(Groupwise):
     texts: Literal["rated", "hindsight", "both"] = "rated"
     """Texts to imitate. rated: reflections with a positive rating (as in the paper); hindsight: for each failure,
     advice that other attempts at the task, or at other training tasks, have proved right; both: both."""
-    other_goals: bool = False
-    """Whether hindsight also writes about each failure as if the attempt had been at another task (hindsight experience
-    replay)."""
+    other_goals: Annotated[int, Field(ge=0, le=16)] = 0
+    """Number of other tasks for each failure: hindsight also writes about it as if the attempt had been at these
+    (hindsight experience replay)."""
     positives: Literal["all", "mixed"] = "all"
     """Failures whose positively rated reflections count. all: every failure (as in the paper); mixed: those on which
     some reflections helped and others did not, since elsewhere any advice would have done."""
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_defaults(serialize(self), {"texts": "rated", "other_goals": False, "positives": "all"})
+        return without_defaults(serialize(self), {"texts": "rated", "other_goals": 0, "positives": "all"})
 
 
 class Paired(Groupwise):

@@ -89,7 +89,7 @@ def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
         )
     words = ["train.sft.texts=hindsight", "reflector.view=compact"]
     own = advice_to_imitate(load(config, words))
-    both = advice_to_imitate(load(config, [*words, "train.sft.other_goals=true"]))
+    both = advice_to_imitate(load(config, [*words, "train.sft.other_goals=1"]))
     assert [advice for advice in both if "some book" not in advice.prompt[-1].content] == own
     others = {advice.text: advice.prompt[-1].content for advice in both if "some book" in advice.prompt[-1].content}
     # The order of the places that are left depends on the game.

@@ -5,15 +5,16 @@ far as things are where they usually are.
 """
 
 import random
-import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from retroformer.environments.alfworld.advice.failure import FailureView, view_of
 from retroformer.environments.alfworld.advice.places import PlaceTable, places_of
 from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, signed
 from retroformer.environments.alfworld.advice.wording import PLAIN
 from retroformer.environments.alfworld.text import compact
-from retroformer.environments.alfworld.text.reading import read_steps
+from retroformer.environments.alfworld.text.reading import read_goal, read_steps
 from retroformer.prompts import Render
 from retroformer.records import Lesson, Memory, Reflection, Trajectory
 
@@ -24,7 +25,10 @@ class PlaceHindsight:
     """Writer of advice about failures, from the attempts of training games."""
 
     def __init__(self, attempts: Iterable[Trajectory]) -> None:
+        attempts = list(attempts)
         self._table = PlaceTable(attempts)
+        sentences = sorted({compact.read_opening(attempt.opening).task for attempt in attempts})
+        self._goals = {sentence: goal for sentence in sentences if (goal := read_goal(sentence)).thing}
 
     def advice(self, failure: Trajectory, earlier: Sequence[Lesson], others: Sequence[Trajectory]) -> str:
         """Return where the task's things were seen, and for those not seen the likeliest places.
@@ -37,29 +41,35 @@ class PlaceHindsight:
         proved = [place for place in places_of(view.missing, others) if place in ranked and place not in first]
         return advice_on_places(view, (*first[: NEXT_PLACES - len(proved)], *proved[:NEXT_PLACES]))
 
-    def with_another_goal(self, failure: Trajectory, earlier: Sequence[Lesson]) -> Trajectory | None:
-        """Return the attempt as one that was looking for another thing: one that it overlooked, or one that it missed.
+    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Trajectory]:
+        """Return the attempt as failures at tasks of other training games that could be set in its room.
 
-        Both are equally likely, so that whether a thing was seen must be read and cannot be guessed. None if an attempt
-        moved something, since it would not have done so for another thing, or if there is no other thing that training
-        games ask for.
+        All, some and none of the things that these tasks need were seen equally often, so that what was seen must be
+        read and cannot be guessed. None if an attempt moved something, since it would not have done so for another
+        task.
         """
         attempts = [failure, *(lesson.attempt for lesson in earlier)]
         if any(seen.whereabouts != seen.first_seen for seen in (read_steps(attempt.steps) for attempt in attempts)):
-            return None
+            return ()
         view = view_of(failure, earlier)
         chance = random.Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
-        seen = {compact.type_of(thing) for thing in view.seen.first_seen}
-        left = {compact.type_of(place) for place in view.unsearched}
-        missed = {kind for kind in self._table.wanted - seen if left & self._table.places_with(kind)}
-        others = sorted(
-            (seen & self._table.wanted if chance.random() < 0.5 else missed) - {view.goal.thing, view.goal.lamp}
-        )
-        if not others or not view.goal.thing:
-            return None
-        before, heading, sentence = failure.opening.rpartition(_TASK)
-        sentence = re.sub(rf"\b{view.goal.thing}\b", chance.choice(others), sentence)
-        return failure.model_copy(update={"opening": before + heading + sentence})
+        by_sighting = defaultdict[str, list[str]](list)
+        for sentence, goal in self._goals.items():
+            other = replace(view, goal=goal)
+            if goal.thing != view.goal.thing and self._could_be_set(other):
+                by_sighting["all" if other.sees_all else "some" if other.needed else "none"].append(sentence)
+        chosen = list[str]()
+        while len(chosen) < count and (left := sorted(name for name, sentences in by_sighting.items() if sentences)):
+            sentences = by_sighting[chance.choice(left)]
+            chosen.append(sentences.pop(chance.randrange(len(sentences))))
+        before, heading, _ = failure.opening.rpartition(_TASK)
+        return [failure.model_copy(update={"opening": f"{before}{heading} {sentence}."}) for sentence in chosen]
+
+    def _could_be_set(self, view: FailureView) -> bool:
+        """Return True if a room has the places of a goal, and what is missing may lie at one that is left."""
+        types, left = ({compact.type_of(place) for place in places} for places in (view.order, view.unsearched))
+        needed = {view.goal.target, view.goal.appliance} - {""}
+        return needed <= types and all(left & self._table.places_with(kind) for kind in view.missing)
 
 
 class TableReflector:

@@ -36,8 +36,6 @@ class PlaceTable:
             room.looked.update(seen.contents)
             for thing, place in seen.first_seen.items():
                 room.found[type_of(thing)].add(place)
-        self.wanted = frozenset(kind for room in rooms.values() for kind in room.wanted)
-        """Kinds of things that games ask for."""
         self._looks: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._finds: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         for room in rooms.values():

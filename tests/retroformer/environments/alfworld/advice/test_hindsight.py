@@ -112,57 +112,68 @@ def test_hindsight_cannot_reach_a_solution() -> None:
     assert not [name for name in read if ".game" in name or "oracle" in name or "taskset" in name or "planner" in name]
 
 
-def others_of(looks: dict[str, str], games: int = 40) -> list[str]:
-    """Return what hindsight writes about failures at several games as failures at another one, by its thing."""
-    writer = PlaceHindsight([*DRAWERS, *SHELVES])
-    texts = []
-    for number in range(games):
-        failure = attempt(f"mug-{100 + number}", looks)
-        other = writer.with_another_goal(failure, ())
-        if other is not None:
-            assert compact.read_opening(other.opening).task == "put some book on desk", "nobody asks for a pen"
-            assert other.steps == failure.steps
-            texts.append(writer.advice(other, (), ()))
-    return texts
+ASKED = {
+    "book": "put some book on desk",
+    "two cup": "put two cup in shelf",
+    "pan": "cool some pan and put it in cabinet",
+    "lamp": "examine the key with the desklamp",
+}
+"""Tasks of other training games, by what they ask for; their rooms have what the games need."""
+OTHERS = [
+    attempt(f"{name} {number}", {"shelf 2": f"a {name.split()[-1]} 1, and a desklamp 1"}).model_copy(
+        update={"opening": f"You are in a room. Looking around, you see {ROOM}.\n\nYour task is to: {sentence}."}
+    )
+    for name, sentence in ASKED.items()
+    for number in range(3)
+]
 
 
-def test_a_failure_is_also_one_at_another_task_whose_thing_was_overlooked() -> None:
-    texts = others_of({"shelf 3": "a pen 1, and a book 2", "drawer 2": "nothing"})
-    # In about half of the games another thing is taken that was missed, and there is none.
-    assert 10 <= len(texts) <= 30
-    assert set(texts) == {"The book 2 is in shelf 3."}
+def tasks_of(failure: Trajectory, earlier: tuple[Lesson, ...] = (), count: int = 9) -> dict[str, str]:
+    """Return the other tasks that a failure counts as one at, each with what hindsight writes about it."""
+    writer = PlaceHindsight([*DRAWERS, *OTHERS])
+    others = writer.with_other_goals(failure, earlier, count)
+    assert all(other.steps == failure.steps for other in others)
+    return {compact.read_opening(other.opening).task: writer.advice(other, earlier, ()) for other in others}
 
 
-def test_a_failure_is_also_one_at_another_task_whose_thing_was_missed() -> None:
-    texts = others_of({"drawer 2": "nothing"})
-    assert 10 <= len(texts) <= 30
-    assert all(text.startswith("Look in shelf 1-3") for text in texts)
+def test_a_failure_is_also_one_at_the_tasks_that_could_be_set_in_its_room() -> None:
+    written = tasks_of(attempt("mug-9", {"shelf 3": "a pen 1, a book 2, and a cup 1", "drawer 2": "nothing"}))
+    assert written[ASKED["book"]] == "The book 2 is in shelf 3."
+    assert written[ASKED["two cup"]].startswith("The cup 1 is in shelf 3. Look in shelf 1-2")
+    # Nobody asks for a pen, a room without a fridge is none to cool in, and for its own thing it has failed anyway.
+    assert set(written) == {ASKED["book"], ASKED["two cup"]}
+
+
+def test_what_was_not_seen_at_all_is_looked_for() -> None:
+    written = tasks_of(attempt("mug-9", {"drawer 2": "nothing"}))
+    assert written[ASKED["book"]].startswith("Look in shelf 1-3")
+
+
+@pytest.mark.parametrize(
+    "looks", [{"shelf 3": "a book 2"}, {"shelf 3": "a cup 2"}], ids=["all or none", "some or none"]
+)
+def test_tasks_are_equally_often_those_of_which_all_some_or_nothing_was_seen(looks: dict[str, str]) -> None:
+    firsts = [next(iter(tasks_of(attempt(f"mug-{100 + number}", looks), count=1))) for number in range(90)]
+    assert all(30 <= firsts.count(ASKED[name]) <= 60 for name in ("book", "two cup"))
+    assert len(firsts) == 90
 
 
 def test_a_thing_that_is_never_at_the_places_that_are_left_is_not_asked_for() -> None:
-    assert others_of({"shelf 1": "nothing", "shelf 2": "nothing", "shelf 3": "nothing"}) == []
+    assert tasks_of(attempt("mug-9", {"shelf 1": "nothing", "shelf 2": "nothing", "shelf 3": "nothing"})) == {}
 
 
-def test_the_other_thing_may_be_one_that_an_earlier_attempt_saw() -> None:
-    writer = PlaceHindsight([*DRAWERS, *SHELVES])
-    texts = set()
-    for number in range(40):
-        game = f"mug-{100 + number}"
-        first, second = attempt(game, {"cabinet 3": "a book 2"}), attempt(game, {"drawer 2": "nothing"})
-        lessons = (Lesson(attempt=first, advice="Look in drawer 2."),)
-        if (other := writer.with_another_goal(second, lessons)) is not None:
-            texts.add(writer.advice(other, lessons, ()))
-    assert texts == {"The book 2 is in cabinet 3."}
+def test_what_an_earlier_attempt_saw_counts_too() -> None:
+    first, second = attempt("mug-9", {"cabinet 3": "a book 2"}), attempt("mug-9", {"drawer 2": "nothing"})
+    written = tasks_of(second, (Lesson(attempt=first, advice="Look in drawer 2."),))
+    assert written[ASKED["book"]] == "The book 2 is in cabinet 3."
 
 
 def test_an_attempt_that_moved_something_is_none_at_another_task() -> None:
-    writer = PlaceHindsight([*DRAWERS, *SHELVES])
     taking = Step(action="take book 2 from shelf 3", observation="You pick up the book 2.")
-    for number in range(20):
-        game = f"mug-{100 + number}"
-        failure = attempt(game, {"shelf 3": "a book 2"})
-        failure = failure.model_copy(update={"steps": (*failure.steps, taking)})
-        assert writer.with_another_goal(failure, ()) is None
-        # Nor if it is an earlier attempt.
-        later = attempt(game, {"shelf 2": "a book 3"})
-        assert writer.with_another_goal(later, (Lesson(attempt=failure, advice=""),)) is None
+    failure = attempt("mug-9", {"shelf 3": "a book 2"})
+    failure = failure.model_copy(update={"steps": (*failure.steps, taking)})
+    assert tasks_of(failure) == {}
+    # Nor if it is an earlier attempt.
+    later = attempt("mug-9", {"shelf 2": "a book 3"})
+    assert tasks_of(later)
+    assert tasks_of(later, (Lesson(attempt=failure, advice=""),)) == {}
