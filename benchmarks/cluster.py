@@ -30,9 +30,9 @@ import simpy
 from benchmarks.rollouts import fixed_latency_endpoint
 from retroformer.records import Ending, Key, Outcome, Step, Task, Trajectory
 from retroformer.store import NewTrajectory, Store
-from tests.faults.cluster import cluster_of
 from tests.support.killing import cpu_seconds
 from tests.support.postgres import database_on, find_programs, server_of
+from tests.support.ray_cluster import cluster_of
 
 CONFIG = """
 run: scaling

@@ -146,13 +146,15 @@ async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIter
     """Start what a worker needs, and yield what plays chunks of an arm's tasks.
 
     Raises:
-        RetroformerError: the store, an endpoint or the environment is not available.
+        RetroformerError: the store, an endpoint or the environment is not available, or an arm holds facts of other
+            conditions.
     """
     experiment = config.experiment
     tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
     by_id, experiences = {task.id: task for task in tasks}, dict[str, Experience]()
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with _started(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:
+            _declare(evaluation)
 
             async def play(chunk: Chunk) -> Played:
                 # A placebo reads what its source has written, so an arm is made when its first chunk comes.

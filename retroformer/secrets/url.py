@@ -3,6 +3,8 @@
 import base64
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Self, SupportsIndex
 from urllib.parse import unquote, urlsplit
 
@@ -13,6 +15,8 @@ from retroformer.secrets.redaction import HIDDEN, SECRET_NAME, keep_secret
 
 WITH_SECRETS = {"secrets": "shown"}
 """Pydantic context in which `model_dump(mode="json")` keeps credentials: for a child process, never for a file."""
+
+_pickles_secrets = ContextVar("_pickles_secrets", default=False)
 
 _QUERY = re.compile(rf"(?P<name>[?&;]{SECRET_NAME}=)(?P<secret>[^&]+)", re.IGNORECASE)
 _PORT = re.compile(r"\d*$")
@@ -50,7 +54,7 @@ class SecretUrl(str):
         return address._replace(netloc=host).geturl(), {"Authorization": f"Basic {basic}"}
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)
+        return (SecretUrl, (self._whole,)) if _pickles_secrets.get() else (str, (str(self),))
 
     def __copy__(self) -> Self:
         return self
@@ -76,6 +80,16 @@ class SecretUrl(str):
                 "secret_url", f"Its password or key is left out: write it in place of {HIDDEN}, or take it away"
             )
         return url
+
+
+@contextmanager
+def pickled_with_secrets() -> Iterator[None]:
+    """Keep the credentials of URLs that are pickled in this block: for a process of our own, never for a file."""
+    token = _pickles_secrets.set(True)
+    try:
+        yield
+    finally:
+        _pickles_secrets.reset(token)
 
 
 def _dumped(url: str, info: SerializationInfo) -> str:

@@ -1,7 +1,8 @@
 """Plays chunks of tasks with one Ray actor for each worker.
 
 The cluster is that of `RAY_ADDRESS`, or one on this machine that ends with the stage. Ray restarts a lost worker on
-another node and gives it its chunks again; while no node has room, it waits, or asks its autoscaler for one.
+another node and gives it its chunks again; while no node has room, it waits, or asks its autoscaler for one. The number
+of workers is that of the cluster's CPUs when the stage starts.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from retroformer.backends import Chunk, Done, OpenPlayer, Play, Played
 from retroformer.errors import ConfigError, RetroformerError, ServiceError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.portable import PortableConfig
 
 ray: Any = untyped_ray
 """The package without types: it declares its functions in a way that type checkers do not see."""
@@ -32,11 +34,11 @@ _CLOSING_SECONDS = 10.0
 class Worker:
     """Process that plays one chunk after another. After a restart it opens its player again."""
 
-    def __init__(self, open_player: OpenPlayer, config: LoadedConfig, folder: str) -> None:
+    def __init__(self, open_player: OpenPlayer, config: PortableConfig, folder: str) -> None:
         # Paths of the config are relative to the folder of the command, if this machine has it.
         with suppress(OSError):
             os.chdir(folder)
-        self._open_player, self._config = open_player, config
+        self._open_player, self._config = open_player, config.unpacked()
         self._stack = AsyncExitStack()
         self._play: Play | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -60,7 +62,7 @@ async def play(open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[C
     """Play all chunks on a Ray cluster.
 
     Raises:
-        ConfigError: the cluster has several machines, and the store or a model is only on this one.
+        ConfigError: the cluster has several machines, and the store is a file on this one.
         ServiceError: the cluster cannot be reached, or has been lost.
         RetroformerError: the error of a chunk.
     """
@@ -72,8 +74,9 @@ async def play(open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[C
         raise ServiceError(f"The Ray cluster cannot be reached ({error}): start it, or set RAY_ADDRESS.") from error
     try:
         _require_reachable(config.experiment, _machines())
+        sent = PortableConfig.of(config)
         remote = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Worker)
-        workers = [remote.remote(open_player, config, str(Path.cwd())) for _ in range(min(_cpus(), len(chunks)))]
+        workers = [remote.remote(open_player, sent, str(Path.cwd())) for _ in range(min(_cpus(), len(chunks)))]
         await _hand_out(workers, deque(chunks), done)
         await asyncio.wait([_future(worker.close.remote()) for worker in workers], timeout=_CLOSING_SECONDS)
     except RayTaskError:
@@ -88,9 +91,13 @@ async def play(open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[C
 
 
 async def _hand_out(workers: Sequence[Any], waiting: deque[Chunk], done: Done) -> None:
-    """Give each worker its chunks, the next one when one is done. Raises the error of the first chunk that has one."""
+    """Give each worker its chunks, the next one when one is done.
+
+    Raises the first error of a chunk, after the chunks in work have ended: their calls are paid for.
+    """
     working: dict[asyncio.Future[Any], tuple[Any, Chunk]] = {}
     free = [worker for _ in range(AHEAD) for worker in workers]
+    errors = list[RetroformerError]()
     while waiting or working:
         while waiting and free:
             worker, chunk = free.pop(0), waiting.popleft()
@@ -101,8 +108,12 @@ async def _hand_out(workers: Sequence[Any], waiting: deque[Chunk], done: Done) -
             free.append(worker)
             result = future.result()
             if isinstance(result, RetroformerError):
-                raise result
-            done(chunk, result)
+                errors.append(result)
+                waiting.clear()
+            else:
+                done(chunk, result)
+    if errors:
+        raise errors[0]
 
 
 def _future(reference: Any) -> "asyncio.Future[Any]":
@@ -128,8 +139,8 @@ def _machines() -> int:
 
 
 def _require_reachable(experiment: Experiment, machines: int) -> None:
-    """Refuse a store or a model that other machines cannot reach. Raises ConfigError."""
-    if machines > 1 and experiment.store is None:
+    """Refuse a store that other machines cannot reach. Raises ConfigError."""
+    if machines > 1 and experiment.store_url.startswith("sqlite"):
         raise ConfigError(
             f"The Ray cluster has {machines} machines, and the store is a file on this one: set store to the address "
             "of a PostgreSQL server that all of them reach."

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,8 +17,10 @@ import yaml
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
 from retroformer.errors import ConfigError
-from tests.faults.cluster import cluster_of
+from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.storage import open_store
 from tests.support.endpoint import Endpoint
+from tests.support.ray_cluster import cluster_of
 from tests.support.runs import HOUSEHOLD, ROOT, facts, open_config, write_config
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -37,6 +41,11 @@ def with_ray(stage: str, config: Path, *overrides: str, address: str = "") -> "s
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def conditions(config: LoadedConfig, arm: str) -> dict[str, Any] | None:
+    with closing(open_store(config.experiment)) as store:
+        return store.conditions(arm)
 
 
 @pytest.mark.slow
@@ -67,8 +76,11 @@ def test_a_local_cluster_evaluates_as_one_process_does(tmp_path: Path) -> None:
         process = with_ray("eval", path, "eval.tasks=20", "run=spread")
         said, _ = process.communicate(timeout=300)
         assert process.returncode == 0, said
-    spread = open_config(path, "eval.tasks=20", "run=spread")
+        spread, calls = open_config(path, "eval.tasks=20", "run=spread"), len(server.requests)
+        asyncio.run(compare_arms(spread))
+        assert len(server.requests) == calls + 1, "only the probe is repeated: the conditions are the same"
     for arm in ("trial 0", "no reflection", "remote reflector", "placebo"):
+        assert conditions(alone, f"eval/{arm}") == conditions(spread, f"eval/{arm}")
         assert facts(alone, f"eval/{arm}").same_as(facts(spread, f"eval/{arm}"))
         assert facts(spread, f"eval/{arm}").trajectories
     tables = [
