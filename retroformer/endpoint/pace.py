@@ -24,7 +24,7 @@ class Pace:
     def __init__(self) -> None:
         self._limit = math.inf
         self._in_flight = 0
-        self._resumes_at = self._slowed_at = -math.inf
+        self._resumes_at = self._slowed_at = self._avoided_until = -math.inf
         self._waiting = deque[asyncio.Future[None]]()
 
     @property
@@ -33,28 +33,36 @@ class Pace:
         return self._limit
 
     @property
-    def load(self) -> tuple[bool, float]:
-        """True if the next request would have to wait; then the requests in flight, or as a share of the limit."""
-        ahead = self._in_flight + len(self._waiting)
-        waits = ahead + 1 > self._limit or self._resumes_at > asyncio.get_running_loop().time()
-        return waits, ahead / self._limit if waits else ahead
+    def is_paused(self) -> bool:
+        """True if the address has asked for a pause that has not ended."""
+        return max(self._resumes_at, self._avoided_until) > asyncio.get_running_loop().time()
+
+    @property
+    def load(self) -> tuple[bool, bool, float]:
+        """How unfit the address is for the next request, as a sort key.
+
+        True if it is avoided; True if the request would have to wait; and the requests in flight, or as a share of the
+        limit.
+        """
+        now, ahead = asyncio.get_running_loop().time(), self._in_flight + len(self._waiting)
+        waits = ahead + 1 > self._limit or self._resumes_at > now
+        return self._avoided_until > now, waits, ahead / self._limit if waits else ahead
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[float]:
         """Wait for a turn, and hold it. Yields the time of the event loop at which it began."""
         loop = asyncio.get_running_loop()
-        while (pause := self._resumes_at - loop.time()) > 0 or self._in_flight + 1 > self._limit:
-            if pause > 0:
-                await asyncio.sleep(pause)
-                continue
-            waiting = loop.create_future()
-            self._waiting.append(waiting)
-            try:
+        try:
+            while (pause := self._resumes_at - loop.time()) > 0 or self._in_flight + 1 > self._limit:
+                if pause > 0:
+                    await asyncio.sleep(pause)
+                    continue
+                waiting = loop.create_future()
+                self._waiting.append(waiting)
                 await waiting
-            except asyncio.CancelledError:
-                if waiting.done() and not waiting.cancelled():
-                    self._wake()  # Its turn goes to the next in the queue.
-                raise
+        except asyncio.CancelledError:
+            self._wake()  # If it was its turn, this goes to the next in the queue.
+            raise
         self._in_flight += 1
         try:
             yield loop.time()
@@ -74,6 +82,10 @@ class Pace:
         if began >= self._slowed_at:
             self._limit = max(1.0, min(self._limit, self._in_flight) / 2)
             self._slowed_at = now
+
+    def avoid(self, seconds: float) -> None:
+        """Send requests elsewhere for so long, if another address has room; nobody waits for this one."""
+        self._avoided_until = max(self._avoided_until, asyncio.get_running_loop().time() + seconds)
 
     def speed_up(self) -> None:
         """Raise the limit a little after an answer."""

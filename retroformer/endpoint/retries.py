@@ -2,8 +2,8 @@
 
 Status codes 408, 409, 429 and 5xx and lost connections are retried after the pause that the server requests
 (Retry-After), or else with exponential backoff. The call fails at once if the requested pause exceeds its time left.
-Every attempt goes to the address with the most room, a retry to another one than before if there are several. It
-waits there for its turn; that wait is not limited.
+Every attempt goes to the address with the most room, a retry to another one than before if there are several, and at
+once if that one has not asked for a pause, too. It waits there for its turn; that wait is not limited.
 """
 
 import asyncio
@@ -88,6 +88,10 @@ class Call:
                 return await self._in_turn(limit)
             except _Temporary as fault:
                 self._last_fault = fault.what
+                others = [server for server in self._servers if server is not self._server]
+                asks = fault.asked_pause is not None
+                if asks and attempt < TRIES and not all(other.pace.is_paused for other in others):
+                    continue
                 pause = _pause_after(attempt) if fault.asked_pause is None else fault.asked_pause
                 if pause < _left(limit) and attempt < TRIES:
                     await asyncio.sleep(pause)
@@ -108,9 +112,11 @@ class Call:
                 answer = await self._once()
             except _Temporary as fault:
                 if fault.is_overload:
-                    # After a pause beyond the time limit the call fails, and the others find out for themselves.
                     asked = fault.asked_pause or 0.0
-                    pace.slow_down(began, asked if asked < _left(limit) else 0.0)
+                    waited_for = asked if asked < _left(limit) else 0.0
+                    pace.slow_down(began, waited_for)
+                    # Nobody waits for a pause beyond the time limit of a call; other addresses are asked meanwhile.
+                    pace.avoid(asked - waited_for)
                 raise
             pace.speed_up()
             return answer

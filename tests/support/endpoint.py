@@ -28,8 +28,13 @@ class Behaviour(StrEnum):
 
     WELL = "answers"
     ERROR = "answers 500"
-    BUSY = "answers 429"
-    GARBAGE = "answers text that is no JSON"
+    BUSY = "answers 429 and asks for a short pause"
+    BUSY_WITHOUT_PAUSE = "answers 429"
+    GARBAGE = "answers a web page"
+    WRONG_TYPE = "answers under the content type of an image"
+    HUGE = "answers 10 MB of blanks"
+    TRICKLE = "sends a byte per second"
+    ELSEWHERE = "redirects to a file"
     BROKEN_JSON = "answers half of a JSON object"
     NESTED = "answers JSON of endless depth"
     UNDECODABLE = "answers JSON in no known encoding"
@@ -130,7 +135,18 @@ class Endpoint:
             self._closing.wait(_HANG_SECONDS)
             return None
         time.sleep(self.latency_seconds)
-        return _answers(behaviour, json.dumps(self._completion(path, body)).encode())
+        answer = _answers(behaviour, json.dumps(self._completion(path, body)).encode())
+        return _Slowly(answer) if behaviour is Behaviour.TRICKLE else answer
+
+    def send(self, answer: bytes, write: Callable[[bytes], object]) -> None:
+        """Send an answer, byte by byte if it is to be slow."""
+        if not isinstance(answer, _Slowly):
+            write(answer)
+            return
+        for byte in answer:
+            write(bytes([byte]))
+            if self._closing.wait(1.0):
+                return
 
     def _completion(self, path: str, body: Body) -> Body:
         reply = self._reply(body)
@@ -145,6 +161,10 @@ class Endpoint:
             "choices": [{"index": 0, "finish_reason": "stop"} | said],
         }
         return answer | ({"usage": self.usage} if self.usage is not None else {})
+
+
+class _Slowly(bytes):
+    """Answer that is sent byte by byte."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -166,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         answer = self.server.endpoint.answer(self.path, body)
         if answer is not None:
-            self.wfile.write(answer)
+            self.server.endpoint.send(answer, self.wfile.write)
         self.server.endpoint.answered += 1
         self.close_connection = answer is None or b"connection: close" in answer
 
@@ -181,6 +201,10 @@ def _answers(behaviour: Behaviour, good: bytes) -> bytes:
         Behaviour.ERROR: _http("500 Internal Server Error", b'{"error": {"message": "out of memory"}}', more=_HURRY),
         Behaviour.BUSY: _http("429 Too Many Requests", b'{"error": {"message": "slow down"}}', more=_HURRY),
         Behaviour.REFUSED: _http("400 Bad Request", b'{"detail": "the name is not free"}'),
+        Behaviour.BUSY_WITHOUT_PAUSE: _http("429 Too Many Requests", b"{}"),
+        Behaviour.WRONG_TYPE: _http("200 OK", good, kind="image/png"),
+        Behaviour.HUGE: _http("200 OK", b" " * 10_000_000),
+        Behaviour.ELSEWHERE: _http("307 Temporary Redirect", b"", more="location: file:///etc/hostname\r\n"),
         Behaviour.UNAUTHORIZED: _http("401 Unauthorized", b'{"error": {"message": "no such key"}}'),
         Behaviour.AWAY: _http("503 Service Unavailable", b"{}", more="retry-after: 3600\r\n"),
         Behaviour.NESTED: _http("200 OK", b"[" * 100_000),

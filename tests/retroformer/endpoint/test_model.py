@@ -169,7 +169,7 @@ SAID = {
 @pytest.mark.parametrize("behaviour", MISBEHAVIOURS)
 def test_an_endpoint_that_misbehaves_is_one_sentence_with_its_address(server: Endpoint, behaviour: Behaviour) -> None:
     server.behaviour = behaviour
-    patience = 0.2 if behaviour is Behaviour.SILENT else 20.0
+    patience = {Behaviour.SILENT: 0.2, Behaviour.TRICKLE: 1.5}.get(behaviour, 20.0)
     with pytest.raises(EndpointFailure) as failure:
         ask(EndpointSection(base_url=server.url, model="big", timeout_seconds=patience))
     sentence = str(failure.value)

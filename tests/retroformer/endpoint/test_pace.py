@@ -9,7 +9,7 @@ import pytest
 
 from retroformer.endpoint.model import LanguageModel
 from retroformer.endpoint.pace import Pace, Server, least_loaded
-from retroformer.errors import EndpointFailure
+from retroformer.errors import EndpointBusy, EndpointFailure
 from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
 from retroformer.secrets.url import SecretUrl
 from tests.support.endpoint import Behaviour, Body, Endpoint
@@ -118,6 +118,37 @@ def test_a_call_goes_to_another_replica_when_one_is_down() -> None:
     assert len(up.requests) == 6
 
 
+def test_a_replica_that_asks_for_an_hour_is_left_alone_and_the_other_answers_at_once() -> None:
+    async def run(section: EndpointSection) -> float:
+        model, loop = LanguageModel(section, str(section.base_url)), asyncio.get_running_loop()
+        try:
+            began = loop.time()
+            assert [await ask(model, 1) for _ in range(6)] == [0] * 6
+            return loop.time() - began
+        finally:
+            await model.close()
+
+    with served(away := Busy(most=9), up := Busy(most=9)) as section:
+        away.behaviour = Behaviour.AWAY
+        assert asyncio.run(run(section)) < 10
+    assert (len(away.requests), len(up.requests)) == (1, 6)
+
+
+def test_a_call_fails_if_all_replicas_ask_for_an_hour() -> None:
+    async def run(section: EndpointSection) -> None:
+        model = LanguageModel(section, str(section.base_url))
+        try:
+            with pytest.raises(EndpointBusy) as busy:
+                await model.complete("question", temperature=0.0, max_new_tokens=5)
+            assert busy.value.retry_after_seconds == 3600
+        finally:
+            await model.close()
+
+    with served(first := Busy(most=9), second := Busy(most=9)) as section:
+        first.behaviour = second.behaviour = Behaviour.AWAY
+        asyncio.run(run(section))
+
+
 def test_the_wait_for_a_turn_is_not_time_of_the_call() -> None:
     async def run(section: EndpointSection) -> int:
         pace = Pace()
@@ -180,6 +211,28 @@ def test_a_cancelled_wait_passes_its_turn_on() -> None:
             first, second = (asyncio.create_task(wait()) for _ in range(2))
             await asyncio.sleep(0)
         # The first is woken, and cancelled before it runs.
+        first.cancel()
+        await asyncio.wait({second}, timeout=5)
+        assert second.done()
+
+    asyncio.run(run())
+
+
+def test_a_wait_that_is_cancelled_in_a_pause_passes_its_turn_on() -> None:
+    async def run() -> None:
+        pace = Pace()
+
+        async def wait() -> None:
+            async with pace.turn():
+                pass
+
+        async with pace.turn() as began:
+            pace.slow_down(began, 0.0)
+            first, second = (asyncio.create_task(wait()) for _ in range(2))
+            await asyncio.sleep(0)
+            pace.slow_down(began, 0.3)
+        # The first is woken, sees that there is a pause, and is cancelled in it.
+        await asyncio.sleep(0.05)
         first.cancel()
         await asyncio.wait({second}, timeout=5)
         assert second.done()
