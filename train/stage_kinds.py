@@ -105,8 +105,8 @@ _KINDS = (
     ),
     StageKind(
         "grpo",
-        does="Write what is better than its group, scored by a reward model or by live retries.",
-        reads="prompts of the store, the adapter of sft, and that of reward unless retries are live",
+        does="Write what is better than its group, scored by a reward model, by live retries or by stored ratings.",
+        reads="prompts of the store, the adapter of sft, and that of reward if train.grpo.reward is model",
         purpose="writes advice after a failed attempt, improved by GRPO on groups of advice",
         limits="A higher reward in training is no gain on other tasks until `retroformer eval` has shown one.",
         needs=("sft", "reward"),

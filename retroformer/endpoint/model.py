@@ -30,6 +30,16 @@ _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
 
 
+_WITH_TOKENS = {
+    "logprobs": True,
+    "return_token_ids": True,
+    # A server may take other defaults from the model's generation_config.json, and its log-probabilities are those of
+    # the whole distribution: without these values, tokens would be sampled from another one.
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
 _TOKENS = TypeAdapter(tuple[DrawnToken, ...], config=ConfigDict(allow_inf_nan=False))
 
 _INSTEAD_OF_TEXT = ("reasoning_content", "reasoning", "tool_calls", "refusal")
@@ -81,7 +91,7 @@ class LanguageModel:
         """
         fields = self._fields(seed, choices)
         path, body = self._request(prompt, temperature, max_new_tokens, [*stop, *fields], seed)
-        body |= {"logprobs": True, "return_token_ids": True} if tokens else {}
+        body |= _WITH_TOKENS if tokens else {}
         call = self._call(path, body)
         answer = await call.answer()
         completion = self._read(answer, body, call.lost)

@@ -4,7 +4,7 @@ advantage of a reflection is its reward relative to other reflections on the sam
 Reads prompts of collected reflections, or the failures themselves, and the SFT adapter, which is both the policy's
 start and the reference; writes a LoRA adapter to runs/NAME/grpo. A reward is the reward model's score, or *live*: the
 change of the frozen actor's return when it retries with the reflection (Reflect, Retry, Reward: Bensal et al. 2025;
-there 1 for a retry that succeeds and 0 otherwise).
+there 1 for a retry that succeeds and 0 otherwise). Or the reflections and their ratings are *stored* ones.
 
 The loop is our own; it shares sampling and the base model with PPO. trl's trainer (1.16) is not used because
 

@@ -21,7 +21,7 @@ In each update:
 4. The adapter is unloaded.
 
 With several servers (`generation.replicas`), each loads the adapter. A balancing address may hide others, of which only
-one has loaded it (in vLLM, one data-parallel replica). So the likeliest next token is asked for over several new
+one has loaded it (in vLLM, one data-parallel replica). So the likeliest next tokens are asked for over several new
 connections first: a server that does not have the name refuses, and one that disagrees ends the stage.
 
 A failed request is repeated like all requests of this project (`retroformer.endpoint`); if it keeps failing, the stage
@@ -37,6 +37,8 @@ VLLM_BATCH_INVARIANT=1.
 
 import asyncio
 import contextlib
+import itertools
+import math
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Sequence
@@ -46,7 +48,6 @@ from typing import Annotated, Any, TypeAlias
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.endpoint.model import LanguageModel, beginning
 from retroformer.errors import EndpointFailure, ProvenanceError
@@ -59,8 +60,8 @@ from retroformer.secrets.url import SecretUrl
 from .. import processes
 from ..losses import k3, masked_mean
 from ..stage import Stage
-from .importance import importance, policy_log_probs
-from .sampling import Draw, Respond, Responses, ended_responses, respond
+from .importance import truncated_weights
+from .sampling import Draw, Respond, Responses, ended_responses, padded, policy_log_probs, respond
 from .shared_base import SharedBase
 
 Drawn: TypeAlias = list[tuple[int, float]]
@@ -68,6 +69,8 @@ Drawn: TypeAlias = list[tuple[int, float]]
 SEEDS = 2**31
 PROBES = 4
 """Number of new connections to each address that are compared before an update is sampled."""
+PROBE_TOKENS = 8
+"""Number of likeliest tokens that are compared."""
 HOW = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -118,9 +121,9 @@ class Server:
         """
         # One process asks the server, and sends the responses to the others.
         (drawn,) = processes.each([prompts], lambda all_prompts: self._drawn(model, all_prompts, draw))
-        response_BT = _padded([[token for token, _ in response] for response in drawn], draw.pad_id, model.device)
+        response_BT = padded([[token for token, _ in response] for response in drawn], draw.pad_id, model.device)
         responses = ended_responses(prompts, response_BT, draw)
-        theirs_BT = _padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
+        theirs_BT = padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
         facts, importance_BT = self._compared(model, responses, theirs_BT)
         return responses._replace(facts=facts, importance_BT=importance_BT)
 
@@ -198,34 +201,33 @@ class Server:
             await server.close()
 
     async def _require_agreement(self, name: str, request: dict[str, Any], vocabulary: int) -> None:
-        """Ask for the likeliest next token over several new connections, which may reach several servers.
+        """Ask for the likeliest next tokens over several new connections, which may reach several servers.
 
         Raises:
             EndpointFailure: one does not answer, for example because it has not loaded the adapter.
             ProvenanceError: two answers differ.
         """
-        probe = request | {"temperature": 0.0, "max_tokens": 1}
+        probe = request | {"temperature": 0.0, "max_tokens": min(PROBE_TOKENS, request["max_tokens"])}
 
-        async def ask(address: SecretUrl) -> tuple[SecretUrl, float]:
+        async def ask(address: SecretUrl) -> tuple[SecretUrl, Drawn]:
             server = self._model(name, address)
             try:
-                ((_, log_prob),) = await _draw(server, probe, vocabulary)
-                return address, log_prob
+                return address, await _draw(server, probe, vocabulary)
             finally:
                 await server.close()
 
         addresses = (self._settings.base_url, *self._settings.replicas)
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(ask(address)) for address in addresses for _ in range(PROBES)]
-        answers = sorted((task.result() for task in asked), key=lambda answer: answer[1])
-        (lowest_at, lowest), (highest_at, highest) = answers[0], answers[-1]
-        if not highest - lowest <= self._settings.tolerance:
-            raise ProvenanceError(
-                f"The servers at {lowest_at} and {highest_at} do not sample with the same policy: their "
-                f"log-probabilities of the likeliest next token differ by {highest - lowest:.3f} nats, and "
-                f"generation.tolerance is {self._settings.tolerance:g}. See that all of them serve train.base_model, "
-                "and that each server is named in generation.replicas."
-            )
+        pairs = itertools.combinations((task.result() for task in asked), 2)
+        for (address, drawn), (other, drawn_there) in pairs:
+            if not (distance := _disagreement(drawn, drawn_there)) <= self._settings.tolerance:
+                raise ProvenanceError(
+                    f"The servers at {address} and {other} do not sample with the same policy: their "
+                    f"log-probabilities of the likeliest next tokens differ by {distance:.3f} nats, and "
+                    f"generation.tolerance is {self._settings.tolerance:g}. See that all of them serve "
+                    "train.base_model, and that each server is named in generation.replicas."
+                )
 
     def _require_the_files(self, address: SecretUrl, answer: object, saved: str) -> None:
         """Raise ProvenanceError if the server has read other files than those with the sha256 `saved`."""
@@ -260,7 +262,22 @@ class Server:
                 "`generation`."
             )
         facts = {"server_distance": distance, "server_kl": float(masked_mean(k3(theirs_BT, mine_BT), mask_BT))}
-        return facts, importance(mine_BT, theirs_BT)
+        return facts, truncated_weights(mine_BT, theirs_BT)
+
+
+def _disagreement(one: Drawn, other: Drawn) -> float:
+    """Return by how many nats two greedy continuations disagree, at most; `nan` if a probability is none.
+
+    They are compared up to the first token that differs. Both are the likeliest there, so they should be equally
+    likely, each with at most half of the probability.
+    """
+    most = 0.0
+    for (token, log_prob), (token_there, log_prob_there) in zip(one, other, strict=False):
+        distances = [most, abs(log_prob - log_prob_there)]
+        if token != token_there:
+            return max(*distances, min(log_prob, log_prob_there) - math.log(0.5))
+        most = max(distances)
+    return most
 
 
 async def _draw(server: LanguageModel, request: dict[str, Any], vocabulary: int) -> Drawn:
@@ -298,7 +315,3 @@ class _Choice(BaseModel):
 
 class _Completion(BaseModel):
     choices: Annotated[list[_Choice], Field(min_length=1)]
-
-
-def _padded(rows: Sequence[Sequence[float]], value: float, device: torch.device) -> Tensor:
-    return pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True, padding_value=value)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
@@ -203,3 +204,18 @@ def blocks(responses: Responses, most_tokens: int) -> list[Block]:
         done.append(Block(rows, pack(groups).to(responses.mask_BT.device)))
         first = rows.stop
     return done
+
+
+@torch.no_grad()
+def policy_log_probs(model: SharedBase, responses: Responses, most_tokens: int) -> Tensor:
+    """Return the policy's log-probabilities of the responses' tokens, (B, T), 0 at padding."""
+    model.train()  # As in the passes that train, so that the same numbers come out.
+    parts = processes.each(
+        blocks(responses, most_tokens), lambda block: model.read(block.packed, responses.length).log_probs_RT
+    )
+    return torch.cat(parts) * responses.mask_BT
+
+
+def padded(rows: Sequence[Sequence[float]], value: float, device: torch.device) -> Tensor:
+    """Return rows of different lengths as one tensor, (B, T), with this value on the right."""
+    return pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True, padding_value=value)

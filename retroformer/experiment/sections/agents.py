@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
 from retroformer.experiment.sections.base import Positive, Section
 from retroformer.experiment.sections.endpoint import Endpoint
@@ -39,6 +39,10 @@ _ABSENT = (("history", "last"), ("tokens", False))
 """Settings that facts of earlier versions do not have in their conditions, with the values that those facts imply."""
 
 
+_TRUNCATING = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"})
+"""Fields of a request that change the distribution from which tokens are sampled."""
+
+
 class ReflectorSection(Section):
     endpoint: Endpoint = Endpoint()
     """Endpoint of the reflector's model."""
@@ -60,6 +64,17 @@ class ReflectorSection(Section):
     prompt_characters: Annotated[int, Field(ge=1000)] = 24000
     """Largest number of characters of a trajectory in the prompt; a longer one is shortened, longest observations
     first, and its end is kept."""
+
+    @field_validator("tokens")
+    @classmethod
+    def _samples_from_the_whole_distribution(cls, tokens: bool, info: ValidationInfo) -> bool:
+        endpoint = info.data.get("endpoint")
+        if tokens and endpoint is not None and (truncating := sorted(_TRUNCATING & endpoint.extra_body.keys())):
+            raise ValueError(
+                f"The log-probabilities of tokens are those of the whole distribution at temperature 1: leave "
+                f"{', '.join(truncating)} out of endpoint.extra_body"
+            )
+        return tokens
 
     @model_serializer(mode="wrap")
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

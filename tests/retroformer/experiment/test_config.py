@@ -55,6 +55,13 @@ def test_omitted_settings_of_a_stage_are_its_defaults(tmp_path: Path) -> None:
     assert "train: Input should be a valid dictionary" in faults_of(tmp_path, SMALLEST, "train=3")
 
 
+def test_tokens_come_from_the_whole_distribution(tmp_path: Path) -> None:
+    fault = faults_of(
+        tmp_path, SMALLEST, "reflector.tokens=true", "reflector.endpoint.extra_body={top_p: 0.9, top_k: 5}"
+    )
+    assert "leave top_k, top_p out of endpoint.extra_body" in fault
+
+
 def test_an_empty_section_equals_a_missing_one(tmp_path: Path) -> None:
     whole = load(config_file(tmp_path))
     assert load(config_file(tmp_path, SMALLEST + "train:\neval:\n")) == whole

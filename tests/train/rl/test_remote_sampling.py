@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import shutil
 import signal
 import urllib.error
@@ -25,7 +26,7 @@ from train.base import load_base
 from train.rl.optimizer import make_optimizer
 from train.rl.policy_stage import train_by_grpo, train_by_ppo
 from train.rl.ppo import ppo
-from train.rl.remote_sampling import PROBES, Server, responder
+from train.rl.remote_sampling import PROBES, Server, _disagreement, responder
 from train.rl.sampling import Responses, respond
 from train.rl.shared_base import SharedBase
 from train.shared_prompt.group import Group
@@ -169,14 +170,16 @@ class ReadsStaleFiles(Tires):
 def says(*answers: dict[str, Any] | None) -> Callable[[str, bytes], tuple[int, bytes]]:
     """Accepts every adapter, and answers completions with these bodies in order; None is a failure.
 
-    Probes, which ask for one token, get another answer.
+    Probes, which ask for the likeliest tokens, get another answer.
     """
     left = list(answers)
 
     def answer(path: str, body: bytes) -> tuple[int, bytes]:
         said: dict[str, Any] | None = {}
         if path.endswith("/completions"):
-            said = completion([5], [-0.5]) if json.loads(body)["max_tokens"] == 1 else left.pop(0)
+            asked = json.loads(body)
+            count = asked["max_tokens"]
+            said = left.pop(0) if asked["temperature"] else completion([5] * count, [-0.5] * count)
         return (500, b"{}") if said is None else (200, json.dumps(said).encode())
 
     return answer
@@ -454,3 +457,19 @@ def test_without_generation_the_process_samples_itself_with_the_same_fingerprint
 
     here, there = {"base_url": "http://x/v1"}, {"base_url": "http://y/v1", "timeout_seconds": 9}
     assert stage.fingerprint != drawn_by(here) == drawn_by(there) == drawn_by(here | {"tolerance": 0.2})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "distance"),
+    [
+        ([(5, -0.05), (6, -0.5)], [(5, -0.05), (6, -0.7)], 0.2),
+        # Two tokens cannot both be the likeliest one and have more than half of the probability.
+        ([(5, -0.05)], [(900, -0.10)], math.log(2) - 0.1),
+        ([(5, -0.8), (6, -0.1)], [(7, -0.8), (8, -3.0)], 0.0),
+        ([(5, -0.8)], [(5, -0.8), (6, -0.1)], 0.0),
+    ],
+)
+def test_greedy_continuations_disagree_by_their_probabilities(
+    one: list[tuple[int, float]], other: list[tuple[int, float]], distance: float
+) -> None:
+    assert _disagreement(one, other) == pytest.approx(distance, abs=1e-9)

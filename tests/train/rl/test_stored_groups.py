@@ -20,9 +20,9 @@ from tests.train.world import AUTHOR, config_file, metrics, prompt
 from train.__main__ import main
 from train.data.groups import RatedGroup, RatedResponse
 from train.rl.grpo import grpo
-from train.rl.importance import MOST, policy_log_probs
+from train.rl.importance import MAX_WEIGHT
 from train.rl.optimizer import make_optimizer
-from train.rl.sampling import Responses, ended_responses, respond
+from train.rl.sampling import Responses, ended_responses, policy_log_probs, respond
 from train.rl.shared_base import SharedBase
 from train.rl.stored_groups import StoredGroups
 
@@ -59,7 +59,7 @@ def test_reflections_of_the_policy_itself_weigh_one_and_others_by_the_ratio(tiny
     other = stored.respond(model, asked, DRAW)
     ratios_BT = torch.exp(policy_log_probs(model, responses, 3200) - before_BT)
     assert other.importance_BT is not None
-    assert other.importance_BT[:, : ratios_BT.shape[1]] == pytest.approx(ratios_BT.clamp(max=MOST), abs=2e-3)
+    assert other.importance_BT[:, : ratios_BT.shape[1]] == pytest.approx(ratios_BT.clamp(max=MAX_WEIGHT), abs=2e-3)
     assert other.facts["importance"] != 1.0
     assert float(ratios_BT.max()) > 1.0
 
@@ -73,6 +73,20 @@ def test_a_group_that_is_too_small_is_filled_without_ratings(tiny_base: Path, tm
     rewards_B = stored(0, [1] * SIZE, responses)
     assert rewards_B[:2].tolist() == [0.0, 1.0]
     assert all(map(math.isnan, rewards_B[2:].tolist()))
+
+
+def test_of_a_large_group_reflections_with_different_ratings_are_drawn_anew(tiny_base: Path, tmp_path: Path) -> None:
+    model = fresh_model(tmp_path, tiny_base)
+    _, (group, _) = sampled(model, count=SIZE)
+    equal_first = RatedGroup(group.prompt, tuple(sorted(group.responses, key=lambda response: response.rating)))
+    stored = StoredGroups([equal_first], PROMPTS[:1], 2, 3200)
+    seen = set[str]()
+    for update in range(20):
+        torch.manual_seed(update)
+        responses = stored.respond(model, [PROMPTS[0]] * 2, DRAW)
+        assert sorted(stored(update, [0, 0], responses).tolist()) == [0.0, 1.0]
+        seen |= set(map(str, responses.tokens))
+    assert len(seen) == len({str([token.id for token in response.drawn]) for response in group.responses})
 
 
 def test_what_was_rated_better_becomes_likelier(tiny_base: Path, tmp_path: Path) -> None:
