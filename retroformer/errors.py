@@ -35,8 +35,15 @@ if TYPE_CHECKING:
     from retroformer.records import Usage
 
 
+STOPPED_STATUS = os.EX_TEMPFAIL
+"""Exit status of a stage that a scheduler stopped and that has saved its work: start the same command again."""
+
+
 class RetroformerError(Exception):
     """Base of every error that Retroformer raises on purpose."""
+
+    exit_status = 1
+    """Exit status of a command that this error ends."""
 
     def __init__(self, *words: object) -> None:
         super().__init__(*(redacted(word) if isinstance(word, str) else word for word in words))
@@ -134,7 +141,7 @@ def usage_of(error: BaseException) -> "Usage":
 
 
 def run_command(command: Callable[[list[str]], None]) -> None:
-    """Run a stage's `main` on the process arguments; an expected error ends as one sentence and exit status 1.
+    """Run a stage's `main` on the process arguments; an expected error ends as one sentence and its exit status.
 
     From here on registered secrets are hidden in output, logs and tracebacks.
     """
@@ -146,7 +153,8 @@ def run_command(command: Callable[[list[str]], None]) -> None:
     except KeyboardInterrupt:
         sys.exit("Stopped. Finished work is stored: run the same command again to go on.")
     except RetroformerError as error:
-        sys.exit(str(error))
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_status)
     except BrokenPipeError:
         # The reader of the output, such as `head`, has closed the pipe.
         _drop_output()

@@ -15,9 +15,10 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
 from retroformer.experiment.returns import STORED
 from retroformer.experiment.sections.steps import Groupwise
+from retroformer.files.held_lock import held_lock
 from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
 
-from . import processes, stopping
+from . import preemption, processes
 from .base import load_tokenizer, require_adapter
 from .data import inputs
 from .data.samples import Advice, Prompt, samples
@@ -207,8 +208,12 @@ def _starting_actor(experiment: Experiment) -> Path | None:
 def run(stage: Stage, train: Callable[[], None]) -> str:
     """Call `train` unless the stage is done with these inputs; return a summary in the main process, "" elsewhere."""
     done = finished(stage)
+    checkpoints = sorted(path.name for path in stage.checkpoints.glob("*"))
+    processes.require_same([stage.fingerprint, done is not None, checkpoints], "inputs, results and checkpoints")
     if done is None:
-        with stopping.on_sigterm():
+        lock = stage.experiment.folder / "checkpoints" / f"{stage.folder.name}.lock"
+        alone = held_lock(lock, f"training {stage.name}") if processes.is_main() else nullcontext()
+        with alone, preemption.on_sigterm():
             train()
     if not processes.is_main():
         return ""

@@ -183,6 +183,22 @@ def total(number: float) -> float:
     return sum(each(range(count()), lambda _: number)) if _place else number
 
 
+def require_same(fact: object, what: str) -> None:
+    """Raise ConfigError unless `fact`, in JSON's types, is the same in all processes."""
+    if _place is None:
+        return
+    import torch
+
+    facts: list[Any] = [None] * _place.size
+    with _reporting_lost_processes():
+        torch.distributed.all_gather_object(facts, fact)
+    if any(other != facts[0] for other in facts):
+        raise ConfigError(
+            f"The processes of this stage do not see the same {what}: let them share the folder of the run, the store "
+            "and the config."
+        )
+
+
 def _fill(tensors: Sequence["Tensor"], flat: "Tensor") -> None:
     import torch
 

@@ -70,7 +70,7 @@ class Stage(NamedTuple):
         return self.experiment.folder / "logs" / self.folder.name
 
 
-_WITHOUT_EFFECT_ON_WEIGHTS = {"generation": {"base_url", "api_key_env", "timeout_seconds", "tolerance"}}
+_WITHOUT_EFFECT_ON_WEIGHTS = {"generation": {"base_url", "replicas", "api_key_env", "timeout_seconds", "tolerance"}}
 """Settings of a server that no result depends on. A stage resumes from its checkpoints with another port, or with a
 larger tolerance after the smaller one has stopped it."""
 

@@ -14,7 +14,7 @@ from retroformer.experiment.sections.steps import Steps
 from retroformer.files import durable
 from retroformer.progress import ProgressLine, line
 
-from . import processes, stopping
+from . import preemption, processes
 from .base import CPU, compute_dtype, device, trainable
 from .integrity.disk import writing_to
 from .integrity.finite import LOWER_THE_RATE, require_finite_gradients
@@ -114,7 +114,7 @@ class Watcher(TrainerCallback):  # type: ignore[misc]
             self._track(state.global_step, logs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if stopping.is_asked():
+        if preemption.stop_requested():
             control.should_training_stop = True
             control.should_save = processes.is_main()
 
@@ -190,7 +190,7 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
         with writing_to(stage.checkpoints):
             trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     if (taken := trainer.state.global_step) < steps:
-        raise stopping.stopped(stage.name, taken, steps, "step")
+        raise preemption.stopped(stage.name, taken, steps, "step")
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {"steps": trainer.state.global_step, "resumed_from_step": done, "losses": losses}
 

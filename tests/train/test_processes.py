@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.endpoint import Endpoint
 from tests.train.rl.test_grpo_stage import moody_scholar, quiz
-from tests.train.world import config_file, trained
+from tests.train.world import collect, config_file, trained
 from train import processes
 
 REPOSITORY = Path(__file__).parents[2]
@@ -115,6 +115,33 @@ def test_a_batch_that_cannot_be_shared_ends_every_process_with_one_error(tiny_ba
         refused = run(workplace, 2, *words)
         assert refused.returncode != 0
         assert refused.stderr.count(sentence) == 1
+
+
+@pytest.mark.slow
+def test_processes_that_see_different_checkpoints_do_not_train_together(tiny_base: Path, workplace: Path) -> None:
+    """As on two machines without a shared disk, after a restart: only the first one has checkpoints."""
+    config = config_file(workplace, tiny_base, sft={"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200})
+    collect(config)
+    script = workplace / "node.py"
+    script.write_text(
+        "import os, runpy, sys\n"
+        "os.chdir(os.path.join('nodes', os.environ['RANK']))\n"
+        "sys.argv = ['train', *sys.argv[1:]]\n"
+        "runpy.run_module('train', run_name='__main__', alter_sys=True)\n"
+    )
+    for node in "01":
+        shutil.copytree(workplace / "runs", workplace / "nodes" / node / "runs")
+    words = ["--log-dir", str(workplace / "logs"), "--nproc-per-node", "2", str(script), "sft", str(config)]
+    command = [sys.executable, *LAUNCHER, *words]
+
+    def run_nodes() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=workplace, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+
+    assert run_nodes().returncode == 0
+    assert not (workplace / "nodes/1/runs/tiny/sft").exists(), "the main process writes"
+    done = run_nodes()
+    assert done.returncode != 0
+    assert "do not see the same inputs, results and checkpoints" in done.stderr
 
 
 def test_without_a_launcher_work_is_done_in_order_in_this_process() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.file import load
+from retroformer.files.held_lock import held_lock
 from retroformer.progress import line
 from retroformer.stage_metrics import training_tasks
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
@@ -256,3 +257,18 @@ def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(tiny_ba
     assert metrics(workplace, "sft-2")["samples_with_duplicates"] == 5
     with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/reward-2: run `retroformer train reward"):
         main(["ppo", str(config), "round=2"])
+
+
+def test_two_processes_do_not_train_one_stage_at_once(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config)
+    with held_lock(workplace / "runs/tiny/checkpoints/sft.lock", "training sft"):
+        done = subprocess.run(
+            [sys.executable, "-m", "train", "sft", str(config)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=ENVIRONMENT,
+        )
+    assert "Another process is training sft (it holds runs/tiny/checkpoints/sft.lock): wait for its end" in done.stderr
+    assert not (workplace / "runs/tiny/sft").exists()

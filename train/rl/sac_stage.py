@@ -24,7 +24,7 @@ from retroformer.experiment.config import Experiment
 from retroformer.progress import line
 from retroformer.records import Task
 
-from .. import stopping
+from .. import preemption
 from ..base import load_base, load_tokenizer
 from ..stage import Meter, Stage, publish
 from ..tracking import tracker
@@ -135,11 +135,11 @@ def _take_episodes(stage: Stage, learner: Learner, play: Play) -> None:
                 track(len(history), facts)
                 solved = fmean(shown["solved"] for shown in history[-SHOWN_EPISODES:])
                 progress.show(len(history), f"solved {solved:.2f}  steps {len(learner.replay)}")
-                asked = len(history) < settings.episodes and stopping.is_asked()
+                asked = len(history) < settings.episodes and preemption.stop_requested()
                 if asked or len(history) % experiment.train.checkpoint_steps == 0:
                     learner.save(stage.checkpoints)
                 if asked:
-                    raise stopping.stopped(stage.name, len(history), settings.episodes, "episode")
+                    raise preemption.stopped(stage.name, len(history), settings.episodes, "episode")
         except NotFinite as error:
             raise NotFinite(f"Episode {len(history) + 1} of {stage.name} ends in no policy. {error}") from None
         except InfrastructureFailure:

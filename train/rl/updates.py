@@ -10,7 +10,7 @@ from retroformer.errors import NotFinite, RetroformerError, ServiceError
 from retroformer.experiment.sections.train import Grpo, Ppo
 from retroformer.progress import line
 
-from .. import processes, stopping
+from .. import preemption, processes
 from ..stage import Stage
 from ..tracking import tracker
 from . import checkpoint
@@ -48,12 +48,12 @@ def take_updates(
                 for alarm in first_rings(history)[rung:]:
                     logger.warning(alarm)
                     rung += 1
-                asked = len(history) < settings.updates and stopping.is_asked()
+                asked = len(history) < settings.updates and preemption.stop_requested()
                 if asked or len(history) % steps == 0:
                     checkpoint.save(stage.checkpoints, len(history), model, optimizer, history)
                 if asked:
-                    raise stopping.stopped(stage.name, len(history), settings.updates, "update")
-        except stopping.Stopped:
+                    raise preemption.stopped(stage.name, len(history), settings.updates, "update")
+        except preemption.Stopped:
             raise
         except ServiceError:
             # Another process has ended, perhaps between two passes over a batch, so this policy is half-updated.

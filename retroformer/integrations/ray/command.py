@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from retroformer.command_line import ConfigFile, Overrides, example, make_app
+from retroformer.integrations.ray.stages import ClusterStage
 
 app = make_app()
 
@@ -16,7 +17,7 @@ app = make_app()
     epilog=example("ray-train sft configs/demo.yaml --processes 2"),
 )
 def ray_train(
-    stage: Annotated[str, typer.Argument(metavar="STAGE", help="A stage of `retroformer train`.")],
+    stage: Annotated[ClusterStage, typer.Argument(metavar="STAGE", help="A stage of `retroformer train`.")],
     config: ConfigFile,
     overrides: Overrides,
     *,
@@ -29,8 +30,9 @@ def ray_train(
 ) -> None:
     """Train a stage in processes of a Ray cluster, which restarts them when a node is lost.
 
-    Reads and writes what `retroformer train STAGE` does, on the nodes. With --exchange, earlier adapters are pulled
-    from there and the new one is pushed there; without it, the run's folder must be on a shared disk.
+    Reads and writes what `retroformer train STAGE` does, on the nodes, which need the config at the same path and a
+    store that they reach. With --exchange, earlier adapters are pulled from there and the new one is pushed there;
+    without it, the run's folder must be on a shared disk.
     """
     from retroformer.integrations.ray.training import Job, train_on_cluster
 

@@ -12,7 +12,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import ray as untyped_ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-from retroformer.errors import ServiceError
+from retroformer.errors import STOPPED_STATUS, ServiceError
 from retroformer.experiment.file import load_domains
+from retroformer.integrations.ray.stages import EARLIER_STAGES
 
 ray: Any = untyped_ray
 _MOST_RESTARTS = 10
@@ -42,19 +43,19 @@ class Job(NamedTuple):
         return Path(self.config)
 
     def address(self, stage: str) -> str:
-        """Return where the adapter of a stage lies in the exchange."""
-        run = load_domains(self.path, self.overrides)[0].run
-        return f"{str(self.exchange).rstrip('/')}/{run}/{stage}"
+        """Return where the adapter of a stage, in the config's round, lies in the exchange."""
+        experiment = load_domains(self.path, self.overrides)[0]
+        return f"{str(self.exchange).rstrip('/')}/{experiment.run}/{experiment.stage_folder(stage).name}"
 
 
-class Ends:
+class ExitStatuses:
     """Exit statuses of the processes, by rank."""
 
     def __init__(self) -> None:
         self._statuses = dict[int, int]()
 
     def note(self, rank: int, status: int) -> None:
-        """Note how a process ended."""
+        """Note the exit status of a process."""
         self._statuses[rank] = status
 
     def failed(self) -> bool:
@@ -72,17 +73,17 @@ def train_on_cluster(job: Job, processes: int, *, gpu: bool) -> None:
 
     try:
         ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True)
-        ends = ray.remote(num_cpus=0)(Ends).remote()
+        statuses = ray.remote(num_cpus=0)(ExitStatuses).remote()
         trainer = TorchTrainer(
             work,
-            train_loop_config={"job": job._asdict(), "ends": ends},
+            train_loop_config={"job": job._asdict(), "statuses": statuses},
             # The stage's own processes form their own group; this one connects the workers that start them.
             torch_config=TorchConfig(backend="gloo"),
             scaling_config=ScalingConfig(num_workers=processes, use_gpu=gpu),
             run_config=RunConfig(failure_config=FailureConfig(max_failures=_MOST_RESTARTS)),
         )
         trainer.fit()
-        failed = ray.get(ends.failed.remote())
+        failed = ray.get(statuses.failed.remote())
     except Exception as error:  # Ray Train wraps whatever a worker raises in classes that its versions rename.
         raise ServiceError(
             f"The stage {job.stage} has failed on the cluster ({' '.join(str(error).split())[-300:]}): see what it has "
@@ -98,11 +99,11 @@ def train_on_cluster(job: Job, processes: int, *, gpu: bool) -> None:
 
 
 def work(settings: Mapping[str, Any]) -> None:
-    """Run one process of the stage in a worker of Ray Train, and note how it ended.
+    """Run one process of the stage in a worker of Ray Train, and note its exit status.
 
     Raises:
-        RuntimeError: the process was killed. Ray then starts all of them again, which would not help after an error of
-            the stage's own.
+        RuntimeError: an adapter could not be pulled, or the process was killed, or stopped by SIGTERM. Ray then starts
+            all of them again, which would not help after an error of the stage's own.
     """
     from ray.train import get_context
     from ray.train.collective import broadcast_from_rank_zero
@@ -127,11 +128,12 @@ def work(settings: Mapping[str, Any]) -> None:
     command = [sys.executable, "-m", "train", job.stage, job.config, *job.overrides]
     done = subprocess.run(command, env=os.environ | place, check=False)
     status = done.returncode
-    if status < 0:
-        raise RuntimeError(f"process {rank} of {job.stage} was killed by signal {-status}")
+    if status < 0 or status == STOPPED_STATUS:
+        how = "stopped by SIGTERM" if status == STOPPED_STATUS else f"killed by signal {-status}"
+        raise RuntimeError(f"process {rank} of {job.stage} was {how}")
     if job.exchange and rank == 0 and not status:
         status = _share("push", job.config, job.address(job.stage), *job.overrides, "--stage", job.stage)
-    ray.get(settings["ends"].note.remote(rank, status))
+    ray.get(settings["statuses"].note.remote(rank, status))
 
 
 def _own_address() -> tuple[str, int]:
@@ -142,27 +144,15 @@ def _own_address() -> tuple[str, int]:
 
 
 def _pull_missing(job: Job) -> None:
-    """Pull the adapters of earlier stages that this node lacks and the exchange has."""
+    """Pull the adapters of earlier stages that this node lacks and the exchange has. Raises RuntimeError."""
     experiment = load_domains(job.path, job.overrides)[0]
-    for stage in _EARLIER[job.stage]:
+    for stage in EARLIER_STAGES[job.stage]:
         folder = experiment.stage_folder(stage)
-        if not folder.is_dir():
-            # Whether the stage needs it is for the stage to say.
-            _share("pull", job.address(stage), str(folder))
+        # Whether the stage needs what was not pushed is for the stage to say.
+        if not folder.is_dir() and _share("pull", job.address(stage), str(folder), "--if-pushed"):
+            raise RuntimeError(f"the adapter of {stage} could not be pulled from {job.address(stage)}")
 
 
 def _share(*words: str) -> int:
     """Run `retroformer push` or `pull`, and return its exit status."""
     return subprocess.run([sys.executable, "-m", "retroformer", *words], check=False).returncode
-
-
-_EARLIER: Mapping[str, Sequence[str]] = {
-    "warm": (),
-    "actor": (),
-    "sft": ("warm",),
-    "reward": ("warm", "sft"),
-    "dpo": ("sft",),
-    "ppo": ("sft", "reward"),
-    "grpo": ("sft", "reward"),
-}
-"""Stages whose adapters a stage may read."""

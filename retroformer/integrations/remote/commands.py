@@ -42,6 +42,7 @@ def push(
 
 @pull_app.command(
     context_settings=_HELP,
+    options_metavar="[--if-pushed]",
     epilog=(
         "TARGET is a folder, by default one with the last name in ADDRESS, or a config (.yaml): an adapter then goes "
         "where its stages find it, and ratings go to its store.\n\n"
@@ -51,6 +52,8 @@ def push(
 def pull(
     address: Address,
     target: Annotated[Path | None, typer.Argument(metavar="TARGET", help="Folder or config.")] = None,
+    *,
+    if_pushed: Annotated[bool, typer.Option("--if-pushed", help="Do nothing if nothing was pushed there.")] = False,
 ) -> None:
     """Copy an adapter or ratings from a hub or bucket, and verify their hashes.
 
@@ -59,4 +62,4 @@ def pull(
     """
     from .pull import pull_to
 
-    typer.echo(pull_to(address, target))
+    typer.echo(pull_to(address, target, if_pushed=if_pushed))

@@ -19,16 +19,18 @@ from .contents import MANIFEST, MANIFEST_BYTES, Manifest, parse_manifest, requir
 from .transport import Remote
 
 
-def pull_to(address: str, target: Path | None) -> str:
+def pull_to(address: str, target: Path | None, *, if_pushed: bool = False) -> str:
     """Copy an adapter or ratings to a folder, or to the run of a config. Return a sentence that says where they are.
 
     Raises:
         ConfigError: the address or the config is wrong, or the folder holds other files.
-        MissingInput: nothing was pushed to the address, or a package is missing.
+        MissingInput: nothing was pushed to the address and `if_pushed` is False, or a package is missing.
         DamagedFile: a file is not as it was pushed.
         RemoteError: the address cannot be read.
     """
     remote = open_remote(address)
+    if if_pushed and not _was_pushed(remote):
+        return f"nothing was pushed to {remote.address}"
     if target is not None and (target.suffix in (".yaml", ".yml") or target.is_file()):
         return _pull_to_run(remote, target)
     folder = target or Path(remote.address.partition("@")[0].rstrip("/").rpartition("/")[2] or "pulled")
@@ -42,6 +44,16 @@ def pull_to(address: str, target: Path | None) -> str:
         f"the adapter {manifest.name} is in {folder}: `serve.adapters: {{{manifest.name}: {folder}}}` in a config "
         "serves it"
     )
+
+
+def _was_pushed(remote: Remote) -> bool:
+    """Return True if there is a manifest. Raises DamagedFile, RemoteError."""
+    with TemporaryDirectory(prefix="retroformer-pull-") as scratch:
+        try:
+            _manifest(remote, Path(scratch))
+        except MissingInput:
+            return False
+    return True
 
 
 def _pull_to_run(remote: Remote, config: Path) -> str:

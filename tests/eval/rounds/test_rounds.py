@@ -1,5 +1,7 @@
 """Rounds on generated games with a tiny model: real collecting, training, serving and comparing."""
 
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ from eval.rounds.rounds import improve_in_rounds
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
+from tests.support.processes import descendants
 from tests.support.runs import ROOT
+from tests.support.waiting import becomes_true
 from tests.train.world import save_tiny_model
 
 
@@ -74,6 +78,18 @@ def test_a_round_may_be_collected_while_the_one_before_it_trains(config: Path) -
             assert reflections
             assert {stored.reflection.author.model for stored in reflections} == {"base"}
             assert all(stored.reflection.drawn for stored in reflections)
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_commands_of_the_rounds_too(config: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "eval.rounds", str(config)], stderr=subprocess.PIPE, text=True)
+    assert becomes_true(lambda: bool(descendants(process.pid)))
+    started = descendants(process.pid)
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Stopped by SIGTERM: run the same command again to go on." in said
+    assert becomes_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
 
 
 def test_rounds_without_development_tasks_are_refused(config: Path) -> None:

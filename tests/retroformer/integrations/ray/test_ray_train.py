@@ -13,14 +13,18 @@ import pytest
 from tests.support.runs import ROOT
 from tests.train.test_processes import run
 from tests.train.world import collect, config_file, save_tiny_model
+from train.stage_kinds import STAGES
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
+from retroformer.integrations.ray.stages import EARLIER_STAGES
+from retroformer.integrations.ray.training import Job
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_folder")]
 QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200}
 
 
-def ray_train(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+def ray_train(folder: Path, *words: str, paths: str = str(ROOT)) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
         [sys.executable, "-m", "retroformer", "ray-train", *words],
         cwd=folder,
@@ -66,6 +70,34 @@ def test_adapters_travel_through_the_exchange(config: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     assert metrics(tmp_path, "sft")["inputs"]["adapters"]["start"] == warm
     assert (tmp_path / "exchange/tiny/sft/adapter_model.safetensors").is_file()
+    job = Job(str(tmp_path), "ppo", str(config), ("round=2",), exchange)
+    assert job.address("sft") == f"{exchange}/tiny/sft-2", "each round has its own adapters"
+
+
+def test_a_stage_that_was_stopped_is_started_again(config: Path, tmp_path: Path) -> None:
+    stopper = tmp_path / "stopper"
+    stopper.mkdir()
+    # Python imports this module when it starts: the first process that trains gets SIGTERM after its first checkpoint.
+    (stopper / "sitecustomize.py").write_text(
+        "import os, signal, sys, threading, time\n"
+        "def stop():\n"
+        "    while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:\n"
+        "        time.sleep(0.01)\n"
+        "    os.close(os.open('stopped', os.O_CREAT | os.O_EXCL))\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "if sys.orig_argv[1:4] == ['-m', 'train', 'sft'] and not os.path.exists('stopped'):\n"
+        "    threading.Thread(target=stop, daemon=True).start()\n"
+    )
+    done = ray_train(tmp_path, "sft", str(config), paths=f"{stopper}:{ROOT}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "stopped").exists()
+    assert metrics(tmp_path, "sft")["resumed_from_step"] == 1
+
+
+def test_every_stage_may_pull_what_it_needs() -> None:
+    for name, earlier in EARLIER_STAGES.items():
+        assert set(STAGES[name].needs) <= set(earlier)
+    assert EARLIER_STAGES.keys() == STAGES.keys() - {"sac"}
 
 
 def test_a_stage_that_fails_is_reported(config: Path, tmp_path: Path) -> None:

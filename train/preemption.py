@@ -9,13 +9,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from retroformer.errors import RetroformerError
+from retroformer.errors import STOPPED_STATUS, RetroformerError
 
 from . import processes
 
 
 class Stopped(RetroformerError):
     """The stage was asked to end and has saved its work."""
+
+    exit_status = STOPPED_STATUS
 
 
 _asked = threading.Event()
@@ -35,8 +37,11 @@ def on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def is_asked() -> bool:
-    """Return True if one of the processes that work on the stage was asked to end."""
+def stop_requested() -> bool:
+    """Return True in all processes if one of them was asked to end.
+
+    Every process must call this after the same step, since it waits for the others.
+    """
     return processes.total(float(_asked.is_set())) > 0
 
 
