@@ -1,6 +1,7 @@
 """Checksums of facts: what a disk or a program has changed is noticed before it is trained on or reported.
 
-They detect damage, not malice: whoever can write to a store can also compute them.
+They detect damage, not malice: whoever can write to a store can also compute them. A deleted row is not detected, nor
+is one whose checksum was deleted too, since it looks like one of an earlier version.
 """
 
 import hashlib

@@ -4,17 +4,16 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.faults.world import PATIENCE_SECONDS, SLOTS, Outcome, Process, World
+from tests.support.ray_cluster import cluster_of
 
 NODES = 3
 
 
-def killed_nodes(world: World, share: int) -> Outcome:
+def killed_nodes(world: World, count: int) -> Outcome:
     """Kill nodes at random moments, each replaced by a new one, and the head last."""
     if importlib.util.find_spec("ray") is None:
         return Outcome(0, [], "the extra ray is not installed")
@@ -24,7 +23,7 @@ def killed_nodes(world: World, share: int) -> Outcome:
         run, made = world.new_run(), 0
         with world.slowly(0.3), cluster_of(NODES, Path(folder)) as cluster:
             process = _collecting(world, run, cluster)
-            while process.poll() is None and made < share - 1:
+            while process.poll() is None and made < count - 1:
                 time.sleep(world.chance.uniform(2.0, 6.0))
                 node = world.chance.choice([node for node in cluster.worker_nodes if node.any_processes_alive()])
                 cluster.remove_node(node, allow_graceful=False)
@@ -39,23 +38,7 @@ def killed_nodes(world: World, share: int) -> Outcome:
             said, _ = process.communicate(timeout=PATIENCE_SECONDS)
         found = [] if process.returncode == 0 else [f"{run} did not end: {said[-300:]}"]
         # All workers die with the head.
-        return Outcome(made, found + world.judge(run, made, (made + NODES) * SLOTS))
-
-
-@contextmanager
-def cluster_of(nodes: int, folder: Path, cpus: int = 1) -> Iterator[Any]:
-    """Start a head without CPUs, and nodes with some each, whose files are in `folder`."""
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(folder / "ray")}
-    (folder / "ray").mkdir(exist_ok=True)
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        for _ in range(nodes):
-            cluster.add_node(num_cpus=cpus)
-        yield cluster
-    finally:
-        cluster.shutdown()
+        return Outcome(made, found + world.judge(run, (made + NODES) * SLOTS))
 
 
 def _collecting(world: World, run: str, cluster: Any) -> Process:

@@ -19,7 +19,6 @@ class Whole(NamedTuple):
 class Ended(NamedTuple):
     """A run that met faults and was run again until it ended."""
 
-    faults: int
     calls: int
     """Calls that the endpoint saw."""
     spare: int

@@ -24,12 +24,12 @@ _PROBES = 4
 """Most calls with which a starting evaluation asks whether its models answer."""
 
 
-def killed_evaluations(world: World, share: int) -> Outcome:
+def killed_evaluations(world: World, count: int) -> Outcome:
     """Kill an evaluation with SIGKILL after a random part of its work."""
-    return world.kill_and_finish(share, "eval", longest=5.0, wasted=SLOTS + _PROBES)
+    return world.kill_and_finish(count, "eval", longest=5.0, wasted=SLOTS + _PROBES)
 
 
-def killed_trainings(world: World, share: int) -> Outcome:
+def killed_trainings(world: World, count: int) -> Outcome:
     """Kill SFT, the reward model and PPO at random moments; they must end with the weights of unbroken runs."""
     faults, found = 0, list[str]()
     many = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 20}
@@ -45,7 +45,7 @@ def killed_trainings(world: World, share: int) -> Outcome:
         before = world.folder / f"before-{stage}"
         shutil.copytree(whole, before)
         seconds = _cpu_seconds_of(whole, stage, config)
-        killed, wanted = 0, share * (number + 1) // len(stages) - share * number // len(stages)
+        killed, wanted = 0, count * (number + 1) // len(stages) - count * number // len(stages)
         while killed < wanted:
             folder = world.folder / f"{stage}-{killed}"
             shutil.copytree(before, folder)
@@ -77,7 +77,7 @@ def _cpu_seconds_of(folder: Path, stage: str, config: Path) -> float:
     return spent
 
 
-def killed_servers(world: World, share: int) -> Outcome:
+def killed_servers(world: World, count: int) -> Outcome:
     """Kill a process of the server that an evaluation has started: the supervisor, its worker, or its API server."""
     served = _served(world)
 
@@ -91,10 +91,10 @@ def killed_servers(world: World, share: int) -> Outcome:
             return 1
         return 0
 
-    return served.disturb(share, hit, most=3, spare=lambda made: 0, stage="eval")
+    return served.disturb(count, hit, most=3, spare=lambda made: 0, stage="eval")
 
 
-def changed_adapters(world: World, share: int) -> Outcome:
+def changed_adapters(world: World, count: int) -> Outcome:
     """Truncate the served adapter, flip a bit in it, or swap it for another, in the middle of an evaluation.
 
     The evaluation must refuse to go on, and must end like the unbroken one when the adapter is what it was.
@@ -109,7 +109,7 @@ def changed_adapters(world: World, share: int) -> Outcome:
         lambda: (another / adapter.name).read_bytes(),
     )
     made = 0
-    while made < share:
+    while made < count:
         run = served.new_run("eval")
         process = served.start(run, stage="eval")
         with suppress(subprocess.TimeoutExpired):
@@ -125,7 +125,7 @@ def changed_adapters(world: World, share: int) -> Outcome:
             found.append(f"{run} ended in a traceback: {said[-300:]}")
         elif process.returncode == 0 or _advice(served, run) != before:
             found.append(f"{run} went on with a changed adapter: {said[-300:]}")
-        found += served.finish(run, stage="eval") + served.judge(run, 1, 0, stage="eval")
+        found += served.finish(run, stage="eval") + served.judge(run, 0, stage="eval")
     return Outcome(made, found)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.reading import what_is_read
-from tests.faults.world import PATIENCE_SECONDS, SLOTS, Outcome, Process, World
+from tests.faults.world import PATIENCE_SECONDS, SLOTS, Outcome, Process, World, kill
 from tests.support.postgres import database_on, find_programs, server_of
 from tests.support.runs import ROOT
 
 
-def locked_databases(world: World, share: int) -> Outcome:
+def locked_databases(world: World, count: int) -> Outcome:
     """Lock the store for a random time while facts are written."""
 
     def lock(run: str, process: Process) -> int:
@@ -32,17 +32,17 @@ def locked_databases(world: World, share: int) -> Outcome:
             connection.rollback()
         return locked
 
-    return world.disturb(share, lock, most=share, spare=lambda made: SLOTS)
+    return world.disturb(count, lock, most=count, spare=lambda made: SLOTS)
 
 
-def restarted_servers(world: World, share: int) -> Outcome:
+def restarted_servers(world: World, count: int) -> Outcome:
     """Stop a PostgreSQL server as in an outage while facts are written, and start it again."""
     programs = find_programs()
     if programs is None:
         return Outcome(0, [], "PostgreSQL's server is not installed")
     faults, found = 0, list[str]()
     with server_of(programs) as server:
-        while faults < share:
+        while faults < count:
             with database_on(server) as database:
 
                 def restart(run: str, process: Process) -> int:
@@ -54,7 +54,7 @@ def restarted_servers(world: World, share: int) -> Outcome:
                     server.start()
                     return 1
 
-                most = min(4, share - faults)
+                most = min(4, count - faults)
                 outcome = world.disturb(
                     1,
                     restart,
@@ -67,10 +67,10 @@ def restarted_servers(world: World, share: int) -> Outcome:
     return Outcome(faults, found)
 
 
-def full_disks(world: World, share: int) -> Outcome:
+def full_disks(world: World, count: int) -> Outcome:
     """Collect on a disk that is too small, which then grows."""
     found = list[str]()
-    for _ in range(share):
+    for _ in range(count):
         run = world.new_run()
         folder = world.database(run).parent
         with _disk(folder, f"size={world.chance.randrange(80, 240)}k") as has_disk:
@@ -78,14 +78,14 @@ def full_disks(world: World, share: int) -> Outcome:
                 return Outcome(0, [], "mounting a small disk needs root")
             found += _refused(world, run)
             _remount(folder, "size=64m")
-            found += world.finish(run) + world.judge(run, 1, SLOTS)
-    return Outcome(share, found)
+            found += world.finish(run) + world.judge(run, SLOTS)
+    return Outcome(count, found)
 
 
-def read_only_folders(world: World, share: int) -> Outcome:
-    """Make the run's folder read-only while collecting, and writable again later."""
-    found = list[str]()
-    for _ in range(share):
+def read_only_folders(world: World, count: int) -> Outcome:
+    """Kill collecting and start it again on a read-only disk, which it must refuse, and then on a writable one."""
+    faults, found = 0, list[str]()
+    while faults < count:
         run = world.new_run()
         folder = world.database(run).parent
         with _disk(folder, "size=64m") as has_disk, world.slowly(0.05):
@@ -94,24 +94,25 @@ def read_only_folders(world: World, share: int) -> Outcome:
             process = world.start(run, "collect.tasks=6")
             with suppress(subprocess.TimeoutExpired):
                 process.wait(world.chance.uniform(0.5, 2.5))
-            # A disk that a program writes to cannot be remounted, so it is stopped meanwhile.
+            # A disk that a program writes to cannot be remounted, so it is killed before.
             ended = process.poll() is not None
-            process.kill()
-            process.communicate()
-            _remount(folder, "ro")
-            found += [] if ended else _refused(world, run)
-            _remount(folder, "rw")
-            found += world.finish(run) + world.judge(run, 1, 2 * SLOTS)
-    return Outcome(share, found)
+            kill(process)
+            if not ended:
+                _remount(folder, "ro")
+                found += _refused(world, run)
+                _remount(folder, "rw")
+                faults += 1
+            found += world.finish(run) + world.judge(run, 2 * SLOTS)
+    return Outcome(faults, found)
 
 
-def flipped_bits(world: World, share: int) -> Outcome:
+def flipped_bits(world: World, count: int) -> Outcome:
     """Flip a bit in the file of a finished store: it must be noticed, or change no fact."""
     world.whole("collect")
     whole_run = "whole-collect"
     found, whole = list[str](), world.database(whole_run).read_bytes()
     undamaged = _read(world, whole_run, world.database(whole_run))
-    for number in range(share):
+    for number in range(count):
         path = world.database(world.new_run())
         path.parent.mkdir(parents=True)
         place, bit = world.chance.randrange(len(whole)), world.chance.randrange(8)
@@ -133,7 +134,7 @@ def flipped_bits(world: World, share: int) -> Outcome:
         noticed = done.returncode != 0 and "Traceback" not in done.stderr
         if not noticed and (done.returncode != 0 or json.loads(done.stdout) != undamaged):
             found.append(f"bit {bit} of byte {place} ({number}): {done.stderr[-300:] or 'facts differ'}")
-    return Outcome(share, found)
+    return Outcome(count, found)
 
 
 def _read(world: World, run: str, path: Path) -> Any:

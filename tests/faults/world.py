@@ -98,10 +98,10 @@ class World:
                 return []
         return [f"{run} never ended: {said[-300:]}"]
 
-    def judge(self, run: str, faults: int, spare: int, *, stage: str = "collect", url: str = "") -> list[str]:
+    def judge(self, run: str, spare: int, *, stage: str = "collect", url: str = "") -> list[str]:
         """Compare a run that has ended with the unbroken one; `spare` calls may have been lost."""
         with self.store(run, url) as store:
-            ended = Ended(faults, len(self.server.requests), spare)
+            ended = Ended(len(self.server.requests), spare)
             return [f"{run}: {sentence}" for sentence in violations(store, self.whole(stage), ended)]
 
     @contextmanager
@@ -117,7 +117,7 @@ class World:
 
     def disturb(
         self,
-        share: int,
+        count: int,
         fault: Callable[[str, Process], int],
         *overrides: str,
         most: int,
@@ -128,26 +128,31 @@ class World:
         """Make faults while a run goes on, at most `most` in each; `spare` calls may be lost to so many of them."""
         faults, found = 0, list[str]()
         with self.slowly(0.05):
-            while faults < share:
+            while faults < count:
                 run, made = self.new_run(stage), 0
                 process = self.start(run, *overrides, stage=stage)
-                Thread(target=process.communicate, daemon=True).start()
-                while process.poll() is None and made < most and faults + made < share:
+                reader, said = _listening(process)
+                while process.poll() is None and made < most and faults + made < count:
                     made += fault(run, process)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(PATIENCE_SECONDS)
+                reader.join(PATIENCE_SECONDS)
+                if reader.is_alive():
+                    process.kill()
+                    reader.join()
+                    found.append(f"{run} hangs: {said[0][-300:]}")
+                elif "Traceback" in said[0]:
+                    found.append(f"{run} ended in a traceback: {said[0][-600:]}")
                 found += self.finish(run, *overrides, stage=stage)
-                found += self.judge(run, made, spare(made), stage=stage, url=url)
+                found += self.judge(run, spare(made), stage=stage, url=url)
                 faults += made
         return Outcome(faults, found)
 
-    def kill_and_finish(self, share: int, stage: str, *overrides: str, longest: float, wasted: int) -> Outcome:
+    def kill_and_finish(self, count: int, stage: str, *overrides: str, longest: float, wasted: int) -> Outcome:
         """Kill a stage after a random time, up to five times, then let it end; `wasted` calls a kill may be lost."""
         faults, found = 0, list[str]()
         with self.slowly(0.02):
-            while faults < share:
+            while faults < count:
                 run, killed = self.new_run(stage), 0
-                while faults < share and killed < 5:
+                while faults < count and killed < 5:
                     process = self.start(run, *overrides, stage=stage)
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(self.chance.uniform(0.2, longest))
@@ -158,7 +163,7 @@ class World:
                     killed += 1
                     faults += 1
                 found += self.finish(run, *overrides, stage=stage)
-                found += self.judge(run, killed, killed * wasted, stage=stage)
+                found += self.judge(run, killed * wasted, stage=stage)
         return Outcome(faults, found)
 
     @contextmanager
@@ -168,6 +173,14 @@ class World:
         self.server.latency_seconds = seconds
         yield
         self.server.latency_seconds = 0.0
+
+
+def _listening(process: Process) -> tuple[Thread, list[str]]:
+    """Read what a process says in a thread, so that its pipe never fills; the text is there when the thread ends."""
+    said = list[str]()
+    reader = Thread(target=lambda: said.append(process.communicate()[0]))
+    reader.start()
+    return reader, said
 
 
 def kill(process: Process) -> None:
