@@ -1,4 +1,8 @@
-"""Tokens per second of servers on the card: ours, and vLLM and FastChat's worker where they are installed."""
+"""Tokens per second of servers on the card: ours, and vLLM where it is installed.
+
+FastChat's own worker does not run on the transformers of this project; `benchmarks/serving.py` measures it in an
+environment of its own.
+"""
 
 import asyncio
 import contextlib

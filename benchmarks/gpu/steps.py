@@ -3,10 +3,11 @@
 import time
 from collections.abc import Iterator
 
-from benchmarks.gpu.piece import SHAPES, Bench, Piece
+from benchmarks.gpu.models import SHAPES, random_model
+from benchmarks.gpu.piece import Bench, Piece
 from train.plan.estimate import case_of, estimate
 from train.plan.rehearsal import rehearse
-from train.plan.report import USABLE_SHARE, _memory
+from train.plan.report import USABLE_SHARE, memory_of
 from train.plan.shape import read_config, shape_of
 from train.stage_kinds import STAGES
 
@@ -32,11 +33,13 @@ def _work(bench: Bench, model: str, stage: str, tokens: int) -> tuple[str, ...]:
     # On a CPU, small enough to check the kit.
     small = ("reflector.max_new_tokens=16", f"train.{stage}.micro_batch_tokens={2 * tokens}")
     words = ("reflector.max_new_tokens=128",) if bench.on_gpu else small
-    experiment = bench.experiment(bench.model(model), f"train.max_length={tokens}", "train.dtype=bfloat16", *words)
+    experiment = bench.experiment(
+        random_model(bench, model), f"train.max_length={tokens}", "train.dtype=bfloat16", *words
+    )
     device = "cuda" if bench.on_gpu else "cpu"
     case = case_of(experiment, STAGES[stage], shape_of(read_config(experiment.train.base_model)), device, tokens)
     planned = estimate(case).peak
-    if planned > USABLE_SHARE[device] * _memory(device):
+    if planned > USABLE_SHARE[device] * memory_of(device):
         return _gib(planned), "does not fit, not tried"
     began = time.monotonic()
     used = rehearse(experiment, case)

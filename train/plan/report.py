@@ -46,7 +46,7 @@ def describe_plan(
         )
     shape = shape_of(read_config(experiment.train.base_model))
     here: Device = "cuda" if torch.cuda.is_available() else "cpu"
-    memory = _memory(here)
+    memory = memory_of(here)
     room = USABLE_SHARE[here] * memory
     yield _model(experiment.train, shape)
     on_this_machine = {length: cases(experiment, shape, here, length) for length in lengths}
@@ -100,7 +100,7 @@ def _by_stage(place: str, stages: Sequence[Case]) -> str:
 def _by_place(on_gpu: Mapping[int, list[Case]], on_cpu: Mapping[int, list[Case]], cards: Sequence[float]) -> str:
     """Format what fits GPUs with the memories `cards`, in GiB, and the CPU of this machine."""
     gpu_rooms = [(f"{card:g} GiB", USABLE_SHARE["cuda"] * card * GIB, on_gpu) for card in cards]
-    memory = _memory("cpu")
+    memory = memory_of("cpu")
     places = [*gpu_rooms, (f"CPU, {memory / GIB:.0f} GiB", USABLE_SHARE["cpu"] * memory, on_cpu)]
     rows = [
         [name, str(length), *(_cell(case, room) for case in planned)]
@@ -132,7 +132,7 @@ def _measured(experiment: Experiment, stages: Sequence[Case], room: float) -> It
         yield f"{case.kind.name}: {_gib(used)} GiB, the estimate is {_gib(peak)} GiB ({peak / used - 1:+.1%})."
 
 
-def _memory(device: Device) -> int:
+def memory_of(device: Device) -> int:
     """Return the memory of this machine's device in bytes; on a CPU, at most the limit of the container."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[1]
