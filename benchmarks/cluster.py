@@ -3,7 +3,8 @@
     python -m benchmarks.cluster            1, 2, 4 and 8 workers of a local Ray cluster against a 200 ms endpoint
 
 Each number of workers collects with a ReAct actor, four rollouts in flight in each. The rate is that of the calls in
-the middle of a run, without its start and its end. Efficiency is the rate by worker, relative to one worker.
+the middle of a run, without its start and its end, as is the number of busy cores. Efficiency is the rate per worker,
+relative to one worker.
 
 The simulation has the same workers as processes of a queueing model: a call computes on one of the machine's cores,
 then waits for the endpoint; a finished rollout is written to one store. What a call computes, in the worker and in the
@@ -61,6 +62,8 @@ class Measured(NamedTuple):
     """CPU seconds of the workers and their environments for each call."""
     endpoint_seconds: float
     """CPU seconds of the endpoint for each call."""
+    busy: float
+    """Number of busy cores of the machine, with everything that runs on it."""
 
 
 class Machine(NamedTuple):
@@ -89,20 +92,27 @@ async def measure(workers: int, milliseconds: float) -> Measured:
                     cwd=folder,
                     env=os.environ | {"RAY_ADDRESS": cluster.address, "PYTHONPATH": str(Path(__file__).parents[1])},
                 )
-                spent = await _cpu_seconds_while(process)
+                spent, used = await _cpu_seconds_while(process)
                 if process.returncode:
                     sys.exit(f"collect ended with {process.returncode}")
             endpoint, *lines = times.read_text().split()
             moments = sorted(map(float, lines))
             first, last = (round(share * len(moments)) for share in _MIDDLE)
             rate = (last - first) / (moments[last] - moments[first])
-            return Measured(workers, rate, spent / len(moments), cpu_seconds(int(endpoint)) / len(moments))
+            (begin, before), *_, (end, after) = [at for at in used if moments[first] <= at[0] <= moments[last]]
+            busy, calls = (after - before) / (end - begin), len(moments)
+            return Measured(workers, rate, spent / calls, cpu_seconds(int(endpoint)) / calls, busy)
 
 
-async def _cpu_seconds_while(process: asyncio.subprocess.Process) -> float:
-    """Wait for the end of a run; return the CPU seconds of Ray's workers and environments, without their start."""
-    started, latest = dict[int, float](), dict[int, float]()
+async def _cpu_seconds_while(process: asyncio.subprocess.Process) -> tuple[float, list[tuple[float, float]]]:
+    """Wait for the end of a run.
+
+    Return the CPU seconds of Ray's workers and environments, without their start; and those of the whole machine at
+    several times.
+    """
+    started, latest, machine = dict[int, float](), dict[int, float](), list[tuple[float, float]]()
     while process.returncode is None:
+        machine.append((time.time(), _cpu_seconds_of_machine()))
         for pid in _workers():
             latest[pid] = cpu_seconds(pid)
             started.setdefault(pid, latest[pid])
@@ -110,7 +120,13 @@ async def _cpu_seconds_while(process: asyncio.subprocess.Process) -> float:
             await asyncio.wait_for(process.wait(), 0.2)
         except TimeoutError:
             continue
-    return sum(latest[pid] - started[pid] for pid in latest)
+    return sum(latest[pid] - started[pid] for pid in latest), machine
+
+
+def _cpu_seconds_of_machine() -> float:
+    """Return the time that all cores have worked since the machine was started."""
+    user, nice, system, _, _, interrupts, soft_interrupts, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK")
 
 
 def _workers() -> Iterator[int]:
@@ -189,19 +205,19 @@ async def main(arguments: argparse.Namespace) -> None:
     database, write = seconds_of_write()
     print(f"{cores} cores, endpoint of {arguments.latency_ms:g} ms, {SLOTS} rollouts in flight in each worker")
     print(f"a write to {database}: {write * 1000:.1f} ms\n")
-    print("| workers | calls/s | efficiency | CPU ms a call, worker and endpoint | cores busy | simulated calls/s |")
+    print("| workers | calls/s | efficiency | CPU ms a call, worker and endpoint | busy cores | simulated calls/s |")
     print("|---|---|---|---|---|---|")
     measured = list[Measured]()
     for workers in arguments.workers:
-        rates = [await measure(workers, arguments.latency_ms) for _ in range(arguments.rounds)]
+        rates = [await measure(workers, arguments.latency_ms) for _ in range(arguments.repeats)]
         one = sorted(rates, key=lambda each: each.rate)[len(rates) // 2]
         measured.append(one)
         here = Machine(cores, measured[0].worker_seconds, measured[0].endpoint_seconds, write, latency)
         simulated = simulate(here, 1, workers)
         efficiency = one.rate / workers / (measured[0].rate / measured[0].workers)
         costs = f"{one.worker_seconds * 1000:.1f} + {one.endpoint_seconds * 1000:.1f}"
-        busy = one.rate * (one.worker_seconds + one.endpoint_seconds)
-        print(f"| {workers} | {one.rate:.1f} | {efficiency:.2f} | {costs} | {busy:.2f} | {simulated:.1f} |", flush=True)
+        row = f"{one.rate:.1f} | {efficiency:.2f} | {costs} | {one.busy:.2f} of {cores} | {simulated:.1f}"
+        print(f"| {workers} | {row} |", flush=True)
     first = measured[0]
     print("\nSimulated: machines of 8 cores with 8 workers each, the endpoint elsewhere, one store for all\n")
     print("| machines | calls/s | efficiency | writes/s |")
@@ -219,6 +235,6 @@ async def main(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--latency-ms", type=float, default=200.0)
     asyncio.run(main(parser.parse_args()))
