@@ -4,11 +4,12 @@ import os
 import sqlite3
 import tempfile
 import urllib.parse
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from retroformer.files import durable
+from retroformer.files.held_lock import held_lock
 
 _BUILD_SECONDS = 3 * 3600.0
 """Time for which other processes wait for the builder; the shop of 1.18 million products takes a quarter of an hour."""
@@ -22,7 +23,7 @@ def build_once(path: Path, write: Callable[[sqlite3.Connection], None]) -> Path:
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _building(path):
+    with held_lock(path.with_name(path.name + ".lock"), f"building {path}", _BUILD_SECONDS):
         if not path.exists():
             handle, scratch = tempfile.mkstemp(prefix=path.name, suffix=".partial", dir=path.parent)
             os.close(handle)
@@ -41,12 +42,3 @@ def open_built(path: Path) -> sqlite3.Connection:
     """Open a finished file read-only."""
     address = f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1"
     return sqlite3.connect(address, uri=True, check_same_thread=False)
-
-
-@contextmanager
-def _building(path: Path) -> Iterator[None]:
-    """Hold a lock that one process has at a time. It is a transaction, so it ends with the process in any case."""
-    lock = path.with_name(path.name + ".lock")
-    with closing(sqlite3.connect(lock, timeout=_BUILD_SECONDS, isolation_level=None)) as database:
-        database.execute("BEGIN EXCLUSIVE")
-        yield
