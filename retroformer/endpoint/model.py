@@ -19,7 +19,7 @@ from retroformer.endpoint.pace import Pace, Server
 from retroformer.endpoint.retries import Call
 from retroformer.endpoint.thinking import joined_text, without_thinking
 from retroformer.errors import ConfigError, EndpointFailure
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.endpoint import WHOLE_DISTRIBUTION, Endpoint
 from retroformer.records import DrawnToken, FinishReason, Message, Record, Usage
 from retroformer.secrets.redaction import keep_secret, redacted
 from retroformer.secrets.url import SecretUrl
@@ -30,16 +30,7 @@ _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens of a prompt or a completion. A server that reports more does not count tokens."""
 
 
-_WITH_TOKENS = {
-    "logprobs": True,
-    "return_token_ids": True,
-    # A server may take other defaults from the model's generation_config.json, and its log-probabilities are those of
-    # the whole distribution: without these values, tokens would be sampled from another one.
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-}
+_WITH_TOKENS = {"logprobs": True, "return_token_ids": True, **WHOLE_DISTRIBUTION}
 _TOKENS = TypeAdapter(tuple[DrawnToken, ...], config=ConfigDict(allow_inf_nan=False))
 
 _INSTEAD_OF_TEXT = ("reasoning_content", "reasoning", "tool_calls", "refusal")

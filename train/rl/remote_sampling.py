@@ -51,7 +51,7 @@ from torch import Tensor
 
 from retroformer.endpoint.model import LanguageModel, beginning
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.experiment.sections.endpoint import Address, Endpoint
+from retroformer.experiment.sections.endpoint import WHOLE_DISTRIBUTION, Address, Endpoint
 from retroformer.experiment.sections.train import Generation, Grpo, Ppo
 from retroformer.models.quantization import Quantization
 from retroformer.provenance import folder_sha256
@@ -73,10 +73,7 @@ PROBE_TOKENS = 8
 """Number of likeliest tokens that are compared."""
 HOW = {
     "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
+    **WHOLE_DISTRIBUTION,
     "ignore_eos": True,
     "logprobs": 0,
     "return_token_ids": True,

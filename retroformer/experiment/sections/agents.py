@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
 from retroformer.experiment.sections.base import Positive, Section
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.endpoint import WHOLE_DISTRIBUTION, Endpoint
 
 
 class ActorSection(Section):
@@ -39,7 +39,7 @@ _ABSENT = (("history", "last"), ("tokens", False))
 """Settings that facts of earlier versions do not have in their conditions, with the values that those facts imply."""
 
 
-_TRUNCATING = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"})
+_TRUNCATING = frozenset({"temperature", "logit_bias", *WHOLE_DISTRIBUTION})
 """Fields of a request that change the distribution from which tokens are sampled."""
 
 

@@ -1,5 +1,7 @@
 """The sections of a config that say where a server is, and which of its models to call."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue
@@ -20,6 +22,13 @@ class Address(Section):
     """Time limit of one call in seconds, its retries and their pauses included; after that it counts as failed."""
 
 
+WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
+    {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+)
+"""Fields of a request for tokens from the whole distribution, which is that of the log-probabilities of servers.
+
+They are sent explicitly, since a server may take other defaults from the model's generation_config.json.
+"""
 _OURS = ("model", "messages", "prompt", "stream", "n")
 """Fields of a request that no config may change: the client writes them, or could not read the response."""
 
