@@ -129,10 +129,7 @@ def each(items: Iterable[Item], do: Callable[[Item], Result]) -> list[Result]:
             done[index] = do(item)
     # All processes continue with the same random state, whatever items they computed.
     seed_item(common)
-    parts: list[Any] = [None] * _place.size
-    with _reporting_lost_processes():
-        torch.distributed.all_gather_object(parts, done)
-    results: dict[int, Result] = {index: result for part in parts for index, result in part.items()}
+    results = {index: result for part in _gathered(_place, done) for index, result in part.items()}
     return [results[index] for index in range(len(results))]
 
 
@@ -187,16 +184,22 @@ def require_same(fact: object, what: str) -> None:
     """Raise ConfigError unless `fact`, in JSON's types, is the same in all processes."""
     if _place is None:
         return
-    import torch
-
-    facts: list[Any] = [None] * _place.size
-    with _reporting_lost_processes():
-        torch.distributed.all_gather_object(facts, fact)
-    if any(other != facts[0] for other in facts):
+    first, *others = _gathered(_place, fact)
+    if any(other != first for other in others):
         raise ConfigError(
             f"The processes of this stage do not see the same {what}: let them share the folder of the run, the store "
             "and the config."
         )
+
+
+def _gathered(place: Place, value: Item) -> list[Item]:
+    """Return the values of all processes, in the order of their ranks."""
+    import torch
+
+    values: list[Any] = [None] * place.size
+    with _reporting_lost_processes():
+        torch.distributed.all_gather_object(values, value)
+    return values
 
 
 def _fill(tensors: Sequence["Tensor"], flat: "Tensor") -> None:
