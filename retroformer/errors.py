@@ -17,7 +17,8 @@
         └── EnvironmentFailure (RuntimeError)       an environment died, hung or could not load its task
 
 An infrastructure failure inside a rollout is data: it is stored with its cause, counted and retried.
-Everything else stops the stage, which ends with the sentence and exit status 1. A bug still shows its traceback.
+Everything else stops the stage, which ends with the sentence and the error's exit status, usually 1. A bug still shows
+its traceback.
 No sentence holds a password or an API key: secrets registered with `retroformer.secrets.redaction` are hidden when an
 error is created.
 """

@@ -198,7 +198,8 @@ def test_one_storm_halves_the_limit_once() -> None:
     assert twice == pytest.approx(1.0)
 
 
-def test_a_cancelled_wait_passes_its_turn_on() -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.3], ids=["before it runs", "in a pause that it sees"])
+def test_a_wait_that_is_woken_and_cancelled_passes_its_turn_on(pause: float) -> None:
     async def run() -> None:
         pace = Pace()
 
@@ -210,29 +211,9 @@ def test_a_cancelled_wait_passes_its_turn_on() -> None:
             pace.slow_down(began, 0.0)
             first, second = (asyncio.create_task(wait()) for _ in range(2))
             await asyncio.sleep(0)
-        # The first is woken, and cancelled before it runs.
-        first.cancel()
-        await asyncio.wait({second}, timeout=5)
-        assert second.done()
-
-    asyncio.run(run())
-
-
-def test_a_wait_that_is_cancelled_in_a_pause_passes_its_turn_on() -> None:
-    async def run() -> None:
-        pace = Pace()
-
-        async def wait() -> None:
-            async with pace.turn():
-                pass
-
-        async with pace.turn() as began:
-            pace.slow_down(began, 0.0)
-            first, second = (asyncio.create_task(wait()) for _ in range(2))
-            await asyncio.sleep(0)
-            pace.slow_down(began, 0.3)
-        # The first is woken, sees that there is a pause, and is cancelled in it.
-        await asyncio.sleep(0.05)
+            pace.slow_down(began, pause)
+        if pause:
+            await asyncio.sleep(pause / 6)
         first.cancel()
         await asyncio.wait({second}, timeout=5)
         assert second.done()
