@@ -1,7 +1,12 @@
 """The campaigns of `make faults`. Each repeats one kind of fault at random moments until it has had its share."""
 
+import random
+import tempfile
+from pathlib import Path
+
 from tests.faults import cluster, collecting, stages, storing
-from tests.faults.world import Campaign
+from tests.faults.world import Campaign, Outcome, World
+from tests.support.endpoint import Endpoint
 
 CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
     "SIGKILL while collecting": (collecting.kills, 60),
@@ -21,3 +26,11 @@ CAMPAIGNS: dict[str, tuple[Campaign, int]] = {
     "clock jumps": (collecting.clock_jumps, 10),
 }
 """Campaigns by name, each with its number of faults."""
+
+
+def run(name: str, seed: int, share: float = 1.0) -> Outcome:
+    """Run a campaign with this share of its faults; its moments follow from the seed, what they meet does not."""
+    campaign, usual = CAMPAIGNS[name]
+    with tempfile.TemporaryDirectory(prefix="faults") as folder, Endpoint() as server:
+        world = World(Path(folder), server, random.Random(f"{seed} {name}"))
+        return campaign(world, max(1, round(share * usual)))
