@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -110,13 +109,15 @@ def changed_adapters(world: World, count: int) -> Outcome:
     )
     made = 0
     while made < count:
-        run = served.new_run("eval")
+        run, wanted = served.new_run("eval"), served.chance.randint(1, 8)
         process = served.start(run, stage="eval")
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(served.chance.uniform(6.0, 12.0))
+        # Without advice it is bound to no adapter yet.
+        while process.poll() is None and _advice(served, run) < wanted:
+            time.sleep(0.1)
         kill(process)
-        if not (before := _advice(served, run)):
-            continue  # Without advice it is bound to no adapter yet.
+        if process.returncode == 0:
+            continue
+        before = _advice(served, run)
         adapter.write_bytes(ways[made % len(ways)]())
         made += 1
         said, _ = (process := served.start(run, stage="eval")).communicate(timeout=PATIENCE_SECONDS)
