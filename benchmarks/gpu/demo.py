@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.gpu.piece import ROOT, Bench, Piece
+from eval.report.document import read_report
+from eval.view.charts import LineChart
 
 TITLE = "The demo"
 COLUMNS = ("loss of the warm start, first and last", "reward model, held out", "solved by the last trial")
@@ -72,5 +74,6 @@ def _reward(folder: Path) -> str:
 
 
 def _solved(folder: Path) -> str:
-    report = json.loads((folder / "runs/demo/eval/report.json").read_text())
-    return ", ".join(f"{arm['name']} {arm['solved'][-1]:.2f}" for arm in report["arms"])
+    charts = (figure.chart for figure in read_report(folder / "runs/demo/eval").figures if figure.name == "solved")
+    series = (one for chart in charts if isinstance(chart, LineChart) for one in chart.series)
+    return ", ".join(f"{one.name} {one.points[-1][1]:.2f}" for one in series)
