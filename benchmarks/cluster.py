@@ -33,7 +33,7 @@ from retroformer.records import Ending, Key, Outcome, Step, Task, Trajectory
 from retroformer.store import NewTrajectory, Store
 from tests.support.killing import cpu_seconds
 from tests.support.postgres import database_on, find_programs, server_of
-from tests.support.ray_cluster import cluster_of
+from tests.support.ray_cluster import cluster_of, ray_folder
 
 CONFIG = """
 run: scaling
@@ -79,9 +79,7 @@ class Machine(NamedTuple):
 
 async def measure(workers: int, milliseconds: float) -> Measured:
     """Collect with this many workers."""
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        os.environ["RAY_TMPDIR"] = name
+    with ray_folder() as folder:
         times = folder / "times"
         async with fixed_latency_endpoint(milliseconds, 10_000, times) as url:
             config = folder / "scaling.yaml"

@@ -2,8 +2,8 @@
 
     python -m benchmarks.rounds [--rounds 3] [--folder FOLDER]
 
-Three rounds of SFT on hindsight on the demo's games, with a language model as actor, so that collecting takes about as
-long as training. Every process has one thread, so that two cores stand for two machines. `at once` has
+Three rounds of SFT on hindsight on the demo's games, with a language model as actor, so that collecting takes a good
+part of the time. Every process has one thread, so that two cores stand for two machines. `at once` has
 rounds.staleness=1: a round is collected while the one before it trains. The best reflectors of both are then compared
 on games that neither has seen, with the interval of the report. A killed run goes on in its folder.
 """
@@ -22,9 +22,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "demo.yaml"
 ACTOR = "actor={kind: household, endpoint: {model: actor, api: completions}, max_new_tokens: 20}"
+ADAPTERS = {"actor": "household"}
 SMALL = (
     ACTOR,
-    "serve.adapters={actor: household}",
+    f"serve.adapters={json.dumps(ADAPTERS)}",
     "loop.trials=2",
     "collect.tasks=12",
     "collect.candidates=2",
@@ -79,7 +80,7 @@ def compared(folder: Path, results: dict[str, Rounds]) -> Sequence[str]:
         "eval.tasks=60",
         f"eval.arms={json.dumps(arms)}",
         "eval.reference=one after the other",
-        f"serve.adapters={json.dumps({'actor': 'household', **adapters})}",
+        f"serve.adapters={json.dumps(ADAPTERS | adapters)}",
     ]
     run(folder, "eval", str(CONFIG), *words)
     report = (folder / "runs/compared/eval/report.md").read_text()

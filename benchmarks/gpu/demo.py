@@ -75,5 +75,5 @@ def _reward(folder: Path) -> str:
 
 def _solved(folder: Path) -> str:
     charts = (figure.chart for figure in read_report(folder / "runs/demo/eval").figures if figure.name == "solved")
-    series = (one for chart in charts if isinstance(chart, LineChart) for one in chart.series)
-    return ", ".join(f"{one.name} {one.points[-1][1]:.2f}" for one in series)
+    lines = (line for chart in charts if isinstance(chart, LineChart) for line in chart.series)
+    return ", ".join(f"{line.name} {line.points[-1][1]:.2f}" for line in lines)

@@ -29,8 +29,8 @@ def main() -> int:
         sentences += [f"{name}: {sentence}" for sentence in outcome.violations]
         seconds = time.monotonic() - began
         print(f"| {name} | {outcome.faults} | {len(outcome.violations)} | {seconds:.0f} |", flush=True)
-        # The reader of a long run need not wait for its end; the report repeats them.
-        print(*outcome.violations, sep="\n", end="\n" if outcome.violations else "", file=sys.stderr, flush=True)
+        for sentence in outcome.violations:  # The end of a long run repeats them.
+            print(sentence, file=sys.stderr, flush=True)
         left_out += [f"Left out: {name}, as {outcome.left_out}."] if outcome.left_out else []
     print(f"\n{faults} faults, {len(sentences)} violations (seed {chosen.seed})")
     print("\n".join([*left_out, *sentences]))

@@ -1,15 +1,10 @@
 """Faults of a cluster: Ray's nodes are killed and replaced while they collect, and then its head."""
 
 import importlib.util
-import os
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from tests.faults.world import PATIENCE_SECONDS, SLOTS, Outcome, Process, World
-from tests.support.ray_cluster import cluster_of
+from tests.faults.world import PATIENCE_SECONDS, SLOTS, Outcome, Process, World, still_runs_when
+from tests.support.ray_cluster import cluster_of, kill_head, ray_folder, replace_node
 from tests.support.runs import HOUSEHOLD, write_config
 
 NODES = 3
@@ -25,45 +20,37 @@ def killed_nodes(world: World, count: int) -> Outcome:
         return Outcome(0, [], "the extra ray is not installed")
     folder = world.folder / "many"
     folder.mkdir()
-    path = write_config(folder, world.server.url, HOUSEHOLD | {"collect": {"tasks": _TASKS, "candidates": 2}})
-    many, faults, found = World(folder, world.server, world.chance, path), 0, list[str]()
+    path = write_config(folder, world.server.url, HOUSEHOLD | {"collect": HOUSEHOLD["collect"] | {"tasks": _TASKS}})
+    many, faults, sentences = World(folder, world.server, world.chance, path), 0, list[str]()
     with many.slowly(0.1):
-        while faults < count and not found:
-            made, violations = _killed_run(many, min(_MOST, count - faults))
+        while faults < count and not sentences:
+            made, sentences = _killed_run(many, min(_MOST, count - faults))
             faults += made
-            found += violations
-    return Outcome(faults, found)
+    return Outcome(faults, sentences)
 
 
 def _killed_run(world: World, count: int) -> tuple[int, list[str]]:
+    """Return the number of faults that a run met, at most `count`, and what they did to its facts."""
     run, made = world.new_run(), 0
     calls = world.whole("collect").calls
-    # Ray's sockets lie in its folder, so its path must be short.
-    with (
-        tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as name,
-        patch.dict(os.environ, RAY_TMPDIR=name, TMPDIR=name),
-    ):
-        with cluster_of(NODES, Path(name)) as cluster:
+    with ray_folder() as folder:
+        with cluster_of(NODES, folder) as cluster:
             process = _collecting(world, run, cluster)
             for share in sorted(world.chance.uniform(0.05, 0.9) for _ in range(count)):
-                while process.poll() is None and len(world.server.requests) < share * calls:
-                    time.sleep(0.05)
-                if process.poll() is not None:
+                if not still_runs_when(process, lambda due=share * calls: len(world.server.requests) >= due):
                     break
                 made += 1
-                if made == count:
-                    cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
-                    break
-                node = world.chance.choice([node for node in cluster.worker_nodes if node.any_processes_alive()])
-                cluster.remove_node(node, allow_graceful=False)
-                cluster.add_node(num_cpus=1)
+                if made < count:
+                    replace_node(cluster, world.chance)
+                else:
+                    kill_head(cluster)
             process.communicate(timeout=PATIENCE_SECONDS)
-        with cluster_of(NODES, Path(name)) as cluster:
+        with cluster_of(NODES, folder) as cluster:
             process = _collecting(world, run, cluster)
             said, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    found = [] if process.returncode == 0 else [f"{run} did not end: {said[-300:]}"]
+    sentences = [] if process.returncode == 0 else [f"{run} did not end: {said[-300:]}"]
     # All workers die with the head.
-    return made, found + world.judge(run, (made + NODES) * SLOTS)
+    return made, sentences + world.judge(run, (made + NODES) * SLOTS)
 
 
 def _collecting(world: World, run: str, cluster: Any) -> Process:

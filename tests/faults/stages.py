@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.faults.world import PATIENCE_SECONDS, SLOTS, Outcome, Process, World, kill
+from tests.faults.world import PATIENCE_SECONDS, SLOTS, Outcome, Process, World, kill, still_runs_when
 from tests.serve.running import make_adapter
 from tests.support.killing import after_cpu_seconds, cpu_seconds, finish, start_and_kill
 from tests.support.processes import descendants
@@ -112,8 +112,7 @@ def changed_adapters(world: World, count: int) -> Outcome:
         run, wanted = served.new_run("eval"), served.chance.randint(1, 8)
         process = served.start(run, stage="eval")
         # Without advice it is bound to no adapter yet.
-        while process.poll() is None and _advice(served, run) < wanted:
-            time.sleep(0.1)
+        still_runs_when(process, lambda run=run, wanted=wanted: _advice(served, run) >= wanted)
         kill(process)
         if process.returncode == 0:
             continue

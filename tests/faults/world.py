@@ -17,6 +17,7 @@ from retroformer.store import Store
 from tests.faults.invariant import Ended, Whole, violations, whole_of
 from tests.support.endpoint import Endpoint
 from tests.support.runs import HOUSEHOLD, ROOT, open_config, write_config
+from tests.support.waiting import becomes_true
 
 SLOTS = 8
 """Rollouts in flight in one process, and so the most calls that a kill can waste."""
@@ -183,6 +184,12 @@ def _listening(process: Process) -> tuple[Thread, list[str]]:
     reader = Thread(target=lambda: said.append(process.communicate()[0]))
     reader.start()
     return reader, said
+
+
+def still_runs_when(process: Process, condition: Callable[[], bool]) -> bool:
+    """Wait until the condition holds or the process has ended; return True if it still runs."""
+    assert becomes_true(lambda: condition() or process.poll() is not None), "a run hangs"
+    return process.poll() is None
 
 
 def kill(process: Process) -> None:

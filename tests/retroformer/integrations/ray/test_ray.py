@@ -20,7 +20,7 @@ from retroformer.errors import ConfigError
 from retroformer.experiment.parts import LoadedConfig
 from retroformer.experiment.storage import open_store
 from tests.support.endpoint import Endpoint
-from tests.support.ray_cluster import cluster_of
+from tests.support.ray_cluster import cluster_of, kill_head, replace_node
 from tests.support.runs import HOUSEHOLD, ROOT, facts, open_config, write_config
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -117,12 +117,10 @@ def test_killed_nodes_and_a_killed_head_lose_nothing_and_double_nothing(tmp_path
             for share in (0.1, 0.2, 0.35, 0.5, 0.65, 0.8):
                 wait_for(lambda share=share: len(server.requests) - calls >= share * calls, process)
                 if kills < 5:
-                    workers = [node for node in cluster.worker_nodes if node.any_processes_alive()]
-                    cluster.remove_node(chance.choice(workers), allow_graceful=False)
-                    cluster.add_node(num_cpus=1)
+                    replace_node(cluster, chance)
                     kills += 1
                 else:
-                    cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+                    kill_head(cluster)
             process.communicate(timeout=300)
             assert process.returncode != 0
         with cluster_of(3, Path(os.environ["RAY_TMPDIR"])) as cluster:
