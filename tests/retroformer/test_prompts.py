@@ -194,7 +194,8 @@ def test_the_compact_view_holds_the_same_in_fewer_words() -> None:
     assert "household robot" in system.content
     assert user.content.split("\n") == [
         "Task: cool some bread and put it in cabinet",
-        "Found: fridge 1: nothing",
+        "Seen: none",
+        "Searched: fridge 1",
         "Not searched: cabinet 1-2",
         "Advice: Look in cabinet 1. Cool it first.",
         "Failed. Advice for the next attempt:",
@@ -206,7 +207,8 @@ def test_the_compact_view_says_what_was_searched_with_each_piece_of_advice() -> 
     _, user = compact_reflection_prompt(FAILURE, SECOND)
     assert user.content.split("\n") == [
         "Task: cool some bread and put it in cabinet",
-        "Found: fridge 1: nothing; cabinet 1: bread 1",
+        "Seen: bread 1 in cabinet 1",
+        "Searched: fridge 1, cabinet 1",
         "Not searched: cabinet 2",
         "Advice: Look in cabinet 1.",
         "Searched then: cabinet 1",

@@ -68,7 +68,8 @@ def test_a_failure_of_the_last_trial_is_relabelled_too(tmp_path: Path) -> None:
     assert last.text == "Look in shelf 1 and desk 1."
     assert last.prompt[-1].content == (
         "Task: put some mug on desk\n"
-        "Found: drawer 2: nothing; drawer 1: nothing\n"
+        "Seen: none\n"
+        "Searched: drawer 1-2\n"
         "Not searched: shelf 1, desk 1\n"
         "Advice: Look in drawer 2.\n"
         "Searched then: drawer 2\n"
@@ -95,7 +96,7 @@ def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
     # The order of the places that are left depends on the game.
     overlooked = others["The book 1 is in shelf 1."]
     assert overlooked.startswith(
-        "Task: put some book on desk\nFound: shelf 1: book 1; drawer 1: nothing\nNot searched: "
+        "Task: put some book on desk\nSeen: book 1 in shelf 1\nSearched: shelf 1, drawer 1\nNot searched: "
     )
     assert overlooked.endswith("Advice: Look in shelf 1.\nSearched then: shelf 1\nFailed. Advice for the next attempt:")
     assert set(others) > {"The book 1 is in shelf 1."}

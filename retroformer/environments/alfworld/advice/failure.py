@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from retroformer.environments.alfworld.text import compact
-from retroformer.environments.alfworld.text.reading import Goal, RoomKnowledge, read_goal, read_steps
+from retroformer.environments.alfworld.text.reading import Goal, RoomKnowledge, read_attempts, read_goal
 from retroformer.records import Lesson, Trajectory
 
 
@@ -58,11 +58,5 @@ class FailureView:
 def view_of(failure: Trajectory, earlier: Sequence[Lesson] = ()) -> FailureView:
     """Return the view that the text of a failure gives, and of the attempts before it, oldest first."""
     sentence, places = compact.read_opening(failure.opening)
-    seen = read_steps(failure.steps)
-    for lesson in reversed(earlier):
-        before = read_steps(lesson.attempt.steps)
-        seen.contents = seen.contents | {
-            place: things for place, things in before.contents.items() if place not in seen.contents
-        }
-        seen.first_seen = before.first_seen | seen.first_seen
+    seen = read_attempts([*(lesson.attempt for lesson in earlier), failure])
     return FailureView(read_goal(sentence), compact.room_order(failure.task, places), seen)

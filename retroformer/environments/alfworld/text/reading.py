@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from retroformer.environments.alfworld.text import compact
-from retroformer.records import Step
+from retroformer.records import Step, Trajectory
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 """Deed -> the type of place that does it."""
@@ -110,3 +110,18 @@ def read_steps(steps: Sequence[Step]) -> RoomKnowledge:
         action = compact.command(step.action)
         experience.watch(action, compact.observation(action, step.observation))
     return experience
+
+
+def read_attempts(attempts: Sequence[Trajectory]) -> RoomKnowledge:
+    """Return what the last of these attempts, given oldest first, has shown of its room, and what the others add.
+
+    Things are where the earliest attempt first saw them, since every attempt begins in the same room.
+    """
+    *earlier, last = attempts
+    seen = read_steps(last.steps)
+    for before in (read_steps(attempt.steps) for attempt in reversed(earlier)):
+        seen.contents = seen.contents | {
+            place: things for place, things in before.contents.items() if place not in seen.contents
+        }
+        seen.first_seen = before.first_seen | seen.first_seen
+    return seen
