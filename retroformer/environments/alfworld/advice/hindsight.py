@@ -14,7 +14,7 @@ from retroformer.environments.alfworld.advice.places import PlaceTable, places_o
 from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, signed
 from retroformer.environments.alfworld.advice.wording import PLAIN
 from retroformer.environments.alfworld.text import compact
-from retroformer.environments.alfworld.text.reading import read_goal, read_steps
+from retroformer.environments.alfworld.text.reading import read_goal
 from retroformer.prompts import Render
 from retroformer.records import Lesson, Memory, Reflection, Trajectory
 
@@ -45,12 +45,8 @@ class PlaceHindsight:
         """Return the attempt as failures at tasks of other training games that could be set in its room.
 
         All, some and none of the things that these tasks need were seen equally often, so that what was seen must be
-        read and cannot be guessed. None if an attempt moved something, since it would not have done so for another
-        task.
+        read and cannot be guessed.
         """
-        attempts = [failure, *(lesson.attempt for lesson in earlier)]
-        if any(seen.whereabouts != seen.first_seen for seen in (read_steps(attempt.steps) for attempt in attempts)):
-            return ()
         view = view_of(failure, earlier)
         chance = random.Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
         by_sighting = defaultdict[str, list[str]](list)

@@ -4,9 +4,9 @@
     Seen: mug 2 in countertop 1
     Searched: microwave 1, countertop 1, drawer 1
     Not searched: drawer 2-4, sinkbasin 1, cabinet 1-3
-    Done: take mug 2 from countertop 1
 
-It contains nothing that the attempts did not show. Of the things they showed, it names those that the task names.
+It contains nothing that the attempts did not show. Of the things they showed, it names those that the task names. What
+an attempt moved is left out, as every attempt begins in the same room.
 """
 
 import re
@@ -16,28 +16,23 @@ from retroformer.environments.alfworld.text import compact
 from retroformer.environments.alfworld.text.reading import read_attempts, read_steps
 from retroformer.records import Trajectory
 
-_SEARCHING = ("go to ", "open ", "close ", "look", "examine ", "inventory")
-
 
 def digest(attempt: Trajectory, earlier: Sequence[Trajectory] = ()) -> str:
     """Return the lines above; unsearched places are in room order.
 
     Places are searched if any attempt looked into them, and things are named with the place where they lay at first.
-    `Done` is about the last attempt alone, as every attempt begins in the same room. It and the places are omitted
-    where there are none.
+    Lines without a place are omitted.
     """
     sentence, places = compact.read_opening(attempt.opening)
     room = read_attempts([*earlier, attempt])
     names = set(re.findall(r"\w+", sentence.lower()))
     seen = [f"{thing} in {place}" for thing, place in room.first_seen.items() if compact.type_of(thing) in names]
     left = [place for place in compact.room_order(attempt.task, places) if place not in room.contents]
-    done = "; ".join(compact.command(step.action) for step in attempt.steps if not step.action.startswith(_SEARCHING))
     lines = {
         "Task": sentence,
         "Seen": ", ".join(seen) or "none",
         "Searched": ", ".join(compact.ranges(list(room.contents))),
         "Not searched": ", ".join(compact.ranges(left)),
-        "Done": done,
     }
     return "".join(f"{name}: {content}\n" for name, content in lines.items() if content)
 
