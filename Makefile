@@ -7,13 +7,14 @@ TEST_PROCESSES ?= 3
 NEWEST ?= python3.13
 RUN := $(VENV)/bin/python
 DEMO := configs/demo.yaml
+SEED := configs/evidence/seed.yaml
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo transfer evidence evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8 alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest faults gpu check site clean
+.PHONY: install demo transfer evidence evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8 ablation ablation-1 ablation-2 ablation-3 try alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest faults gpu check site clean
 
 install: $(VENV)/.installed
 
@@ -45,6 +46,9 @@ demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores
 	$(RUN) -m train ppo $(DEMO)
 	$(RUN) -m eval $(DEMO)
 
+try: $(VENV)/.installed  ## the packaged reflector advises the packaged actor
+	$(RUN) -m eval configs/try.yaml
+
 # Hours on two cores; each step goes on where it was. `make -j2 evidence` trains two seeds side by side.
 # Seeds 1 to 3 served to choose the method on valid_seen.
 evidence: evidence-4 evidence-5 evidence-6 evidence-7 evidence-8  ## does a trained reflector help a frozen language model? needs ALFWORLD_DATA
@@ -52,10 +56,40 @@ evidence: evidence-4 evidence-5 evidence-6 evidence-7 evidence-8  ## does a trai
 
 evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8: evidence-%: $(VENV)/.installed
 	@test -n "$(ALFWORLD_DATA)" || { echo "Name the folder of the ALFWorld games: run alfworld-download, then make evidence ALFWORLD_DATA=FOLDER."; exit 1; }
-	$(RUN) -m collect warm configs/evidence/seed.yaml run=$@ seed=$*
-	$(RUN) -m train warm configs/evidence/seed.yaml run=$@ seed=$*
-	$(RUN) -m collect configs/evidence/seed.yaml run=$@ seed=$*
-	$(RUN) -m train sft configs/evidence/seed.yaml run=$@ seed=$*
+	$(RUN) -m collect warm $(SEED) run=$@ seed=$*
+	$(RUN) -m train warm $(SEED) run=$@ seed=$*
+	$(RUN) -m collect $(SEED) run=$@ seed=$*
+	$(RUN) -m train sft $(SEED) run=$@ seed=$*
+
+# Ten hours on two cores. The method is that of seed.yaml; each run leaves out one part of it or adds a stage.
+ablation: ablation-1 ablation-2 ablation-3  ## what is each part of the method worth on valid_seen? needs ALFWORLD_DATA
+	$(RUN) -m eval configs/evidence/ablation.yaml
+	$(RUN) -m eval configs/evidence/ablation.yaml run=ablation-last reflector.history=last \
+		'serve.adapters={actor: household, last-1: runs/ablation-1-last/sft, last-2: runs/ablation-2-last/sft, last-3: runs/ablation-3-last/sft}' \
+		'eval.arms={last attempt only: {kind: model, model: [last-1, last-2, last-3]}, rule: {kind: rule}}' 'eval.reference=rule'
+
+ablation-1 ablation-2 ablation-3: ablation-%: evidence-%
+	$(RUN) -m train dpo $(SEED) run=evidence-$* seed=$*
+	$(RUN) -m train reward $(SEED) run=evidence-$* seed=$*
+	$(RUN) -m train ppo $(SEED) run=evidence-$* seed=$* train.weak_reward_model=allow
+	$(RUN) -m train grpo $(SEED) run=evidence-$* seed=$*
+	$(RUN) -m collect warm $(SEED) run=ablation-$*-last seed=$* reflector.history=last
+	$(RUN) -m train warm $(SEED) run=ablation-$*-last seed=$* reflector.history=last
+	$(RUN) -m collect $(SEED) run=ablation-$*-last seed=$* reflector.history=last
+	$(RUN) -m train sft $(SEED) run=ablation-$*-last seed=$* reflector.history=last
+	mkdir -p runs/ablation-$*-best
+	cp -r runs/evidence-$*/warm runs/ablation-$*-best/
+	$(RUN) -m collect $(SEED) run=ablation-$*-best seed=$* collect.branch=best
+	$(RUN) -m train sft $(SEED) run=ablation-$*-best seed=$* collect.branch=best
+	$(RUN) -m retroformer export $(SEED) runs/evidence-$*/facts run=evidence-$* seed=$*
+	$(RUN) -m retroformer import $(SEED) runs/evidence-$*/facts run=ablation-$*-rated seed=$*
+	$(RUN) -m train sft $(SEED) run=ablation-$*-rated seed=$* train.sft.texts=rated
+	$(RUN) -m retroformer import $(SEED) runs/evidence-$*/facts run=ablation-$*-mixed seed=$*
+	$(RUN) -m train sft $(SEED) run=ablation-$*-mixed seed=$* train.sft.texts=rated train.sft.positives=mixed
+	$(RUN) -m retroformer import $(SEED) runs/evidence-$*/facts run=ablation-$*-base seed=$*
+	cp -r runs/evidence-$*/sft runs/ablation-$*-base/
+	$(RUN) -m train reward $(SEED) run=ablation-$*-base seed=$* train.reward.start=base
+	$(RUN) -m train ppo $(SEED) run=ablation-$*-base seed=$* train.weak_reward_model=allow
 
 # One hour for the second actor, and the seeds of `make evidence`.
 transfer: $(VENV)/.installed  ## do the reflectors of `make evidence` help other actors? needs ALFWORLD_DATA
