@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo transfer evidence evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8 ablation ablation-1 ablation-2 ablation-3 try alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest faults gpu check site clean
+.PHONY: install demo transfer evidence evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8 ablation ablation-1 ablation-2 ablation-3 budget try alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest faults gpu check site clean
 
 install: $(VENV)/.installed
 
@@ -96,6 +96,14 @@ transfer: $(VENV)/.installed  ## do the reflectors of `make evidence` help other
 	$(RUN) -m train actor configs/actor/other-words.yaml
 	$(RUN) -m eval configs/evidence/transfer.yaml
 	$(RUN) -m eval configs/evidence/transfer.yaml run=transfer-rule actor.kind=rule 'eval.actors={}'
+
+# Half an hour. Each has the retries of seed 4's collection: the reflector learned from them, `retrieved` repeats advice
+# from them, and GEPA has as many of its own.
+budget: evidence-4  ## what else can be made of as many retries? needs ALFWORLD_DATA
+	$(RUN) -m pip install --quiet --editable '.[gepa]'
+	$(RUN) -m retroformer gepa $(SEED) run=evidence-4 seed=4 --proposer base --retries 540
+	$(RUN) -m eval $(SEED) run=evidence-4 seed=4 eval.split=valid_unseen 'eval.reference=trained reflector' \
+		'eval.arms={trained reflector: {kind: model, model: sft}, retrieved: {kind: retrieved}, retrieved and learning: {kind: retrieved, learns: true}, document by GEPA: {kind: document, file: runs/evidence-4/gepa/document.md}}'
 
 # About two hours on two cores. A weak reward model is no reason to stop: what comes of it is in the table.
 alternatives: alternatives-1 alternatives-2 alternatives-3  ## SFT, DPO, GRPO, PPO and best of n, three seeds each
