@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo transfer evidence evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8 ablation ablation-1 ablation-2 ablation-3 budget try alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest faults gpu check site clean
+.PHONY: install demo transfer evidence evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8 ablation ablation-1 ablation-2 ablation-3 budget alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest faults gpu check site clean
 
 install: $(VENV)/.installed
 
@@ -45,9 +45,6 @@ demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores
 	$(RUN) -m train reward $(DEMO)
 	$(RUN) -m train ppo $(DEMO)
 	$(RUN) -m eval $(DEMO)
-
-try: $(VENV)/.installed  ## the packaged reflector advises the packaged actor
-	$(RUN) -m eval configs/try.yaml
 
 # Hours on two cores; each step goes on where it was. `make -j2 evidence` trains two seeds side by side.
 # Seeds 1 to 3 served to choose the method on valid_seen.
