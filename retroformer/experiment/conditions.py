@@ -146,12 +146,15 @@ def check_imported(record: Mapping[str, Any], experiment: Experiment, arm: str) 
 
 
 def is_record_of_conditions(record: object) -> bool:
-    """Return True if a value has the shape of conditions: all sections, or none as for logs and earlier versions."""
+    """Return True if a value has the shape of conditions: all sections, or none as for logs and earlier versions.
+
+    Facts that do not depend on who wrote the advice, as in live training, have no section on the reflector.
+    """
     if not isinstance(record, dict):
         return False
     if "environment" not in record:
         return True
-    sections = [record.get(name) for name in ("environment", "actor", "reflector", "loop")]
+    sections = [record.get(name) for name in ("environment", "actor", "loop")] + [record.get("reflector", {})]
     return (
         all(isinstance(section, dict) for section in sections)
         and isinstance(record["environment"].get("data_sha256"), dict)
@@ -189,7 +192,7 @@ def _of_training(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "actor": actor | {"endpoint": _by_name(actor["endpoint"])} if "endpoint" in actor else actor,
         "evaluator": judge if isinstance(judge, str) else judge | {"endpoint": _by_name(judge["endpoint"])},
-        "reflector": {name: record["reflector"].get(name) for name in _SHOWN_TO_REFLECTOR},
+        "reflector": {name: record.get("reflector", {}).get(name) for name in _SHOWN_TO_REFLECTOR},
         "loop": record["loop"],
     }
 

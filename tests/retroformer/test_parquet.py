@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from retroformer.arm_names import LIVE
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.errors import ConfigError, MissingInput, StoreError
 from retroformer.experiment.config import Experiment
@@ -18,6 +19,7 @@ from retroformer.experiment.storage import open_store
 from retroformer.parquet import export_run, import_run
 from retroformer.rating import rated_reflections
 from retroformer.records import Author, Ending, Key, Message, Outcome, Reflection, Step, Task, Trajectory
+from train.rl.live import conditions_of_play
 
 BEFORE, AFTER = (Key(arm="collect", task_id="mug", trial=trial) for trial in (0, 1))
 
@@ -194,6 +196,23 @@ def test_imported_facts_keep_their_conditions(tmp_path: Path, monkeypatch: pytes
         assert store.conditions("collect") == {"seed": 1}
         with pytest.raises(ConfigError, match="seed=1, not 2"):
             store.declare("collect", {"seed": 2})
+
+
+def test_facts_of_live_training_are_imported_with_their_conditions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, two = (
+        Experiment(run=run, environment=Alfworld(name="alfworld", source="generated")) for run in ("one", "two")
+    )
+    played_under = conditions_of_play(one)
+    with closing(open_store(one)) as store:
+        store.declare(LIVE, played_under)
+        store.add_trajectory(Key(arm=LIVE, task_id="mug", trial=1), attempt(1.0))
+    export_run(one, tmp_path / "out")
+    assert import_run(two, tmp_path / "out").endswith("1 of them new")
+    with closing(open_store(two)) as store:
+        assert store.conditions(LIVE) == played_under
 
 
 def test_a_run_with_facts_of_other_conditions_accepts_no_import(
