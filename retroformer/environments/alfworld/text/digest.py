@@ -21,7 +21,7 @@ def digest(attempt: Trajectory, earlier: Sequence[Trajectory] = ()) -> str:
     """Return the lines above; unsearched places are in room order.
 
     Places are searched if any attempt looked into them, and things are named with the place where they lay at first.
-    Lines without a place are omitted.
+    `Searched` and `Not searched` are omitted where they name no place.
     """
     sentence, places = compact.read_opening(attempt.opening)
     room = read_attempts([*earlier, attempt])

@@ -166,3 +166,10 @@ def test_what_an_earlier_attempt_saw_counts_too() -> None:
     first, second = attempt("mug-9", {"cabinet 3": "a book 2"}), attempt("mug-9", {"drawer 2": "nothing"})
     written = tasks_of(second, (Lesson(attempt=first, advice="Look in drawer 2."),))
     assert written[ASKED["book"]] == "The book 2 is in cabinet 3."
+
+
+def test_an_attempt_that_moved_something_also_counts_at_another_task() -> None:
+    taking = Step(action="take book 2 from shelf 3", observation="You pick up the book 2.")
+    failure = attempt("mug-9", {"shelf 3": "a book 2"})
+    failure = failure.model_copy(update={"steps": (*failure.steps, taking)})
+    assert tasks_of(failure)[ASKED["book"]] == "The book 2 is in shelf 3."
