@@ -8,6 +8,8 @@ NEWEST ?= python3.13
 RUN := $(VENV)/bin/python
 DEMO := configs/demo.yaml
 SEED := configs/evidence/seed.yaml
+# SFT as in the paper, on positively rated advice, for the demo's task.
+RATED := train.sft.texts=rated train.sft.other_goals=0 train.sft.epochs=2 train.sft.learning_rate=3e-4
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -41,9 +43,8 @@ demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores
 	$(RUN) -m collect warm $(DEMO)
 	$(RUN) -m train warm $(DEMO)
 	$(RUN) -m collect $(DEMO)
+	$(RUN) -m train sft $(DEMO) $(RATED) train.variants.sft=rated
 	$(RUN) -m train sft $(DEMO)
-	$(RUN) -m train reward $(DEMO)
-	$(RUN) -m train ppo $(DEMO)
 	$(RUN) -m eval $(DEMO)
 
 # Hours on two cores; each step goes on where it was. `make -j2 evidence` trains two seeds side by side.
@@ -78,15 +79,10 @@ ablation-1 ablation-2 ablation-3: ablation-%: evidence-%
 	cp -r runs/evidence-$*/warm runs/ablation-$*-best/
 	$(RUN) -m collect $(SEED) run=ablation-$*-best seed=$* collect.branch=best
 	$(RUN) -m train sft $(SEED) run=ablation-$*-best seed=$* collect.branch=best
-	$(RUN) -m retroformer export $(SEED) runs/evidence-$*/facts run=evidence-$* seed=$*
-	$(RUN) -m retroformer import $(SEED) runs/evidence-$*/facts run=ablation-$*-rated seed=$*
-	$(RUN) -m train sft $(SEED) run=ablation-$*-rated seed=$* train.sft.texts=rated
-	$(RUN) -m retroformer import $(SEED) runs/evidence-$*/facts run=ablation-$*-mixed seed=$*
-	$(RUN) -m train sft $(SEED) run=ablation-$*-mixed seed=$* train.sft.texts=rated train.sft.positives=mixed
-	$(RUN) -m retroformer import $(SEED) runs/evidence-$*/facts run=ablation-$*-base seed=$*
-	cp -r runs/evidence-$*/sft runs/ablation-$*-base/
-	$(RUN) -m train reward $(SEED) run=ablation-$*-base seed=$* train.reward.start=base
-	$(RUN) -m train ppo $(SEED) run=ablation-$*-base seed=$* train.weak_reward_model=allow
+	$(RUN) -m train sft $(SEED) run=evidence-$* seed=$* train.sft.texts=rated train.variants.sft=rated
+	$(RUN) -m train sft $(SEED) run=evidence-$* seed=$* train.sft.texts=rated train.sft.positives=mixed train.variants.sft=mixed
+	$(RUN) -m train reward $(SEED) run=evidence-$* seed=$* train.reward.start=base train.variants.reward=base
+	$(RUN) -m train ppo $(SEED) run=evidence-$* seed=$* train.weak_reward_model=allow 'train.variants={reward: base, ppo: base}'
 
 # One hour for the second actor, and the seeds of `make evidence`.
 transfer: $(VENV)/.installed  ## do the reflectors of `make evidence` help other actors? needs ALFWORLD_DATA
@@ -110,18 +106,13 @@ alternatives-1 alternatives-2 alternatives-3: alternatives-%: $(VENV)/.installed
 	$(RUN) -m collect warm $(DEMO) run=$@ seed=$*
 	$(RUN) -m train warm $(DEMO) run=$@ seed=$*
 	$(RUN) -m collect $(DEMO) run=$@ seed=$*
-	$(RUN) -m train sft $(DEMO) run=$@ seed=$*
+	$(RUN) -m train sft $(DEMO) run=$@ seed=$* $(RATED)
 	$(RUN) -m train reward $(DEMO) run=$@ seed=$*
 	$(RUN) -m train ppo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow train.ppo.kl=0.05
+	$(RUN) -m train ppo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow train.ppo.kl=0.2 train.variants.ppo=near
 	$(RUN) -m train dpo $(DEMO) run=$@ seed=$*
 	$(RUN) -m train grpo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow
-	$(RUN) -m retroformer export $(DEMO) runs/$@/facts run=$@ seed=$*
-	$(RUN) -m retroformer import $(DEMO) runs/$@/facts run=$@-near seed=$*
-	cp -r runs/$@/sft runs/$@/reward runs/$@-near/
-	$(RUN) -m train ppo $(DEMO) run=$@-near seed=$* train.weak_reward_model=allow train.ppo.kl=0.2
-	$(RUN) -m retroformer import $(DEMO) runs/$@/facts run=$@-live seed=$*
-	cp -r runs/$@/sft runs/$@-live/
-	$(RUN) -m train grpo $(DEMO) run=$@-live seed=$* train.grpo.reward=live
+	$(RUN) -m train grpo $(DEMO) run=$@ seed=$* train.grpo.reward=live train.variants.grpo=live
 
 # The tests of the PostgreSQL store need its server (Debian: apt-get install postgresql); without it they are skipped.
 test: $(VENV)/.developing  ## the suite without what takes minutes: real parts, no GPU, no network

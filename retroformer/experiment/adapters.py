@@ -1,10 +1,12 @@
-"""Folders of a run's adapters: `runs/RUN/STAGE` and, in later rounds, `runs/RUN/STAGE-ROUND`."""
+"""Folders of a run's adapters: `runs/RUN/STAGE[-VARIANT]` and, in later rounds, `runs/RUN/STAGE[-VARIANT]-ROUND`."""
 
+import re
 from pathlib import Path
 
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.packaged import adapter_folder
+from retroformer.experiment.sections.train import VARIANT
 from retroformer.provenance import ADAPTER_WEIGHTS
 
 ADVISERS = ("warm", "sft", "dpo", "grpo", "ppo")
@@ -13,6 +15,10 @@ REWARD = "reward"
 """Stage of the reward model. It is not served itself; it chooses among the candidates for names like `sft+best8`."""
 ACTORS = ("actor", "sac")
 """Stages whose adapters play: the household actor, and an actor trained by SAC. They are never the reflector."""
+FOLDER_NAME = re.compile(
+    rf"(?P<stage>{'|'.join((*ADVISERS, REWARD, *ACTORS))})(-(?P<variant>{VARIANT}))?(-(?P<round>[1-9][0-9]*))?"
+)
+"""Name of an adapter's folder in runs/RUN."""
 
 
 def has_adapter(folder: Path) -> bool:
@@ -21,15 +27,17 @@ def has_adapter(folder: Path) -> bool:
 
 
 def finished_advisers(experiment: Experiment) -> list[str]:
-    """Return the finished stages that write advice, in order of training: warm, sft, ppo, sft-2, ppo-2 and so on."""
-    finished = [path.parent.name for path in experiment.folder.glob(f"*/{ADAPTER_WEIGHTS}")]
-    split = [(name, *name.partition("-")[::2]) for name in finished]
-    rounds = [
-        (int(number or 1), ADVISERS.index(stage), name)
-        for name, stage, number in split
-        if stage in ADVISERS and (not number or number.isdecimal())
-    ]
-    return [name for _, _, name in sorted(rounds)]
+    """Return the finished stages that write advice, in order of training: warm, sft, ppo, sft-2, ppo-2 and so on.
+
+    Variants come before all others, so that they are never the last where there are others.
+    """
+    finished = (FOLDER_NAME.fullmatch(path.parent.name) for path in experiment.folder.glob(f"*/{ADAPTER_WEIGHTS}"))
+    advisers = [name for name in finished if name and name["stage"] in ADVISERS]
+    return [name.string for name in sorted(advisers, key=_order_of_training)]
+
+
+def _order_of_training(name: re.Match[str]) -> tuple[bool, int, int, str]:
+    return name["variant"] is None, int(name["round"] or 1), ADVISERS.index(name["stage"]), name.string
 
 
 def asked_for(experiment: Experiment) -> list[str]:
@@ -50,14 +58,14 @@ def model_folder(experiment: Experiment, model: str) -> Path:
 def reward_folder(experiment: Experiment, model: str) -> Path:
     """Return the folder of the reward model that scores the answers of `model`.
 
-    This is the reward model of the same round beside the adapter if there is one, else the run's. So each training
-    seed listed in serve.adapters is scored by the reward model that it was trained against.
+    This is the reward model of the same variant and round beside the adapter if there is one, else the run's. So each
+    training seed listed in serve.adapters is scored by the reward model that it was trained against.
     """
     beside = reward_beside(model_folder(experiment, model))
     return beside if beside.is_dir() else experiment.stage_folder(REWARD)
 
 
 def reward_beside(adapter: Path) -> Path:
-    """Return the folder, which may not exist, for the reward model of the same run and round as this adapter."""
-    _, *of_round = adapter.name.split("-")
-    return adapter.with_name("-".join((REWARD, *of_round)))
+    """Return the folder, which may not exist, for the reward model of the run, variant and round of this adapter."""
+    _, *variant_and_round = adapter.name.split("-")
+    return adapter.with_name("-".join((REWARD, *variant_and_round)))

@@ -136,9 +136,11 @@ class Experiment(Section):
         return self.folder / "eval" / self.domain
 
     def stage_folder(self, stage: str) -> Path:
-        """Return the folder of a training stage's adapter: runs/RUN/STAGE, in later rounds runs/RUN/STAGE-ROUND."""
+        """Return the folder of a stage's adapter: runs/RUN/STAGE[-VARIANT], in later rounds with -ROUND behind it."""
+        variant = self.train.variants.get(stage)
+        name = f"{stage}-{variant}" if variant else stage
         once = self.round == 1 or stage in ("warm", "actor", "sac")
-        return self.folder / (stage if once else f"{stage}-{self.round}")
+        return self.folder / (name if once else f"{name}-{self.round}")
 
     @property
     def store_url(self) -> SecretUrl:

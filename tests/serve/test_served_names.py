@@ -48,11 +48,24 @@ def test_the_reflector_is_the_last_finished_stage_and_the_reward_model_is_not_se
 
 
 def test_adapters_of_later_rounds_are_served_beside_the_first_and_the_last_one_is_the_reflector(run: Path) -> None:
-    for stage in ("warm", "sft", "ppo", "sft-2", "ppo-2", "sft-10", "reward-10", "ppo-old"):
+    for stage in ("warm", "sft", "ppo", "sft-2", "ppo-2", "sft-10", "reward-10", "ppo_old"):
         finish(run / stage)
     served = served_names(experiment(), Path("config.yaml"))
     assert list(served.adapters) == ["warm", "sft", "ppo", "sft-2", "ppo-2", "sft-10"]
     assert served.aliases == {"reflector": "sft-10"}
+
+
+def test_variants_are_served_and_are_the_reflector_only_where_nothing_else_is(run: Path) -> None:
+    for stage in ("warm", "sft-rated", "sft-rated-2", "reward-rated"):
+        finish(run / stage)
+    (run / ".sft-unfinished").mkdir()
+    served = served_names(experiment(), Path("config.yaml"))
+    assert list(served.adapters) == ["sft-rated", "sft-rated-2", "warm"]
+    assert served.aliases == {"reflector": "warm"}
+    (run / "warm").rename(run / "sft-2")
+    assert served_names(experiment(), Path("config.yaml")).aliases == {"reflector": "sft-2"}
+    (run / "sft-2").rename(run / "dpo-near")
+    assert served_names(experiment(), Path("config.yaml")).aliases == {"reflector": "sft-rated-2"}
 
 
 def test_an_adapter_named_reflector_is_the_reflector(run: Path, tmp_path: Path) -> None:
@@ -89,15 +102,19 @@ def test_best_of_n_is_served_once_the_adapter_and_its_reward_model_exist(run: Pa
 def test_the_reward_model_is_the_one_beside_its_adapter(run: Path, tmp_path: Path) -> None:
     for folder in (run / "sft", run / "sft-2", run / "reward", run / "reward-2", tmp_path / "other", run / "ppo-3"):
         finish(folder)
+    for stage in ("ppo-near", "ppo-far", "reward-near"):
+        finish(run / stage)
     for stage in ("ppo", "reward"):
         finish(tmp_path / "seed" / stage)
     named = f"serve.adapters={{mine: {tmp_path}/seed/ppo, theirs: {tmp_path}/other}}"
-    overrides = "serve.best_of=[sft-2+best2, ppo-3+best2, mine+best2, theirs+best2]"
+    overrides = "serve.best_of=[sft-2+best2, ppo-3+best2, mine+best2, theirs+best2, ppo-near+best2, ppo-far+best2]"
     served = served_names(experiment(named, overrides), Path("config.yaml")).best_of
     assert [str(folder.relative_to(folder.parents[1])) for folder in served.values()] == [
         "try/reward-2",
         "try/reward",
         "seed/reward",
+        "try/reward",
+        "try/reward-near",
         "try/reward",
     ]
 

@@ -259,6 +259,23 @@ def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(tiny_ba
         main(["ppo", str(config), "round=2"])
 
 
+def test_a_variant_is_trained_beside_the_first_and_is_what_later_stages_start_from(
+    tiny_base: Path, workplace: Path
+) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=3)
+    with pytest.raises(ConfigError, match=r"train.variants.sft: String should match pattern .* Found '2'"):
+        main(["sft", str(config), "train.variants.sft='2'"])
+    main(["sft", str(config)])
+    main(["sft", str(config), "train.sft.epochs=3", "train.variants.sft=longer"])
+    first, longer = metrics(workplace, "sft"), metrics(workplace, "sft-longer")
+    assert (first["steps"], longer["steps"]) == (2, 3)
+    main(["dpo", str(config), "train.variants={sft: longer, dpo: a}"])
+    main(["dpo", str(config)])
+    starts = [metrics(workplace, name)["inputs"]["adapters"]["start"] for name in ("dpo", "dpo-a")]
+    assert starts == [first["adapter_sha256"], longer["adapter_sha256"]]
+
+
 def test_two_processes_do_not_train_one_stage_at_once(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base)
     collect(config)

@@ -21,8 +21,8 @@ from retroformer.secrets.url import SecretUrl
 
 ATTENTION_LAYERS = ("q_proj", "v_proj")
 """Layers of `train.lora.targets: attention`."""
-
-
+VARIANT = "[a-z][a-z0-9_]*"
+"""Pattern of the name of a variant. It is no number, since a number after a stage is a round."""
 NOT_OF_CONFIG = ("messages", "add_generation_prompt", "strftime_now")
 """Variables of a chat template that the program sets."""
 
@@ -262,6 +262,11 @@ class Train(Section):
     run loses."""
     report_to: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
     """Tracker that the trainers log to."""
+    variants: dict[
+        Annotated[str, Field(pattern="^(warm|sft|reward|ppo|dpo|grpo)$")], Annotated[str, Field(pattern=f"^{VARIANT}$")]
+    ] = Field(default_factory=dict)
+    """Variant of a stage, such as `{sft: rated}`: its adapter is in runs/RUN/STAGE-VARIANT, beside those of the stage's
+    other settings, and later stages start from it."""
     warm: Groupwise = Groupwise(learning_rate=1e-3, batch_size=8)
     """Warm start: imitation of advice written by rule, for reflectors too small to learn without it."""
     sft: Sft = Sft(learning_rate=1e-5, batch_size=32, epochs=2)

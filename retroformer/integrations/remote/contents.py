@@ -4,7 +4,6 @@ Everything lies in one flat folder. `retroformer.json` lists the other files; it
 """
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
@@ -12,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from retroformer.errors import DamagedFile
-from retroformer.experiment.adapters import ACTORS, ADVISERS, REWARD
+from retroformer.experiment.adapters import FOLDER_NAME
 from retroformer.files.bounded_file import sha256
 from retroformer.provenance import ADAPTER_FILES
 from retroformer.records import Record
@@ -21,7 +20,6 @@ MANIFEST = "retroformer.json"
 MANIFEST_BYTES = 1 << 20
 """Largest size of a manifest."""
 RATINGS_FILES = ("trajectories.parquet", "reflections.parquet")
-_STAGES = "|".join((*ADVISERS, REWARD, *ACTORS))
 
 FileName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*\.(json|jsonl|md|parquet|safetensors|yaml)$")
@@ -42,7 +40,7 @@ class Manifest(Record):
     format: Literal[1] = 1
     kind: Literal["adapter", "ratings"]
     name: str
-    """For an adapter its folder below runs/RUN, such as `sft` or `sft-2`; for ratings the run."""
+    """For an adapter its folder below runs/RUN, such as `sft`, `sft-2` or `sft-rated`; for ratings the run."""
     files: dict[FileName, FileFacts]
 
     @model_validator(mode="after")
@@ -50,7 +48,7 @@ class Manifest(Record):
         needed = ADAPTER_FILES if self.kind == "adapter" else RATINGS_FILES
         if missing := [name for name in needed if name not in self.files]:
             raise ValueError(f"{missing[0]} is not listed")
-        if self.kind == "adapter" and not re.fullmatch(rf"({_STAGES})(-[1-9][0-9]*)?", self.name):
+        if self.kind == "adapter" and not FOLDER_NAME.fullmatch(self.name):
             raise ValueError(f"{self.name!r} is not the name of a stage's adapter")
         return self
 
