@@ -10,13 +10,17 @@ DEMO := configs/demo.yaml
 SEED := configs/evidence/seed.yaml
 # SFT as in the paper, on positively rated advice, for the demo's task.
 RATED := train.sft.texts=rated train.sft.other_goals=0 train.sft.epochs=2 train.sft.learning_rate=3e-4
+EVIDENCE := $(addprefix evidence-,1 2 3 4 5 6 7 8)
+ABLATION := $(addprefix ablation-,1 2 3)
+ALTERNATIVES := $(addprefix alternatives-,1 2 3)
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo transfer evidence evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8 ablation ablation-1 ablation-2 ablation-3 budget alternatives alternatives-1 alternatives-2 alternatives-3 test test-slow test-newest faults gpu check site clean
+.PHONY: install demo transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) test test-slow \
+	test-newest faults gpu check site clean
 
 install: $(VENV)/.installed
 
@@ -52,7 +56,7 @@ demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores
 evidence: evidence-4 evidence-5 evidence-6 evidence-7 evidence-8  ## does a trained reflector help a frozen language model? needs ALFWORLD_DATA
 	$(RUN) -m eval configs/evidence/report.yaml
 
-evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evidence-8: evidence-%: $(VENV)/.installed
+$(EVIDENCE): evidence-%: $(VENV)/.installed
 	@test -n "$(ALFWORLD_DATA)" || { echo "Name the folder of the ALFWorld games: run alfworld-download, then make evidence ALFWORLD_DATA=FOLDER."; exit 1; }
 	$(RUN) -m collect warm $(SEED) run=$@ seed=$*
 	$(RUN) -m train warm $(SEED) run=$@ seed=$*
@@ -60,13 +64,13 @@ evidence-1 evidence-2 evidence-3 evidence-4 evidence-5 evidence-6 evidence-7 evi
 	$(RUN) -m train sft $(SEED) run=$@ seed=$*
 
 # Ten hours on two cores. The method is that of seed.yaml; each run leaves out one part of it or adds a stage.
-ablation: ablation-1 ablation-2 ablation-3  ## what is each part of the method worth on valid_seen? needs ALFWORLD_DATA
+ablation: $(ABLATION)  ## what is each part of the method worth on valid_seen? needs ALFWORLD_DATA
 	$(RUN) -m eval configs/evidence/ablation.yaml
 	$(RUN) -m eval configs/evidence/ablation.yaml run=ablation-last reflector.history=last \
 		'serve.adapters={actor: household, last-1: runs/ablation-1-last/sft, last-2: runs/ablation-2-last/sft, last-3: runs/ablation-3-last/sft}' \
 		'eval.arms={last attempt only: {kind: model, model: [last-1, last-2, last-3]}, rule: {kind: rule}}' 'eval.reference=rule'
 
-ablation-1 ablation-2 ablation-3: ablation-%: evidence-%
+$(ABLATION): ablation-%: evidence-%
 	$(RUN) -m train dpo $(SEED) run=evidence-$* seed=$*
 	$(RUN) -m train reward $(SEED) run=evidence-$* seed=$*
 	$(RUN) -m train ppo $(SEED) run=evidence-$* seed=$* train.weak_reward_model=allow
@@ -99,10 +103,10 @@ budget: evidence-4  ## what else can be made of as many retries? needs ALFWORLD_
 		'eval.arms={trained reflector: {kind: model, model: sft}, retrieved: {kind: retrieved}, retrieved and learning: {kind: retrieved, learns: true}, document by GEPA: {kind: document, file: runs/evidence-4/gepa/document.md}}'
 
 # About two hours on two cores. A weak reward model is no reason to stop: what comes of it is in the table.
-alternatives: alternatives-1 alternatives-2 alternatives-3  ## SFT, DPO, GRPO, PPO and best of n, three seeds each
+alternatives: $(ALTERNATIVES)  ## SFT, DPO, GRPO, PPO and best of n, three seeds each
 	$(RUN) -m eval configs/alternatives.yaml
 
-alternatives-1 alternatives-2 alternatives-3: alternatives-%: $(VENV)/.installed
+$(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 	$(RUN) -m collect warm $(DEMO) run=$@ seed=$*
 	$(RUN) -m train warm $(DEMO) run=$@ seed=$*
 	$(RUN) -m collect $(DEMO) run=$@ seed=$*

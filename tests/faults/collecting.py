@@ -19,7 +19,7 @@ def kills(world: World, count: int) -> Outcome:
 
 def storms(world: World, count: int) -> Outcome:
     """Let the endpoint misbehave at a third of its answers, in all ways that it knows."""
-    faults, found = 0, list[str]()
+    faults, violations = 0, list[str]()
     # Without the one that asks for an hour of rest, which ends a stage by design, and refused keys, which do so too.
     ways = [way for way in Behaviour if way not in (Behaviour.WELL, Behaviour.AWAY, Behaviour.UNAUTHORIZED)]
     while faults < count:
@@ -33,12 +33,12 @@ def storms(world: World, count: int) -> Outcome:
                 return world.chance.choice(ways)
 
         world.server.mood = mood
-        found += world.finish(run, "reflector.endpoint.timeout_seconds=2", "loop.retries=3")
+        violations += world.finish(run, "reflector.endpoint.timeout_seconds=2", "loop.retries=3")
         world.server.mood = None
         # Every faulty answer may have been paid for; a call that timed out was, too.
-        found += world.judge(run, 2 * drawn[0])
+        violations += world.judge(run, 2 * drawn[0])
         faults += drawn[0]
-    return Outcome(faults, found)
+    return Outcome(faults, violations)
 
 
 def environment_deaths(world: World, count: int) -> Outcome:
@@ -59,7 +59,7 @@ def environment_deaths(world: World, count: int) -> Outcome:
 
 def two_collectors(world: World, count: int) -> Outcome:
     """Run two collectors on one store, and kill one of them."""
-    faults, found = 0, list[str]()
+    faults, violations = 0, list[str]()
     with world.slowly(0.02):
         while faults < count:
             run = world.new_run()
@@ -69,9 +69,9 @@ def two_collectors(world: World, count: int) -> Outcome:
             kill(first)
             said, _ = second.communicate(timeout=PATIENCE_SECONDS)
             faults += 1
-            found += [f"{run}: {said[-300:]}"] if "Traceback" in said else []
-            found += world.finish(run) + world.judge(run, 2 * SLOTS)
-    return Outcome(faults, found)
+            violations += [f"{run}: {said[-300:]}"] if "Traceback" in said else []
+            violations += world.finish(run) + world.judge(run, 2 * SLOTS)
+    return Outcome(faults, violations)
 
 
 _JUMPING = """
@@ -92,10 +92,12 @@ runpy.run_module("collect", run_name="__main__", alter_sys=True)
 
 def clock_jumps(world: World, count: int) -> Outcome:
     """Let the clock jump by up to eleven days, forwards and backwards, while collecting."""
-    faults, found = 0, list[str]()
+    faults, violations = 0, list[str]()
     while faults < count:
         run, seed = world.new_run(), world.chance.randrange(1_000_000)
         jumps = world.folder / f"jumps-{run}"
-        found += world.finish(run, wrapper=("-c", _JUMPING.format(seed=seed, jumps=str(jumps)))) + world.judge(run, 0)
+        violations += world.finish(run, wrapper=("-c", _JUMPING.format(seed=seed, jumps=str(jumps)))) + world.judge(
+            run, 0
+        )
         faults += jumps.read_text().count("jump") if jumps.exists() else 0
-    return Outcome(faults, found)
+    return Outcome(faults, violations)

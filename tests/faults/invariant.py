@@ -39,35 +39,37 @@ def rated(store: Store) -> dict[tuple[str, str, int, int], float]:
 
 def violations(store: Store, whole: Whole, ended: Ended) -> list[str]:
     """Return a sentence for each way in which the store of a run differs from that of the unbroken one."""
-    found = [f"arm differs: {arm}" for arm in whole.facts.keys() ^ set(store.arms())]
+    violations = [f"arm differs: {arm}" for arm in whole.facts.keys() ^ set(store.arms())]
     for arm, facts in whole.facts.items():
-        found += _differences(facts_of(store, arm), facts)
-        found += [
+        violations += _differences(facts_of(store, arm), facts)
+        violations += [
             f"invalid outcome without a cause in {arm}" for cause in store.invalid_causes(arm) if not cause.strip()
         ]
     now = rated(store)
-    found += [
+    violations += [
         f"rating differs: {key}" for key in whole.ratings.keys() | now.keys() if whole.ratings.get(key) != now.get(key)
     ]
     if ended.calls > whole.calls + ended.spare:
-        found.append(f"{ended.calls} calls were paid for, and {whole.calls} plus {ended.spare} in flight were allowed")
-    return found
+        violations.append(
+            f"{ended.calls} calls were paid for, and {whole.calls} plus {ended.spare} in flight were allowed"
+        )
+    return violations
 
 
 def _differences(facts: Facts, whole: Facts) -> list[str]:
-    found = [f"attempt lost: {key}" for key in whole.trajectories.keys() - facts.trajectories.keys()]
-    found += [f"attempt too many: {key}" for key in facts.trajectories.keys() - whole.trajectories.keys()]
+    violations = [f"attempt lost: {key}" for key in whole.trajectories.keys() - facts.trajectories.keys()]
+    violations += [f"attempt too many: {key}" for key in facts.trajectories.keys() - whole.trajectories.keys()]
     for key, attempt in whole.trajectories.items():
         other = facts.trajectories.get(key)
         if other is not None and other != attempt:
             what = "silently zero" if not other.episode_return and attempt.episode_return else "different"
-            found.append(f"attempt {what}: {key}")
+            violations.append(f"attempt {what}: {key}")
     mine, theirs = (
         {stored.key: (stored.previous_candidate, stored.reflection.text) for stored in of.reflections}
         for of in (whole, facts)
     )
     if len(theirs) != len(facts.reflections):
-        found.append("reflections doubled")
-    return found + [
+        violations.append("reflections doubled")
+    return violations + [
         f"reflection differs: {key}" for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key)
     ]

@@ -30,7 +30,7 @@ def killed_evaluations(world: World, count: int) -> Outcome:
 
 def killed_trainings(world: World, count: int) -> Outcome:
     """Kill SFT, the reward model and PPO at random moments; they must end with the weights of unbroken runs."""
-    faults, found = 0, list[str]()
+    faults, violations = 0, list[str]()
     many = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 20}
     ppo = {**many, "epochs": 2, "updates": 15}
     whole = world.folder / "whole"
@@ -55,10 +55,10 @@ def killed_trainings(world: World, count: int) -> Outcome:
                 killed += 1
             finish(folder, "train", [stage, str(config)])
             if metrics(folder, stage)["adapter_sha256"] != metrics(whole, stage)["adapter_sha256"]:
-                found.append(f"{stage} was resumed to other weights")
+                violations.append(f"{stage} was resumed to other weights")
             shutil.rmtree(folder)
         faults += killed
-    return Outcome(faults, found)
+    return Outcome(faults, violations)
 
 
 def _cpu_seconds_of(folder: Path, stage: str, config: Path) -> float:
@@ -98,7 +98,7 @@ def changed_adapters(world: World, count: int) -> Outcome:
 
     The evaluation must refuse to go on, and must end like the unbroken one when the adapter is what it was.
     """
-    served, found = _served(world), list[str]()
+    served, violations = _served(world), list[str]()
     adapter = served.folder / "adapter/adapter_model.safetensors"
     another = make_adapter(served.folder / "tiny", served.folder / "another", seed=2)
     whole = adapter.read_bytes()
@@ -122,11 +122,11 @@ def changed_adapters(world: World, count: int) -> Outcome:
         said, _ = (process := served.start(run, stage="eval")).communicate(timeout=PATIENCE_SECONDS)
         adapter.write_bytes(whole)
         if "Traceback" in said:
-            found.append(f"{run} ended in a traceback: {said[-300:]}")
+            violations.append(f"{run} ended in a traceback: {said[-300:]}")
         elif process.returncode == 0 or _advice(served, run) != before:
-            found.append(f"{run} went on with a changed adapter: {said[-300:]}")
-        found += served.finish(run, stage="eval") + served.judge(run, 0, stage="eval")
-    return Outcome(made, found)
+            violations.append(f"{run} went on with a changed adapter: {said[-300:]}")
+        violations += served.finish(run, stage="eval") + served.judge(run, 0, stage="eval")
+    return Outcome(made, violations)
 
 
 def _served(world: World) -> World:

@@ -127,7 +127,7 @@ class World:
         url: str = "",
     ) -> Outcome:
         """Make faults while a run goes on, at most `most` in each; `spare` calls may be lost to so many of them."""
-        faults, found = 0, list[str]()
+        faults, violations = 0, list[str]()
         with self.slowly(0.05):
             while faults < count:
                 run, made = self.new_run(stage), 0
@@ -139,17 +139,17 @@ class World:
                 if reader.is_alive():
                     process.kill()
                     reader.join()
-                    found.append(f"{run} hangs: {said[0][-300:]}")
+                    violations.append(f"{run} hangs: {said[0][-300:]}")
                 elif "Traceback" in said[0]:
-                    found.append(f"{run} ended in a traceback: {said[0][-600:]}")
-                found += self.finish(run, *overrides, stage=stage)
-                found += self.judge(run, spare(made), stage=stage, url=url)
+                    violations.append(f"{run} ended in a traceback: {said[0][-600:]}")
+                violations += self.finish(run, *overrides, stage=stage)
+                violations += self.judge(run, spare(made), stage=stage, url=url)
                 faults += made
-        return Outcome(faults, found)
+        return Outcome(faults, violations)
 
     def kill_and_finish(self, count: int, stage: str, *overrides: str, longest: float, wasted: int) -> Outcome:
         """Kill a stage after a random time, up to five times, then let it end; `wasted` calls a kill may be lost."""
-        faults, found = 0, list[str]()
+        faults, violations = 0, list[str]()
         with self.slowly(0.02):
             while faults < count:
                 run, killed = self.new_run(stage), 0
@@ -165,9 +165,9 @@ class World:
                     faults += 1
                 # Whoever starts what is done asks its models once more, which no fault accounts for.
                 if process.returncode:
-                    found += self.finish(run, *overrides, stage=stage)
-                found += self.judge(run, killed * wasted, stage=stage)
-        return Outcome(faults, found)
+                    violations += self.finish(run, *overrides, stage=stage)
+                violations += self.judge(run, killed * wasted, stage=stage)
+        return Outcome(faults, violations)
 
     @contextmanager
     def slowly(self, seconds: float) -> Iterator[None]:

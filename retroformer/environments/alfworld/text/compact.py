@@ -67,11 +67,16 @@ def ranges(places: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{name} {run}" for name, values in numbers.items() for run in _runs(sorted(set(values))))
 
 
+def listed(places: Sequence[str]) -> str:
+    """Return the places as one text, such as `cabinet 1-2, cabinet 4`."""
+    return ", ".join(ranges(places))
+
+
 def header(task: Task, opening: str, reflections: Sequence[str] = ()) -> str:
     """Return the lines before the first action: task, room, and a line for each reflection, oldest first."""
     sentence, places = read_opening(opening)
     advice = filter(None, (" ".join(text.split()) for text in reflections))
-    lines = (f"Task: {sentence}", f"Room: {', '.join(ranges(room_order(task, places)))}")
+    lines = (f"Task: {sentence}", f"Room: {listed(room_order(task, places))}")
     return "".join(f"{line}\n" for line in (*lines, *(f"Advice: {text}" for text in advice)))
 
 

@@ -31,12 +31,12 @@ def digest(attempt: Trajectory, earlier: Sequence[Trajectory] = ()) -> str:
     lines = {
         "Task": sentence,
         "Seen": ", ".join(seen) or "none",
-        "Searched": ", ".join(compact.ranges(list(room.contents))),
-        "Not searched": ", ".join(compact.ranges(left)),
+        "Searched": compact.listed(list(room.contents)),
+        "Not searched": compact.listed(left),
     }
     return "".join(f"{name}: {content}\n" for name, content in lines.items() if content)
 
 
 def searched(attempt: Trajectory) -> str:
     """Return the places that an attempt looked into, such as `drawer 1-3, desk 1`."""
-    return ", ".join(compact.ranges(list(read_steps(attempt.steps).contents)))
+    return compact.listed(list(read_steps(attempt.steps).contents))
