@@ -83,6 +83,7 @@ $(ABLATION): ablation-%: evidence-%
 	cp -r runs/evidence-$*/warm runs/ablation-$*-best/
 	$(RUN) -m collect $(SEED) run=ablation-$*-best seed=$* collect.branch=best
 	$(RUN) -m train sft $(SEED) run=ablation-$*-best seed=$* collect.branch=best
+	$(RUN) -m train sft $(SEED) run=evidence-$* seed=$* train.sft.other_goals=0 train.variants.sft=own_goals
 	$(RUN) -m train sft $(SEED) run=evidence-$* seed=$* train.sft.texts=rated train.variants.sft=rated
 	$(RUN) -m train sft $(SEED) run=evidence-$* seed=$* train.sft.texts=rated train.sft.positives=mixed train.variants.sft=mixed
 	$(RUN) -m train reward $(SEED) run=evidence-$* seed=$* train.reward.start=base train.variants.reward=base
