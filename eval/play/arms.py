@@ -220,12 +220,14 @@ def reads_attempts(experiment: Experiment, arm: Arm) -> bool:
 def plan_of(experiment: Experiment) -> dict[str, Any]:
     """Return the plan as part of the conditions of trial 0, which are stored before anything is played.
 
-    Empty without planned comparisons.
+    Empty without planned comparisons. Where the arms are played and what that may cost change no result, so they are no
+    part of it: an evaluation that has spent its budget goes on with a larger one.
     """
     if not experiment.eval.comparisons:
         return {}
     plan = {"run": experiment.run, "seed": experiment.seed, "trials": experiment.loop.trials}
-    return {"plan_sha256": sha256_of(plan | {"eval": experiment.eval.model_dump(mode="json", exclude={"backend"})})}
+    section = experiment.eval.model_dump(mode="json", exclude={"backend", "tokens", "dollars"})
+    return {"plan_sha256": sha256_of(plan | {"eval": section})}
 
 
 def held_out_splits(experiment: Experiment) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from ..report.report import write_report
 from .arms import actor_models, check_arms, held_out_splits, reflector_models, retrieving_reflector, single_model_arms
 from .evaluation import Evaluation, open_evaluations
 from .learning import LearningArm, play_and_learn
-from .overlap import refuse_adapters_trained_on, refuse_trained_tasks
+from .overlap import refuse_adapters_trained_on, refuse_tasks_of_runs, refuse_trained_tasks
 from .variants import check_variants, with_actor
 from .verify import VerifiedModel, verify_actor, verify_models
 
@@ -82,6 +82,7 @@ def _accepted_tasks(experiment: Experiment) -> tuple[Task, ...]:
         check_prompts(variant)
         check_arms(variant)
         refuse_adapters_trained_on(variant, tasks)
+        refuse_tasks_of_runs(variant, tasks)
     return tasks
 
 

@@ -1,4 +1,5 @@
-"""Refuses tasks that were used for training: in this run, or of any adapter that the evaluation serves.
+"""Refuses tasks that were used for training: in this run, in runs whose attempts an arm counts, or of any adapter that
+the evaluation serves.
 
 The training stages record their tasks in metrics.json beside each adapter, with those of the adapters they start from.
 An adapter of another run is so checked without that run's store. Adapters of earlier versions have no such record, and
@@ -6,6 +7,7 @@ a reflector or actor behind an address of its own has no folder; both pass.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
@@ -15,15 +17,26 @@ from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import model_folder, reward_folder
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
+from retroformer.experiment.storage import open_store
 from retroformer.records import Task, task_of_story
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 from retroformer.store import Store
 
-from .arms import actor_models, reflector_models
+from .arms import actor_models, reads_attempts, reflector_models
+
+
+def refuse_tasks_of_runs(experiment: Experiment, tasks: Sequence[Task]) -> None:
+    """Refuse tasks of the runs whose collected attempts an arm counts. Raises ConfigError, StoreError."""
+    arms = experiment.eval.arms.values()
+    for run in dict.fromkeys(chain.from_iterable(arm.runs for arm in arms if reads_attempts(experiment, arm))):
+        source = experiment.model_copy(update={"run": run})
+        if (source.folder / "experience.db").is_file():
+            with closing(open_store(source)) as store:
+                refuse_trained_tasks(store, tasks)
 
 
 def refuse_trained_tasks(store: Store, tasks: Sequence[Task]) -> None:
-    """Raise ConfigError if this run collected training facts on one of these tasks."""
+    """Raise ConfigError if the run of this store collected training facts on one of these tasks."""
     chosen = {task.id for task in tasks}
     trained_on = (store.reflected_tasks(arm) for arm in store.arms() if is_for_training(arm))
     if shared := sorted(chosen.intersection(map(task_of_story, chain.from_iterable(trained_on)))):

@@ -53,7 +53,16 @@ def _with_prefix(experiment: Experiment, prefix: str, model: str | None = None) 
     section = experiment.eval
     arms = {f"{prefix}/{name}": _arm(arm, prefix, model) for name, arm in section.arms.items()}
     examples = (f"{prefix}/{section.examples[0]}", f"{prefix}/{section.examples[1]}") if section.examples else None
-    named = {"arms": arms, "reference": f"{prefix}/{section.reference}", "examples": examples}
+    comparisons = tuple(
+        planned.model_copy(update={"first": f"{prefix}/{planned.first}", "second": f"{prefix}/{planned.second}"})
+        for planned in section.comparisons
+    )
+    named = {
+        "arms": arms,
+        "reference": f"{prefix}/{section.reference}",
+        "examples": examples,
+        "comparisons": comparisons,
+    }
     return experiment.model_copy(update={"eval": section.model_copy(update=named)})
 
 

@@ -154,6 +154,9 @@ def test_the_places_of_training_attempts_can_be_counted_for_an_arm_without_a_mod
     with closing(open_store(config.experiment)) as store:
         hashes = [(store.conditions(f"eval/{arm}") or {})["experience_sha256"] for arm in ("here", "elsewhere")]
     assert hashes[0] != hashes[1]
+    elsewhere: Arms = {"nothing": {"kind": "none"}, "elsewhere": arms["elsewhere"]}
+    with pytest.raises(ConfigError, match="9 of 12 evaluation tasks were used for training"):
+        compare(config_with(tmp_path, NOWHERE, elsewhere, "run=third", "eval.split=train", "eval.tasks=12"))
 
 
 @pytest.mark.parametrize("among", ["same_kind", "other_kinds"])
@@ -187,6 +190,8 @@ def test_a_plan_is_stored_with_trial_0_and_cannot_be_changed_afterwards(tmp_path
         sha256 = (store.conditions(FIRST_TRIAL) or {})["plan_sha256"]
     assert f"The plan has the sha256 `{sha256}`" in report
     assert compare(config) == report, "the same plan goes on"
+    dearer = compare(config_with(tmp_path, NOWHERE, arms, plan, "eval.tokens=1000000", "eval.dollars=2"))
+    assert f"The plan has the sha256 `{sha256}`" in dearer
     for change in ("eval.comparisons=[{first: rule, second: nothing, mean: 0.05}]", "eval.tasks=7", "loop.trials=3"):
         with pytest.raises(ConfigError, match="plan_sha256"):
             compare(config_with(tmp_path, NOWHERE, arms, plan, change))

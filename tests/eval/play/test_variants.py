@@ -62,7 +62,8 @@ def test_each_actor_plays_every_arm_and_one_table_shows_them_all(
         return "Action: look" if body["model"] == "shy" else reply_to(body)
 
     with Endpoint(reply) as server:
-        config = open_config(config_with_actors(tmp_path, server.url), "loop.trials=2")
+        planned = "eval.comparisons=[{first: advised, second: retry, trial: 1}]"
+        config = open_config(config_with_actors(tmp_path, server.url), "loop.trials=2", planned)
         asyncio.run(compare_arms(config))
     table = (config.experiment.folder / "eval" / "report.md").read_text()
     assert models == {"bold", "shy", "big"}
@@ -70,7 +71,8 @@ def test_each_actor_plays_every_arm_and_one_table_shows_them_all(
         assert len(facts(config, f"eval/{actor}/trial 0").trajectories) == 3
         for arm in ARMS:
             assert f"| {actor} | {arm} |" in table
-        assert (tmp_path / "runs" / "toy" / "eval" / actor / "report.md").is_file()
+        report = (tmp_path / "runs" / "toy" / "eval" / actor / "report.md").read_text()
+        assert f"| {actor}/advised | {actor}/retry | " in report.partition("## Planned comparisons")[2]
     shy = facts(config, "eval/shy/trial 0").trajectories.values()
     assert {step.action for trajectory in shy for step in trajectory.steps} == {"look"}
 
@@ -156,7 +158,8 @@ def test_repeats_differ_in_their_random_numbers_and_the_table_has_mean_and_devia
         return f"Action: {actions[0][int(thought[1]) - 1]}"
 
     with Endpoint(reply) as server:
-        config = open_config(config_with_repeats(tmp_path, server.url), "loop.trials=2")
+        planned = [{"first": "advised", "second": "retry"}]
+        config = open_config(config_with_repeats(tmp_path, server.url, comparisons=planned), "loop.trials=2")
         experiment = config.experiment
         section = experiment.environment.model_copy(update={"split": "held_out"})
         winning |= walkthroughs_of(experiment.model_copy(update={"environment": section}), 4)
@@ -172,7 +175,8 @@ def test_repeats_differ_in_their_random_numbers_and_the_table_has_mean_and_devia
         for number, share in enumerate(of_arm, start=1):
             assert re.search(rf"^\| repeat {number} \| {arm} \| .* \| {share:.3f} \|", report, re.MULTILINE)
     for number in (1, 2, 3):
-        assert (config.experiment.folder / "eval" / f"repeat {number}" / "report.html").is_file()
+        report = (config.experiment.folder / "eval" / f"repeat {number}" / "report.md").read_text()
+        assert f"| repeat {number}/advised | repeat {number}/retry | " in report.partition("## Planned comparisons")[2]
 
 
 def last_share(config: LoadedConfig, repeat: str, arm: str) -> float:
