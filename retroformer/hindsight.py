@@ -1,6 +1,7 @@
 """Hindsight: advice about a failure that attempts of training tasks have proved right.
 
-Its sources are stored attempts and reflections alone; no writer here can reach a solution, a planner or a walkthrough.
+A writer is given stored attempts and advice, and nothing else. Tests check that the writers of ALFWorld and HotPotQA
+import nothing that knows a solution.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Attempts of training runs, for arms that know what the agent has lived through."""
+"""Reads the collected attempts of training runs, for arms that count them."""
 
 import hashlib
 from collections.abc import Iterator

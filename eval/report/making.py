@@ -5,25 +5,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.arm_names import is_for_training
-from retroformer.experiment.adapters import model_folder, reward_beside
+from retroformer.arm_names import DOCUMENT, LIVE, WRITTEN, is_rated
+from retroformer.experiment.adapters import model_folder
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
 from retroformer.markdown import plain, table
 from retroformer.records import Usage
-from retroformer.stage_metrics import METRICS, read_metrics
+from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
 from ..measure.results import ArmResult
-
-_CHAINS = {
-    "warm": ("warm",),
-    "sft": ("warm", "sft"),
-    "dpo": ("warm", "sft", "dpo"),
-    "grpo": ("warm", "sft", "reward", "grpo"),
-    "ppo": ("warm", "sft", "reward", "ppo"),
-}
-"""Stages that were trained for an adapter of each stage. GRPO on live returns has no reward model of its own."""
 
 
 class _Making(NamedTuple):
@@ -41,7 +32,9 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
     rows = []
     for arm in results:
         made = [cost for model in _models(experiment.eval.arms[arm.name]) if (cost := _cost(experiment, model))]
-        experience = made or [_Making(_usage(experiment, run), 0, 0.0) for run in _runs(experiment, arm.name)]
+        experience = made or [
+            _Making(usage, 0, 0.0) for usage in _experience(experiment, experiment.eval.arms[arm.name])
+        ]
         if not experience:
             continue
         tasks, seeds = arm.solved_NT.shape[1], len(experience)
@@ -70,15 +63,13 @@ def _models(arm: Arm) -> tuple[str, ...]:
     return (arm.model,) if isinstance(arm.model, str) else arm.model
 
 
-def _runs(experiment: Experiment, name: str) -> tuple[str, ...]:
-    """Return the runs whose experience an arm without a trained adapter uses."""
-    arm = experiment.eval.arms[name]
+def _experience(experiment: Experiment, arm: Arm) -> Iterator[Usage]:
+    """Yield what the experience of each run cost that an arm without a trained adapter uses."""
     if arm.kind in ("retrieved", "table"):
-        return arm.runs or (experiment.run,)
+        yield from (_usage(experiment, run) for run in arm.runs or (experiment.run,))
     if arm.kind == "document":
-        parents = Path(arm.file).parents
-        return tuple(folder.name for folder in parents if (folder / "experience.db").is_file())
-    return ()
+        runs = [folder.name for folder in Path(arm.file).parents if (folder / "experience.db").is_file()]
+        yield from (_usage(experiment, run, DOCUMENT) for run in runs)
 
 
 def _cost(experiment: Experiment, model: str) -> _Making | None:
@@ -86,29 +77,34 @@ def _cost(experiment: Experiment, model: str) -> _Making | None:
     folder = model_folder(experiment, model.partition("+")[0])
     if not (folder / METRICS).is_file():
         return None
-    stage, _, number = read_metrics(folder).stage, *folder.name.partition("-")[1:]
-    stages = [read_metrics(path) for path in _chain(folder, stage, number) if (path / METRICS).is_file()]
-    usage = _usage(experiment, folder.parent.name)
-    return _Making(usage, sum(metrics.tokens for metrics in stages), sum(metrics.cpu_seconds for metrics in stages))
+    stages = list(_stages_behind(folder))
+    played = [LIVE] if any(stage.inputs.get("optimizer", {}).get("reward") == "live" for stage in stages) else []
+    usage = _usage(experiment, folder.parent.name, *played)
+    return _Making(usage, sum(stage.tokens for stage in stages), sum(stage.cpu_seconds for stage in stages))
 
 
-def _chain(folder: Path, stage: str, number: str) -> Iterator[Path]:
-    for before in _CHAINS.get(stage, (stage,)):
-        if before == stage:
-            yield folder
-        elif before == "reward":
-            yield reward_beside(folder)
-        else:
-            yield folder.with_name(f"{before}-{number}" if number and before != "warm" else before)
+def _stages_behind(folder: Path) -> Iterator[StageMetrics]:
+    """Yield the metrics of an adapter, and once each of those in its run from which it was trained."""
+    here = [read_metrics(path.parent) for path in folder.parent.glob(f"*/{METRICS}")]
+    by_sha256 = {stage.adapter_sha256: stage for stage in here}
+    waiting, seen = [read_metrics(folder)], set[str | None]()
+    while waiting:
+        stage = waiting.pop()
+        if stage.adapter_sha256 not in seen:
+            seen.add(stage.adapter_sha256)
+            yield stage
+            used = stage.inputs.get("adapters", {}).values()
+            waiting += [by_sha256[sha256] for sha256 in used if sha256 in by_sha256]
 
 
-def _usage(experiment: Experiment, run: str) -> Usage:
-    """Return what the training arms of a run have used; nothing if its store is gone."""
+def _usage(experiment: Experiment, run: str, *also: str) -> Usage:
+    """Return what collecting, written advice and these arms of a run have used; nothing if its store is gone."""
     source = experiment.model_copy(update={"run": run})
     if source.store is None and not (source.folder / "experience.db").is_file():
         return Usage()
     with closing(open_store(source)) as store:
-        return sum((store.usage(arm) for arm in store.arms() if is_for_training(arm)), start=Usage())
+        arms = [arm for arm in store.arms() if is_rated(arm) or arm in (WRITTEN, *also)]
+        return sum((store.usage(arm) for arm in arms), start=Usage())
 
 
 def _tokens(usage: Usage) -> int:

@@ -121,6 +121,9 @@ def _comparing(experiment: Experiment, names: Sequence[str]) -> list[str]:
         f"eval.reference={names[0]}",
         "eval.examples=null",
         "eval.comparisons=[]",
+        "eval.repeats=1",
+        "eval.actors={}",
+        "eval.actors_reflect=false",
         f"serve.adapters={json.dumps(own | adapters)}",
     ]
 

@@ -29,15 +29,17 @@ def has_adapter(folder: Path) -> bool:
 def finished_advisers(experiment: Experiment) -> list[str]:
     """Return the finished stages that write advice, in order of training: warm, sft, ppo, sft-2, ppo-2 and so on.
 
-    Variants come before all others, so that they are never the last where there are others.
+    Variants other than the config's come before all of these, so that they are never the last where there are others.
     """
+
+    def order(name: re.Match[str]) -> tuple[bool, int, int, str]:
+        chosen = name["variant"] == experiment.train.variants.get(name["stage"])
+        return chosen, int(name["round"] or 1), ADVISERS.index(name["stage"]), name.string
+
     finished = (FOLDER_NAME.fullmatch(path.parent.name) for path in experiment.folder.glob(f"*/{ADAPTER_WEIGHTS}"))
-    advisers = [name for name in finished if name and name["stage"] in ADVISERS]
-    return [name.string for name in sorted(advisers, key=_order_of_training)]
-
-
-def _order_of_training(name: re.Match[str]) -> tuple[bool, int, int, str]:
-    return name["variant"] is None, int(name["round"] or 1), ADVISERS.index(name["stage"]), name.string
+    return [
+        name.string for name in sorted((name for name in finished if name and name["stage"] in ADVISERS), key=order)
+    ]
 
 
 def asked_for(experiment: Experiment) -> list[str]:
@@ -66,6 +68,11 @@ def reward_folder(experiment: Experiment, model: str) -> Path:
 
 
 def reward_beside(adapter: Path) -> Path:
-    """Return the folder, which may not exist, for the reward model of the run, variant and round of this adapter."""
-    _, *variant_and_round = adapter.name.split("-")
-    return adapter.with_name("-".join((REWARD, *variant_and_round)))
+    """Return the folder, which may not exist, of the reward model of this adapter's run and round.
+
+    It is the one of the same variant, if there is such a variant of the reward model.
+    """
+    name = FOLDER_NAME.fullmatch(adapter.name)
+    variant, number = (name["variant"], name["round"]) if name else (None, None)
+    same_variant = adapter.with_name("-".join(filter(None, (REWARD, variant, number))))
+    return same_variant if same_variant.is_dir() else adapter.with_name("-".join(filter(None, (REWARD, number))))

@@ -66,6 +66,10 @@ def test_variants_are_served_and_are_the_reflector_only_where_nothing_else_is(ru
     assert served_names(experiment(), Path("config.yaml")).aliases == {"reflector": "sft-2"}
     (run / "sft-2").rename(run / "dpo-near")
     assert served_names(experiment(), Path("config.yaml")).aliases == {"reflector": "sft-rated-2"}
+    (run / "sft-rated-2").rename(run / "sft")
+    assert served_names(experiment(), Path("config.yaml")).aliases == {"reflector": "sft"}
+    of_config = experiment("train.variants={sft: rated}")
+    assert served_names(of_config, Path("config.yaml")).aliases == {"reflector": "sft-rated"}
 
 
 def test_an_adapter_named_reflector_is_the_reflector(run: Path, tmp_path: Path) -> None:
@@ -104,14 +108,17 @@ def test_the_reward_model_is_the_one_beside_its_adapter(run: Path, tmp_path: Pat
         finish(folder)
     for stage in ("ppo-near", "ppo-far", "reward-near"):
         finish(run / stage)
-    for stage in ("ppo", "reward"):
+    for stage in ("ppo", "ppo-near", "reward"):
         finish(tmp_path / "seed" / stage)
-    named = f"serve.adapters={{mine: {tmp_path}/seed/ppo, theirs: {tmp_path}/other}}"
-    overrides = "serve.best_of=[sft-2+best2, ppo-3+best2, mine+best2, theirs+best2, ppo-near+best2, ppo-far+best2]"
+    seed = tmp_path / "seed"
+    named = f"serve.adapters={{mine: {seed}/ppo, their_near: {seed}/ppo-near, theirs: {tmp_path}/other}}"
+    asked = ("sft-2", "ppo-3", "mine", "their_near", "theirs", "ppo-near", "ppo-far")
+    overrides = f"serve.best_of=[{', '.join(f'{name}+best2' for name in asked)}]"
     served = served_names(experiment(named, overrides), Path("config.yaml")).best_of
     assert [str(folder.relative_to(folder.parents[1])) for folder in served.values()] == [
         "try/reward-2",
         "try/reward",
+        "seed/reward",
         "seed/reward",
         "try/reward",
         "try/reward-near",

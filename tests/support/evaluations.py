@@ -49,7 +49,10 @@ _MEASURES: Mapping[str, Mapping[str, Any]] = {
         "held_out_accuracy_interval": [0.6, 0.86],
     },
     "ppo": {"prompts": 7, "updates": 4, "history": [{"score": 0.1 * n, "kl": 0.2 * n} for n in range(4)]},
+    "grpo": {"prompts": 7, "updates": 4, "history": [{"score": 0.1 * n, "kl": 0.2 * n} for n in range(4)]},
 }
+_ADAPTERS: Mapping[str, Sequence[str]] = {"ppo": ("sft", "reward")}
+"""Adapters that a stage used, if not that of SFT alone."""
 
 
 def write_evaluation(
@@ -89,18 +92,18 @@ def write_stages(experiment: Experiment, *stages: str, within: str = "", **chang
         config = {**experiment.as_file(), **changes}
         (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         metrics = {
-            "stage": stage,
+            "stage": stage.partition("-")[0],
             "inputs": {
                 "seed": 3,
                 "quantization": "nf4",
                 "lora": {"rank": 8},
-                "optimizer": {"learning_rate": 1e-4},
-                "adapters": {"sft": f"{within}sft"},
+                "optimizer": {"learning_rate": 1e-4} | ({"reward": "live"} if stage == "grpo" else {}),
+                "adapters": {name: f"{within}{name}" for name in _ADAPTERS.get(stage.partition("-")[0], ("sft",))},
             },
             "adapter_sha256": f"{within}{stage}",
             "tokens": 12345,
             "code": {"commit": "0123456789abcdef", "dirty": False},
-            **_MEASURES[stage],
+            **_MEASURES[stage.partition("-")[0]],
         }
         (folder / "metrics.json").write_text(json.dumps(metrics))
 

@@ -31,7 +31,7 @@ def relabelled(
         arms: arms with the failures.
         build: builder of the environment's writer; None if it has none.
         view: the reflector's prompt about a failure on which nobody has reflected.
-        other_goals: number of other tasks; advice about each failure as it would be at these is yielded, too.
+        other_goals: number of other tasks for each failure, which is also relabelled as a failure at these.
     """
     writer = None if build is None else build(attempt for arm in arms for attempt in _attempts(arm))
     for arm in arms:
@@ -75,7 +75,8 @@ def _best_advice(arm: RatedArm) -> dict[tuple[str, int, int], tuple[str, bool]]:
     """Return the best text tried on each failure, if it helped, and whether the text is cut."""
     best = {}
     for candidates in by_failure(ratings(arm.store, arm.arm, records=True, anew=arm.anew)):
-        chosen = max(candidates, key=lambda rating: rating.rating)
-        if chosen.rating > 0:
+        advised = [rating for rating in candidates if rating.text.strip()]
+        chosen = max(advised, key=lambda rating: rating.rating, default=None)
+        if chosen is not None and chosen.rating > 0:
             best[chosen.trajectory] = chosen.text, chosen.is_cut
     return best

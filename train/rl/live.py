@@ -19,7 +19,7 @@ from torch import Tensor
 
 from retroformer.agents.baseline import NoReflector
 from retroformer.arm_names import LIVE
-from retroformer.errors import InfrastructureFailure
+from retroformer.errors import ConfigError, InfrastructureFailure
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.conditions import conditions
@@ -91,7 +91,10 @@ class LiveReturns:
     """Rewards responses by the change of the actor's return (Retroformer, section 4.3: the rating).
 
     With `train.grpo.second_retry`, a retry that fails is followed by another, with advice of the policy on the second
-    failure, whose gain counts that much.
+    failure, whose gain counts that much. It is 0 where the prompt about that failure exceeds train.max_length.
+
+    Raises:
+        ConfigError: second retries are asked for where a reflection is retried several times.
     """
 
     def __init__(
@@ -104,6 +107,12 @@ class LiveReturns:
     ) -> None:
         self._experiment, self._store, self._experience = experiment, store, experience
         self._runner, self._failures = runner, failures
+        self._actor_samples = experiment.actor.temperature > 0 and actor_kind(experiment).asks_model
+        if experiment.train.grpo.second_retry and (self._actor_samples or experiment.collect.repeats > 1):
+            raise ConfigError(
+                "train.grpo.second_retry follows the only retry of a reflection, and actor.temperature above 0 or "
+                "collect.repeats makes several: set these to 0 and 1, or leave second_retry out."
+            )
         self._tokenizer, self._render = load_tokenizer(experiment.train), reflection_renderer(experiment)
         self._numbers: dict[tuple[str, int, int], dict[str, int]] = {}
         """Candidate numbers of the texts that were tried on a failure, by task, trial and candidate of the failure."""
@@ -191,8 +200,7 @@ class LiveReturns:
     def _keys(self, failure: Failure, text: str, update: int) -> list[Key]:
         """Return the key of each rollout of a text on a failure; store the text first if it is new."""
         repeats = self._experiment.collect.repeats
-        actor_samples = self._experiment.actor.temperature > 0 and actor_kind(self._experiment).asks_model
-        first = update * repeats if actor_samples else 0
+        first = update * repeats if self._actor_samples else 0
         task_id = failure.attempt.task.id
         key = Key(arm=LIVE, task_id=task_id, trial=failure.trial, candidate=self._number(failure, text))
         return [key.model_copy(update={"repeat": first + repeat}) for repeat in range(repeats)]

@@ -172,6 +172,40 @@ def test_an_arm_costs_what_its_run_collected_and_all_its_stages_trained(
     assert "| hopeless " not in section.partition("## ")[0]
 
 
+def test_an_arm_does_not_pay_for_adapters_and_retries_that_others_were_trained_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arms = {"near": "ppo-near", "live": "grpo", "imitating": "sft"}
+    config = CONFIG + "".join(f"    {name}: {{kind: model, model: {model}}}\n" for name, model in arms.items())
+    wins = dict.fromkeys(("eval/no reflection", "eval/trained", "eval/hopeless", *(f"eval/{name}" for name in arms)), 0)
+    Path("riddles.yaml").write_text(config)
+    experiment = load(Path("riddles.yaml"))
+    write_stages(experiment, "sft", "reward", "ppo-near", "grpo")
+    with closing(open_store(experiment)) as store:
+        for arm, calls in (("collect", 7), ("grpo", 30), ("document", 500)):
+            store.declare(arm, {})
+            played = attempt_at(CAPITAL).model_copy(update={"usage": Usage()})
+            store.add_trajectory(Key(arm=arm, task_id="another"), played)
+            store.charge(arm, Usage(calls=calls))
+    section = (
+        (report_of(config, wins) / "report.md")
+        .read_text()
+        .partition("cost to make and to use")[2]
+        .partition("\n## ")[0]
+    )
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in section.splitlines()
+        if line.startswith(tuple(f"| {arm} " for arm in arms))
+    ]
+    assert {row[0]: (row[1], row[3]) for row in rows} == {
+        "near": ("7", "37,035"),
+        "live": ("37", "24,690"),
+        "imitating": ("7", "12,345"),
+    }
+
+
 PLANNED = """
   comparisons:
     - {first: trained, second: no reflection, trial: 1, mean: 0.7, low: 0.3}

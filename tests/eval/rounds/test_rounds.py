@@ -38,6 +38,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "sft": quick,
         },
         "serve": {"port": 0},
+        # The report's own settings, which do not concern the comparison on development tasks.
+        "eval": {"repeats": 2},
         "rounds": {"count": 2, "stages": ["sft"], "split": "held_out", "tasks": 3},
     }
     path = tmp_path / "config.yaml"

@@ -9,6 +9,7 @@ from retroformer.errors import MissingInput
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
 from retroformer.records import Ending, Key, Outcome, Reflection, Step, Task, Trajectory
+from tests.support.characters import CAPITAL, attempt_at
 from tests.train.world import AUTHOR, BAD, GOOD, collect, config_file, prompt
 from train.data.inputs import advice_to_imitate
 from train.data.samples import Advice
@@ -131,6 +132,20 @@ def test_where_an_environment_proves_nothing_the_best_advice_that_helped_is_take
     collect(config, tasks=2)
     experiment = load(config, ["train.sft.texts=hindsight"])
     assert [advice.text for advice in advice_to_imitate(experiment)] == [GOOD, GOOD]
+
+
+def test_the_gain_of_a_retry_without_advice_does_not_hide_the_best_advice(tmp_path: Path) -> None:
+    """That retry measures luck (`collect.unadvised`); advice is rated by what it gains on it."""
+    config = config_file(tmp_path, tmp_path)
+    experiment = load(config, ["train.sft.texts=hindsight"])
+    with closing(open_store(experiment)) as store:
+        first = Key(arm="collect", task_id="riddle")
+        store.add_trajectory(first, attempt_at(CAPITAL))
+        for candidate, (text, returned) in enumerate((("", 0.4), (GOOD, 0.6), (BAD, 0.0))):
+            retry = Key(arm="collect", task_id="riddle", trial=1, candidate=candidate)
+            store.add_reflection(retry, 0, Reflection(text=text, prompt=prompt("riddle"), author=AUTHOR))
+            store.add_trajectory(retry, attempt_at(CAPITAL, (returned,)))
+    assert [advice.text for advice in advice_to_imitate(experiment)] == [GOOD]
 
 
 def test_without_anything_proved_the_stage_says_so(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from retroformer.agents.baseline import NoReflector
 from retroformer.arm_names import LIVE
-from retroformer.errors import InfrastructureFailure
+from retroformer.errors import ConfigError, InfrastructureFailure
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.sections.agents import ActorSection
 from retroformer.experiment.sections.loop import Loop
@@ -150,6 +150,17 @@ def test_a_success_on_the_second_retry_counts_at_a_discount(riddles: Callable[..
     assert world(0.5, "short", trials=2).rate(School(), "Say Rome.", second="Say Paris.") == [0.0], "no trial is left"
     assert world(0.5, "useless").rate(School(), "Say Rome.", second="Say Lyon.") == [0.0]
     assert world(0.0, "without").rate(School(), "Say Rome.", second="Say Paris.") == [0.0]
+
+
+@pytest.mark.parametrize("several", [{"actor": ActorSection(kind="react", temperature=0.7)}, {"repeats": 2}])
+def test_a_second_retry_needs_a_single_first_one(riddles: Callable[..., Riddles], several: dict[str, Any]) -> None:
+    plain = riddles().experiment
+    train = plain.train.model_copy(update={"grpo": plain.train.grpo.model_copy(update={"second_retry": 0.5})})
+    repeats = several.pop("repeats", 1)
+    collect = plain.collect.model_copy(update={"repeats": repeats})
+    world = riddles(run="several", train=train, collect=collect, **several)
+    with pytest.raises(ConfigError, match=r"train\.grpo\.second_retry follows the only retry"):
+        world.rate(School(), "Say Paris.")
 
 
 def test_the_actor_reads_words_without_special_tokens_up_to_a_stop(riddles: Callable[..., Riddles]) -> None:

@@ -1,7 +1,6 @@
 """Advice that other attempts have proved right: where the missing things were, or usually are.
 
-It reads attempts of training games alone. What it writes about a failure can be learned from the reflector's prompt as
-far as things are where they usually are.
+It reads attempts at training games only. A reflector can learn to write it as far as things are in their usual places.
 """
 
 import random
@@ -31,7 +30,7 @@ class PlaceHindsight:
         self._goals = {sentence: goal for sentence in sentences if (goal := read_goal(sentence)).thing}
 
     def advice(self, failure: Trajectory, earlier: Sequence[Lesson], others: Sequence[Trajectory]) -> str:
-        """Return where the task's things were seen, and for those not seen the likeliest places.
+        """Return where the needed things were seen, and the likeliest unsearched places for the rest.
 
         Places at which `others`, attempts at the same game, saw them are among these. Empty if nothing is left to say.
         """
@@ -39,7 +38,8 @@ class PlaceHindsight:
         ranked = self._table.ranked(view)
         first = ranked[:NEXT_PLACES]
         proved = [place for place in places_of(view.missing, others) if place in ranked and place not in first]
-        return advice_on_places(view, (*first[: NEXT_PLACES - len(proved)], *proved[:NEXT_PLACES]))
+        proved = proved[:NEXT_PLACES]
+        return advice_on_places(view, (*first[: NEXT_PLACES - len(proved)], *proved))
 
     def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Trajectory]:
         """Return the attempt as failures at tasks of other training games that could be set in its room.

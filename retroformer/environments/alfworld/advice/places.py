@@ -56,7 +56,7 @@ class PlaceTable:
         return {place_type for place_type, finds in self._finds[kind].items() if finds}
 
     def ranked(self, view: FailureView) -> tuple[str, ...]:
-        """Return the unsearched places, those first at which a missing thing most often was; then in room order."""
+        """Return the unsearched places, the likeliest for a missing thing first; ties keep room order."""
         kinds = view.missing
         return tuple(
             sorted(

@@ -8,8 +8,10 @@ from retroformer.environments.alfworld.advice import hindsight as module
 from retroformer.environments.alfworld.advice.failure import view_of
 from retroformer.environments.alfworld.advice.hindsight import PlaceHindsight, TableReflector
 from retroformer.environments.alfworld.advice.places import PlaceTable
+from retroformer.environments.alfworld.advice.reader import read_advice
 from retroformer.environments.alfworld.advice.wording import listed
 from retroformer.environments.alfworld.text import compact
+from retroformer.environments.alfworld.text.reading import read_goal
 from retroformer.records import Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
 from tests.reachable_modules import reachable_modules
 
@@ -87,6 +89,20 @@ def test_a_place_that_a_later_attempt_proved_is_named_however_unlikely_it_is() -
     named = writer.advice(failure, (), (later,))
     assert unlikely in named
     assert writer.advice(failure, (), (attempt("mug-9", {"shelf 3": "a pen 1"}),)) == writer.advice(failure, (), ())
+
+
+def test_six_places_are_named_however_many_are_proved() -> None:
+    failure = attempt("mug-9", {"drawer 1": "nothing"})
+    proving = [attempt("mug-9", {place: "a mug 1"}) for place in PLACES if place != "drawer 1"]
+    writer = PlaceHindsight(DRAWERS)
+    named = [set(view_places(writer.advice(failure, (), proving[:count]))) for count in (0, 3, len(proving))]
+    assert [len(places) for places in named] == [6, 6, 6]
+    assert {"cabinet 1", "cabinet 2", "cabinet 3"} <= named[1]
+
+
+def view_places(advice: str) -> tuple[str, ...]:
+    """Return the places that advice names for the room of these games."""
+    return read_advice([advice], PLACES, read_goal("put some mug on desk.")).first
 
 
 def test_a_place_that_was_searched_is_never_named() -> None:
