@@ -63,7 +63,7 @@ $(EVIDENCE): evidence-%: $(VENV)/.installed
 	$(RUN) -m collect $(SEED) run=$@ seed=$*
 	$(RUN) -m train sft $(SEED) run=$@ seed=$*
 
-# Ten hours on two cores. The method is that of seed.yaml; each run leaves out one part of it or adds a stage.
+# Ten core-hours. The method is that of seed.yaml; each run leaves out one part of it or adds a stage.
 ablation: $(ABLATION)  ## what is each part of the method worth on valid_seen? needs ALFWORLD_DATA
 	$(RUN) -m eval configs/evidence/ablation.yaml
 	$(RUN) -m eval configs/evidence/ablation.yaml run=ablation-last reflector.history=last \
@@ -90,7 +90,7 @@ $(ABLATION): ablation-%: evidence-%
 	$(RUN) -m train ppo $(SEED) run=evidence-$* seed=$* train.weak_reward_model=allow 'train.variants={reward: base, ppo: base}'
 
 # One hour for the second actor, and the seeds of `make evidence`.
-transfer: $(VENV)/.installed  ## do the reflectors of `make evidence` help other actors? needs ALFWORLD_DATA
+transfer: evidence-4 evidence-5 evidence-6 evidence-7 evidence-8  ## do the reflectors of `make evidence` help other actors? needs ALFWORLD_DATA
 	$(RUN) -m train actor configs/actor/other-words.yaml
 	$(RUN) -m eval configs/evidence/transfer.yaml
 	$(RUN) -m eval configs/evidence/transfer.yaml run=transfer-rule actor.kind=rule 'eval.actors={}'

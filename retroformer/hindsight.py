@@ -27,7 +27,7 @@ class Hindsight(Protocol):
         """Return the attempt as failures at `count` other tasks, or at fewer if there are not so many.
 
         This is the idea of hindsight experience replay (Andrychowicz et al., 2017): what an attempt has shown is true
-        whatever it was looking for.
+        whatever it was looking for. The advice before it stays as it was given, about its own task.
         """
         ...
 

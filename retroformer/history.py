@@ -1,4 +1,4 @@
-"""The way to an attempt: the attempts before it, and the advice between them."""
+"""The attempts and the advice that preceded an attempt."""
 
 from collections.abc import Iterable, Mapping
 

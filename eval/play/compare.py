@@ -28,7 +28,7 @@ from .arms import actor_models, check_arms, held_out_splits, reflector_models, r
 from .evaluation import Evaluation, open_evaluations
 from .learning import LearningArm, play_and_learn
 from .overlap import refuse_adapters_trained_on, refuse_tasks_of_runs, refuse_trained_tasks
-from .variants import check_variants, with_actor
+from .repetitions import check_repetitions, with_actor
 from .verify import VerifiedModel, verify_actor, verify_models
 
 
@@ -67,7 +67,7 @@ class _Compared(NamedTuple):
 
 def _accepted_tasks(experiment: Experiment) -> tuple[Task, ...]:
     """Return the tasks to play. Raises ConfigError, MissingInput if they, an arm or an actor cannot be played."""
-    check_variants(experiment)
+    check_repetitions(experiment)
     if experiment.eval.backend != LOCAL:
         backend_of(experiment.eval.backend)
         asks_reflector = bool(reflector_models(experiment.eval.arms))
@@ -78,15 +78,15 @@ def _accepted_tasks(experiment: Experiment) -> tuple[Task, ...]:
         if training_tasks(domain, ()).are_of(experiment):
             with closing(open_store(domain)) as store:
                 refuse_trained_tasks(store, tasks)
-    for variant in _variants(experiment).values():
-        check_prompts(variant)
-        check_arms(variant)
-        refuse_adapters_trained_on(variant, tasks)
-        refuse_tasks_of_runs(variant, tasks)
+    for repetition in _repetitions(experiment).values():
+        check_prompts(repetition)
+        check_arms(repetition)
+        refuse_adapters_trained_on(repetition, tasks)
+        refuse_tasks_of_runs(repetition, tasks)
     return tasks
 
 
-def _variants(experiment: Experiment) -> dict[str, Experiment]:
+def _repetitions(experiment: Experiment) -> dict[str, Experiment]:
     """Return the config for each of its actors; the config itself, under the empty name, if it has none."""
     return {actor: with_actor(experiment, actor) for actor in experiment.eval.actors} or {"": experiment}
 
@@ -94,7 +94,7 @@ def _variants(experiment: Experiment) -> dict[str, Experiment]:
 async def _compare(config: LoadedConfig, tasks: tuple[Task, ...]) -> _Compared:
     """Play all arms with each actor, or in each repeat, and write the reports."""
     experiment = config.experiment
-    configs = {actor: replace(config, experiment=variant) for actor, variant in _variants(experiment).items()}
+    configs = {actor: replace(config, experiment=repetition) for actor, repetition in _repetitions(experiment).items()}
     played = await _with_actors(configs, tasks)
     results = {name: report.results for name, report in played.items()}
     if experiment.eval.actors:

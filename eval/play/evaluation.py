@@ -32,7 +32,7 @@ from .arms import (
     single_model_arms,
     with_arm_settings,
 )
-from .variants import repeat_name, with_repeat
+from .repetitions import repeat_name, with_repeat
 
 _SEEDS_OF_A_REPEAT = 1_000_003
 """Distance of the seeds of two repeats, so that the seeds of two runs with neighbouring seeds stay apart."""

@@ -97,7 +97,7 @@ def train_by_grpo(
 ) -> None:
     """Train the adapter `sft` on `prompts` against the adapter `reward`, or on `live` rewards, and publish it.
 
-    `live` gives None in all processes but the main one, which rewards for all.
+    The main process computes all live rewards; in every other process `live` yields None.
 
     Raises:
         ConfigError: a prompt with the longest response exceeds train.max_length, the batch is no multiple of the

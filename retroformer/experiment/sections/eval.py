@@ -99,8 +99,9 @@ class Eval(Spending):
     """If true, each of these actors also writes the advice of its arms of kind model, in place of the reflector: one
     model plays and reflects (Reflexion, Table 5; SALA)."""
     comparisons: tuple[PlannedComparison, ...] = ()
-    """Planned comparisons. With any, this section is a plan: its hash is recorded before the first held-out task is
-    played, and another section is refused from then on."""
+    """Planned comparisons. With any, this section, `run`, `seed` and `loop.trials` are a plan: its hash is recorded
+    before the first held-out task is played, and another plan is refused from then on. The budget and `backend` are no
+    part of it."""
     retrieval_days: Positive | None = None
     """For arms of kind retrieved: ignore advice older than this many days; None: use all."""
     examples: tuple[str, str] | None = None

@@ -41,37 +41,37 @@ class Turn:
 
     goal: Goal
     order: tuple[str, ...]
-    experience: RoomKnowledge
+    room: RoomKnowledge
     advice: Advice
     choices: tuple[str, ...]
 
     def action(self) -> str:
         """Return the next action in the compact text."""
-        if not self.experience.holding:
+        if not self.room.holding:
             return self._fetch()
         if self.goal.lamp:
             return self._use_lamp()
-        if self.goal.deed and (self.goal.deed, self.experience.holding) not in self.experience.deeds:
+        if self.goal.deed and (self.goal.deed, self.room.holding) not in self.room.deeds:
             return self._do_deed()
         return self._deliver()
 
     def _fetch(self) -> str:
-        wanted = [thing for thing in self.experience.whereabouts if self._is_wanted(thing)]
+        wanted = [thing for thing in self.room.whereabouts if self._is_wanted(thing)]
         if not wanted:
             return self._search(self.goal.thing)
-        here = [thing for thing in wanted if self.experience.whereabouts[thing] == self.experience.at]
+        here = [thing for thing in wanted if self.room.whereabouts[thing] == self.room.at]
         thing = (here or wanted)[0]
-        place = self.experience.whereabouts[thing]
+        place = self.room.whereabouts[thing]
         return self._approach(place) or f"take {thing} from {place}"
 
     def _is_wanted(self, thing: str) -> bool:
         if compact.type_of(thing) != self.goal.thing:
             return False
-        finished = not self.goal.deed or (self.goal.deed, thing) in self.experience.deeds
-        return not (finished and self.experience.whereabouts[thing] == self._target())
+        finished = not self.goal.deed or (self.goal.deed, thing) in self.room.deeds
+        return not (finished and self.room.whereabouts[thing] == self._target())
 
     def _use_lamp(self) -> str:
-        for thing, place in self.experience.whereabouts.items():
+        for thing, place in self.room.whereabouts.items():
             if compact.type_of(thing) == self.goal.lamp:
                 return self._approach(place) or f"use {thing}"
         return self._search(self.goal.lamp)
@@ -80,21 +80,21 @@ class Turn:
         appliance = self._first_of(self.goal.appliance, self.advice.appliances)
         if not appliance:
             return _GIVE_UP
-        deed = f"{self.goal.deed} {self.experience.holding} with {appliance}"
+        deed = f"{self.goal.deed} {self.room.holding} with {appliance}"
         # Heating, cooling and cleaning work at a closed appliance, so it is not opened first.
-        return deed if self.experience.at == appliance or deed in self.choices else self._walk(appliance)
+        return deed if self.room.at == appliance or deed in self.choices else self._walk(appliance)
 
     def _deliver(self) -> str:
         target = self._target()
         if not target:
             return _GIVE_UP
-        return self._approach(target) or f"move {self.experience.holding} to {target}"
+        return self._approach(target) or f"move {self.room.holding} to {target}"
 
     def _target(self) -> str:
         """Return the first fitting place: where a thing was put, as advised, where one of two lay, then in order."""
-        things = [thing for thing in self.experience.whereabouts if compact.type_of(thing) == self.goal.thing]
-        places = {thing: self.experience.whereabouts[thing] for thing in things}
-        served = [place for thing, place in places.items() if place != self.experience.first_seen.get(thing)]
+        things = [thing for thing in self.room.whereabouts if compact.type_of(thing) == self.goal.thing]
+        places = {thing: self.room.whereabouts[thing] for thing in things}
+        served = [place for thing, place in places.items() if place != self.room.first_seen.get(thing)]
         lying = places.values() if self.goal.count == 2 else ()
         return self._first_of(self.goal.target, (*served, *self.advice.targets, *lying))
 
@@ -106,24 +106,24 @@ class Turn:
         reported = self.advice.sightings.get(kind, ())
         rest = [place for place in self.order if place not in self.advice.skip]
         for place in (*reported, *self.advice.first, *rest, *self.order):
-            if place not in self.experience.contents and not self._unreachable(place):
+            if place not in self.room.contents and not self._unreachable(place):
                 return self._approach(place) or f"examine {place}"
         return _GIVE_UP
 
     def _approach(self, place: str) -> str:
         """Return the next action on the way to standing at the open place; empty if there."""
-        if self.experience.at != place:
+        if self.room.at != place:
             return self._walk(place)
-        return f"open {place}" if place in self.experience.shut else ""
+        return f"open {place}" if place in self.room.shut else ""
 
     def _walk(self, place: str) -> str:
         """Return the action that goes there, or one that acts on it from a place on the same spot."""
         go = f"go to {place}"
-        if go not in self.experience.refusals and (not self.choices or go in self.choices):
+        if go not in self.room.refusals and (not self.choices or go in self.choices):
             return go
         opening = f"open {place}"
-        can_open = opening in self.choices if self.choices else opening not in self.experience.refusals
-        return opening if can_open and place not in self.experience.contents else f"examine {place}"
+        can_open = opening in self.choices if self.choices else opening not in self.room.refusals
+        return opening if can_open and place not in self.room.contents else f"examine {place}"
 
     def _unreachable(self, place: str) -> bool:
-        return f"go to {place}" in self.experience.refusals and f"examine {place}" in self.experience.refusals
+        return f"go to {place}" in self.room.refusals and f"examine {place}" in self.room.refusals

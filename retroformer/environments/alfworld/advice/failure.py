@@ -15,7 +15,7 @@ class FailureView:
     goal: Goal
     order: tuple[str, ...]
     """Places, in the order of the room line."""
-    seen: RoomKnowledge
+    room: RoomKnowledge
 
     @property
     def needed(self) -> tuple[tuple[str, str], ...]:
@@ -37,26 +37,26 @@ class FailureView:
     @property
     def searched(self) -> tuple[str, ...]:
         """Places that were looked into, in room order."""
-        return tuple(place for place in self.order if place in self.seen.contents)
+        return tuple(place for place in self.order if place in self.room.contents)
 
     @property
     def unsearched(self) -> tuple[str, ...]:
         """Places that were not looked into, in room order."""
-        return tuple(place for place in self.order if place not in self.seen.contents)
+        return tuple(place for place in self.order if place not in self.room.contents)
 
     def next_places(self, advised: Collection[str] = ()) -> tuple[str, ...]:
         """Return the unsearched places in room order, starting after the last place searched or advised."""
-        reached = [index for index, place in enumerate(self.order) if place in advised or place in self.seen.contents]
+        reached = [index for index, place in enumerate(self.order) if place in advised or place in self.room.contents]
         start = reached[-1] + 1 if reached else 0
         onwards = (*self.order[start:], *self.order[:start])
-        return tuple(place for place in onwards if place not in self.seen.contents)
+        return tuple(place for place in onwards if place not in self.room.contents)
 
     def _sightings(self, kind: str) -> list[tuple[str, str]]:
-        return [(thing, place) for thing, place in self.seen.first_seen.items() if compact.type_of(thing) == kind]
+        return [(thing, place) for thing, place in self.room.first_seen.items() if compact.type_of(thing) == kind]
 
 
 def view_of(failure: Trajectory, earlier: Sequence[Lesson] = ()) -> FailureView:
     """Return the view that the text of a failure gives, and of the attempts before it, oldest first."""
     sentence, places = compact.read_opening(failure.opening)
-    seen = read_attempts([*(lesson.attempt for lesson in earlier), failure])
-    return FailureView(read_goal(sentence), compact.room_order(failure.task, places), seen)
+    room = read_attempts([*(lesson.attempt for lesson in earlier), failure])
+    return FailureView(read_goal(sentence), compact.room_order(failure.task, places), room)

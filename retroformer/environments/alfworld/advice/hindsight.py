@@ -13,7 +13,6 @@ from retroformer.environments.alfworld.advice.places import PlaceTable, places_o
 from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, signed
 from retroformer.environments.alfworld.advice.wording import PLAIN
 from retroformer.environments.alfworld.text import compact
-from retroformer.environments.alfworld.text.reading import read_goal
 from retroformer.prompts import Render
 from retroformer.records import Lesson, Memory, Reflection, Trajectory
 
@@ -24,10 +23,8 @@ class PlaceHindsight:
     """Writer of advice about failures, from the attempts of training games."""
 
     def __init__(self, attempts: Iterable[Trajectory]) -> None:
-        attempts = list(attempts)
         self._table = PlaceTable(attempts)
-        sentences = sorted({compact.read_opening(attempt.opening).task for attempt in attempts})
-        self._goals = {sentence: goal for sentence in sentences if (goal := read_goal(sentence)).thing}
+        self._goals = {sentence: goal for sentence, goal in sorted(self._table.goals.items()) if goal.thing}
 
     def advice(self, failure: Trajectory, earlier: Sequence[Lesson], others: Sequence[Trajectory]) -> str:
         """Return where the needed things were seen, and the likeliest unsearched places for the rest.

@@ -7,7 +7,7 @@ from fractions import Fraction
 from retroformer.environments.alfworld.advice.failure import FailureView
 from retroformer.environments.alfworld.text import compact
 from retroformer.environments.alfworld.text.compact import type_of
-from retroformer.environments.alfworld.text.reading import read_goal, read_steps
+from retroformer.environments.alfworld.text.reading import Goal, read_goal, read_steps
 from retroformer.records import Trajectory
 
 _PRIOR_LOOKS = 2
@@ -29,9 +29,12 @@ class PlaceTable:
 
     def __init__(self, attempts: Iterable[Trajectory]) -> None:
         rooms = defaultdict[tuple[str, str], _Room](_Room)
+        self.goals: dict[str, Goal] = {}
+        """Goals of the attempts by their sentences."""
         for attempt in attempts:
             room, seen = rooms[attempt.task.split, attempt.task.id], read_steps(attempt.steps)
-            goal = read_goal(compact.read_opening(attempt.opening).task)
+            sentence = compact.read_opening(attempt.opening).task
+            goal = self.goals[sentence] = read_goal(sentence)
             room.wanted.update(filter(None, (goal.thing, goal.lamp)))
             room.looked.update(seen.contents)
             for thing, place in seen.first_seen.items():

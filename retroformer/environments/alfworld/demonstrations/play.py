@@ -62,7 +62,7 @@ def _after_a_failure(
     steps = attempt.steps
     if attempt.solved:
         steps = steps[: random.randint(min(SHORTEST_FAILURE, len(steps) - 1), len(steps) - 1)]
-    return replace(game, seen=read_steps(steps))
+    return replace(game, room=read_steps(steps))
 
 
 def _demonstrate(

@@ -105,11 +105,11 @@ class RoomKnowledge:
 
 def read_steps(steps: Sequence[Step]) -> RoomKnowledge:
     """Return what these steps have shown, in either grammar."""
-    experience = RoomKnowledge()
+    room = RoomKnowledge()
     for step in steps:
         action = compact.command(step.action)
-        experience.watch(action, compact.observation(action, step.observation))
-    return experience
+        room.watch(action, compact.observation(action, step.observation))
+    return room
 
 
 def read_attempts(attempts: Sequence[Trajectory]) -> RoomKnowledge:
@@ -118,10 +118,10 @@ def read_attempts(attempts: Sequence[Trajectory]) -> RoomKnowledge:
     Things are where the earliest attempt first saw them, since every attempt begins in the same room.
     """
     *earlier, last = attempts
-    seen = read_steps(last.steps)
+    room = read_steps(last.steps)
     for before in (read_steps(attempt.steps) for attempt in reversed(earlier)):
-        seen.contents = seen.contents | {
-            place: things for place, things in before.contents.items() if place not in seen.contents
+        room.contents = room.contents | {
+            place: things for place, things in before.contents.items() if place not in room.contents
         }
-        seen.first_seen = before.first_seen | seen.first_seen
-    return seen
+        room.first_seen = before.first_seen | room.first_seen
+    return room

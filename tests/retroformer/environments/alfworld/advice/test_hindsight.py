@@ -95,12 +95,12 @@ def test_six_places_are_named_however_many_are_proved() -> None:
     failure = attempt("mug-9", {"drawer 1": "nothing"})
     proving = [attempt("mug-9", {place: "a mug 1"}) for place in PLACES if place != "drawer 1"]
     writer = PlaceHindsight(DRAWERS)
-    named = [set(view_places(writer.advice(failure, (), proving[:count]))) for count in (0, 3, len(proving))]
+    named = [set(places_in(writer.advice(failure, (), proving[:count]))) for count in (0, 3, len(proving))]
     assert [len(places) for places in named] == [6, 6, 6]
     assert {"cabinet 1", "cabinet 2", "cabinet 3"} <= named[1]
 
 
-def view_places(advice: str) -> tuple[str, ...]:
+def places_in(advice: str) -> tuple[str, ...]:
     """Return the places that advice names for the room of these games."""
     return read_advice([advice], PLACES, read_goal("put some mug on desk.")).first
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from eval.play.compare import compare_arms
-from eval.play.variants import with_actor
+from eval.play.repetitions import with_actor
 from retroformer.errors import ConfigError
 from retroformer.experiment.file import load
 from retroformer.experiment.parts import LoadedConfig

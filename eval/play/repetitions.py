@@ -1,4 +1,4 @@
-"""Variants of a config that play every arm, each with its own facts and report: its actors, or its repeats.
+"""Repetitions of a comparison, each with its own facts and report: one for each actor, or `eval.repeats` of them.
 
 An actor also writes the advice of its arms if the config says so (`eval.actors_reflect`).
 """
@@ -8,7 +8,7 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.eval import Arm
 
 
-def check_variants(experiment: Experiment) -> None:
+def check_repetitions(experiment: Experiment) -> None:
     """Refuse what would leave open who writes the advice, or what the report compares.
 
     Raises:
