@@ -10,26 +10,22 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, closing, contextmanager
+from contextlib import contextmanager
 from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from retroformer.agents.baseline import NoReflector
 from retroformer.arm_names import LIVE
 from retroformer.errors import ConfigError, InfrastructureFailure
-from retroformer.experience import Budget, Experience
+from retroformer.experience import Experience
 from retroformer.experiment.actors import actor_kind
-from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, check_prompts, gather_all, parts
-from retroformer.experiment.storage import open_store
+from retroformer.experiment.parts import LoadedConfig, gather_all
+from retroformer.experiment.retries import conditions_of_retries, retrying
 from retroformer.experiment.views import reflection_renderer
 from retroformer.files.characters import storable
-from retroformer.ledger import Ledger
-from retroformer.provenance import Provenance
 from retroformer.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
 from retroformer.store import Store
 
@@ -52,39 +48,14 @@ def live_returns(config: LoadedConfig, failures: Sequence[Failure]) -> Iterator[
     Raises:
         RetroformerError: something that the actor needs does not start, or the store has facts of other conditions.
     """
-    experiment = config.experiment
-    check_prompts(experiment)
-    with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
-        stack = AsyncExitStack()
-        try:
-            built = runner.run(stack.enter_async_context(parts(config, asks_reflector=False)))
-            store.declare(LIVE, conditions_of_play(experiment, built.provenance))
-            experience = Experience(
-                ledger,
-                LIVE,
-                built.pool,
-                built.agent(NoReflector()),  # Reflections come from the policy.
-                experiment.loop,
-                experiment.seed,
-                Budget(experiment.collect, lambda: store.usage(LIVE)),
-                slots=asyncio.Semaphore(experiment.loop.concurrency),
-            )
-            yield LiveReturns(experiment, store, experience, runner, failures)
-        finally:
-            runner.run(stack.aclose())
-
-
-def conditions_of_play(experiment: Experiment, provenance: Provenance | None = None) -> dict[str, Any]:
-    """Return the conditions of a rollout besides the failure and the text; the text's author does not matter."""
-    without_reflector = conditions(experiment, provenance)
-    del without_reflector["reflector"]
-    return without_reflector | {"repeats": experiment.collect.repeats}
+    with retrying(config, LIVE, asks_reflector=False) as play:  # Reflections come from the policy.
+        yield LiveReturns(config.experiment, play.store, play.experience, play.runner, failures)
 
 
 def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:
     """Return the conditions of a response's reward besides the failure: those of a rollout, and the stop words."""
     stop = experiment.reflector.stop
-    return conditions_of_play(experiment) | ({"stop": stop} if stop else {})
+    return conditions_of_retries(experiment) | ({"stop": stop} if stop else {})
 
 
 class LiveReturns:

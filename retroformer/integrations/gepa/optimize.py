@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -11,18 +10,14 @@ from gepa.api import optimize as evolve
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 from gepa.core.result import GEPAResult
 
-from retroformer.agents.baseline import NoReflector
 from retroformer.arm_names import DOCUMENT
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure, usage_of
-from retroformer.experience import Budget, Experience
-from retroformer.experiment.conditions import conditions
-from retroformer.experiment.parts import LoadedConfig, check_prompts, parts
-from retroformer.experiment.storage import open_whole_store
+from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.retries import retrying
 from retroformer.files.characters import storable
 from retroformer.files.durable import write_text
 from retroformer.integrations.gepa.retries import Failure, Retries, Retry, failed_first_attempts
-from retroformer.ledger import Ledger
 from retroformer.records import Message, Outcome
 from retroformer.store import Store
 
@@ -57,46 +52,27 @@ def optimize(config: LoadedConfig, search: Search) -> str:
         RetroformerError: something that the actor needs does not start, or the budget is spent.
     """
     experiment = config.experiment
-    check_prompts(experiment)
     folder = experiment.folder / "gepa"
-    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
-        failures = failed_first_attempts(experiment, store)
+    with retrying(config, DOCUMENT, asks_reflector=True) as play:
+        failures = failed_first_attempts(experiment, play.store)
         random.Random(experiment.seed).shuffle(failures)
         checked = min(_CHECKED, len(failures) // 2)
-        stack = AsyncExitStack()
-        try:
-            built = runner.run(stack.enter_async_context(parts(config, asks_reflector=True)))
-            played_under = conditions(experiment, built.provenance)
-            del played_under["reflector"]
-            store.declare(DOCUMENT, played_under)
-            experience = Experience(
-                ledger,
-                DOCUMENT,
-                built.pool,
-                built.agent(NoReflector()),
-                experiment.loop,
-                experiment.seed,
-                Budget(experiment.collect, lambda: store.usage(DOCUMENT)),
-                slots=asyncio.Semaphore(experiment.loop.concurrency),
-            )
-            model = built.connections.model(experiment.reflector.endpoint, search.proposer)
-            proposer = _Proposer(model, store, runner, search.tokens, experiment.reflector.temperature)
-            result: GEPAResult[Retry, int] = evolve(
-                seed_candidate={_COMPONENT: START},
-                trainset=failures[checked:],
-                valset=failures[:checked],
-                adapter=_Adapter(Retries(experiment, store, experience, runner)),
-                reflection_lm=proposer,
-                reflection_minibatch_size=_SHOWN_AT_ONCE,
-                max_metric_calls=search.retries,
-                stop_callbacks=lambda state: proposer.failure is not None,
-                track_best_outputs=False,
-                run_dir=str(folder),
-                seed=experiment.seed,
-                logger=_Silent(),
-            )
-        finally:
-            runner.run(stack.aclose())
+        model = play.parts.connections.model(experiment.reflector.endpoint, search.proposer)
+        proposer = _Proposer(model, play.store, play.runner, search.tokens, experiment.reflector.temperature)
+        result: GEPAResult[Retry, int] = evolve(
+            seed_candidate={_COMPONENT: START},
+            trainset=failures[checked:],
+            valset=failures[:checked],
+            adapter=_Adapter(Retries(experiment, play.store, play.experience, play.runner)),
+            reflection_lm=proposer,
+            reflection_minibatch_size=_SHOWN_AT_ONCE,
+            max_metric_calls=search.retries,
+            stop_callbacks=lambda state: proposer.failure is not None,
+            track_best_outputs=False,
+            run_dir=str(folder),
+            seed=experiment.seed,
+            logger=_Silent(),
+        )
     if proposer.failure is not None:
         raise proposer.failure
     best = cast("dict[str, str]", result.best_candidate)[_COMPONENT]

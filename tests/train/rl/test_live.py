@@ -13,6 +13,7 @@ from retroformer.agents.baseline import NoReflector
 from retroformer.arm_names import LIVE
 from retroformer.errors import ConfigError, InfrastructureFailure
 from retroformer.experience import Budget, Experience
+from retroformer.experiment.retries import conditions_of_retries
 from retroformer.experiment.sections.agents import ActorSection
 from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.storage import open_store
@@ -25,7 +26,7 @@ from tests.train.rl.test_ppo import END, PAD
 from tests.train.world import AUTHOR, prompt, tiny_experiment
 from train.base import load_tokenizer
 from train.data.failures import Failure, stored_failures
-from train.rl.live import LiveReturns, conditions_of_play, conditions_of_returns
+from train.rl.live import LiveReturns, conditions_of_returns
 from train.rl.sampling import Draw, Responses, ended_responses
 
 
@@ -173,8 +174,8 @@ def test_the_actor_reads_words_without_special_tokens_up_to_a_stop(riddles: Call
 def test_stop_words_are_a_condition_of_returns_and_not_of_rollouts(tiny_base: Path, workplace: Path) -> None:
     plain = tiny_experiment(workplace, tiny_base)
     cut = plain.model_copy(update={"reflector": plain.reflector.model_copy(update={"stop": ("\n",)})})
-    assert conditions_of_play(cut) == conditions_of_play(plain) == conditions_of_returns(plain)
-    assert conditions_of_returns(cut) == conditions_of_play(plain) | {"stop": ("\n",)}
+    assert conditions_of_retries(cut) == conditions_of_retries(plain) == conditions_of_returns(plain)
+    assert conditions_of_returns(cut) == conditions_of_retries(plain) | {"stop": ("\n",)}
 
 
 def test_a_failure_is_read_with_the_memory_of_its_attempt(tiny_base: Path, workplace: Path) -> None:
