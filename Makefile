@@ -19,7 +19,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) test test-slow \
+.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) test test-slow \
 	test-newest faults gpu check site clean
 
 install: $(VENV)/.installed
@@ -50,6 +50,10 @@ demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores
 	$(RUN) -m train sft $(DEMO) $(RATED) train.variants.sft=rated
 	$(RUN) -m train sft $(DEMO)
 	$(RUN) -m eval $(DEMO)
+
+try: $(VENV)/.installed  ## the packaged reflector advises the packaged actor, in two minutes
+	$(RUN) -m eval configs/try.yaml
+	$(RUN) -m retroformer show runs/try
 
 # Hours on two cores; each step goes on where it was. `make -j2 evidence` trains two seeds side by side.
 # Seeds 1 to 3 served to choose the method on valid_seen.

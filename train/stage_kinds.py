@@ -69,7 +69,7 @@ _KINDS = (
         "sft",
         does="Imitate reflections with a positive rating.",
         reads="rated reflections, and the warm adapter if there is one",
-        purpose="writes advice after a failed attempt, by imitating advice that made the next attempt better",
+        purpose="writes advice after a failed attempt, by imitating advice that helped or that attempts proved right",
         limits="It imitates few texts, and says confidently what fitted other attempts.",
     ),
     StageKind(

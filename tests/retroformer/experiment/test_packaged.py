@@ -27,9 +27,11 @@ def test_any_other_adapter_name_is_used_as_a_path(named: str, tmp_path: Path, mo
     assert adapter_folder(Path(named)) == Path(named)
 
 
-def test_the_card_of_the_household_actor_gives_its_hashes() -> None:
-    folder = adapter_folder(Path("household"))
+@pytest.mark.parametrize("name", ["household", "reflector"])
+def test_the_card_of_a_shipped_adapter_gives_its_hashes(name: str) -> None:
+    folder = adapter_folder(Path(name))
     card = (folder / "README.md").read_text()
     assert folder_sha256(folder) in card
     assert hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest() in card
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
     assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "embedded"
