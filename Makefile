@@ -9,7 +9,7 @@ RUN := $(VENV)/bin/python
 DEMO := configs/demo.yaml
 SEED := configs/evidence/seed.yaml
 # SFT as in the paper, on positively rated advice, for the demo's task.
-RATED := train.sft.texts=rated train.sft.other_goals=0 train.sft.epochs=2 train.sft.learning_rate=3e-4
+RATED := train.sft.texts=rated train.sft.batch_size=8 train.sft.epochs=2 train.sft.learning_rate=3e-4
 EVIDENCE := $(addprefix evidence-,1 2 3 4 5 6 7 8)
 ABLATION := $(addprefix ablation-,1 2 3)
 ALTERNATIVES := $(addprefix alternatives-,1 2 3)
