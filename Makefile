@@ -43,7 +43,7 @@ $(VENV)/.developing: $(VENV)/.installed
 	$(RUN) -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores in 8 minutes
+demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores in 7 minutes
 	$(RUN) -m collect warm $(DEMO)
 	$(RUN) -m train warm $(DEMO)
 	$(RUN) -m collect $(DEMO)
