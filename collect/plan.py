@@ -59,7 +59,7 @@ class _Stored(NamedTuple):
 
 def _stored(experiment: Experiment) -> _Stored:
     """Read the counts from the store. A store that does not exist yet is not created."""
-    if experiment.store is None and not (experiment.folder / "experience.db").is_file():
+    if not experiment.has_store:
         return _Stored()
     arm = collecting(experiment.round)
     with closing(open_store(experiment)) as store:

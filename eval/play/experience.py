@@ -21,7 +21,7 @@ def training_attempts(experiment: Experiment, arm: Arm) -> Iterator[Trajectory]:
     for run in arm.runs or (experiment.run,):
         source = experiment.model_copy(update={"run": run})
         count = 0
-        if source.store is not None or (source.folder / "experience.db").is_file():
+        if source.has_store:
             with closing(open_whole_store(source)) as store:
                 for name in filter(is_rated, store.arms()):
                     for _, attempt in store.stream_trajectories(name):

@@ -30,7 +30,7 @@ def refuse_tasks_of_runs(experiment: Experiment, tasks: Sequence[Task]) -> None:
     arms = experiment.eval.arms.values()
     for run in dict.fromkeys(chain.from_iterable(arm.runs for arm in arms if reads_attempts(experiment, arm))):
         source = experiment.model_copy(update={"run": run})
-        if (source.folder / "experience.db").is_file():
+        if source.has_store:
             with closing(open_store(source)) as store:
                 refuse_trained_tasks(store, tasks)
 

@@ -51,16 +51,18 @@ def repeat_name(number: int) -> str:
 def _with_prefix(experiment: Experiment, prefix: str, model: str | None = None) -> Experiment:
     """Return the config with arms named PREFIX/ARM; if `model` is given, it writes the advice of all model arms."""
     section = experiment.eval
-    arms = {f"{prefix}/{name}": _arm(arm, prefix, model) for name, arm in section.arms.items()}
-    examples = (f"{prefix}/{section.examples[0]}", f"{prefix}/{section.examples[1]}") if section.examples else None
+
+    def renamed(arm: str) -> str:
+        return f"{prefix}/{arm}"
+
     comparisons = tuple(
-        planned.model_copy(update={"first": f"{prefix}/{planned.first}", "second": f"{prefix}/{planned.second}"})
+        planned.model_copy(update={"first": renamed(planned.first), "second": renamed(planned.second)})
         for planned in section.comparisons
     )
     named = {
-        "arms": arms,
-        "reference": f"{prefix}/{section.reference}",
-        "examples": examples,
+        "arms": {renamed(name): _arm(arm, prefix, model) for name, arm in section.arms.items()},
+        "reference": renamed(section.reference),
+        "examples": section.examples and tuple(map(renamed, section.examples)),
         "comparisons": comparisons,
     }
     return experiment.model_copy(update={"eval": section.model_copy(update=named)})

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from retroformer.arm_names import DOCUMENT, LIVE, WRITTEN, is_rated
 from retroformer.experiment.adapters import model_folder
-from retroformer.experiment.config import Experiment
+from retroformer.experiment.config import STORE_FILE, Experiment
 from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
 from retroformer.markdown import plain, table
@@ -68,7 +68,7 @@ def _experience(experiment: Experiment, arm: Arm) -> Iterator[Usage]:
     if arm.kind in ("retrieved", "table"):
         yield from (_usage(experiment, run) for run in arm.runs or (experiment.run,))
     if arm.kind == "document":
-        runs = [folder.name for folder in Path(arm.file).parents if (folder / "experience.db").is_file()]
+        runs = [folder.name for folder in Path(arm.file).parents if (folder / STORE_FILE).is_file()]
         yield from (_usage(experiment, run, DOCUMENT) for run in runs)
 
 
@@ -100,7 +100,7 @@ def _stages_behind(folder: Path) -> Iterator[StageMetrics]:
 def _usage(experiment: Experiment, run: str, *also: str) -> Usage:
     """Return what collecting, written advice and these arms of a run have used; nothing if its store is gone."""
     source = experiment.model_copy(update={"run": run})
-    if source.store is None and not (source.folder / "experience.db").is_file():
+    if not source.has_store:
         return Usage()
     with closing(open_store(source)) as store:
         arms = [arm for arm in store.arms() if is_rated(arm) or arm in (WRITTEN, *also)]

@@ -25,6 +25,8 @@ from retroformer.secrets.url import SecretUrl
 Environment = Annotated[SerializeAsAny[EnvironmentSection], BeforeValidator(section_of)]
 
 
+STORE_FILE = "experience.db"
+"""File of the store in the folder of a run whose config names no database."""
 _MOST_RETRIES = 1000
 """Largest number of retries of a task that a config may ask for by branching."""
 
@@ -144,4 +146,9 @@ class Experiment(Section):
 
     @property
     def store_url(self) -> SecretUrl:
-        return self.store or SecretUrl(f"sqlite:///{self.folder / 'experience.db'}")
+        return self.store or SecretUrl(f"sqlite:///{self.folder / STORE_FILE}")
+
+    @property
+    def has_store(self) -> bool:
+        """True if opening the store would not create it: its file exists, or the config names a database."""
+        return self.store is not None or (self.folder / STORE_FILE).is_file()

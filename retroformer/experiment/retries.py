@@ -1,7 +1,7 @@
 """Retries of stored failures with given advice, for trainers that rate advice by the actor's own play."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from typing import Any, NamedTuple
 
@@ -9,8 +9,7 @@ from retroformer.agents.baseline import NoReflector
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, Parts, check_prompts, parts
-from retroformer.experiment.storage import open_whole_store
+from retroformer.experiment.parts import LoadedConfig, Parts, parts
 from retroformer.ledger import Ledger
 from retroformer.provenance import Provenance
 from retroformer.store import Store
@@ -19,7 +18,6 @@ from retroformer.store import Store
 class Retrying(NamedTuple):
     """What plays the retries of one arm."""
 
-    store: Store
     parts: Parts
     experience: Experience
     """Plays and stores each retry once, within the budget of `collect`. Nobody reflects: the advice is given."""
@@ -27,19 +25,27 @@ class Retrying(NamedTuple):
 
 
 @contextmanager
-def retrying(config: LoadedConfig, arm: str, *, asks_reflector: bool) -> Iterator[Retrying]:
-    """Open the store, start environments and endpoints, yield what retries under `arm`, and stop everything.
+def retrying(
+    config: LoadedConfig,
+    store: Store,
+    arm: str,
+    played_under: Callable[[Provenance | None], dict[str, Any]],
+    *,
+    asks_reflector: bool,
+) -> Iterator[Retrying]:
+    """Start environments and endpoints, yield what retries under `arm`, and stop everything.
+
+    `played_under` returns the conditions of the retries.
 
     Raises:
         RetroformerError: something that the actor needs does not start, or the store has facts of other conditions.
     """
     experiment = config.experiment
-    check_prompts(experiment)
-    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
+    with closing(Ledger(store)) as ledger, asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
             built = runner.run(stack.enter_async_context(parts(config, asks_reflector=asks_reflector)))
-            store.declare(arm, conditions_of_retries(experiment, built.provenance))
+            store.declare(arm, played_under(built.provenance))
             experience = Experience(
                 ledger,
                 arm,
@@ -50,7 +56,7 @@ def retrying(config: LoadedConfig, arm: str, *, asks_reflector: bool) -> Iterato
                 Budget(experiment.collect, lambda: store.usage(arm)),
                 slots=asyncio.Semaphore(experiment.loop.concurrency),
             )
-            yield Retrying(store, built, experience, runner)
+            yield Retrying(built, experience, runner)
         finally:
             runner.run(stack.aclose())
 
@@ -59,4 +65,4 @@ def conditions_of_retries(experiment: Experiment, provenance: Provenance | None 
     """Return the conditions of a retry besides the failure and the text; the text's author does not matter."""
     without_reflector = conditions(experiment, provenance)
     del without_reflector["reflector"]
-    return without_reflector | {"repeats": experiment.collect.repeats}
+    return without_reflector

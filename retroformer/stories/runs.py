@@ -8,14 +8,12 @@ from pathlib import Path
 
 from retroformer.environments.registry import extras
 from retroformer.errors import MissingInput, RetroformerError
-from retroformer.experiment.config import Experiment
+from retroformer.experiment.config import STORE_FILE, Experiment
 from retroformer.experiment.file import load_domains
 from retroformer.records import Trajectory
 from retroformer.secrets.url import SecretUrl
 from retroformer.store import Store
 from retroformer.stories.flags import Leaks
-
-_FILE = "experience.db"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +65,14 @@ def opened(path: Path, overrides: Sequence[str] = ()) -> Iterator[list[OpenRun]]
     """
     with ExitStack() as stack:
         if path.is_dir() or path.suffix == ".db":
-            yield list(_by_file(path / _FILE if path.is_dir() else path, overrides, stack))
+            yield list(_by_file(path / STORE_FILE if path.is_dir() else path, overrides, stack))
         else:
             yield [_by_config(experiment, stack) for experiment in load_domains(path, list(overrides))]
 
 
 def _by_config(experiment: Experiment, stack: ExitStack) -> OpenRun:
     url = experiment.store_url
-    if experiment.store is None and not (experiment.folder / _FILE).is_file():
+    if not experiment.has_store:
         raise MissingInput(
             f"The run {experiment.run!r} has no facts in {experiment.folder} yet: run `retroformer collect` first."
         )

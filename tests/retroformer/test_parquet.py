@@ -15,11 +15,11 @@ from retroformer.arm_names import LIVE
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.errors import ConfigError, MissingInput, StoreError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.retries import conditions_of_retries
 from retroformer.experiment.storage import open_store
 from retroformer.parquet import export_run, import_run
 from retroformer.rating import rated_reflections
 from retroformer.records import Author, Ending, Key, Message, Outcome, Reflection, Step, Task, Trajectory
+from train.rl.live import conditions_of_play
 
 BEFORE, AFTER = (Key(arm="collect", task_id="mug", trial=trial) for trial in (0, 1))
 
@@ -205,7 +205,7 @@ def test_facts_of_live_training_are_imported_with_their_conditions(
     one, two = (
         Experiment(run=run, environment=Alfworld(name="alfworld", source="generated")) for run in ("one", "two")
     )
-    played_under = conditions_of_retries(one)
+    played_under = conditions_of_play(one)
     with closing(open_store(one)) as store:
         store.declare(LIVE, played_under)
         store.add_trajectory(Key(arm=LIVE, task_id="mug", trial=1), attempt(1.0))

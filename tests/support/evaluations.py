@@ -86,24 +86,24 @@ def write_evaluation(
 
 def write_stages(experiment: Experiment, *stages: str, within: str = "", **changes: Any) -> None:
     """Write the folders of trained stages of a run, each with the config it ran with and its metrics."""
-    for stage in stages:
-        folder = Path("runs") / (within or experiment.run) / stage
+    for name in stages:
+        folder, stage = Path("runs") / (within or experiment.run) / name, name.partition("-")[0]
         folder.mkdir(parents=True)
         config = {**experiment.as_file(), **changes}
         (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         metrics = {
-            "stage": stage.partition("-")[0],
+            "stage": stage,
             "inputs": {
                 "seed": 3,
                 "quantization": "nf4",
                 "lora": {"rank": 8},
                 "optimizer": {"learning_rate": 1e-4} | ({"reward": "live"} if stage == "grpo" else {}),
-                "adapters": {name: f"{within}{name}" for name in _ADAPTERS.get(stage.partition("-")[0], ("sft",))},
+                "adapters": {used: f"{within}{used}" for used in _ADAPTERS.get(stage, ("sft",))},
             },
-            "adapter_sha256": f"{within}{stage}",
+            "adapter_sha256": f"{within}{name}",
             "tokens": 12345,
             "code": {"commit": "0123456789abcdef", "dirty": False},
-            **_MEASURES[stage.partition("-")[0]],
+            **_MEASURES[stage],
         }
         (folder / "metrics.json").write_text(json.dumps(metrics))
 

@@ -13,7 +13,7 @@ from retroformer.arm_names import WRITTEN, collecting, is_rated
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.conditions import check_training_facts
-from retroformer.experiment.config import Experiment
+from retroformer.experiment.config import STORE_FILE, Experiment
 from retroformer.experiment.returns import STORED, rerating
 from retroformer.experiment.storage import open_whole_store
 from retroformer.experiment.views import reflection_renderer
@@ -275,7 +275,9 @@ def _url(sources: Sequence[_Source]) -> SecretUrl:
 @contextmanager
 def _open(experiment: Experiment, command: str) -> Iterator[list[_Source]]:
     """Open the facts of the run, or of each of its domains, for reading, without creating a store."""
-    if experiment.store is None and not (path := experiment.folder / "experience.db").is_file():
-        raise MissingInput(f"No experience at {path}: run `retroformer {command} EXPERIMENT.yaml` first.")
+    if not experiment.has_store:
+        raise MissingInput(
+            f"No experience at {experiment.folder / STORE_FILE}: run `retroformer {command} EXPERIMENT.yaml` first."
+        )
     with ExitStack() as stack:
         yield [_Source(stack.enter_context(closing(open_whole_store(each))), each) for each in experiment.each_domain]

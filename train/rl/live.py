@@ -10,7 +10,8 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,10 +23,12 @@ from retroformer.errors import ConfigError, InfrastructureFailure
 from retroformer.experience import Experience
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, gather_all
+from retroformer.experiment.parts import LoadedConfig, check_prompts, gather_all
 from retroformer.experiment.retries import conditions_of_retries, retrying
+from retroformer.experiment.storage import open_store
 from retroformer.experiment.views import reflection_renderer
 from retroformer.files.characters import storable
+from retroformer.provenance import Provenance
 from retroformer.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
 from retroformer.store import Store
 
@@ -48,14 +51,26 @@ def live_returns(config: LoadedConfig, failures: Sequence[Failure]) -> Iterator[
     Raises:
         RetroformerError: something that the actor needs does not start, or the store has facts of other conditions.
     """
-    with retrying(config, LIVE, asks_reflector=False) as play:  # Reflections come from the policy.
-        yield LiveReturns(config.experiment, play.store, play.experience, play.runner, failures)
+    experiment = config.experiment
+    check_prompts(experiment)
+    played_under = partial(conditions_of_play, experiment)
+    with (
+        closing(open_store(experiment)) as store,
+        # Reflections come from the policy.
+        retrying(config, store, LIVE, played_under, asks_reflector=False) as play,
+    ):
+        yield LiveReturns(experiment, store, play.experience, play.runner, failures)
+
+
+def conditions_of_play(experiment: Experiment, provenance: Provenance | None = None) -> dict[str, Any]:
+    """Return the conditions of a rollout besides the failure and the text."""
+    return conditions_of_retries(experiment, provenance) | {"repeats": experiment.collect.repeats}
 
 
 def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:
     """Return the conditions of a response's reward besides the failure: those of a rollout, and the stop words."""
     stop = experiment.reflector.stop
-    return conditions_of_retries(experiment) | ({"stop": stop} if stop else {})
+    return conditions_of_play(experiment) | ({"stop": stop} if stop else {})
 
 
 class LiveReturns:

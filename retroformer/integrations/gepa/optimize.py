@@ -3,6 +3,8 @@
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -13,8 +15,9 @@ from gepa.core.result import GEPAResult
 from retroformer.arm_names import DOCUMENT
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure, usage_of
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.retries import retrying
+from retroformer.experiment.parts import LoadedConfig, check_prompts
+from retroformer.experiment.retries import conditions_of_retries, retrying
+from retroformer.experiment.storage import open_whole_store
 from retroformer.files.characters import storable
 from retroformer.files.durable import write_text
 from retroformer.integrations.gepa.retries import Failure, Retries, Retry, failed_first_attempts
@@ -52,18 +55,22 @@ def optimize(config: LoadedConfig, search: Search) -> str:
         RetroformerError: something that the actor needs does not start, or the budget is spent.
     """
     experiment = config.experiment
-    folder = experiment.folder / "gepa"
-    with retrying(config, DOCUMENT, asks_reflector=True) as play:
-        failures = failed_first_attempts(experiment, play.store)
+    check_prompts(experiment)
+    folder, played_under = experiment.folder / "gepa", partial(conditions_of_retries, experiment)
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(open_whole_store(experiment)))
+        # Missing failures are reported before anything starts.
+        failures = failed_first_attempts(experiment, store)
         random.Random(experiment.seed).shuffle(failures)
         checked = min(_CHECKED, len(failures) // 2)
+        play = stack.enter_context(retrying(config, store, DOCUMENT, played_under, asks_reflector=True))
         model = play.parts.connections.model(experiment.reflector.endpoint, search.proposer)
-        proposer = _Proposer(model, play.store, play.runner, search.tokens, experiment.reflector.temperature)
+        proposer = _Proposer(model, store, play.runner, search.tokens, experiment.reflector.temperature)
         result: GEPAResult[Retry, int] = evolve(
             seed_candidate={_COMPONENT: START},
             trainset=failures[checked:],
             valset=failures[:checked],
-            adapter=_Adapter(Retries(experiment, play.store, play.experience, play.runner)),
+            adapter=_Adapter(Retries(experiment, store, play.experience, play.runner)),
             reflection_lm=proposer,
             reflection_minibatch_size=_SHOWN_AT_ONCE,
             max_metric_calls=search.retries,

@@ -13,7 +13,6 @@ from retroformer.agents.baseline import NoReflector
 from retroformer.arm_names import LIVE
 from retroformer.errors import ConfigError, InfrastructureFailure
 from retroformer.experience import Budget, Experience
-from retroformer.experiment.retries import conditions_of_retries
 from retroformer.experiment.sections.agents import ActorSection
 from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.storage import open_store
@@ -26,7 +25,7 @@ from tests.train.rl.test_ppo import END, PAD
 from tests.train.world import AUTHOR, prompt, tiny_experiment
 from train.base import load_tokenizer
 from train.data.failures import Failure, stored_failures
-from train.rl.live import LiveReturns, conditions_of_returns
+from train.rl.live import LiveReturns, conditions_of_play, conditions_of_returns
 from train.rl.sampling import Draw, Responses, ended_responses
 
 
@@ -153,13 +152,15 @@ def test_a_success_on_the_second_retry_counts_at_a_discount(riddles: Callable[..
     assert world(0.0, "without").rate(School(), "Say Rome.", second="Say Paris.") == [0.0]
 
 
-@pytest.mark.parametrize("several", [{"actor": ActorSection(kind="react", temperature=0.7)}, {"repeats": 2}])
-def test_a_second_retry_needs_a_single_first_one(riddles: Callable[..., Riddles], several: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("temperature", "repeats"), [(0.7, 1), (0.0, 2)])
+def test_a_second_retry_needs_a_single_first_one(
+    riddles: Callable[..., Riddles], temperature: float, repeats: int
+) -> None:
     plain = riddles().experiment
     train = plain.train.model_copy(update={"grpo": plain.train.grpo.model_copy(update={"second_retry": 0.5})})
-    repeats = several.pop("repeats", 1)
+    actor = ActorSection(kind="react", temperature=temperature)
     collect = plain.collect.model_copy(update={"repeats": repeats})
-    world = riddles(run="several", train=train, collect=collect, **several)
+    world = riddles(run="several", train=train, collect=collect, actor=actor)
     with pytest.raises(ConfigError, match=r"train\.grpo\.second_retry follows the only retry"):
         world.rate(School(), "Say Paris.")
 
@@ -174,8 +175,8 @@ def test_the_actor_reads_words_without_special_tokens_up_to_a_stop(riddles: Call
 def test_stop_words_are_a_condition_of_returns_and_not_of_rollouts(tiny_base: Path, workplace: Path) -> None:
     plain = tiny_experiment(workplace, tiny_base)
     cut = plain.model_copy(update={"reflector": plain.reflector.model_copy(update={"stop": ("\n",)})})
-    assert conditions_of_retries(cut) == conditions_of_retries(plain) == conditions_of_returns(plain)
-    assert conditions_of_returns(cut) == conditions_of_retries(plain) | {"stop": ("\n",)}
+    assert conditions_of_play(cut) == conditions_of_play(plain) == conditions_of_returns(plain)
+    assert conditions_of_returns(cut) == conditions_of_play(plain) | {"stop": ("\n",)}
 
 
 def test_a_failure_is_read_with_the_memory_of_its_attempt(tiny_base: Path, workplace: Path) -> None:
