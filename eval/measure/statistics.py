@@ -100,6 +100,24 @@ def bootstrap_seeds(values_ST: Floats, seed: int) -> MeanInterval:
     return MeanInterval(float(values_ST.mean()), float(low), float(high))
 
 
+def bootstrap_clusters(values_ST: Floats, clusters_T: NDArray[np.str_], seed: int) -> MeanInterval:
+    """Return the mean over S training seeds and T tasks, and its percentile interval with seeds and clusters resampled.
+
+    All tasks of a drawn cluster are drawn together, so tasks that are alike do not count as independent. With one seed,
+    only clusters are resampled.
+    """
+    seeds = len(values_ST)
+    _, cluster_of_T = np.unique(clusters_T, return_inverse=True)
+    sizes_C = np.bincount(cluster_of_T)
+    sums_SC = np.stack([np.bincount(cluster_of_T, weights=values_T) for values_T in values_ST])
+    generator = np.random.default_rng(seed)
+    shares_DS = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=DRAWS) / seeds
+    drawn_DC = generator.multinomial(len(sizes_C), np.full(len(sizes_C), 1 / len(sizes_C)), size=DRAWS)
+    means_D = ((shares_DS @ sums_SC) * drawn_DC).sum(axis=1) / (drawn_DC @ sizes_C)
+    low, high = np.percentile(means_D, (2.5, 97.5))
+    return MeanInterval(float(values_ST.mean()), float(low), float(high))
+
+
 class Intervals:
     """Cache of bootstrap intervals with one seed: each vector of values is resampled once.
 

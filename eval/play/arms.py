@@ -1,7 +1,7 @@
 """The arms of a config: their reflectors, their actors, and the names under which their facts are stored."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from retroformer.files.bounded_file import read_text
 from retroformer.files.canonical import sha256_of
 from retroformer.files.characters import storable
 from retroformer.protocols import Actor, Reflector
-from retroformer.records import Trajectory
+from retroformer.records import Task, Trajectory
 from retroformer.store import Store, StoredReflection
 
 from .experience import sha256_of_attempts, training_attempts
@@ -217,8 +217,8 @@ def reads_attempts(experiment: Experiment, arm: Arm) -> bool:
     return kind is not None and kind.reads_attempts
 
 
-def plan_of(experiment: Experiment) -> dict[str, Any]:
-    """Return the plan as part of the conditions of trial 0, which are stored before anything is played.
+def plan_of(experiment: Experiment, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return the plan for these tasks as part of the conditions of trial 0, which are stored before anything is played.
 
     Empty without planned comparisons. Where the arms are played and what that may cost change no result, so they are no
     part of it: an evaluation that has spent its budget goes on with a larger one.
@@ -227,7 +227,7 @@ def plan_of(experiment: Experiment) -> dict[str, Any]:
         return {}
     plan = {"run": experiment.run, "seed": experiment.seed, "trials": experiment.loop.trials}
     section = experiment.eval.model_dump(mode="json", exclude={"backend", "tokens", "dollars"})
-    return {"plan_sha256": sha256_of(plan | {"eval": section})}
+    return {"plan_sha256": sha256_of(plan | {"eval": section, "tasks": [task.id for task in tasks]})}
 
 
 def held_out_splits(experiment: Experiment) -> tuple[str, ...]:

@@ -189,7 +189,7 @@ def _declare(evaluation: Evaluation) -> None:
     experiment, components, store = evaluation.experiment, evaluation.components, evaluation.store
     repeat = {"repeat": evaluation.repeat} if evaluation.repeat else {}
     first = conditions_of(experiment, components, store, Arm(kind="none"))
-    store.declare(first_trial(evaluation.name), first | repeat | plan_of(experiment))
+    store.declare(first_trial(evaluation.name), first | repeat | plan_of(experiment, evaluation.tasks))
     for name, arm in experiment.eval.arms.items():
         for stored, single in single_model_arms(name, arm).items():
             store.declare(stored, conditions_of(experiment, components, store, single) | repeat)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from retroformer.environments.registry import extras
 from retroformer.experiment.config import Experiment
 from retroformer.records import Task
 from retroformer.store import Store
@@ -30,6 +31,13 @@ class ReportInput(NamedTuple):
     def models(self) -> list[str]:
         """Names of the models that wrote advice, and of those that acted in the retries of an arm."""
         return [*(model.model for model in self.verified), *actor_models(self.experiment)]
+
+    @property
+    def settings(self) -> list[str]:
+        """Setting of each task if several tasks have the same one, else empty."""
+        setting_of = extras(self.experiment.environment).setting_of
+        settings = [setting_of(task) for task in self.tasks] if setting_of else []
+        return settings if len(set(settings)) < len(settings) else []
 
     @property
     def folder(self) -> Path:

@@ -1,47 +1,73 @@
 """Report section on the comparisons that the config planned."""
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 from retroformer.arm_names import first_trial
 from retroformer.experiment.sections.eval import PlannedComparison
 from retroformer.markdown import plain, table
 from retroformer.store import Store
 
 from ..measure.rates import Rates, paired_difference
-from ..measure.statistics import MeanInterval
+from ..measure.statistics import MeanInterval, bootstrap_clusters
 
 
-def planned(comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, name: str) -> str:
-    """Render the result of each planned comparison over all tasks, unfinished ones counted as failures."""
-    rows = []
-    for comparison in comparisons:
-        difference, count = _difference(comparison, rates)
-        trial = "the last trial" if comparison.trial is None else f"trial {comparison.trial}"
-        tasks = "tasks" if comparison.of == "tasks" else "tasks that failed at trial 0"
-        met = {True: "met", False: "missed"}[_met(comparison, difference)]
-        arms = [plain(comparison.first), plain(comparison.second)]
-        rows.append([*arms, f"{count} {tasks}, {trial}", _wanted(comparison), str(difference), met])
+def planned(
+    comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, name: str, settings: Sequence[str] = ()
+) -> str:
+    """Render the result of each planned comparison over all tasks.
+
+    A result is open while an arm has unfinished tasks, which count as failures in the difference, and if no task
+    counts.
+
+    Args:
+        comparisons: the comparisons.
+        rates: results of all arms.
+        store: store of the evaluation.
+        name: name of the actor or repeat if the config has several.
+        settings: setting of each task if several tasks have the same one; empty: all tasks are independent.
+    """
+    rows = [_row(comparison, rates, np.array(settings)) for comparison in comparisons]
     header = ["first arm", "second arm", "solved of, by", "planned", "first - second", "result"]
-    shown = table(header, rows, "Comparisons that were fixed before any held-out task was played.")
+    explained = "Comparisons that were fixed before any held-out task was played."
+    if settings:
+        header.append("settings resampled")
+        explained += (
+            f" The {len(settings)} tasks have {len(set(settings))} settings, and tasks of one setting are alike: the "
+            "last column is the interval with all tasks of a setting resampled together."
+        )
     sha256 = (store.conditions(first_trial(name)) or {}).get("plan_sha256", "")
-    return f"The plan has the sha256 `{sha256}`, which is stored with every attempt at trial 0.\n\n{shown}"
+    stored = f"The plan has the sha256 `{sha256}`, which is stored with every attempt at trial 0."
+    return f"{stored}\n\n{table(header, rows, explained)}"
 
 
-def _difference(comparison: PlannedComparison, rates: Rates) -> tuple[MeanInterval, int]:
+def _row(comparison: PlannedComparison, rates: Rates, settings_T: NDArray[np.str_]) -> list[str]:
     arms = {arm.name: arm for arm in rates.all_tasks}
-    trial = -1 if comparison.trial is None else comparison.trial
-    difference = paired_difference(arms[comparison.first], arms[comparison.second], trial)
-    if comparison.of == "failures":
-        difference = difference[..., rates.all_tasks[0].solved_NT[0] == 0]
+    first, second = arms[comparison.first], arms[comparison.second]
+    counts_T = first.solved_NT[0] == 0 if comparison.of == "failures" else np.ones(rates.tasks, dtype=bool)
+    trial_number = -1 if comparison.trial is None else comparison.trial
+    difference = paired_difference(first, second, trial_number)[..., counts_T]
+    trial = "the last trial" if comparison.trial is None else f"trial {comparison.trial}"
+    tasks = "tasks" if comparison.of == "tasks" else "tasks that failed at trial 0"
+    row = [plain(first.name), plain(second.name), f"{counts_T.sum()} {tasks}, {trial}", _wanted(comparison)]
     if not difference.size:
-        return MeanInterval(0.0, 0.0, 0.0), 0
-    return rates.intervals.of(difference), difference.shape[-1]
+        return [*row, "-", "open", *(["-"] if len(settings_T) else [])]
+    interval = rates.intervals.of(difference)
+    row += [str(interval), "open" if first.incomplete or second.incomplete else _result(comparison, interval)]
+    if len(settings_T):
+        alike = bootstrap_clusters(np.atleast_2d(difference), settings_T[counts_T], rates.intervals.seed)
+        row.append(f"[{alike.low:.3f}, {alike.high:.3f}]")
+    return row
 
 
 def _wanted(comparison: PlannedComparison) -> str:
     mean = None if comparison.mean is None else f"mean at least {comparison.mean:g}"
     low = None if comparison.low is None else f"lower bound above {comparison.low:g}"
-    return ", ".join(filter(None, (mean, low))) or "none"
+    return ", ".join(filter(None, (mean, low)))
 
 
-def _met(comparison: PlannedComparison, difference: MeanInterval) -> bool:
+def _result(comparison: PlannedComparison, difference: MeanInterval) -> str:
     mean_met = comparison.mean is None or difference.mean >= comparison.mean
-    return mean_met and (comparison.low is None or difference.low > comparison.low)
+    return "met" if mean_met and (comparison.low is None or difference.low > comparison.low) else "missed"

@@ -15,7 +15,7 @@ from retroformer.hindsight import BuildHindsight
 from retroformer.prompts import PromptPack, Render
 from retroformer.protocols import Actor, Evaluator, OfferedActions, Reflector, ReturnOf, Scene
 from retroformer.recorded import RecordedLogs
-from retroformer.records import Reflection, Tool, Trajectory
+from retroformer.records import Reflection, Task, Tool, Trajectory
 
 
 class ActorParts(NamedTuple):
@@ -195,6 +195,9 @@ class Extras:
     it."""
     kind_of: Callable[[Trajectory], str] | None = None
     """Kind of thing that an attempt's task is about, such as `mug`; None: tasks have no kinds."""
+    setting_of: Callable[[Task], str] | None = None
+    """Setting of a task, such as its goal and room, if tasks of one setting have alike results; None: all tasks are
+    independent."""
     read_logs: Callable[[Path, Any], RecordedLogs] | None = None
     """Reader of other programs' recorded runs, for `collect import`: (path, section). Raises MissingInput."""
     require_machine: Callable[[Any], None] = _accept

@@ -23,7 +23,12 @@ _TASKS_AT_ONCE = 100
 
 
 def relabelled(
-    arms: Sequence[RatedArm], build: BuildHindsight | None, view: View, *, other_goals: int = 0
+    arms: Sequence[RatedArm],
+    build: BuildHindsight | None,
+    view: View,
+    *,
+    other_goals: int = 0,
+    reads_history: bool = True,
 ) -> Iterator[Advice]:
     """Yield one piece of advice for each failure in these arms about which there is one.
 
@@ -32,13 +37,17 @@ def relabelled(
         build: builder of the environment's writer; None if it has none.
         view: the reflector's prompt about a failure on which nobody has reflected.
         other_goals: number of other tasks for each failure, which is also relabelled as a failure at these.
+        reads_history: whether the prompt shows all attempts so far. Otherwise the writer is given the failure alone, so
+            that it writes nothing that the prompt does not show.
     """
     writer = None if build is None else build(attempt for arm in arms for attempt in _attempts(arm))
     for arm in arms:
-        yield from (advice for advice in _of_arm(arm, writer, view, other_goals) if advice.text.strip())
+        yield from (advice for advice in _of_arm(arm, writer, view, other_goals, reads_history) if advice.text.strip())
 
 
-def _of_arm(arm: RatedArm, writer: Hindsight | None, view: View, other_goals: int) -> Iterator[Advice]:
+def _of_arm(
+    arm: RatedArm, writer: Hindsight | None, view: View, other_goals: int, reads_history: bool
+) -> Iterator[Advice]:
     task_ids, best = sorted(set(arm.store.reflected_tasks(arm.arm)) - arm.left_out), _best_advice(arm)
     for start in range(0, len(task_ids), _TASKS_AT_ONCE):
         chosen = task_ids[start : start + _TASKS_AT_ONCE]
@@ -50,13 +59,14 @@ def _of_arm(arm: RatedArm, writer: Hindsight | None, view: View, other_goals: in
                 continue
             lessons = lessons_before(key, attempts, advice)
             others = list(_not_before(key, attempts))
-            text = writer.advice(attempt, lessons, others) if writer else ""
+            shown = lessons if reads_history else ()
+            text = writer.advice(attempt, shown, others) if writer else ""
             tried = best.get((key.task_id, key.trial + 1, key.candidate), ("", False))
             prompt = prompts.get(key) or view(attempt, lessons)
             yield Advice(prompt, *((text, False) if text else tried))
             if writer:
-                for other in writer.with_other_goals(attempt, lessons, other_goals):
-                    yield Advice(view(other, lessons), writer.advice(other, lessons, others))
+                for other in writer.with_other_goals(attempt, shown, other_goals):
+                    yield Advice(view(other, lessons), writer.advice(other, shown, others))
 
 
 def _not_before(key: Key, attempts: Mapping[Key, Trajectory]) -> Iterator[Trajectory]:

@@ -86,7 +86,9 @@ def hindsight(experiment: Experiment) -> list[Advice]:
         for source in sources:
             build = extras(source.experiment.environment).hindsight
             view, other_goals = _view(source.experiment), experiment.train.sft.other_goals
-            advice += relabelled(_rated_arms([source]), build, view, other_goals=other_goals)
+            reads_history = source.experiment.reflector.history == "all"
+            arms = _rated_arms([source])
+            advice += relabelled(arms, build, view, other_goals=other_goals, reads_history=reads_history)
         if not advice:
             _refuse_unrated(sources, list(_rated(sources)))
             raise MissingInput(

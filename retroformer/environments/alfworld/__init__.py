@@ -20,7 +20,7 @@ from retroformer.environments.extras import (
 from retroformer.errors import ConfigError
 from retroformer.hindsight import Hindsight
 from retroformer.protocols import Actor, OfferedActions, Reflector, ReturnOf, Scene
-from retroformer.records import Memory, Message, Trajectory
+from retroformer.records import Memory, Message, Task, Trajectory
 
 __all__ = ["AlfworldTaskset", "Section", "extras", "taskset"]
 
@@ -131,6 +131,11 @@ def _kind_of(attempt: Trajectory) -> str:
     return read_goal(compact.read_opening(attempt.opening).task).thing
 
 
+def _setting_of(task: Task) -> str:
+    """Return the goal and the room of a released game: its folder without the folder of the trial."""
+    return task.id.rpartition("/")[0] or task.id
+
+
 def _shaped(section: Any, seed: int) -> ReturnOf:
     from retroformer.environments.alfworld.progress import share_of_subgoals
 
@@ -165,5 +170,6 @@ extras = Extras(
     leak_check=_leak_check,
     returns={"shaped": _shaped},
     kind_of=_kind_of,
+    setting_of=_setting_of,
     data_licence="ALFWorld and ALFRED, whose games were played: MIT.",
 )

@@ -1,8 +1,8 @@
 """Section `eval` of the config: the arms, and the tasks on which they are compared."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from retroformer.experiment.sections.base import Positive, Section
 from retroformer.experiment.sections.endpoint import Endpoint
@@ -68,6 +68,12 @@ class PlannedComparison(Section):
     low: Annotated[float, Field(ge=-1, le=1)] | None = 0.0
     """Number that the lower bound of the interval must exceed, with training seeds and tasks resampled together; None:
     any."""
+
+    @model_validator(mode="after")
+    def _plans_something(self) -> Self:
+        if self.mean is None and self.low is None:
+            raise ValueError(f"{self.first} against {self.second} has neither mean nor low: set at least one of them.")
+        return self
 
 
 class Eval(Spending):

@@ -5,7 +5,16 @@ from math import comb
 import numpy as np
 import pytest
 
-from eval.measure.statistics import Floats, Intervals, MeanInterval, bootstrap, bootstrap_all, bootstrap_seeds, mcnemar
+from eval.measure.statistics import (
+    Floats,
+    Intervals,
+    MeanInterval,
+    bootstrap,
+    bootstrap_all,
+    bootstrap_clusters,
+    bootstrap_seeds,
+    mcnemar,
+)
 
 
 def outcomes(text: str) -> Floats:
@@ -130,6 +139,20 @@ def test_one_seed_is_resampled_like_tasks_alone() -> None:
     values_T = outcomes("1101001110" * 13)
     alone, interval = bootstrap(values_T, seed=3), bootstrap_seeds(values_T[None], seed=3)
     assert (interval.low, interval.high) == pytest.approx((alone.low, alone.high), abs=0.01)
+
+
+def test_clusters_of_one_task_are_resampled_like_tasks() -> None:
+    values_ST = np.random.default_rng(0).integers(2, size=(3, 60)).astype(float)
+    alone = bootstrap_clusters(values_ST, np.array([str(task) for task in range(60)]), 0)
+    assert alone == pytest.approx(bootstrap_seeds(values_ST, 0), abs=0.01)
+
+
+def test_copies_of_a_task_in_its_cluster_change_nothing() -> None:
+    values_ST = np.random.default_rng(0).integers(2, size=(2, 40)).astype(float)
+    names_T = np.array([str(task) for task in range(40)])
+    once = bootstrap_clusters(values_ST, names_T, 0)
+    assert bootstrap_clusters(np.repeat(values_ST, 5, axis=1), np.repeat(names_T, 5), 0) == pytest.approx(once)
+    assert bootstrap_seeds(np.repeat(values_ST, 5, axis=1), 0).low > once.low + 0.02
 
 
 def test_values_by_seed_and_the_same_values_by_task_have_intervals_of_their_own() -> None:

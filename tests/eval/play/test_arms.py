@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from collect.rate import rate_reflections
+from eval.play.arms import plan_of
 from eval.play.compare import compare_arms
 from retroformer.agents.phrases import PHRASES
 from retroformer.arm_names import FIRST_TRIAL
@@ -19,7 +20,7 @@ from retroformer.environments.alfworld.advice.places import PlaceTable
 from retroformer.environments.alfworld.game.packs import GamePack
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.parts import LoadedConfig, chosen_tasks
 from retroformer.experiment.storage import open_store
 from retroformer.records import Key, Outcome, Trajectory
 from tests.support.data import DATA, needs_data
@@ -195,6 +196,16 @@ def test_a_plan_is_stored_with_trial_0_and_cannot_be_changed_afterwards(tmp_path
     for change in ("eval.comparisons=[{first: rule, second: nothing, mean: 0.05}]", "eval.tasks=7", "loop.trials=3"):
         with pytest.raises(ConfigError, match="plan_sha256"):
             compare(config_with(tmp_path, NOWHERE, arms, plan, change))
+
+
+def test_a_plan_fixes_the_tasks(tmp_path: Path) -> None:
+    arms: Arms = {"nothing": {"kind": "none"}, "rule": {"kind": "rule"}}
+    plan = "eval.comparisons=[{first: rule, second: nothing, mean: 0.1}]"
+    experiment = config_with(tmp_path, NOWHERE, arms, plan).experiment
+    tasks = chosen_tasks(experiment, 3, ("held_out",))
+    assert plan_of(experiment, tasks) == plan_of(experiment, list(tasks))
+    assert plan_of(experiment, tasks) != plan_of(experiment, tasks[:2])
+    assert plan_of(experiment, tasks) != plan_of(experiment, [tasks[1], tasks[0], tasks[2]])
 
 
 def test_a_table_of_a_run_without_attempts_is_refused(tmp_path: Path) -> None:

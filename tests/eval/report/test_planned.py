@@ -1,9 +1,11 @@
 """Tests of planned comparisons: each bound is met or missed by the trial and the tasks that it names."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from eval.measure.rates import rates_of
 from eval.measure.results import ArmResult, SeedResult
@@ -22,16 +24,18 @@ def store(tmp_path: Path) -> Store:
     return Store(f"sqlite:///{tmp_path / 'experience.db'}", "plan")
 
 
-def result(store: Store, **settings: object) -> tuple[str, str, str]:
+def result(
+    store: Store, unfinished: str = "", wins_of: Mapping[str, tuple[int, ...]] = WINS, **settings: object
+) -> tuple[str, str, str]:
     """Return what the row of one comparison says was planned, the difference, and whether it was met."""
     arms = []
-    for name, wins in WINS.items():
+    for name, wins in wins_of.items():
         solved_NT = np.array([[float(task < won) for task in range(TASKS)] for won in wins])
         arms.append(
             ArmResult(
                 name,
                 (SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage()),),
-                incomplete=0,
+                incomplete=int(name == unfinished),
             )
         )
     comparison = PlannedComparison.model_validate({"first": "trained", "second": "rule"} | settings)
@@ -66,3 +70,34 @@ def test_the_difference_is_over_the_tasks_and_the_trial_that_are_named(store: St
     assert result(store, trial=1, of="tasks")[1].startswith("0.200 [")
     assert result(store, trial=1, of="failures")[1].startswith("0.250 [")
     assert result(store)[1].startswith("0.000 [0.000, 0.000]")
+
+
+@pytest.mark.parametrize(("arm", "expected"), [("trained", "open"), ("rule", "open"), ("worse", "met")])
+def test_a_comparison_is_open_while_one_of_its_arms_has_unfinished_tasks(store: Store, arm: str, expected: str) -> None:
+    assert result(store, unfinished=arm, trial=1, mean=0.25)[2] == expected
+
+
+def test_a_comparison_without_a_task_that_counts_is_open(store: Store) -> None:
+    everything = dict.fromkeys(WINS, (TASKS, TASKS, TASKS))
+    assert result(store, wins_of=everything, mean=0.0, low=None)[1:] == ("-", "open")
+
+
+def test_a_comparison_without_a_bound_is_refused() -> None:
+    with pytest.raises(ValidationError, match="trained against rule has neither mean nor low"):
+        PlannedComparison(first="trained", second="rule", low=None)
+
+
+def test_tasks_of_one_setting_are_also_resampled_together(store: Store) -> None:
+    """Four settings hold as much as four tasks, so the interval is about twice as wide."""
+    arms = []
+    for name, last_T in {"trained": np.repeat([1.0, 1.0, 0.0, 0.0], 4), "rule": np.zeros(16)}.items():
+        solved_NT = np.stack([np.zeros(16), last_T])
+        seed = SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
+        arms.append(ArmResult(name, (seed,), incomplete=0))
+    comparison = PlannedComparison(first="trained", second="rule", of="tasks")
+    settings = [f"room {task // 4}" for task in range(16)]
+    text = planned((comparison,), rates_of(arms, seed=0), store, "", settings)
+    row = text.splitlines()[-1].strip("| ").split(" | ")
+    assert "The 16 tasks have 4 settings" in text
+    assert row[4].startswith("0.500 [0.2")
+    assert row[-1] == "[0.000, 1.000]"

@@ -78,6 +78,16 @@ def test_a_failure_of_the_last_trial_is_relabelled_too(tmp_path: Path) -> None:
     )
 
 
+def test_a_reflector_that_reads_the_last_attempt_is_not_taught_what_earlier_ones_showed(tmp_path: Path) -> None:
+    config = config_file(tmp_path, tmp_path)
+    store_game(config, "mug-1", played("mug-1", "drawer 2", "nothing"), "Look in drawer 2.")
+    store_game(config, "mug-2", played("mug-2", "shelf 1", "a mug 1", solved=True), "Look in shelf 1.")
+    words = ["train.sft.texts=hindsight", "reflector.view=compact", "reflector.history=last"]
+    _, last, _ = advice_to_imitate(load(config, words))
+    assert "Searched: drawer 2\nNot searched: shelf 1, desk 1, drawer 1\n" in last.prompt[-1].content
+    assert last.text == "Look in shelf 1, desk 1 and drawer 1."
+
+
 def test_a_failure_also_teaches_about_other_goals(tmp_path: Path) -> None:
     config = config_file(tmp_path, tmp_path)
     for number in range(12):
