@@ -2,6 +2,8 @@
 
 The first tokens of every row belong to prompts, where attention is plainly causal and needs no mask. The mask has rows
 for the other tokens only.
+
+B: rows; Q: queries; K: keys; H: heads; G: heads of the keys, each for H / G heads of the queries; D: head size.
 """
 
 from typing import Any
@@ -11,6 +13,8 @@ from torch import Tensor
 
 SPLIT = "shared_prompt"
 """Name under which transformers knows this attention."""
+SHORT = 512
+"""Maximum number of keys for which plain attention is faster than fused attention, in bf16 on a CPU."""
 
 
 def register_split_attention() -> None:
@@ -25,18 +29,48 @@ def register_split_attention() -> None:
 def split_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Return the attention's output, (B, L, heads, head size), like transformers' fused attention.
+    """Return the attention's output, (B, Q, H, D), like transformers' fused attention.
 
-    That one is all of it where the mask has a row for each query, or there is no mask.
+    There is one part where the mask has a row for each query, or there is no mask.
     """
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
     first = 0 if attention_mask is None else query.shape[2] - attention_mask.shape[2]
     if not first:
-        whole: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-        return whole
-    start, _ = sdpa_attention_forward(
-        module, query[:, :, :first], key[:, :, :first], value[:, :, :first], None, **options
-    )
-    rest, _ = sdpa_attention_forward(module, query[:, :, first:], key, value, attention_mask, **options)
+        return _attention(module, query, key, value, attention_mask, options), None
+    start = _attention(module, query[:, :, :first], key[:, :, :first], value[:, :, :first], None, options)
+    rest = _attention(module, query[:, :, first:], key, value, attention_mask, options)
     return torch.cat([start, rest], dim=1), None
+
+
+def _attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
+) -> Tensor:
+    if _is_short(query, key, mask) and not options.get("dropout"):
+        return _plain(query, key, value, mask, options.get("scaling") or query.shape[-1] ** -0.5)
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    fused: Tensor = sdpa_attention_forward(module, query, key, value, mask, **options)[0]
+    return fused
+
+
+def _is_short(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Return True for a part that plain attention computes faster. Generation with a cache is none of these."""
+    whole = mask is not None or query.shape[2] == key.shape[2]
+    return whole and key.device.type == "cpu" and key.dtype == torch.bfloat16 and key.shape[2] <= SHORT
+
+
+def _plain(query_BHQD: Tensor, key_BGKD: Tensor, value_BGKD: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """Return attention computed by matrix products, (B, Q, H, D); causal without a mask."""
+    B, H, Q, D = query_BHQD.shape
+    G, K = key_BGKD.shape[1:3]
+    if mask is None:
+        later_QK = torch.ones(Q, K, dtype=torch.bool).triu(1)
+        mask = torch.zeros(Q, K, dtype=key_BGKD.dtype).masked_fill(later_QK, torch.finfo(key_BGKD.dtype).min)
+    # The queries of all heads that share a key are rows of one matrix.
+    rows = H // G * Q
+    scores = torch.baddbmm(
+        mask.expand(B, H, Q, K).reshape(B * G, rows, K),
+        (query_BHQD * scaling).reshape(B * G, rows, D),
+        key_BGKD.reshape(B * G, K, D).transpose(1, 2),
+    )
+    read = scores.softmax(dim=-1) @ value_BGKD.reshape(B * G, K, D)
+    return read.view(B, H, Q, D).transpose(1, 2)

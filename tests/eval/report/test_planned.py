@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def result(
-    store: Store, unfinished: str = "", wins_of: Mapping[str, tuple[int, ...]] = WINS, **settings: object
+    store: Store, unfinished: str = "", wins_of: Mapping[str, tuple[int, ...]] = WINS, **settings: Any
 ) -> tuple[str, str, str]:
     """Return what the row of one comparison says was planned, the difference, and whether it was met."""
     arms = []
@@ -61,7 +62,7 @@ def result(
     ],
 )
 def test_a_comparison_is_met_if_mean_and_lower_bound_are(
-    store: Store, settings: dict[str, object], expected: str
+    store: Store, settings: dict[str, Any], expected: str
 ) -> None:
     assert result(store, **settings)[2] == expected
 
