@@ -24,7 +24,7 @@ class Hindsight(Protocol):
         ...
 
     def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Trajectory]:
-        """Return the attempt as failures at `count` other tasks, or at fewer if there are not so many.
+        """Return variations of the attempt as failures at `count` other tasks, or at fewer if there are not so many.
 
         This is the idea of hindsight experience replay (Andrychowicz et al., 2017): what an attempt has shown is true
         whatever it was looking for. The advice before it stays as it was given, about its own task.

@@ -61,9 +61,7 @@ def result(
         ({"mean": 0.1}, "missed"),
     ],
 )
-def test_a_comparison_is_met_if_mean_and_lower_bound_are(
-    store: Store, settings: dict[str, Any], expected: str
-) -> None:
+def test_a_comparison_is_met_if_mean_and_lower_bound_are(store: Store, settings: dict[str, Any], expected: str) -> None:
     assert result(store, **settings)[2] == expected
 
 

@@ -29,6 +29,12 @@ class FailureView:
         return len(self.needed) == self.goal.count + bool(self.goal.lamp)
 
     @property
+    def is_solved_at_first(self) -> bool:
+        """True if the things lay at their target before the first action, so that no game has this goal here."""
+        served = [place for _, place in self._sightings(self.goal.thing) if compact.type_of(place) == self.goal.target]
+        return not self.goal.deed and len(served) >= self.goal.count
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """Kinds of things that the task needs and of which not enough were seen."""
         wanted = ((self.goal.thing, self.goal.count), (self.goal.lamp, 1))

@@ -3,20 +3,22 @@
 It reads attempts at training games only. A reflector can learn to write it as far as things are in their usual places.
 """
 
-import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from random import Random
 
 from retroformer.environments.alfworld.advice.failure import FailureView, view_of
 from retroformer.environments.alfworld.advice.places import PlaceTable, places_of
-from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, signed
+from retroformer.environments.alfworld.advice.rule_reflector import signed
+from retroformer.environments.alfworld.advice.variations import in_another_room, part_of
 from retroformer.environments.alfworld.advice.wording import PLAIN
 from retroformer.environments.alfworld.text import compact
 from retroformer.prompts import Render
 from retroformer.records import Lesson, Memory, Reflection, Trajectory
 
-_TASK = "Your task is to:"
+MOST_PLACES = 8
+"""Maximum number of places that one piece of advice names."""
 
 
 class PlaceHindsight:
@@ -33,30 +35,46 @@ class PlaceHindsight:
         """
         view = view_of(failure, earlier)
         ranked = self._table.ranked(view)
-        first = ranked[:NEXT_PLACES]
+        first = ranked[:MOST_PLACES]
         proved = [place for place in places_of(view.missing, others) if place in ranked and place not in first]
-        proved = proved[:NEXT_PLACES]
-        return advice_on_places(view, (*first[: NEXT_PLACES - len(proved)], *proved))
+        proved = proved[:MOST_PLACES]
+        return advice_on_places(view, (*first[: MOST_PLACES - len(proved)], *proved))
 
     def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Trajectory]:
-        """Return the attempt as failures at tasks of other training games that could be set in its room.
+        """Return parts of the attempt as failures at tasks of training games that could be set in its room.
 
-        All, some and none of the things that these tasks need were seen equally often, so that what was seen must be
-        read and cannot be guessed.
+        Every other one is in a room with other numbers of places. All, some and none of the things that these tasks
+        need were seen equally often, so that what was seen must be read and cannot be guessed. Among these, every kind
+        of thing is equally likely, so that what is known about rare ones is taught, too.
         """
-        view = view_of(failure, earlier)
-        chance = random.Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
-        by_sighting = defaultdict[str, list[str]](list)
+        random = Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
+        attempts = [*(lesson.attempt for lesson in earlier), failure]
+        others = list[Trajectory]()
+        for number in range(count):
+            part = part_of(failure, random)
+            if number % 2:
+                part = in_another_room(part, attempts, random)
+            if sentence := self._other_task(view_of(part, earlier), view_of(failure, earlier), random):
+                others.append(part.model_copy(update={"opening": compact.with_task(part.opening, sentence)}))
+        return others
+
+    def _other_task(self, view: FailureView, whole: FailureView, random: Random) -> str:
+        """Draw the task of a training game of which the view is a failure; empty if there is none.
+
+        `whole` is the view of the whole attempt.
+        """
+        by_sighting = defaultdict[str, defaultdict[str, list[str]]](lambda: defaultdict(list))
         for sentence, goal in self._goals.items():
+            if goal.thing == view.goal.thing or replace(whole, goal=goal).is_solved_at_first:
+                continue
             other = replace(view, goal=goal)
-            if goal.thing != view.goal.thing and self._could_be_set(other):
-                by_sighting["all" if other.sees_all else "some" if other.needed else "none"].append(sentence)
-        chosen = list[str]()
-        while len(chosen) < count and (left := sorted(name for name, sentences in by_sighting.items() if sentences)):
-            sentences = by_sighting[chance.choice(left)]
-            chosen.append(sentences.pop(chance.randrange(len(sentences))))
-        before, heading, _ = failure.opening.rpartition(_TASK)
-        return [failure.model_copy(update={"opening": f"{before}{heading} {sentence}."}) for sentence in chosen]
+            if self._could_be_set(other):
+                sighting = "all" if other.sees_all else "some" if other.needed else "none"
+                by_sighting[sighting][goal.thing].append(sentence)
+        if not by_sighting:
+            return ""
+        by_kind = by_sighting[random.choice(sorted(by_sighting))]
+        return random.choice(by_kind[random.choice(sorted(by_kind))])
 
     def _could_be_set(self, view: FailureView) -> bool:
         """Return True if a room has the places of a goal, and what is missing may lie at one that is left."""
@@ -74,7 +92,7 @@ class TableReflector:
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return advice; the seed changes nothing."""
         view = view_of(trajectory, memory.earlier)
-        text = advice_on_places(view, self._table.ranked(view)[:NEXT_PLACES])
+        text = advice_on_places(view, self._table.ranked(view)[:MOST_PLACES])
         return signed("counted-places", text, self._render, trajectory, memory, seed)
 
 

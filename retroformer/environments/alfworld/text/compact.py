@@ -49,6 +49,23 @@ def read_opening(observation: str) -> Opening:
     return Opening(task=match["task"].strip().rstrip("."), places=_things(match["things"]))
 
 
+def with_task(opening: str, task: str) -> str:
+    """Return an opening of ALFWorld's with another task sentence, given without its full stop."""
+    return _rewritten(opening, "task", f"{task}.")
+
+
+def with_places(opening: str, places: Sequence[str]) -> str:
+    """Return an opening of ALFWorld's with other places, at least two."""
+    *most, last = (f"a {place}" for place in places)
+    return _rewritten(opening, "things", f"{', '.join(most)}, and {last}")
+
+
+def _rewritten(opening: str, part: str, text: str) -> str:
+    match = _OPENING.search(opening)
+    assert match, "an opening of ALFWorld's"
+    return f"{opening[: match.start(part)]}{text}{opening[match.end(part) :]}"
+
+
 def room_order(task: Task, places: Sequence[str]) -> tuple[str, ...]:
     """Return the places with types shuffled by the split and id of the task, numbers ascending within a type."""
     types = sorted({type_of(place) for place in places})

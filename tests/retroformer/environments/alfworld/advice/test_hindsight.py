@@ -91,12 +91,12 @@ def test_a_place_that_a_later_attempt_proved_is_named_however_unlikely_it_is() -
     assert writer.advice(failure, (), (attempt("mug-9", {"shelf 3": "a pen 1"}),)) == writer.advice(failure, (), ())
 
 
-def test_six_places_are_named_however_many_are_proved() -> None:
+def test_eight_places_are_named_however_many_are_proved() -> None:
     failure = attempt("mug-9", {"drawer 1": "nothing"})
     proving = [attempt("mug-9", {place: "a mug 1"}) for place in PLACES if place != "drawer 1"]
     writer = PlaceHindsight(DRAWERS)
     named = [set(places_in(writer.advice(failure, (), proving[:count]))) for count in (0, 3, len(proving))]
-    assert [len(places) for places in named] == [6, 6, 6]
+    assert [len(places) for places in named] == [8, 8, 8]
     assert {"cabinet 1", "cabinet 2", "cabinet 3"} <= named[1]
 
 
@@ -148,7 +148,7 @@ def tasks_of(failure: Trajectory, earlier: tuple[Lesson, ...] = (), count: int =
     """Return the other tasks that a failure counts as one at, each with what hindsight writes about it."""
     writer = PlaceHindsight([*DRAWERS, *OTHERS])
     others = writer.with_other_goals(failure, earlier, count)
-    assert all(other.steps == failure.steps for other in others)
+    assert all(other.steps == failure.steps[: len(other.steps)] for other in others)
     return {compact.read_opening(other.opening).task: writer.advice(other, earlier, ()) for other in others}
 
 
@@ -175,7 +175,49 @@ def test_tasks_are_equally_often_those_of_which_all_some_or_nothing_was_seen(loo
 
 
 def test_a_thing_that_is_never_at_the_places_that_are_left_is_not_asked_for() -> None:
-    assert tasks_of(attempt("mug-9", {"shelf 1": "nothing", "shelf 2": "nothing", "shelf 3": "nothing"})) == {}
+    looks = {"shelf 1": "nothing", "shelf 2": "nothing", "shelf 3": "nothing"}
+    assert tasks_of(attempt("mug-9", looks), count=1) == {}
+
+
+def test_a_game_that_is_solved_before_the_first_action_is_no_task() -> None:
+    there = attempt("mug-9", {"desk 2": "a book 2", "shelf 3": "a cup 1"})
+    assert set(tasks_of(there)) == {ASKED["two cup"]}
+    # One cup of two is not all of them.
+    assert set(tasks_of(attempt("mug-9", {"shelf 3": "a cup 1, and a book 1"}))) == {ASKED["book"], ASKED["two cup"]}
+    assert ASKED["two cup"] not in tasks_of(attempt("mug-9", {"shelf 3": "a cup 1, a cup 2, and a book 1"}))
+
+
+def test_every_kind_of_thing_is_asked_for_equally_often() -> None:
+    """However many tasks of the training games are about it."""
+    targets = ("cabinet", "desk", "drawer", "shelf")
+    others = [
+        attempt(f"{kind} in {target}", {"shelf 2": f"a {kind} 1"}).model_copy(
+            update={"opening": f"Looking around, you see {ROOM}.\n\nYour task is to: put some {kind} on {target}."}
+        )
+        for kind, count in (("book", 4), ("cup", 1))
+        for target in targets[:count]
+    ]
+    writer, sentences = PlaceHindsight([*DRAWERS, *others]), list[str]()
+    for number in range(80):
+        failure = attempt(f"mug-{100 + number}", {"drawer 2": "nothing"})
+        sentences += [compact.read_opening(other.opening).task for other in writer.with_other_goals(failure, (), 1)]
+    assert 28 <= sum("cup" in sentence for sentence in sentences) <= 52
+
+
+def test_a_part_of_the_attempt_counts_in_rooms_with_other_numbers_of_places() -> None:
+    earlier = (Lesson(attempt=attempt("mug-9", {"drawer 3": "nothing"}), advice="Look in drawer 3."),)
+    failure = attempt(
+        "mug-9", {f"{kind} {number}": "nothing" for number in (1, 2) for kind in ("cabinet", "desk", "drawer")}
+    )
+    others = PlaceHindsight([*DRAWERS, *OTHERS]).with_other_goals(failure, earlier, 200)
+    assert {len(other.steps) for other in others} == {3, 4, 5, 6}
+    rooms = [compact.read_opening(other.opening).places for other in others]
+    assert sum(room == PLACES for room in rooms) >= len(rooms) // 2
+    counts = {
+        kind: {sum(compact.type_of(place) == kind for place in room) for room in rooms} for kind in ("drawer", "shelf")
+    }
+    # Drawer 3 was searched by an earlier attempt, and no attempt went to a shelf.
+    assert counts == {"drawer": {3, 4, 5, 6, 7}, "shelf": {1, 2, 3, 4, 5, 6, 7}}
 
 
 def test_what_an_earlier_attempt_saw_counts_too() -> None:
