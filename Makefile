@@ -11,7 +11,7 @@ SEED := configs/evidence/seed.yaml
 # SFT as in the paper, on positively rated advice, for the demo's task.
 RATED := train.sft.texts=rated train.sft.batch_size=8 train.sft.epochs=2 train.sft.learning_rate=3e-4
 # Seeds 1 to 3 served to choose the method on valid_seen; the others are for valid_unseen.
-FRESH := $(addprefix evidence-,4 5 6 7 8)
+FRESH := $(addprefix evidence-,9 10 11 12 13)
 EVIDENCE := $(addprefix evidence-,1 2 3) $(FRESH)
 ABLATION := $(addprefix ablation-,1 2 3)
 ALTERNATIVES := $(addprefix alternatives-,1 2 3)
@@ -102,11 +102,11 @@ transfer: $(FRESH)  ## do the reflectors of `make evidence` help other actors? n
 
 # Half an hour. Each has the retries of seed 4's collection: the reflector learned from them, `retrieved` repeats advice
 # from them, and GEPA has as many of its own.
-budget: evidence-4  ## what else can be made of as many retries? needs ALFWORLD_DATA
+budget: evidence-9  ## what else can be made of as many retries? needs ALFWORLD_DATA
 	$(RUN) -m pip install --quiet --editable '.[gepa]'
-	$(RUN) -m retroformer gepa $(SEED) run=evidence-4 seed=4 --proposer base --retries 540
-	$(RUN) -m eval $(SEED) run=evidence-4 seed=4 eval.split=valid_unseen 'eval.reference=trained reflector' \
-		'eval.arms={trained reflector: {kind: model, model: sft}, retrieved: {kind: retrieved}, retrieved and learning: {kind: retrieved, learns: true}, document by GEPA: {kind: document, file: runs/evidence-4/gepa/document.md}}'
+	$(RUN) -m retroformer gepa $(SEED) run=evidence-9 seed=9 --proposer base --retries 540
+	$(RUN) -m eval $(SEED) run=evidence-9 seed=9 eval.split=valid_unseen 'eval.reference=trained reflector' \
+		'eval.arms={trained reflector: {kind: model, model: sft}, retrieved: {kind: retrieved}, retrieved and learning: {kind: retrieved, learns: true}, document by GEPA: {kind: document, file: runs/evidence-9/gepa/document.md}}'
 
 # About two hours on two cores. A weak reward model is no reason to stop: what comes of it is in the table.
 alternatives: $(ALTERNATIVES)  ## SFT, DPO, GRPO, PPO and best of n, three seeds each

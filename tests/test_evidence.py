@@ -94,7 +94,7 @@ def all_facts(folder: Path, run: str) -> dict[str, Facts]:
 
 def adapters(folder: Path) -> dict[str, str]:
     stages = [stage.split()[1] for stage in STAGES if stage.startswith("train")]
-    files = {stage: folder / "runs" / "evidence-4" / stage / "metrics.json" for stage in stages}
+    files = {stage: folder / "runs" / "evidence-9" / stage / "metrics.json" for stage in stages}
     return {stage: json.loads(file.read_text())["adapter_sha256"] for stage, file in files.items()}
 
 
@@ -115,12 +115,12 @@ def test_evidence_killed_twice_equals_that_of_an_unbroken_run(tmp_path: Path) ->
     run_stages(
         broken,
         {
-            "collect": lambda folder: stored(folder / "runs" / "evidence-4" / "experience.db") >= 200,
+            "collect": lambda folder: stored(folder / "runs" / "evidence-9" / "experience.db") >= 200,
             "train sft": lambda folder: bool(list(folder.glob("runs/*/checkpoints/sft-*/checkpoint-*"))),
             "eval": lambda folder: stored(folder / "runs" / "evidence" / "experience.db") >= 20,
         },
     )
-    for run in ("evidence-4", "evidence"):
+    for run in ("evidence-9", "evidence"):
         facts = [all_facts(folder, run) for folder in (unbroken, broken)]
         assert facts[0].keys() == facts[1].keys()
         assert all(facts[0][arm].same_as(facts[1][arm]) for arm in facts[0])
