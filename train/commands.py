@@ -148,7 +148,7 @@ def _grpo_stored(experiment: Experiment) -> str:
 
 
 def _grpo_live(config: LoadedConfig) -> str:
-    from .rl.live import conditions_of_returns, live_returns
+    from .rl.live import conditions_of_returns, live_returns, refuse_several_retries
     from .rl.policy_stage import train_by_grpo
 
     if (name := config.experiment.train.rated_by) != STORED:
@@ -156,6 +156,7 @@ def _grpo_live(config: LoadedConfig) -> str:
             f"train.rated_by={name} rates stored attempts, and train.grpo.reward=live plays new ones: leave it out, or "
             "set train.grpo.reward=model."
         )
+    refuse_several_retries(config.experiment)
     experiment, failures = config.experiment, inputs.failures(config.experiment)
     adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
     data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]

@@ -34,7 +34,7 @@ from retroformer.store import Store
 
 from ..base import load_tokenizer
 from ..data.failures import Failure
-from ..data.samples import prompt_ids
+from ..data.samples import Prompt, prompt_ids
 from .sampling import Responses
 
 AUTHOR = Author(endpoint="train", model="grpo")
@@ -73,14 +73,24 @@ def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:
     return conditions_of_play(experiment) | ({"stop": stop} if stop else {})
 
 
+def refuse_several_retries(experiment: Experiment) -> None:
+    """Raise ConfigError if second retries are asked for where a reflection is retried several times."""
+    if experiment.train.grpo.second_retry and (_actor_samples(experiment) or experiment.collect.repeats > 1):
+        raise ConfigError(
+            "train.grpo.second_retry follows the only retry of a reflection, and actor.temperature above 0 or "
+            "collect.repeats makes several: set these to 0 and 1, or leave second_retry out."
+        )
+
+
+def _actor_samples(experiment: Experiment) -> bool:
+    return experiment.actor.temperature > 0 and actor_kind(experiment).asks_model
+
+
 class LiveReturns:
     """Rewards responses by the change of the actor's return (Retroformer, section 4.3: the rating).
 
     With `train.grpo.second_retry`, a retry that fails is followed by another, with advice of the policy on the second
     failure, whose gain counts that much. It is 0 where the prompt about that failure exceeds train.max_length.
-
-    Raises:
-        ConfigError: second retries are asked for where a reflection is retried several times.
     """
 
     def __init__(
@@ -93,21 +103,17 @@ class LiveReturns:
     ) -> None:
         self._experiment, self._store, self._experience = experiment, store, experience
         self._runner, self._failures = runner, failures
-        self._actor_samples = experiment.actor.temperature > 0 and actor_kind(experiment).asks_model
-        if experiment.train.grpo.second_retry and (self._actor_samples or experiment.collect.repeats > 1):
-            raise ConfigError(
-                "train.grpo.second_retry follows the only retry of a reflection, and actor.temperature above 0 or "
-                "collect.repeats makes several: set these to 0 and 1, or leave second_retry out."
-            )
+        self._actor_samples = _actor_samples(experiment)
         self._tokenizer, self._render = load_tokenizer(experiment.train), reflection_renderer(experiment)
-        self._numbers: dict[tuple[str, int, int], dict[str, int]] = {}
-        """Candidate numbers of the texts that were tried on a failure, by task, trial and candidate of the failure."""
+        self._numbers: dict[tuple[str, int, int, Prompt], dict[str, int]] = {}
+        """Candidate numbers of the texts that were tried on a failure, by task, trial and candidate of the failure, and
+        by the prompt about it: failures of several arms share the numbers of their candidates."""
         self._used = Counter[tuple[str, int]]()
         """How many candidate numbers of a task and trial are taken."""
         for stored in store.stream_reflections(LIVE):
             task_id, trial = stored.key.task_id, stored.key.trial
-            texts = self._numbers.setdefault((task_id, trial, stored.previous_candidate), {})
-            texts[stored.reflection.text] = stored.key.candidate
+            failure = (task_id, trial, stored.previous_candidate, stored.reflection.prompt)
+            self._numbers.setdefault(failure, {})[stored.reflection.text] = stored.key.candidate
             self._used[task_id, trial] += 1
         self.answer: Answer | None = None
         """Samples the policy's advice on second failures; None: there are no second retries."""
@@ -122,15 +128,15 @@ class LiveReturns:
         tried = [(self._failures[number], text) for number, text in zip(asked, self.texts(responses), strict=True)]
         retries = self._try(update, tried)
         gains = [one.gain for one in retries]
+        if (discount := self._experiment.train.grpo.second_retry) and self.answer is not None:
+            seconds = self._second_gains(update, tried, retries, self.answer)
+            gains = [gain + discount * seconds.get(one.key, 0.0) for gain, one in zip(gains, retries, strict=True)]
         if all(math.isnan(gain) for gain in gains):
             distinct = len(dict.fromkeys(one.key for one in retries))
             raise InfrastructureFailure(
                 f"None of the {distinct} reflections of update {update + 1} could be tried: run the same command again "
                 f"to resume. The last cause: {self._store.last_cause(LIVE)}"
             )
-        if (discount := self._experiment.train.grpo.second_retry) and self.answer is not None:
-            seconds = self._second_gains(update, tried, retries, self.answer)
-            gains = [gain + discount * seconds.get(one.key, 0.0) for gain, one in zip(gains, retries, strict=True)]
         return torch.tensor(gains)
 
     def texts(self, responses: Responses) -> list[str]:
@@ -145,7 +151,10 @@ class LiveReturns:
     def _second_gains(
         self, update: int, tried: Sequence[Tried], retries: Sequence["_Retries"], answer: Answer
     ) -> dict[Key, float]:
-        """Return the gain of the second retry after each first one that failed, by the first one's key."""
+        """Return the gain of the second retry after each first one that failed, by the first one's key.
+
+        It is `nan` if the infrastructure failed, so that the response has no reward.
+        """
         room = self._experiment.train.max_length - self._experiment.reflector.max_new_tokens
         failed, prompts = dict[Key, Failure](), dict[Key, list[int]]()
         for (failure, text), one in zip(tried, retries, strict=True):
@@ -161,8 +170,7 @@ class LiveReturns:
             return {}
         texts = self.texts(answer(list(prompts.values())))
         seconds = self._try(update, list(zip(failed.values(), texts, strict=True)))
-        gains = {key: one.gain for key, one in zip(failed, seconds, strict=True)}
-        return {key: gain for key, gain in gains.items() if not math.isnan(gain)}
+        return {key: one.gain for key, one in zip(failed, seconds, strict=True)}
 
     def _try(self, update: int, tried: Sequence[Tried]) -> list["_Retries"]:
         """Retry with each of these reflections; equal ones on a failure share their rollouts."""
@@ -194,13 +202,15 @@ class LiveReturns:
     def _number(self, failure: Failure, text: str) -> int:
         """Return the candidate number of a text on a failure; store the text under the next number if it is new."""
         task_id, trial = failure.attempt.task.id, failure.trial
-        numbers = self._numbers.setdefault((task_id, trial, failure.accepted), {})
+        numbers = self._numbers.setdefault((task_id, trial, failure.accepted, failure.prompt), {})
         sampling = Sampling(temperature=1.0, max_new_tokens=self._experiment.reflector.max_new_tokens)
         reflection = Reflection(text=text, prompt=failure.prompt, author=AUTHOR, sampling=sampling)
-        # Another process on the same store may have used a number for another text.
+        # Another process on the same store may have used a number for another text, or about another failure.
         while text not in numbers:
             key = Key(arm=LIVE, task_id=task_id, trial=trial, candidate=self._used[task_id, trial])
-            numbers[self._store.add_reflection(key, failure.accepted, reflection).text] = key.candidate
+            stored = self._store.add_reflection(key, failure.accepted, reflection)
+            if stored.prompt == failure.prompt:
+                numbers[stored.text] = key.candidate
             self._used[task_id, trial] += 1
         return numbers[text]
 

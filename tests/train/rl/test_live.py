@@ -11,7 +11,7 @@ import torch
 
 from retroformer.agents.baseline import NoReflector
 from retroformer.arm_names import LIVE
-from retroformer.errors import ConfigError, InfrastructureFailure
+from retroformer.errors import InfrastructureFailure
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.sections.agents import ActorSection
 from retroformer.experiment.sections.loop import Loop
@@ -40,6 +40,7 @@ def said(experiment: Any, *texts: str) -> Responses:
 
 FAILURE = Failure(attempt_at(CAPITAL), Memory(), trial=1, accepted=0, prompt=prompt("capital"))
 AGAIN = FAILURE._replace(trial=2, memory=Memory(reflections=("Say Paris.",)))
+OF_ANOTHER_ARM = FAILURE._replace(attempt=attempt_at(CAPITAL, (0.5,)), prompt=prompt("half right"))
 
 
 class Riddles:
@@ -50,15 +51,8 @@ class Riddles:
         self.store: Store = open_store(self.experiment)
         self.runner = asyncio.Runner()
 
-    def rate(
-        self,
-        school: School,
-        *texts: str,
-        update: int = 0,
-        asked: Sequence[int] = (),
-        second: str | None = None,
-    ) -> list[float]:
-        """Rate reflections; with `second`, that is the policy's advice on every second failure."""
+    def returns(self, school: School) -> LiveReturns:
+        """Return what rates reflections by play in this school."""
         pool: Any = school
         experience = Experience(
             Ledger(self.store),
@@ -70,7 +64,19 @@ class Riddles:
             Budget(self.experiment.collect, Usage),
             slots=asyncio.Semaphore(1),
         )
-        live = LiveReturns(self.experiment, self.store, experience, self.runner, [FAILURE, AGAIN])
+        failures = [FAILURE, AGAIN, OF_ANOTHER_ARM]
+        return LiveReturns(self.experiment, self.store, experience, self.runner, failures)
+
+    def rate(
+        self,
+        school: School,
+        *texts: str,
+        update: int = 0,
+        asked: Sequence[int] = (),
+        second: str | None = None,
+    ) -> list[float]:
+        """Rate reflections; with `second`, that is the policy's advice on every second failure."""
+        live = self.returns(school)
         if second is not None:
             live.answer = lambda prompts: said(self.experiment, *[second] * len(prompts))
         return live(update, asked or [0] * len(texts), said(self.experiment, *texts)).tolist()
@@ -152,17 +158,37 @@ def test_a_success_on_the_second_retry_counts_at_a_discount(riddles: Callable[..
     assert world(0.0, "without").rate(School(), "Say Rome.", second="Say Paris.") == [0.0]
 
 
-@pytest.mark.parametrize(("temperature", "repeats"), [(0.7, 1), (0.0, 2)])
-def test_a_second_retry_needs_a_single_first_one(
-    riddles: Callable[..., Riddles], temperature: float, repeats: int
+def test_a_second_retry_that_the_infrastructure_fails_leaves_the_response_without_a_reward(
+    riddles: Callable[..., Riddles],
 ) -> None:
     plain = riddles().experiment
-    train = plain.train.model_copy(update={"grpo": plain.train.grpo.model_copy(update={"second_retry": 0.5})})
-    actor = ActorSection(kind="react", temperature=temperature)
-    collect = plain.collect.model_copy(update={"repeats": repeats})
-    world = riddles(run="several", train=train, collect=collect, actor=actor)
-    with pytest.raises(ConfigError, match=r"train\.grpo\.second_retry follows the only retry"):
-        world.rate(School(), "Say Paris.")
+    grpo = plain.train.grpo.model_copy(update={"second_retry": 0.5})
+    train = plain.train.model_copy(update={"grpo": grpo, "max_length": 8192})
+    world, texts = riddles(run="hasty", train=train, loop=Loop(trials=3, retries=0)), ("Say Rome.", "Say Paris.")
+    assert world.rate(School(), *texts) == [0.0, 1.0], "the first retries are stored"
+    broken = world.rate(School(broken=1), *texts, second="Say Paris.")
+    assert [math.isnan(reward) for reward in broken] == [True, False]
+    assert world.rate(School(), *texts, second="Say Paris.") == [0.5, 1.0]
+
+
+def test_a_text_is_tried_anew_on_a_failure_of_another_arm(riddles: Callable[..., Riddles]) -> None:
+    world, school = riddles(), School()
+    assert world.rate(school, "Say Paris.", "Say Paris.", asked=[0, 2]) == [1.0, 0.5]
+    assert school.opened == 2
+    resumed = School()
+    assert world.rate(resumed, "Say Paris.", "Say Paris.", asked=[2, 0]) == [0.5, 1.0]
+    assert resumed.opened == 0
+
+
+def test_two_trainings_on_one_store_do_not_take_each_others_retries(riddles: Callable[..., Riddles]) -> None:
+    world, school, other = riddles(), School(), School()
+    both, said_paris = (world.returns(school), world.returns(other)), said(world.experiment, "Say Paris.")
+    assert [returns(0, [failure], said_paris).item() for returns, failure in zip(both, (0, 2), strict=True)] == [1, 0.5]
+    assert [(kept.key.candidate, kept.reflection.prompt) for kept in world.store.reflections(LIVE)] == [
+        (0, FAILURE.prompt),
+        (1, OF_ANOTHER_ARM.prompt),
+    ]
+    assert other.opened == 1
 
 
 def test_the_actor_reads_words_without_special_tokens_up_to_a_stop(riddles: Callable[..., Riddles]) -> None:
