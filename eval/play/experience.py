@@ -15,6 +15,8 @@ from retroformer.records import Trajectory
 def training_attempts(experiment: Experiment, arm: Arm) -> Iterator[Trajectory]:
     """Yield the collected attempts of the runs that an arm names, or of this run; never those of an evaluation.
 
+    Stories with a mark of `train.leave_out` are left out.
+
     Raises:
         MissingInput: a run has none.
     """
@@ -24,9 +26,11 @@ def training_attempts(experiment: Experiment, arm: Arm) -> Iterator[Trajectory]:
         if source.has_store:
             with closing(open_whole_store(source)) as store:
                 for name in filter(is_rated, store.arms()):
-                    for _, attempt in store.stream_trajectories(name):
-                        count += 1
-                        yield attempt
+                    left_out = store.marks.tasks(name, experiment.train.leave_out)
+                    for key, attempt in store.stream_trajectories(name):
+                        if key.task_id not in left_out:
+                            count += 1
+                            yield attempt
         if not count:
             raise MissingInput(
                 f"No collected attempts of the run {run!r}: run `retroformer collect` for it first, or name another in "

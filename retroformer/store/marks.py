@@ -1,5 +1,6 @@
 """Marks: what a person says of a story. Each is kept; the latest one of a story counts."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal, get_args
 
@@ -69,3 +70,8 @@ class Marks:
         """Return the latest mark of each story by arm and task, without those that were taken back."""
         latest = {(mark.arm, mark.task_id): mark for mark in self.history()}
         return {key: mark for key, mark in latest.items() if mark.verdict}
+
+    def tasks(self, arm: str, verdicts: Sequence[str]) -> frozenset[str]:
+        """Return the tasks of an arm whose story has a mark with one of these verdicts. Raises StoreError."""
+        marks = self.current().values() if verdicts else ()
+        return frozenset(mark.task_id for mark in marks if mark.arm == arm and mark.verdict in verdicts)

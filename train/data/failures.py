@@ -1,6 +1,6 @@
 """Reads failed attempts from the store, with all that is needed to retry them with another reflection."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from retroformer.experiment.sections.loop import Loop
@@ -37,14 +37,20 @@ class Failure(NamedTuple):
         return self.memory.remember(text, loop.memory, self.attempt, shows_attempt=loop.last_attempt)
 
 
-def stored_failures(store: Store, arms: Iterable[str], loop: Loop) -> list[Failure]:
-    """Read the failures of `arms`; of those of a trial that look the same to the reflector, the first."""
+def stored_failures(store: Store, arms: Iterable[str], loop: Loop, leave_out: Sequence[str] = ()) -> list[Failure]:
+    """Read the failures of `arms`; of those of a trial that look the same to the reflector, the first.
+
+    Stories with a mark of `leave_out` are left out.
+    """
     failures: dict[tuple[str, int, Prompt], Failure] = {}
     for arm in arms:
         attempts = dict(store.stream_trajectories(arm))
         advice = {stored.key: stored for stored in store.stream_reflections(arm)}
+        left_out = store.marks.tasks(arm, leave_out)
         for stored in advice.values():
             failed, trial = key_before(stored), stored.key.trial
+            if failed.task_id in left_out:
+                continue
             memory = memory_of(lessons_before(failed, attempts, advice), loop.memory)
             failure = Failure(attempts[failed], memory, trial, failed.candidate, stored.reflection.prompt)
             failures.setdefault((failed.task_id, trial, failure.prompt), failure)

@@ -182,7 +182,7 @@ def failures(experiment: Experiment) -> list[Failure]:
         # Imported logs are left out, since they come from another actor and other environments.
         arms = [collecting(number) for number in range(1, experiment.round + 1)]
         check_training_facts(store, experiment, arms)
-        failures = stored_failures(store, arms, experiment.loop)
+        failures = stored_failures(store, arms, experiment.loop, experiment.train.leave_out)
         if not failures:
             raise MissingInput(
                 f"No collected failures in {store.url}: run `retroformer collect EXPERIMENT.yaml` first, on tasks that "
@@ -239,12 +239,8 @@ def _rated_arms(sources: Sequence[_Source]) -> list[RatedArm]:
     for store, experiment in sources:
         arms, anew = _arms(store, experiment), rerating(experiment)
         check_training_facts(store, experiment, arms)
-        marks = store.marks.current().values() if experiment.train.leave_out else ()
         for arm in arms:
-            left_out = (
-                mark.task_id for mark in marks if mark.arm == arm and mark.verdict in experiment.train.leave_out
-            )
-            rated.append(RatedArm(store, arm, anew, frozenset(left_out)))
+            rated.append(RatedArm(store, arm, anew, store.marks.tasks(arm, experiment.train.leave_out)))
     return rated
 
 

@@ -41,12 +41,17 @@ class Retry(NamedTuple):
 
 
 def failed_first_attempts(experiment: Experiment, store: Store) -> list[Failure]:
-    """Read the failed first attempts at training tasks. Raises MissingInput if there are fewer than two."""
-    render = reflection_renderer(experiment)
+    """Read the failed first attempts at training tasks, without stories with a mark of `train.leave_out`.
+
+    Raises:
+        MissingInput: there are fewer than two.
+    """
+    render, arm = reflection_renderer(experiment), collecting(experiment.round)
+    left_out = store.marks.tasks(arm, experiment.train.leave_out)
     failures = [
         Failure(attempt, render(attempt, Memory())[-1].content)
-        for key, attempt in store.stream_trajectories(collecting(experiment.round))
-        if key.trial == 0 and attempt.failed
+        for key, attempt in store.stream_trajectories(arm)
+        if key.trial == 0 and attempt.failed and key.task_id not in left_out
     ]
     if len(failures) < 2:
         raise MissingInput(

@@ -1,27 +1,34 @@
-"""Marks of people change no training data unless the config asks for it; then the marked stories are left out."""
+"""Marks of people change no training data unless the config asks for it; then every reader of training facts leaves the
+marked stories out.
+"""
 
 from pathlib import Path
 
 import pytest
 
+from eval.play.experience import training_attempts
 from retroformer.experiment.file import load
+from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
+from retroformer.integrations.gepa.retries import failed_first_attempts
 from tests.train.world import collect, config_file
-from train.data.inputs import pairs, positive_reflections, prompts, rated
+from train.data.inputs import failures, pairs, positive_reflections, prompts, rated
 
 
 def test_stories_with_a_mark_are_left_out_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = config_file(tmp_path, tmp_path)
     collect(config, tasks=3)
+    store = open_store(load(config))
 
     def counts(*overrides: str) -> list[int]:
         experiment = load(config, list(overrides))
-        return [len(read(experiment)) for read in (pairs, positive_reflections, rated, prompts)]
+        trained_on = [len(read(experiment)) for read in (pairs, positive_reflections, rated, prompts, failures)]
+        counted = list(training_attempts(experiment, Arm(kind="table")))
+        return [*trained_on, len(failed_first_attempts(experiment, store)), len(counted)]
 
     before = counts()
     with_two_tasks = [count * 2 // 3 for count in before]
-    store = open_store(load(config))
     task = next(store.advice_rows("collect")).task_id
     store.marks.add("collect", task, "leaking", "It names the answer.")
     store.marks.add("another arm", "collect task-1", "leaking")
