@@ -29,6 +29,7 @@ Additions to DeepSeekMath:
    actor has read the cut text.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple, Protocol
@@ -43,7 +44,7 @@ from ..losses import k1, k3, masked_mean
 from .group_relative import ADVANTAGES, centred, differing, group_loss, token_weights
 from .optimizer import accumulate, set_learning_rates
 from .repetition import Describe
-from .sampling import Block, Draw, Respond, Responses, asked_in_update, blocks, respond
+from .sampling import Block, Draw, Respond, Responses, asked_in_refill, asked_in_update, blocks, respond
 from .shared_base import SharedBase
 
 
@@ -82,23 +83,29 @@ def grpo(
 
     Every update sets its own seed, so a run resumed at `first_update` repeats an unbroken one.
     """
+    lengths, size = [len(ids) for ids in prompts], settings.group
+
+    def rewarded(update: int, asked: Sequence[int]) -> _Groups:
+        responses = answer(model, [prompts[number] for number in asked], draw)
+        return _Groups(asked, responses, rewards(update, asked, responses))
+
     for update in range(first_update, settings.updates):
         torch.manual_seed(draw.seed * 1_000_003 + update)
         # Step 1. The policy responds to some prompts, with a group of responses to each, and each is rewarded.
-        groups = _drawn(
-            model, prompts, rewards, settings, draw, update, 0, settings.batch_size // settings.group, answer
-        )
+        groups = rewarded(update, asked_in_update(lengths, update, settings.batch_size // size, size, draw.seed))
         if update == first_update:
             model.settle_attention(groups.responses.groups)
         score = float(groups.rewards_B.nanmean())
         # Step 2. Groups with equal rewards are replaced, as far as the config allows.
-        refilled = 0
+        refilled, drawn = 0, Counter(groups.asked)
         for turn in range(1, settings.refill + 1):
-            equal_N = ~differing(groups.rewards_B.view(-1, settings.group))
+            equal_N = ~differing(groups.rewards_B.view(-1, size))
             if not (equal := int(equal_N.sum())):
                 break
-            more = _drawn(model, prompts, rewards, settings, draw, update, turn, equal, answer)
-            groups, refilled = groups.replaced(equal_N, more, draw.pad_id), refilled + equal
+            kept, name = groups.where(~equal_N), f"prompts of turn {turn} {draw.seed} {update}"
+            more = rewarded(update, asked_in_refill(lengths, name, equal, size, drawn, set(kept.asked)))
+            groups, refilled = kept.followed_by(more, draw.pad_id), refilled + equal
+            drawn.update(more.asked)
         # Step 3. Each response is compared with the others of its group.
         batch = compare(model, groups.responses, groups.rewards_B, settings, draw)
         facts = batch.facts | {"score": score} | describe(groups.responses.prompts, groups.responses.tokens)
@@ -114,31 +121,21 @@ def grpo(
 class _Groups(NamedTuple):
     """Rewarded groups of responses."""
 
+    asked: Sequence[int]
+    """Number of each response's prompt."""
     responses: Responses
     rewards_B: Tensor
 
-    def replaced(self, equal_N: Tensor, others: "_Groups", pad_id: int) -> "_Groups":
-        """Return these groups with the others in place of those that `equal_N` marks, at the end."""
-        kept_B = (~equal_N).repeat_interleave(len(self.rewards_B) // len(equal_N))
-        responses = self.responses.where(kept_B).followed_by(others.responses, pad_id)
-        return _Groups(responses, torch.cat([self.rewards_B[kept_B], others.rewards_B]))
+    def where(self, kept_N: Tensor) -> "_Groups":
+        """Return the marked groups."""
+        kept_B = kept_N.repeat_interleave(len(self.rewards_B) // len(kept_N))
+        asked = [number for number, kept in zip(self.asked, kept_B.tolist(), strict=True) if kept]
+        return _Groups(asked, self.responses.where(kept_B), self.rewards_B[kept_B])
 
-
-def _drawn(
-    model: SharedBase,
-    prompts: Sequence[list[int]],
-    rewards: Rewards,
-    settings: Grpo,
-    draw: Draw,
-    update: int,
-    turn: int,
-    count: int,
-    answer: Respond,
-) -> _Groups:
-    """Draw `count` groups; each turn of an update has other prompts."""
-    asked = asked_in_update([len(ids) for ids in prompts], update, count, settings.group, draw.seed, turn)
-    responses = answer(model, [prompts[number] for number in asked], draw)
-    return _Groups(responses, rewards(update, asked, responses))
+    def followed_by(self, others: "_Groups", pad_id: int) -> "_Groups":
+        """Return these groups and others."""
+        responses = self.responses.followed_by(others.responses, pad_id)
+        return _Groups([*self.asked, *others.asked], responses, torch.cat([self.rewards_B, others.rewards_B]))
 
 
 @torch.no_grad()

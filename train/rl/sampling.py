@@ -2,8 +2,9 @@
 
 import random
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
+from itertools import cycle, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -132,16 +133,27 @@ def tokenised_prompts(experiment: Experiment, tokenizer: Any, prompts: Sequence[
     return ids
 
 
-def asked_in_update(
-    lengths: Sequence[int], update: int, prompts: int, responses: int, seed: int, turn: int = 0
-) -> list[int]:
+def asked_in_update(lengths: Sequence[int], update: int, prompts: int, responses: int, seed: int) -> list[int]:
     """Return the numbers of the prompts of an update, the shortest first, each as often as it gets responses.
 
     Each pass over all prompts has an order of its own. The result depends on the arguments only, so a resumed run takes
-    the same prompts as an unbroken one. Further turns of an update take other prompts.
+    the same prompts as an unbroken one.
     """
-    name = f"prompts of turn {turn}" if turn else "prompts"
-    chosen = numbers_of_update(name, len(lengths), update, prompts, seed)
+    chosen = numbers_of_update("prompts", len(lengths), update, prompts, seed)
+    return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(responses)]
+
+
+def asked_in_refill(
+    lengths: Sequence[int], turn: str, prompts: int, responses: int, drawn: Mapping[int, int], kept: Container[int]
+) -> list[int]:
+    """Return the numbers of further prompts of an update, in the form of `asked_in_update`.
+
+    They are drawn at random, seeded by `turn`, from the prompts that the update has drawn least often so far; those in
+    `kept`, which are in its batch, come last.
+    """
+    order = random.Random(turn).sample(range(len(lengths)), len(lengths))
+    order.sort(key=lambda number: (number in kept, drawn[number]))
+    chosen = islice(cycle(order), prompts)
     return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(responses)]
 
 

@@ -213,31 +213,33 @@ def test_a_divergence_in_the_reward_makes_no_group_of_equal_rewards_count(tiny_b
 
 
 def test_groups_of_equal_reward_are_replaced_by_groups_on_other_failures(tiny_base: Path, workplace: Path) -> None:
-    asked = list[list[int]]()
+    turns, prompts = list[list[int]](), [[1, 10 + number, 30] for number in range(12)]
 
-    def even_failures_pay(update: int, numbers: Sequence[int], responses: Responses) -> Tensor:
+    def even_failures_pay(update: int, asked: Sequence[int], responses: Responses) -> Tensor:
         """Give the groups on even failures different rewards, and those on odd ones equal rewards."""
-        asked.append(list(numbers))
-        return torch.tensor([float(place % 4) if number % 2 == 0 else 1.0 for place, number in enumerate(numbers)])
+        turns.append(list(asked))
+        return torch.tensor([float(place % 4) if number % 2 == 0 else 1.0 for place, number in enumerate(asked)])
 
     def facts_of(**changes: Any) -> dict[str, float]:
-        asked.clear()
+        turns.clear()
         model, settings = (
             fresh_model(workplace, tiny_base),
             quick_settings(group=4, updates=1, batch_size=16, **changes),
         )
-        (facts,) = grpo(model, make_optimizer(model, settings), PROMPTS, even_failures_pay, settings, DRAW)
+        (facts,) = grpo(model, make_optimizer(model, settings), prompts, even_failures_pay, settings, DRAW)
         return facts
 
     without = facts_of()
-    assert len(asked) == 1
-    equal = len({number for number in asked[0] if number % 2})
+    assert len(turns) == 1
+    equal = len({number for number in turns[0] if number % 2})
     assert without["equal_groups"] == equal > 0
     refilled = facts_of(refill=8)
     assert refilled["equal_groups"] == 0
-    assert [len(numbers) // 4 for numbers in asked[:2]] == [4, equal]
-    assert refilled["refilled"] == sum(len(numbers) for numbers in asked[1:]) / 4
+    assert [len(numbers) // 4 for numbers in turns[:2]] == [4, equal]
+    assert refilled["refilled"] == sum(len(numbers) for numbers in turns[1:]) / 4
     assert refilled["score"] == without["score"], "refilled groups are chosen, so they do not count in the score"
+    batch = [number for numbers in turns for number in numbers[::4] if number % 2 == 0]
+    assert len(set(batch)) == len(batch) == 4, "a failure is twice in the batch"
 
 
 @pytest.mark.parametrize(("quantization", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("nf4", "bfloat16")])
