@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from retroformer.errors import ConfigError, ServiceError
+from retroformer.experiment.adapters import REFLECTOR
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.serve import Serve
 from retroformer.loopback import is_loopback
@@ -18,7 +19,7 @@ from retroformer.promotions.history import History
 from .first_adapter import record_first_adapter
 from .private import Private
 from .probe import HEALTH, ServerAddress
-from .served_names import REFLECTOR, ServedNames, served_names
+from .served_names import ServedNames, served_names
 from .supervisor import Service, supervise
 
 LOOPBACK = "127.0.0.1"

@@ -6,12 +6,10 @@ Any later adapter waits for `retroformer promote`.
 import logging
 from pathlib import Path
 
-from retroformer.experiment.adapters import finished_advisers
+from retroformer.experiment.adapters import REFLECTOR, finished_advisers
 from retroformer.experiment.config import Experiment
 from retroformer.promotions.history import History, name_of
 from retroformer.provenance import folder_sha256
-
-from .served_names import REFLECTOR
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from threading import RLock
 from typing import NamedTuple, Protocol
 
 from retroformer.errors import RetroformerError
+from retroformer.experiment.adapters import REFLECTOR
 from retroformer.promotions.history import History, current_of, name_of
 from retroformer.promotions.promotion import NO_ADVICE, PromotedAdapter
 from retroformer.provenance import Provenance, ServedModel
@@ -19,7 +20,6 @@ from retroformer.provenance import Provenance, ServedModel
 from .engine.best_of import Target
 from .engine.engine import Engine
 from .engine.model import Model
-from .served_names import REFLECTOR
 from .targets import PINNED_DIGITS
 
 _POLL_SECONDS = 1.0

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.adapters import ACTORS, ADVISERS, asked_for, finished_advisers, has_adapter, reward_folder
+from retroformer.experiment.adapters import (
+    ACTORS,
+    ADVISERS,
+    REFLECTOR,
+    asked_for,
+    finished_advisers,
+    has_adapter,
+    reward_folder,
+)
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.packaged import adapter_folder
@@ -13,7 +21,6 @@ from retroformer.models.quantization import Quantization
 from retroformer.provenance import ADAPTER_WEIGHTS
 from retroformer.stage_metrics import METRICS, read_metrics
 
-REFLECTOR = "reflector"
 UNUSABLE = frozenset("@+= ")
 """Characters with a meaning in model names."""
 

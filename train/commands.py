@@ -160,8 +160,8 @@ def _grpo_live(config: LoadedConfig) -> str:
     experiment, failures = config.experiment, inputs.failures(config.experiment)
     adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
     data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
-    tasks = training_tasks(experiment, (failure.attempt.task.id for failure in failures))
-    stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, [tasks])
+    tasks = inputs.rated_tasks(experiment)
+    stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, tasks)
     prompts = [failure.prompt for failure in failures]
     # One process plays, and sends the rewards to the others.
     play = live_returns(config, failures) if processes.is_main() else nullcontext()

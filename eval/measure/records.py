@@ -14,8 +14,7 @@ def facts_by_task(store: Store, shared: str, stored: Sequence[str]) -> Iterator[
 
     Only one query is open at a time, so any number of arms needs a single connection.
     """
-    played = (store.played_tasks(arm) for arm in (shared, *stored))
-    task_ids = sorted(set[str]().union(*played, *(store.reflected_tasks(arm) for arm in stored)))
+    task_ids = sorted(set[str]().union(*map(store.tasks, (shared, *stored))))
     for start in range(0, len(task_ids), _TASKS_AT_ONCE):
         yield from _read(store, shared, stored, task_ids[start : start + _TASKS_AT_ONCE])
 

@@ -36,9 +36,12 @@ def refuse_tasks_of_runs(experiment: Experiment, tasks: Sequence[Task]) -> None:
 
 
 def refuse_trained_tasks(store: Store, tasks: Sequence[Task]) -> None:
-    """Raise ConfigError if the run of this store collected training facts on one of these tasks."""
+    """Raise ConfigError if the run of this store collected training facts on one of these tasks.
+
+    A task that was only played counts, too: the places and the attempts of a solved task are read by hindsight.
+    """
     chosen = {task.id for task in tasks}
-    trained_on = (store.reflected_tasks(arm) for arm in store.arms() if is_for_training(arm))
+    trained_on = (store.tasks(arm) for arm in store.arms() if is_for_training(arm))
     if shared := sorted(chosen.intersection(map(task_of_story, chain.from_iterable(trained_on)))):
         raise ConfigError(
             f"{len(shared)} of {len(tasks)} evaluation tasks were used for training, such as {shared[0]!r}: "

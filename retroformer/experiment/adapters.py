@@ -7,12 +7,15 @@ from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.packaged import adapter_folder
 from retroformer.experiment.sections.train import VARIANT
+from retroformer.promotions.history import History
 from retroformer.provenance import ADAPTER_WEIGHTS
 
 ADVISERS = ("warm", "sft", "dpo", "grpo", "ppo")
 """Stages whose adapters write advice, from the least to the most trained."""
 REWARD = "reward"
 """Stage of the reward model. It is not served itself; it chooses among the candidates for names like `sft+best8`."""
+REFLECTOR = "reflector"
+"""Name under which a server serves the promoted adapter or, before the first promotion, the last finished one."""
 ACTORS = ("actor", "sac")
 """Stages whose adapters play: the household actor, and an actor trained by SAC. They are never the reflector."""
 FOLDER_NAME = re.compile(
@@ -53,8 +56,23 @@ def asked_for(experiment: Experiment) -> list[str]:
 
 
 def model_folder(experiment: Experiment, model: str) -> Path:
-    """Return the folder of the adapter served under this name."""
+    """Return the folder of the adapter served under this name; it does not exist if there is none.
+
+    Raises:
+        DamagedFile: a record of a promotion, or the copy of the promoted adapter, is damaged.
+    """
+    if model == REFLECTOR and REFLECTOR not in experiment.serve.adapters:
+        return _reflector_folder(experiment)
     return adapter_folder(experiment.serve.adapters.get(model, experiment.folder / model))
+
+
+def _reflector_folder(experiment: Experiment) -> Path:
+    history = History(experiment.folder)
+    if promoted := history.current():
+        return history.folder_of(promoted)
+    # Where a promotion was rolled back, no adapter is served.
+    advisers = [] if history.length else finished_advisers(experiment)
+    return experiment.folder / (advisers[-1] if advisers else REFLECTOR)
 
 
 def reward_folder(experiment: Experiment, model: str) -> Path:

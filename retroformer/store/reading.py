@@ -184,6 +184,10 @@ class Reader:
         """Return the ids of the tasks that have a valid attempt."""
         return set(self._scalars(sa.select(TRAJECTORIES.c.task_id).where(self._of_arm(TRAJECTORIES, arm)).distinct()))
 
+    def tasks(self, arm: str) -> set[str]:
+        """Return the ids of the tasks that have a valid attempt or a reflection."""
+        return self.played_tasks(arm) | self.reflected_tasks(arm)
+
     def invalid_causes(self, arm: str) -> list[str]:
         """Return the causes of an arm's invalid attempts, oldest first."""
         chosen = sa.select(INVALIDS.c.cause).where(self._of_arm(INVALIDS, arm)).order_by(INVALIDS.c.id)

@@ -192,16 +192,19 @@ def failures(experiment: Experiment) -> list[Failure]:
 
 
 def written_tasks(experiment: Experiment) -> list[TrainingTasks]:
-    """Read all tasks with advice written by rule, by domain. Raises MissingInput if there is no store."""
+    """Read all tasks played for advice written by rule, by domain. Raises MissingInput if there is no store."""
     with _open(experiment, "collect warm") as sources:
-        return [training_tasks(domain, store.reflected_tasks(WRITTEN)) for store, domain in sources]
+        return [training_tasks(domain, store.tasks(WRITTEN)) for store, domain in sources]
 
 
 def rated_tasks(experiment: Experiment) -> list[TrainingTasks]:
-    """Read all tasks with reflections of the rounds so far, by domain. Raises MissingInput if there is no store."""
+    """Read all tasks that were played in the rounds so far, by domain. Raises MissingInput if there is no store.
+
+    Solved ones count, too: hindsight reads their attempts.
+    """
     with _open(experiment, "collect") as sources:
         return [
-            training_tasks(domain, chain.from_iterable(map(store.reflected_tasks, _arms(store, domain))))
+            training_tasks(domain, chain.from_iterable(map(store.tasks, _arms(store, domain))))
             for store, domain in sources
         ]
 

@@ -156,7 +156,7 @@ def test_the_places_of_training_attempts_can_be_counted_for_an_arm_without_a_mod
         hashes = [(store.conditions(f"eval/{arm}") or {})["experience_sha256"] for arm in ("here", "elsewhere")]
     assert hashes[0] != hashes[1]
     elsewhere: Arms = {"nothing": {"kind": "none"}, "elsewhere": arms["elsewhere"]}
-    with pytest.raises(ConfigError, match="9 of 12 evaluation tasks were used for training"):
+    with pytest.raises(ConfigError, match="12 of 12 evaluation tasks were used for training"):
         compare(config_with(tmp_path, NOWHERE, elsewhere, "run=third", "eval.split=train", "eval.tasks=12"))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ import pytest
 import yaml
 
 from eval.play.compare import compare_arms
-from eval.play.overlap import refuse_adapters_trained_on
+from eval.play.overlap import refuse_adapters_trained_on, refuse_trained_tasks
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError
 from retroformer.experiment.file import load
-from retroformer.records import Task
+from retroformer.experiment.storage import open_store
+from retroformer.promotions.history import History, roll_back
+from retroformer.provenance import ADAPTER_FILES
+from retroformer.records import Key, Outcome, Task
+from tests.support.characters import attempt_at
 from tests.support.runs import HOUSEHOLD, open_config
 
 IDS = [f"game-{number:02d}" for number in range(200)]
@@ -41,6 +46,8 @@ def trained(folder: str, tasks: list[str], **facts: Any) -> None:
     content = {"training_environment": "alfworld", "training_seed": None, "training_tasks": tasks, **facts}
     Path(folder).mkdir(parents=True, exist_ok=True)
     (Path(folder) / "metrics.json").write_text(json.dumps(content))
+    for name in ADAPTER_FILES:
+        (Path(folder) / name).write_text(folder)
 
 
 def refused(config: Path, tasks: list[str], *overrides: str) -> str:
@@ -85,6 +92,30 @@ def test_the_reward_model_of_best_of_n_and_the_actor_are_checked(config: Path) -
 def test_a_pinned_name_is_checked_like_the_adapter(config: Path) -> None:
     trained("runs/other/sft", HELD_OUT[:1])
     assert "'sft-1@0123456789ab'" in refused(config, HELD_OUT, "eval.arms.trained.model=sft-1@0123456789ab")
+
+
+def test_the_adapter_that_is_served_as_reflector_is_checked(config: Path) -> None:
+    reflector = "eval.arms.trained.model=reflector"
+    trained("runs/toy/sft", HELD_OUT[:1])
+    assert "'reflector' (runs/toy/sft)" in refused(config, HELD_OUT, reflector)
+    trained("runs/toy/ppo", TRAINED_ON)
+    assert refused(config, HELD_OUT, reflector) == "", "the last finished stage is served"
+    history = History(Path("runs/toy"))
+    history.append((), "first", history.keep("sft", Path("runs/toy/sft")), "nothing was served before")
+    assert "'reflector' (runs/toy/promotions/adapters/" in refused(config, HELD_OUT, reflector)
+    roll_back(history, history.records(), "It is worse.")
+    assert refused(config, HELD_OUT, reflector) == "", "no advice is served"
+    trained("runs/other/ppo", HELD_OUT)
+    assert "(runs/other/ppo)" in refused(config, HELD_OUT, reflector, "serve.adapters.reflector=runs/other/ppo")
+
+
+def test_a_training_task_that_was_solved_at_once_is_refused_like_one_with_advice(config: Path) -> None:
+    solved, other = (Task(id=name, environment="alfworld", split="train") for name in HELD_OUT[:2])
+    with closing(open_store(load(config))) as store:
+        store.add_trajectory(Key(arm="collect", task_id=solved.id), attempt_at(solved, (1.0,), Outcome.SUCCESS))
+        refuse_trained_tasks(store, [other])
+        with pytest.raises(ConfigError, match="1 of 2 evaluation tasks were used for training, such as 'game-00'"):
+            refuse_trained_tasks(store, [solved, other])
 
 
 def test_equal_ids_of_another_environment_or_seed_are_other_tasks(config: Path) -> None:

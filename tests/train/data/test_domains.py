@@ -1,5 +1,6 @@
 """Tests of training on several domains: one reflector learns from the pooled facts of all of them."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.file import load_domains
 from retroformer.experiment.storage import open_store
-from retroformer.records import Key, Reflection, Task
+from retroformer.records import Key, Outcome, Reflection, Task
 from retroformer.stage_metrics import read_metrics
 from retroformer.store import Store
 from tests.support.characters import attempt_at
@@ -76,6 +77,12 @@ def test_the_rows_of_all_domains_are_pooled(tiny_base: Path, workplace: Path) ->
             (*HOUSEHOLD, 3),
             (*QUESTIONS, 2),
         ]
+    experiment = load_domains(config)[0]
+    with closing(open_store(experiment)) as store:
+        store.declare("collect", conditions(experiment))
+        solved = Task(id="solved at once", environment="alfworld", split="train")
+        store.add_trajectory(Key(arm="collect", task_id=solved.id), attempt_at(solved, (1.0,), Outcome.SUCCESS))
+    assert "solved at once" in inputs.rated_tasks(experiment)[0].tasks
 
 
 def test_a_domain_without_facts_adds_none_and_all_without_facts_are_an_error(tiny_base: Path, workplace: Path) -> None:
