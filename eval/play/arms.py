@@ -206,8 +206,12 @@ def conditions_of(experiment: Experiment, components: Parts, store: Store, arm: 
         stored_conditions["document_sha256"] = sha256_of({"text": _document(arm)})
     if reads_attempts(experiment, arm):
         stored_conditions["experience_sha256"] = sha256_of_attempts(experiment, arm)
-    if arm.kind == "placebo" and len(sources := list(single_model_arms(arm.of, experiment.eval.arms[arm.of]))) > 1:
-        stored_conditions["sources"] = sources  # One more training seed would change the advice that is dealt out.
+    if arm.kind == "placebo":
+        # More tasks, or one more training seed, would change the advice that is dealt out.
+        ids = [task.id for task in chosen_tasks(experiment, experiment.eval.tasks, splits)]
+        stored_conditions["advice_of_tasks"] = {"count": len(ids), "sha256": sha256_of({"tasks": ids})}
+        if len(sources := list(single_model_arms(arm.of, experiment.eval.arms[arm.of]))) > 1:
+            stored_conditions["sources"] = sources
     return stored_conditions
 
 

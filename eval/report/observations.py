@@ -10,6 +10,7 @@ from .equal_budget import EqualBudget
 from .failure_classes import ClassesByTrial
 from .input import ReportInput
 from .leaks import LeakCounter
+from .placebos import PlaceboAdvice
 from .provenance import WrittenExamples
 from .retrieved import RetrievedAdvice
 from .telemetry import AdviceTelemetry
@@ -28,6 +29,7 @@ class Observations:
         self.written = WrittenExamples(results)
         self.budget = EqualBudget(results)
         self.retrieved = RetrievedAdvice(report_input)
+        self.placebos = PlaceboAdvice(experiment, results)
         chapter = extras(experiment.environment).chapter
         self.chapter = chapter(results, experiment.eval.examples) if chapter else None
 
@@ -45,6 +47,7 @@ def observe(report_input: ReportInput) -> Observations:
         observations.written.add(facts)
         observations.budget.add(facts)
         observations.retrieved.add(facts)
+        observations.placebos.add(facts)
         if observations.chapter is not None:
             observations.chapter.add(facts)
     return observations

@@ -75,7 +75,7 @@ def _sections(
     if comparisons := experiment.eval.comparisons:
         shown = planned(comparisons, rates, report_input.store, report_input.name, report_input.settings)
         yield f"## Planned comparisons\n\n{shown}"
-    yield f"## Who played\n\n{actor_sentence(report_input)}\n\n{arms_table(experiment)}"
+    yield f"## Who played\n\n{actor_sentence(report_input)}\n\n{arms_table(experiment, observed.placebos)}"
     yield f"## Solved by trial\n\n{render_views(rates, lambda arms: solved_by_trial(arms, intervals))}"
     if experiment.loop.trials > 1 and failed_at_first(rates.all_tasks):
         yield _of_failed(rates)

@@ -13,6 +13,7 @@ from retroformer.stage_metrics import METRICS, read_metrics
 
 from ..play.verify import VerifiedModel
 from .input import ReportInput
+from .placebos import PlaceboAdvice
 
 _HASH_SHOWN = 12
 _PROBE_SHOWN = 200
@@ -37,9 +38,12 @@ def actor_sentence(report_input: ReportInput) -> str:
     return f"{_actor(experiment, report_input.actor_sha256)} {limits} {evaluator}"
 
 
-def arms_table(experiment: Experiment) -> str:
+def arms_table(experiment: Experiment, placebos: PlaceboAdvice) -> str:
     """Render the source of each arm's advice, and the actor of its retries."""
-    rows = [[plain(name), _advice(experiment, arm), _retries(arm)] for name, arm in experiment.eval.arms.items()]
+    rows = [
+        [plain(name), f"{_advice(experiment, arm)}{placebos.of(name)}", _retries(arm)]
+        for name, arm in experiment.eval.arms.items()
+    ]
     return table(["arm", "advice", "actor in the retries"], rows, "The arms: where their advice comes from.")
 
 

@@ -25,7 +25,7 @@ class Arm(Section):
     among: Literal["any", "same_kind", "other_kinds"] = "any"
     """For kind placebo: tasks whose advice is given. any: all other tasks; same_kind: those that are about the same
     kind of thing, which keeps what is generally true and removes what was read in the failure; other_kinds: the
-    rest."""
+    rest. Where no such task has advice, that of any other task is given, and the report counts it."""
     wording: Literal["demonstrated", "unseen"] = "demonstrated"
     """For kinds rule and oracle. demonstrated: the words that the household actor was trained with; unseen: others."""
     actor_temperature: Annotated[float, Field(ge=0, le=2)] | None = None

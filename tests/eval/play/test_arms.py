@@ -180,6 +180,10 @@ def test_a_placebo_can_be_limited_to_tasks_about_the_same_kind_of_thing_or_to_ot
         assert sources
         if kinds[task] in often:
             assert (kinds[task] in sources) is (among == "same_kind")
+    alone = sum(kinds[task] not in often for task in given) if among == "same_kind" else 0
+    assert f"({alone} of {len(given)} times about any other task, for lack of such advice)" in report
+    with pytest.raises(ConfigError, match=r"eval/placebo.* advice_of_tasks.count=40, not 41"):
+        compare(config_with(tmp_path, NOWHERE, arms, "eval.tasks=41"))
 
 
 def test_a_plan_is_stored_with_trial_0_and_cannot_be_changed_afterwards(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Arms that learn from their retrieved advice: the rule worked by hand, and whole evaluations however interrupted."""
 
 import asyncio
+import json
 import random
 from collections.abc import Sequence
 from contextlib import closing
@@ -133,7 +134,9 @@ def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_dat
     config = collected(tmp_path)
     with closing(open_store(config.experiment)) as store:
         before = experienced(store, None)
-    config = evaluated(config, "eval.tasks=12", "loop.concurrency=7")
+    # A placebo is bound to its tasks, so it comes with all of them.
+    learners = {name: arm for name, arm in ARMS.items() if name != "placebo"}
+    evaluated(config, "eval.tasks=12", "loop.concurrency=7", f"eval.arms={json.dumps(learners)}")
     config = evaluated(config, "eval.tasks=32", "loop.concurrency=5")
     tasks = chosen_tasks(config.experiment, 32, ("held_out",))
     with closing(open_store(config.experiment)) as store:

@@ -4,7 +4,13 @@ import asyncio
 
 import pytest
 
-from retroformer.agents.baseline import DocumentReflector, NoReflector, PhraseReflector, PlaceboReflector
+from retroformer.agents.baseline import (
+    UNSUITABLE,
+    DocumentReflector,
+    NoReflector,
+    PhraseReflector,
+    PlaceboReflector,
+)
 from retroformer.agents.phrases import PHRASES
 from retroformer.errors import MissingInput
 from retroformer.records import Key, Memory, Usage
@@ -12,8 +18,8 @@ from retroformer.store import StoredReflection
 from tests.support.characters import advice, attempt_at, task
 
 
-def written(task_id: str, text: str) -> StoredReflection:
-    return StoredReflection(Key(arm="eval/trained", task_id=task_id, trial=1), 0, advice(text))
+def written(task_id: str, text: str, trial: int = 1) -> StoredReflection:
+    return StoredReflection(Key(arm="eval/trained", task_id=task_id, trial=trial), 0, advice(text))
 
 
 DEALT = [written(name, f"advice about {name}") for name in "abcdef"]
@@ -69,3 +75,28 @@ def test_the_placebo_costs_nothing_and_records_the_author() -> None:
 def test_without_advice_on_other_tasks_the_placebo_is_refused_with_instructions() -> None:
     with pytest.raises(MissingInput, match=r"arm 'eval/trained' wrote about other tasks.*eval.tasks=N"):
         deal([written("a", "advice about a")], "a", 0)
+
+
+def test_the_placebo_gives_advice_written_for_the_same_trial_if_there_is_any() -> None:
+    reflector = PlaceboReflector(
+        "eval/trained", [*DEALT, written("b", "again", trial=2), written("c", "more", trial=2)]
+    )
+
+    def dealt(trials: int) -> set[str]:
+        memory = Memory()
+        for _ in range(trials - 1):
+            memory = memory.remember("Look elsewhere.", 3, attempt_at(task("a")))
+        return {asyncio.run(reflector.reflect(attempt_at(task("a")), memory, seed)).text for seed in range(200)}
+
+    assert dealt(1) == {f"advice about {name}" for name in "bcdef"}
+    assert dealt(2) == {"again", "more"}
+    assert dealt(3) == dealt(1) | dealt(2)
+
+
+def test_advice_that_does_not_suit_is_marked_where_a_placebo_has_no_other() -> None:
+    reflector = PlaceboReflector(
+        "eval/trained", DEALT, lambda failure, stored: failure.task.id + stored.key.task_id == "ab"
+    )
+    suitable, other = (asyncio.run(reflector.reflect(attempt_at(task(name)), Memory(), 1)) for name in "ab")
+    assert (suitable.text, suitable.author) == ("advice about b", DEALT[0].reflection.author)
+    assert other.author == DEALT[0].reflection.author.model_copy(update={"endpoint": UNSUITABLE})

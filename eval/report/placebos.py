@@ -1,0 +1,32 @@
+"""How often a placebo gave advice outside of its `eval.arms.NAME.among`, because there was none within."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from retroformer.agents.baseline import UNSUITABLE
+from retroformer.environments.extras import TaskFacts
+from retroformer.experiment.config import Experiment
+
+from ..measure.results import ArmResult
+
+
+class PlaceboAdvice:
+    """Counter of the advice that placebos gave, of those limited to some kinds of tasks."""
+
+    def __init__(self, experiment: Experiment, results: Sequence[ArmResult]) -> None:
+        limited = {name for name, arm in experiment.eval.arms.items() if arm.among != "any"}
+        self._names = {seed.stored: arm.name for arm in results for seed in arm.seeds if arm.name in limited}
+        self._given, self._unsuitable = Counter[str](), Counter[str]()
+
+    def add(self, facts: TaskFacts) -> None:
+        """Count the advice on one task."""
+        for stored, name in self._names.items():
+            for reflection in facts.seeds[stored].reflections.values():
+                self._given[name] += 1
+                self._unsuitable[name] += reflection.author.endpoint == UNSUITABLE
+
+    def of(self, name: str) -> str:
+        """Return the counts of an arm as the end of a sentence; empty for any other arm."""
+        if name not in self._given:
+            return ""
+        return f" ({self._unsuitable[name]} of {self._given[name]} times about any other task, for lack of such advice)"
