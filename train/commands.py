@@ -234,6 +234,9 @@ def _summary(metrics: StageMetrics) -> str:
         parts.append(
             f"held-out accuracy {metrics.held_out_accuracy:.2f} on {metrics.held_out_pairs} pairs{_test(metrics)}"
         )
+        if read := metrics.measure("held_out_tasks_read_by_start"):
+            tasks = len(metrics.measure("held_out_tasks"))
+            parts.append(f"whose failures the adapter that it starts from has read ({read} of {tasks} tasks)")
     if "solved_last_quarter" in metrics.model_fields_set:
         first, last = (metrics.measure(f"solved_{name}_quarter") for name in ("first", "last"))
         parts.append(f"solved {first:.0%} of the first quarter and {last:.0%} of the last")

@@ -72,7 +72,7 @@ def train_by_dpo(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], 
     progress = run_trainer(trainer, stage)
     measured = measure(trainer, split.measured(seed), optimizer.beta, "train")
     measured |= measure(trainer, split.held_out, optimizer.beta, "held_out")
-    metrics = split.counts | measured | progress | meter.read(optimizer.epochs * split.tokens)
+    metrics = split.counts(sft) | measured | progress | meter.read(optimizer.epochs * split.tokens)
     publish(stage, lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]), metrics)
 
 

@@ -4,6 +4,8 @@ import hashlib
 import math
 import random
 from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from retroformer.experiment.sections.train import Paired
 from retroformer.records import PreferencePair
+from retroformer.stage_metrics import METRICS, read_metrics
 
 from .data.rows import write_pairs
 from .data.samples import require_length, sample_pairs
@@ -36,11 +39,19 @@ class PairSplit(NamedTuple):
         """Tokens of all training pairs, with each prompt and each text once."""
         return sum(self.train.lengths)
 
-    @property
-    def counts(self) -> dict[str, Any]:
-        """Entries for the stage's metrics."""
+    def counts(self, start: Path | None) -> dict[str, Any]:
+        """Return entries for the metrics of a stage that starts from the adapter in `start`, or from the base.
+
+        They say how many of the held-out tasks that adapter was trained on, if it is recorded: its texts are not those
+        of the pairs, but it has read the same failures.
+        """
         tasks = sorted(self.held_out_tasks)
-        return {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}
+        counts = {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}
+        recorded = read_metrics(start).recorded_tasks if start and (start / METRICS).is_file() else None
+        if recorded is None:
+            return counts
+        read = self.held_out_tasks.intersection(chain.from_iterable(training.tasks for training in recorded))
+        return counts | {"held_out_tasks_read_by_start": len(read)}
 
     def measured(self, seed: int) -> list[Group]:
         """Draw training groups to measure, which have about `MEASURED_PAIRS` pairs."""

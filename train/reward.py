@@ -83,7 +83,7 @@ def train_reward_model(
     measured |= measure(chosen, rejected, "held_out") | audit_of_pairs(chosen, rejected, held_out, trained_on)
     texts = [rating for rating in rated if rating.key.task_id in split.held_out_tasks]
     measured |= audit(trainer, tokenizer, texts)
-    metrics = split.counts | measured | progress | meter.read(optimizer.epochs * split.tokens)
+    metrics = split.counts(start) | measured | progress | meter.read(optimizer.epochs * split.tokens)
     publish(stage, trainer.model.save_pretrained, metrics)
 
 

@@ -31,12 +31,15 @@ _AUDITED = {
     "correlation with rating": "held_out_correlation",
     "with length": "held_out_length_correlation",
     "with length, in pairs": "held_out_length_correlation_within_pairs",
+    "tasks read by its start": "held_out_tasks_read_by_start",
 }
 _AUDIT_NOTE = (
     "Measured on pairs of held-out tasks, with Wilson's 95% intervals. *Longer wins* and *majority* are accuracies "
     "of rules that ignore the failure: prefer the longer text; prefer the text that won more often than it lost in "
     "training. Calibration error and Brier score (.25 for a coin) use Bradley-Terry probabilities. Correlations are "
-    "Pearson's, of the score with the realised rating and with the number of tokens of the reflection."
+    "Pearson's, of the score with the realised rating and with the number of tokens of the reflection. "
+    "The last column is the number of held-out tasks on which the adapter that training started from was trained: it "
+    "has read their failures, so the accuracy is optimistic."
 )
 
 _TESTED = ("held-out pairs", "p against chance", "power", "p against longer wins", "pairs for 80% power")

@@ -88,6 +88,8 @@ def test_a_reward_model_can_start_from_a_reflector(
     experiment, start = tiny_experiment(workplace, tiny_base), workplace / "start"
     save_adapter(experiment, start)
     quick = Reward(learning_rate=1e-4, batch_size=4, micro_batch_tokens=200, start="warm", trains=trains)
+    read = sorted(held_out_tasks([pair.task_id for pair in PAIRS], experiment.seed))[:1]
+    (start / "metrics.json").write_text(json.dumps({"training_tasks": [*read, "another task"]}))
     stage = make_stage("reward", experiment, quick, [pair.model_dump() for pair in PAIRS], {"start": start})
     train_reward_model(stage, quick, PAIRS, start=start)
     before, after = load_file(start / "adapter_model.safetensors"), read_reward_adapter(stage.folder).lora
@@ -95,6 +97,10 @@ def test_a_reward_model_can_start_from_a_reflector(
     changes = [float((after[name] - before[name]).abs().max()) for name in before]
     assert max(changes) < 1e-2, "it starts there"
     assert (max(changes) > 0) is (trains == "all")
+    done = finished(stage)
+    assert done
+    assert (len(done.measure("held_out_tasks")), done.measure("held_out_tasks_read_by_start")) == (2, 1)
+    assert "| held_out_tasks_read_by_start | 1 |" in (stage.folder / "README.md").read_text()
 
 
 def test_the_scale_of_scores_is_that_of_held_out_texts_if_there_are_enough(tmp_path: Path) -> None:

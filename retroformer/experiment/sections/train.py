@@ -66,7 +66,7 @@ class Paired(Groupwise):
 class Reward(Paired):
     start: Literal["base", "warm", "sft"] = "base"
     """Weights that the reward model starts from. base: the base model (as in the paper); warm, sft: the adapter of that
-    stage, which has read such prompts."""
+    stage, which has read such prompts, those of held-out pairs among them."""
     trains: Literal["all", "head"] = "all"
     """Trained part. all: adapter and score head; head: the score head alone, a linear probe on the weights of
     `start`."""

@@ -35,6 +35,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
         "train_accuracy": 0.8,
         "held_out_pairs": 4,
         "held_out_accuracy": 0.5,
+        "held_out_tasks_read_by_start": 2,
     },
     "one/ppo": {"stage": "ppo", "prompts": 7, "updates": 2, "history": [{"score": 0, "kl": 0}, {"score": 1, "kl": 2}]},
     "one/grpo": {"stage": "grpo", "prompts": 7, "updates": 1, "history": [{"score": 0.5, "kl": 1}]},
@@ -98,7 +99,7 @@ def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> N
 
 def test_the_audit_of_the_reward_model_marks_missing_values(experiment: Experiment) -> None:
     ((row,),) = tables_in(reward_audit(trained_adapters(experiment, ["ppo-one"])))
-    assert row.endswith("| 0.9 | 4 | 0.75 [0.30, 0.95] | - | - | - | 0.25 | - | - | - |")
+    assert row.endswith("| 0.9 | 4 | 0.75 [0.30, 0.95] | - | - | - | 0.25 | - | - | - | - |")
     assert reward_audit(trained_adapters(experiment, ["sft-one"])) == ""
 
 
@@ -129,7 +130,7 @@ def test_dpo_has_a_row_before_ppo_and_is_audited_by_its_implicit_reward(experime
     assert rows[1].startswith("| DPO | ")
     assert rows[1].split(" | ")[2:] == ["9 pairs", "3 steps", "12,345", "68", "1.0 |"]
     ((_, row),) = tables_in(reward_audit(adapters))
-    assert row.endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - | - | - | - | - | - | - |")
+    assert row.endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - | - | - | - | - | - | - | 2 |")
 
 
 def test_grpo_is_listed_beside_ppo(experiment: Experiment) -> None:
