@@ -125,7 +125,7 @@ def observation(action: str, text: str) -> str:
     if action.startswith("open ") and text.startswith("You open the ") and ". " in text:
         text = text.split(". ", 1)[1]
     if contents := _CONTENTS.match(text):
-        return "nothing" if contents[1] == "nothing" else ", ".join(_things(contents[1]))
+        return ", ".join(_things(contents[1])) or "nothing"
     if _CLOSED.match(text):
         return "closed"
     if deed := _DEED.match(text):
@@ -145,7 +145,7 @@ def number_of(name: str) -> int:
 
 def _things(text: str) -> tuple[str, ...]:
     names = (_ARTICLE.sub("", part.strip()) for part in text.split(","))
-    return tuple(name for name in names if name)
+    return tuple(name for name in names if name not in ("", "nothing"))
 
 
 def _runs(numbers: Sequence[int]) -> list[str]:

@@ -37,6 +37,16 @@ def test_a_digest_says_that_nothing_of_the_task_was_seen() -> None:
     assert "Seen: none\n" in digest(attempt)
 
 
+def test_an_opening_that_shows_nothing_names_no_place() -> None:
+    attempt = played(("go to shelf 1", "On the shelf 1, you see a mug 1."))
+    empty = OPENING.replace("a drawer 2, a drawer 1, and a shelf 1", "nothing")
+    assert digest(attempt.model_copy(update={"opening": empty})).splitlines() == [
+        "Task: put some mug on shelf",
+        "Seen: mug 1 in shelf 1",
+        "Searched: shelf 1",
+    ]
+
+
 def test_every_thing_of_the_task_is_named() -> None:
     lamp = OPENING.replace("put some mug on shelf", "look at mug under the desklamp")
     attempt = played(("go to shelf 1", "On the shelf 1, you see a desklamp 1, a mug 3, and a pen 2."))
