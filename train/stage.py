@@ -62,7 +62,7 @@ class Stage(NamedTuple):
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints of unfinished runs with these inputs."""
-        return self.experiment.folder / "checkpoints" / f"{self.name}-{self.fingerprint[:12]}"
+        return self.experiment.folder / "checkpoints" / f"{self.folder.name}-{self.fingerprint[:12]}"
 
     @property
     def logs(self) -> Path:

@@ -9,6 +9,7 @@ from retroformer.experiment.packaged import adapter_folder
 from retroformer.experiment.sections.train import VARIANT
 from retroformer.promotions.history import History
 from retroformer.provenance import ADAPTER_WEIGHTS
+from retroformer.stage_metrics import METRICS, read_metrics
 
 ADVISERS = ("warm", "sft", "dpo", "grpo", "ppo")
 """Stages whose adapters write advice, from the least to the most trained."""
@@ -78,7 +79,7 @@ def _reflector_folder(experiment: Experiment) -> Path:
 def reward_folder(experiment: Experiment, model: str) -> Path:
     """Return the folder of the reward model that scores the answers of `model`.
 
-    This is the reward model of the same variant and round beside the adapter if there is one, else the run's. So each
+    This is the reward model beside the adapter, as `reward_beside` chooses it, if there is one, else the run's. So each
     training seed listed in serve.adapters is scored by the reward model that it was trained against.
     """
     beside = reward_beside(model_folder(experiment, model))
@@ -86,10 +87,15 @@ def reward_folder(experiment: Experiment, model: str) -> Path:
 
 
 def reward_beside(adapter: Path) -> Path:
-    """Return the folder, which may not exist, of the reward model of this adapter's run and round.
+    """Return the folder, which may not exist, of the reward model of this adapter's run.
 
-    It is the one of the same variant, if there is such a variant of the reward model.
+    It is the one that the adapter was trained against, if its metrics name one that is still there. Otherwise it is the
+    one of the same round, and of the same variant if there is such a variant of the reward model.
     """
+    if (adapter / METRICS).is_file() and (sha256 := read_metrics(adapter).inputs.get("adapters", {}).get(REWARD)):
+        for metrics in sorted(adapter.parent.glob(f"{REWARD}*/{METRICS}")):
+            if read_metrics(metrics.parent).adapter_sha256 == sha256:
+                return metrics.parent
     name = FOLDER_NAME.fullmatch(adapter.name)
     variant, number = (name["variant"], name["round"]) if name else (None, None)
     same_variant = adapter.with_name("-".join(filter(None, (REWARD, variant, number))))

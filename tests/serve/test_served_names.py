@@ -126,6 +126,22 @@ def test_the_reward_model_is_the_one_beside_its_adapter(run: Path, tmp_path: Pat
     ]
 
 
+def test_the_reward_model_is_the_one_that_the_metrics_of_its_adapter_name(run: Path) -> None:
+    for stage in ("ppo-near", "reward", "reward-near", "reward-strict"):
+        finish(run / stage)
+        (run / stage / "metrics.json").write_text(json.dumps({"adapter_sha256": f"hash of {stage}"}))
+
+    def judge_after(reward: str) -> str:
+        trained = {"adapters": {"sft": "hash of sft", "reward": reward}}
+        (run / "ppo-near" / "metrics.json").write_text(json.dumps({"inputs": trained}))
+        served = served_names(experiment("serve.best_of=['ppo-near+best2']"), Path("config.yaml"))
+        return served.best_of["ppo-near+best2"].name
+
+    assert judge_after("hash of reward-strict") == "reward-strict"
+    assert judge_after("hash of reward") == "reward"
+    assert judge_after("hash of one that is gone") == "reward-near"
+
+
 def test_an_adapter_is_served_with_the_template_settings_of_its_training(run: Path) -> None:
     finish(run / "sft")
     facts = {"stage": "sft", "inputs": {"chat_template_kwargs": {"enable_thinking": False}}}

@@ -266,6 +266,10 @@ def test_a_variant_is_trained_beside_the_first_and_is_what_later_stages_start_fr
     collect(config, tasks=3)
     with pytest.raises(ConfigError, match=r"train.variants.sft: String should match pattern .* Found '2'"):
         main(["sft", str(config), "train.variants.sft='2'"])
+    with pytest.raises(
+        ConfigError, match=r"train.variants: Value error, `train merge` writes sft-merged: give the variant of sft "
+    ):
+        main(["sft", str(config), "train.variants.sft=merged"])
     main(["sft", str(config)])
     main(["sft", str(config), "train.sft.epochs=3", "train.variants.sft=longer"])
     first, longer = metrics(workplace, "sft"), metrics(workplace, "sft-longer")
@@ -274,6 +278,14 @@ def test_a_variant_is_trained_beside_the_first_and_is_what_later_stages_start_fr
     main(["dpo", str(config)])
     starts = [metrics(workplace, name)["inputs"]["adapters"]["start"] for name in ("dpo", "dpo-a")]
     assert starts == [first["adapter_sha256"], longer["adapter_sha256"]]
+
+
+def test_variants_with_equal_inputs_have_checkpoints_of_their_own(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    experiments = [load(config), *(load(config, [f"train.variants.sft={name}"]) for name in ("a", "b"))]
+    stages = [make_stage("sft", experiment, experiment.train.sft, ["text"], {}) for experiment in experiments]
+    assert len({stage.fingerprint for stage in stages}) == 1
+    assert len({stage.checkpoints for stage in stages}) == 3
 
 
 def test_two_processes_do_not_train_one_stage_at_once(tiny_base: Path, workplace: Path) -> None:

@@ -308,6 +308,14 @@ class Train(Section):
             raise ValueError(f"the program itself sets {' and '.join(taken)}: leave it out")
         return settings
 
+    @field_validator("variants")
+    @classmethod
+    def _are_no_merged_weights(cls, variants: dict[str, str]) -> dict[str, str]:
+        for stage, variant in variants.items():
+            if variant == "merged":
+                raise ValueError(f"`train merge` writes {stage}-merged: give the variant of {stage} another name")
+        return variants
+
     @model_validator(mode="after")
     def _samples_fit_the_context(self) -> Self:
         if self.preset is not None and self.max_length > (context := preset(self.preset).context):
