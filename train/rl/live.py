@@ -30,6 +30,7 @@ from retroformer.experiment.views import reflection_renderer
 from retroformer.files.characters import storable
 from retroformer.provenance import Provenance
 from retroformer.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
+from retroformer.secrets.redaction import redacted_data
 from retroformer.store import Store
 
 from ..base import load_tokenizer
@@ -146,7 +147,7 @@ class LiveReturns:
         for stop in self._experiment.reflector.stop:
             texts = [text.partition(stop)[0] for text in texts]
         # In the form in which the store keeps texts, since stored texts are looked up by content.
-        return [storable(text.strip()) for text in texts]
+        return [redacted_data(storable(text.strip())) for text in texts]
 
     def _second_gains(
         self, update: int, tried: Sequence[Tried], retries: Sequence["_Retries"], answer: Answer

@@ -19,6 +19,7 @@ from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.protocols import Agent
 from retroformer.records import Key, Lesson, Memory, Reflection, Usage
+from retroformer.secrets.redaction import keep_secret
 from retroformer.store import Store
 from tests.support.characters import CAPITAL, ActorThatNeedsAdvice, School, attempt_at
 from tests.train.rl.test_ppo import END, PAD
@@ -125,6 +126,14 @@ def test_a_retry_that_the_infrastructure_fails_has_no_reward(
     assert hasty.rate(School(), "Say Paris.") == [1.0], "a spoiled attempt keeps its key"
     with pytest.raises(InfrastructureFailure, match=r"None of the 2 reflections of update 4 could be .*closed"):
         hasty.rate(School(broken=9), "Say Nice.", "Say Lille.", update=3)
+
+
+def test_a_text_with_a_secret_is_found_as_the_store_keeps_it(riddles: Callable[..., Riddles]) -> None:
+    keep_secret("sk-of-this-very-test")
+    world, school = riddles(), School()
+    assert world.rate(school, "Say Paris with sk-of-this-very-test.", "Say Paris with ***.") == [1.0, 1.0]
+    assert school.opened == 1
+    assert [stored.reflection.text for stored in world.store.reflections(LIVE)] == ["Say Paris with ***."]
 
 
 def test_an_actor_that_samples_retries_in_every_update(riddles: Callable[..., Riddles]) -> None:
