@@ -57,7 +57,7 @@ class GroupTrainer(ParallelTrainer):
         if self._batches:
             self.model.train()
             groups = [self._groups[number] for number in self._batches[0]]
-            settle_attention(trunk_of(self.model), self._values, groups)
+            settle_attention(trunk_of(self.model), self._values, groups, exact=False)
         return super().train(**options)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from retroformer.errors import ConfigError
 
-from .attention import SPLIT
+from .attention import QUICK, SPLIT
 from .group import Group
 from .packed import Packed, pack
 from .reading import FLEX, computing, hidden_states, predicting
@@ -27,11 +27,11 @@ bf16 (`python benchmarks/agreement.py`)."""
 logger = logging.getLogger(__name__)
 
 
-def settle_attention(trunk: Any, values: Values, groups: Sequence[Group]) -> None:
+def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, exact: bool = True) -> None:
     """Choose the attention that reads packed groups, and check it on the group with the most responses.
 
     On a GPU this is flex attention with a block mask if it works there, else attention with a dense mask; on a CPU it
-    is the latter.
+    is the latter. It must be `exact` for a policy, whose probabilities of a response are compared across batches.
 
     Raises:
         ConfigError: the model does not read the group as it reads separate rows.
@@ -45,6 +45,8 @@ def settle_attention(trunk: Any, values: Values, groups: Sequence[Group]) -> Non
         except Exception as error:  # The compiler of flex attention has errors of many kinds.
             logger.warning("Flex attention does not work here (%s): attention uses a dense mask.", error)
         trunk.config._attn_implementation = SPLIT
+    elif not exact:
+        trunk.config._attn_implementation = QUICK
     require_agreement(trunk, values, group)
 
 

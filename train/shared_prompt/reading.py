@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from retroformer.errors import ConfigError
 
-from .attention import SPLIT
+from .attention import QUICK, SPLIT
 from .packed import Packed
 
 FLEX = "flex_attention"
@@ -41,7 +41,7 @@ def hidden_states(trunk: Any, packed: Packed) -> Tensor:
             "reflector.prompt_characters, or take another train.base_model."
         )
     attention = trunk.config._attn_implementation
-    first = packed.shortest_prompt if attention == SPLIT else 0
+    first = packed.shortest_prompt if attention in (SPLIT, QUICK) else 0
     mask = packed.block_mask() if attention == FLEX else packed.dense_mask(trunk.dtype, first)
     with computing(trunk):
         read = trunk(input_ids=packed.ids_BL, attention_mask=mask, position_ids=packed.positions_BL, use_cache=False)

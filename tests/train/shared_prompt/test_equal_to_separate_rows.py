@@ -17,8 +17,8 @@ from train.group_trainer import Objective, trunk_of
 from train.imitation import Imitation
 from train.reward import Ranking, scorer
 from train.shared_prompt import packed as packing
-from train.shared_prompt.agreement import require_agreement
-from train.shared_prompt.attention import SPLIT
+from train.shared_prompt.agreement import require_agreement, settle_attention
+from train.shared_prompt.attention import QUICK, SPLIT
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
 from train.shared_prompt.reading import hidden_states
@@ -30,7 +30,7 @@ GROUPS = [
     Group([20, 21, 22, 23, 24, 25], [[30, 31, 32, 33], [8, 9]], [(1, 0)], number=1),
     Group([40, 41], [[50], [51, 52, 53, 54, 55], [56, 57], [58, 59]], [(3, 0), (3, 1), (3, 2)], number=2),
 ]
-QUICK = {"learning_rate": 1e-3, "batch_size": 4}
+SETTINGS = {"learning_rate": 1e-3, "batch_size": 4}
 
 
 def plain_hidden(trunk: Any, packed: Packed) -> Tensor:
@@ -63,7 +63,7 @@ def require_equal_gradients(model: Any, objective: Objective, tolerance: float =
 
 @pytest.fixture(params=["none", "nf4"])
 def experiment(request: pytest.FixtureRequest, tiny_base: Path, workplace: Path) -> Any:
-    return tiny_experiment(workplace, tiny_base, quantization=request.param, dpo=QUICK)
+    return tiny_experiment(workplace, tiny_base, quantization=request.param, dpo=SETTINGS)
 
 
 def adapted(experiment: Any, folder: Path, checkpointing: bool) -> Any:
@@ -133,6 +133,15 @@ def require_a_refusal(model: Any) -> None:
         require_agreement(trunk_of(model), values, GROUPS[2])
     with pytest.raises(AssertionError):
         require_equal_gradients(model, Imitation())
+
+
+def test_only_what_is_compared_across_batches_is_read_exactly(experiment: Any, workplace: Path) -> None:
+    model = adapted(experiment, workplace / "start", checkpointing=False)
+    trunk = trunk_of(model)
+    for exact, attention in ((False, QUICK), (True, SPLIT)):
+        trunk.config._attn_implementation = SPLIT
+        settle_attention(trunk, lambda hidden, packed: Imitation().values(model, hidden, packed), GROUPS, exact=exact)
+        assert trunk.config._attn_implementation == attention
 
 
 def test_attention_in_two_parts_is_that_of_the_whole_mask(experiment: Any, workplace: Path) -> None:
