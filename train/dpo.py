@@ -81,6 +81,7 @@ def dpo_trainer(stage: Stage, optimizer: Dpo, sft: Path, groups: Groups) -> Grou
     model = policy_and_reference(load_base(stage.experiment.train), sft, stage)
     objective = DirectPreference(optimizer)
     trainer = GroupTrainer(stage, optimizer, model, groups, objective)
+    trainer.quick = False
     # Read once, as the reference does not change: each group alone, so that a resumed run reads the same numbers.
     with switched_to(model, REFERENCE):
         objective.references = processes.each(groups, lambda group: response_sums(trainer, group))

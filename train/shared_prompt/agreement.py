@@ -27,11 +27,12 @@ bf16 (`python benchmarks/agreement.py`)."""
 logger = logging.getLogger(__name__)
 
 
-def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, exact: bool = True) -> None:
+def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, quick: bool = False) -> None:
     """Choose the attention that reads packed groups, and check it on the group with the most responses.
 
     On a GPU this is flex attention with a block mask if it works there, else attention with a dense mask; on a CPU it
-    is the latter. It must be `exact` for a policy, whose probabilities of a response are compared across batches.
+    is the latter. With `quick`, a CPU computes short rows in bf16 by plain attention. Without it, a policy gives a
+    response the same log-probability with and without gradients, so that the first ratios of an update are exactly 1.
 
     Raises:
         ConfigError: the model does not read the group as it reads separate rows.
@@ -45,7 +46,7 @@ def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, exa
         except Exception as error:  # The compiler of flex attention has errors of many kinds.
             logger.warning("Flex attention does not work here (%s): attention uses a dense mask.", error)
         trunk.config._attn_implementation = SPLIT
-    elif not exact:
+    elif quick:
         trunk.config._attn_implementation = QUICK
     require_agreement(trunk, values, group)
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 SPLIT, QUICK = "shared_prompt", "shared_prompt_quick"
-"""Names under which transformers knows this attention, exact and quick. The exact one gives a row the same result in
-whatever batch it is. The quick one computes short rows by matrix products, whose rounding depends on the batch."""
+"""Names under which transformers knows this attention: by fused attention throughout, and by plain attention for short
+rows. Plain attention rounds scores to bf16 before the softmax, so its error is half as large again."""
 SHORT = 512
 """Maximum number of keys for which plain attention is faster than fused attention, in bf16 on a CPU."""
 _Attend: TypeAlias = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None, dict[str, Any]], Tensor]
@@ -40,7 +40,7 @@ def split_attention(
 def quick_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Return the same with other rounding; in bf16 on a CPU short rows are computed several times faster."""
+    """Return the attention's output like `split_attention`, several times faster for short rows in bf16 on a CPU."""
     return _in_parts(_quick, module, query, key, value, attention_mask, options), None
 
 
@@ -80,7 +80,7 @@ def _quick(
 
 def _is_short(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
     """Return True for a part that plain attention computes faster. Generation with a cache is none of these."""
-    whole = mask is not None or query.shape[2] == key.shape[2]
+    whole = query.shape[2] == key.shape[2] if mask is None else mask.dtype == key.dtype
     return whole and key.device.type == "cpu" and key.dtype == torch.bfloat16 and key.shape[2] <= SHORT
 
 

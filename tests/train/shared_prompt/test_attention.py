@@ -58,3 +58,13 @@ def test_rows_without_a_mask_are_causal(length: int) -> None:
     expected = scaled_dot_product_attention(query, keys, values, is_causal=True).transpose(1, 2)
     require_close(ours[:1], [expected.detach()])
     require_close(ours, read(None, length, torch.float32))
+
+
+@pytest.mark.parametrize(("length", "equal"), [(SHORT, False), (SHORT + 1, True)])
+def test_longer_rows_are_read_by_fused_attention(length: int, equal: bool) -> None:
+    query, key, value = inputs(length, torch.bfloat16)
+    quick, fused = (
+        attention(MODULE, query, key, value, None, scaling=SIZE**-0.5)[0]
+        for attention in (quick_attention, split_attention)
+    )
+    assert torch.equal(quick, fused) == equal

@@ -135,12 +135,12 @@ def require_a_refusal(model: Any) -> None:
         require_equal_gradients(model, Imitation())
 
 
-def test_only_what_is_compared_across_batches_is_read_exactly(experiment: Any, workplace: Path) -> None:
+def test_quick_attention_is_used_on_request(experiment: Any, workplace: Path) -> None:
     model = adapted(experiment, workplace / "start", checkpointing=False)
     trunk = trunk_of(model)
-    for exact, attention in ((False, QUICK), (True, SPLIT)):
+    for quick, attention in ((True, QUICK), (False, SPLIT)):
         trunk.config._attn_implementation = SPLIT
-        settle_attention(trunk, lambda hidden, packed: Imitation().values(model, hidden, packed), GROUPS, exact=exact)
+        settle_attention(trunk, lambda hidden, packed: Imitation().values(model, hidden, packed), GROUPS, quick=quick)
         assert trunk.config._attn_implementation == attention
 
 
