@@ -148,7 +148,7 @@ def _grpo_stored(experiment: Experiment) -> str:
 
 
 def _grpo_live(config: LoadedConfig) -> str:
-    from .rl.live import conditions_of_returns, live_returns, refuse_several_retries
+    from .rl.live import check_second_retry, conditions_of_returns, live_returns
     from .rl.policy_stage import train_by_grpo
 
     if (name := config.experiment.train.rated_by) != STORED:
@@ -156,7 +156,7 @@ def _grpo_live(config: LoadedConfig) -> str:
             f"train.rated_by={name} rates stored attempts, and train.grpo.reward=live plays new ones: leave it out, or "
             "set train.grpo.reward=model."
         )
-    refuse_several_retries(config.experiment)
+    check_second_retry(config.experiment)
     experiment, failures = config.experiment, inputs.failures(config.experiment)
     adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
     data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
@@ -236,7 +236,7 @@ def _summary(metrics: StageMetrics) -> str:
         )
         if read := metrics.measure("held_out_tasks_read_by_start"):
             tasks = len(metrics.measure("held_out_tasks"))
-            parts.append(f"whose failures the adapter that it starts from has read ({read} of {tasks} tasks)")
+            parts.append(f"its starting adapter was trained on {read} of {tasks} held-out tasks")
     if "solved_last_quarter" in metrics.model_fields_set:
         first, last = (metrics.measure(f"solved_{name}_quarter") for name in ("first", "last"))
         parts.append(f"solved {first:.0%} of the first quarter and {last:.0%} of the last")

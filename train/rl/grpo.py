@@ -102,8 +102,8 @@ def grpo(
             equal_N = ~differing(groups.rewards_B.view(-1, size))
             if not (equal := int(equal_N.sum())):
                 break
-            kept, name = groups.where(~equal_N), f"prompts of turn {turn} {draw.seed} {update}"
-            more = rewarded(update, asked_in_refill(lengths, name, equal, size, drawn, set(kept.asked)))
+            kept, seed = groups.where(~equal_N), f"prompts of turn {turn} {draw.seed} {update}"
+            more = rewarded(update, asked_in_refill(lengths, seed, equal, size, drawn, set(kept.asked)))
             groups, refilled = kept.followed_by(more, draw.pad_id), refilled + equal
             drawn.update(more.asked)
         # Step 3. Each response is compared with the others of its group.

@@ -32,6 +32,7 @@ from retroformer.provenance import Provenance
 from retroformer.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
 from retroformer.secrets.redaction import redacted_data
 from retroformer.store import Store
+from retroformer.store.text import serialised
 
 from ..base import load_tokenizer
 from ..data.failures import Failure
@@ -74,7 +75,7 @@ def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:
     return conditions_of_play(experiment) | ({"stop": stop} if stop else {})
 
 
-def refuse_several_retries(experiment: Experiment) -> None:
+def check_second_retry(experiment: Experiment) -> None:
     """Raise ConfigError if second retries are asked for where a reflection is retried several times."""
     if experiment.train.grpo.second_retry and (_actor_samples(experiment) or experiment.collect.repeats > 1):
         raise ConfigError(
@@ -203,17 +204,18 @@ class LiveReturns:
     def _number(self, failure: Failure, text: str) -> int:
         """Return the candidate number of a text on a failure; store the text under the next number if it is new."""
         task_id, trial = failure.attempt.task.id, failure.trial
-        numbers = self._numbers.setdefault((task_id, trial, failure.accepted, failure.prompt), {})
         sampling = Sampling(temperature=1.0, max_new_tokens=self._experiment.reflector.max_new_tokens)
         reflection = Reflection(text=text, prompt=failure.prompt, author=AUTHOR, sampling=sampling)
+        reflection, _ = serialised(reflection)  # As the store keeps it, to be compared with what is stored.
+        numbers = self._numbers.setdefault((task_id, trial, failure.accepted, reflection.prompt), {})
         # Another process on the same store may have used a number for another text, or about another failure.
-        while text not in numbers:
+        while reflection.text not in numbers:
             key = Key(arm=LIVE, task_id=task_id, trial=trial, candidate=self._used[task_id, trial])
             stored = self._store.add_reflection(key, failure.accepted, reflection)
-            if stored.prompt == failure.prompt:
+            if stored.prompt == reflection.prompt:
                 numbers[stored.text] = key.candidate
             self._used[task_id, trial] += 1
-        return numbers[text]
+        return numbers[reflection.text]
 
 
 class _Retries(NamedTuple):

@@ -144,14 +144,14 @@ def asked_in_update(lengths: Sequence[int], update: int, prompts: int, responses
 
 
 def asked_in_refill(
-    lengths: Sequence[int], turn: str, prompts: int, responses: int, drawn: Mapping[int, int], kept: Container[int]
+    lengths: Sequence[int], seed: str, prompts: int, responses: int, drawn: Mapping[int, int], kept: Container[int]
 ) -> list[int]:
     """Return the numbers of further prompts of an update, in the form of `asked_in_update`.
 
-    They are drawn at random, seeded by `turn`, from the prompts that the update has drawn least often so far; those in
+    They are drawn at random, by `seed`, from the prompts that the update has drawn least often so far; those in
     `kept`, which are in its batch, come last.
     """
-    order = random.Random(turn).sample(range(len(lengths)), len(lengths))
+    order = random.Random(seed).sample(range(len(lengths)), len(lengths))
     order.sort(key=lambda number: (number in kept, drawn[number]))
     chosen = islice(cycle(order), prompts)
     return [number for number in sorted(chosen, key=lengths.__getitem__) for _ in range(responses)]

@@ -134,6 +134,9 @@ def test_a_text_with_a_secret_is_found_as_the_store_keeps_it(riddles: Callable[.
     assert world.rate(school, "Say Paris with sk-of-this-very-test.", "Say Paris with ***.") == [1.0, 1.0]
     assert school.opened == 1
     assert [stored.reflection.text for stored in world.store.reflections(LIVE)] == ["Say Paris with ***."]
+    live = world.returns(school)
+    secret = FAILURE._replace(prompt=prompt("sk-of-this-very-test"))
+    assert [live._number(secret, text) for text in ("Say Paris.", "Say Rome.", "Say Paris.")] == [1, 2, 1]
 
 
 def test_an_actor_that_samples_retries_in_every_update(riddles: Callable[..., Riddles]) -> None:
