@@ -15,9 +15,6 @@ FRESH := $(addprefix evidence-,9 10 11 12 13)
 EVIDENCE := $(addprefix evidence-,1 2 3) $(FRESH)
 ABLATION := $(addprefix ablation-,1 2 3)
 ALTERNATIVES := $(addprefix alternatives-,1 2 3)
-# Retries that GEPA may spend in `make budget`: as many as seed 4's collection made, which its number of rated reflections
-# is (docs/results/evidence.md).
-RETRIES ?= 442
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -104,10 +101,10 @@ transfer: $(FRESH)  ## do the reflectors of `make evidence` help other actors? n
 	$(RUN) -m eval configs/evidence/transfer.yaml run=transfer-rule actor.kind=rule 'eval.actors={}'
 
 # Half an hour. Each has the retries of seed 9's collection: the reflector learned from them, `retrieved` repeats advice
-# from them, and GEPA has as many of its own.
+# from them, and GEPA makes as many of its own.
 budget: evidence-9  ## what else can be made of as many retries? needs ALFWORLD_DATA
 	$(RUN) -m pip install --quiet --editable '.[gepa]'
-	$(RUN) -m retroformer gepa $(SEED) run=evidence-9 seed=9 --proposer base --retries $(RETRIES)
+	$(RUN) -m retroformer gepa $(SEED) run=evidence-9 seed=9 --proposer base
 	$(RUN) -m eval $(SEED) run=evidence-9 seed=9 eval.split=valid_unseen 'eval.reference=trained reflector' \
 		'eval.arms={trained reflector: {kind: model, model: sft}, retrieved: {kind: retrieved}, retrieved and learning: {kind: retrieved, learns: true}, document by GEPA: {kind: document, file: runs/evidence-9/gepa/document.md}}'
 

@@ -67,13 +67,6 @@ def test_every_make_target_exists(command: str) -> None:
     assert {word for word in words if not word.startswith("-") and "=" not in word} <= targets
 
 
-def test_make_budget_gives_gepa_as_many_retries_as_the_collection_of_its_seed_made() -> None:
-    makefile, results = (ROOT / "Makefile").read_text(), (ROOT / "docs/results/evidence.md").read_text()
-    spent = re.findall(r"^RETRIES \?= (\d+)$", makefile, re.MULTILINE)
-    assert spent == re.findall(r"^\| rated reflections \| (\d+) \|", results, re.MULTILINE)
-    assert "gepa $(SEED) run=evidence-9 seed=9 --proposer base --retries $(RETRIES)\n" in makefile
-
-
 @pytest.mark.parametrize("command", starting_with("retroformer ", "python ", "accelerate "))
 def test_every_module_and_config_exists(command: str) -> None:
     words = shlex.split(re.sub(r"\bS\b", "1", command))

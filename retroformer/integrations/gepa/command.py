@@ -17,7 +17,12 @@ def gepa(
     config: ConfigFile,
     overrides: Overrides,
     *,
-    retries: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Number of retries to spend.")] = 500,
+    retries: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", min=1, help="Number of retries to spend. By default as many as the collection made."
+        ),
+    ] = None,
     proposer: Annotated[
         str | None,
         typer.Option(

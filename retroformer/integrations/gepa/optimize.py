@@ -20,7 +20,7 @@ from retroformer.experiment.retries import conditions_of_retries, retrying
 from retroformer.experiment.storage import open_whole_store
 from retroformer.files.characters import storable
 from retroformer.files.durable import write_text
-from retroformer.integrations.gepa.retries import Failure, Retries, Retry, failed_first_attempts
+from retroformer.integrations.gepa.retries import Failure, Retries, Retry, collected_retries, failed_first_attempts
 from retroformer.records import Message, Outcome
 from retroformer.store import Store
 
@@ -36,8 +36,8 @@ _SHOWN_AT_ONCE = 3
 class Search(NamedTuple):
     """Settings of a search."""
 
-    retries: int
-    """Number of retries to spend."""
+    retries: int | None
+    """Number of retries to spend; None: as many as the collection of this run made."""
     proposer: str | None
     """Model at the reflector's endpoint; None: the reflector."""
     tokens: int
@@ -50,7 +50,7 @@ def optimize(config: LoadedConfig, search: Search) -> str:
     A search that was stopped goes on where it was.
 
     Raises:
-        MissingInput: no failed attempts are stored.
+        MissingInput: no failed attempts are stored, or no retries where their number is asked for.
         InfrastructureFailure: the proposer does not answer, or a retry could not be played.
         RetroformerError: something that the actor needs does not start, or the budget is spent.
     """
@@ -60,7 +60,7 @@ def optimize(config: LoadedConfig, search: Search) -> str:
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_whole_store(experiment)))
         # Missing failures are reported before anything starts.
-        failures = failed_first_attempts(experiment, store)
+        failures, retries = failed_first_attempts(experiment, store), search.retries or collected_retries(store)
         random.Random(experiment.seed).shuffle(failures)
         checked = min(_CHECKED, len(failures) // 2)
         play = stack.enter_context(retrying(config, store, DOCUMENT, played_under, asks_reflector=True))
@@ -73,7 +73,7 @@ def optimize(config: LoadedConfig, search: Search) -> str:
             adapter=_Adapter(Retries(experiment, store, play.experience, play.runner)),
             reflection_lm=proposer,
             reflection_minibatch_size=_SHOWN_AT_ONCE,
-            max_metric_calls=search.retries,
+            max_metric_calls=retries,
             stop_callbacks=lambda state: proposer.failure is not None,
             track_best_outputs=False,
             run_dir=str(folder),
