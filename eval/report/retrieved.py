@@ -89,7 +89,9 @@ class RetrievedAdvice:
     def _ratings(self) -> dict[str, list[float]]:
         """Return the ratings of the collected advice by its text."""
         ratings: dict[str, list[float]] = {}
-        for use in experienced(self._input.store, self._input.experiment.eval.retrieval_days):
+        experiment = self._input.experiment
+        days, leave_out = experiment.eval.retrieval_days, experiment.train.leave_out
+        for use in experienced(self._input.store, days, leave_out=leave_out):
             ratings.setdefault(one_line(use.text), []).append(use.rating)
         return ratings
 

@@ -80,15 +80,21 @@ class Remembered(NamedTuple):
         return fmean((*(use.rating for use in self.uses), *self.gains))
 
 
-def experienced(store: Store, days: int | None, now: datetime | None = None) -> list[Experienced]:
-    """Return the rated advice on a run's training tasks that is at most `days` old; never advice of the evaluation."""
+def experienced(
+    store: Store, days: int | None, now: datetime | None = None, leave_out: Sequence[str] = ()
+) -> list[Experienced]:
+    """Return the rated advice on a run's training tasks that is at most `days` old; never advice of the evaluation.
+
+    Stories with a mark of `leave_out` are left out.
+    """
     oldest = (now or datetime.now(UTC)) - timedelta(days=days) if days is not None else None
     experiences = []
     for arm in filter(is_rated, store.arms()):
         openings = {key.task_id: attempt.opening for key, attempt in store.stream_trajectories(arm)}
         too_old = _written_before(oldest, store, arm) if oldest is not None else set()
+        left_out = store.marks.tasks(arm, leave_out)
         for rated in ratings(store, arm):
-            if (rated.task_id, rated.trial, rated.candidate) in too_old:
+            if rated.task_id in left_out or (rated.task_id, rated.trial, rated.candidate) in too_old:
                 continue
             source = f"{store.experiment}/{arm}/{rated.task_id}/{rated.trial}.{rated.candidate}"
             experiences.append(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from eval.play.experience import training_attempts
+from retroformer.agents.retrieval import experienced
 from retroformer.experiment.file import load
 from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
@@ -25,7 +26,8 @@ def test_stories_with_a_mark_are_left_out_on_request_only(tmp_path: Path, monkey
         experiment = load(config, list(overrides))
         trained_on = [len(read(experiment)) for read in (pairs, positive_reflections, rated, prompts, failures)]
         counted = list(training_attempts(experiment, Arm(kind="table")))
-        return [*trained_on, len(failed_first_attempts(experiment, store)), len(counted)]
+        recalled = experienced(store, None, leave_out=experiment.train.leave_out)
+        return [*trained_on, len(failed_first_attempts(experiment, store)), len(counted), len(recalled)]
 
     before = counts()
     with_two_tasks = [count * 2 // 3 for count in before]
