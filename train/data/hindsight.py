@@ -65,7 +65,7 @@ def _of_arm(
             prompt = prompts.get(key) or view(attempt, lessons)
             yield Advice(prompt, *((text, False) if text else tried))
             if writer:
-                for other in writer.with_other_goals(attempt, shown, other_goals):
+                for other in writer.with_other_goals(attempt, lessons, other_goals):
                     yield Advice(view(other, lessons), writer.advice(other, shown, others))
 
 

@@ -55,14 +55,14 @@ def with_task(opening: str, task: str) -> str:
 
 
 def with_places(opening: str, places: Sequence[str]) -> str:
-    """Return an opening of ALFWorld's with other places, at least two."""
-    *most, last = (f"a {place}" for place in places)
-    return _rewritten(opening, "things", f"{', '.join(most)}, and {last}")
+    """Return an opening of ALFWorld's with other places."""
+    return _rewritten(opening, "things", ", ".join(f"a {place}" for place in places))
 
 
 def _rewritten(opening: str, part: str, text: str) -> str:
     match = _OPENING.search(opening)
-    assert match, "an opening of ALFWorld's"
+    if match is None:
+        raise ValueError(f"No opening of ALFWorld's: {opening[:80]!r}")
     return f"{opening[: match.start(part)]}{text}{opening[match.end(part) :]}"
 
 

@@ -233,3 +233,19 @@ def test_an_attempt_that_moved_something_also_counts_at_another_task() -> None:
     failure = attempt("mug-9", {"shelf 3": "a book 2"})
     failure = failure.model_copy(update={"steps": (*failure.steps, taking)})
     assert tasks_of(failure)[ASKED["book"]] == "The book 2 is in shelf 3."
+
+
+def test_an_opening_without_places_has_no_other_tasks() -> None:
+    empty = attempt("mug-9", {}).model_copy(
+        update={"opening": "Looking around, you see nothing.\n\nYour task is to: put some mug on desk."}
+    )
+    assert tasks_of(empty) == {}
+
+
+def test_a_room_with_other_numbers_keeps_the_places_that_the_advice_names() -> None:
+    earlier = (Lesson(attempt=attempt("mug-9", {"drawer 1": "nothing"}), advice="Look in Shelf 1-3 and the drawers."),)
+    failure = attempt("mug-9", {"drawer 1": "nothing", "desk 1": "nothing", "cabinet 1": "nothing"})
+    others = PlaceHindsight([*DRAWERS, *OTHERS]).with_other_goals(failure, earlier, 60)
+    rooms = [compact.read_opening(other.opening).places for other in others]
+    assert all({"shelf 3", "drawer 3"} <= set(room) for room in rooms)
+    assert not all("cabinet 3" in room for room in rooms)
