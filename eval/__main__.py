@@ -8,7 +8,7 @@ from retroformer.errors import run_command
 app = make_app()
 
 
-@app.command("eval", epilog=example("eval configs/demo.yaml eval.tasks=20"))
+@app.command("eval", epilog=example("eval configs/demo.yaml run=quick eval.tasks=20"))
 def evaluate(config: ConfigFile, overrides: Overrides) -> None:
     """Stage 4: compare ways to retry on held-out tasks.
 

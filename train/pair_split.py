@@ -42,8 +42,8 @@ class PairSplit(NamedTuple):
     def counts(self, start: Path | None) -> dict[str, Any]:
         """Return entries for the metrics of a stage that starts from the adapter in `start`, or from the base.
 
-        They say how many of the held-out tasks that adapter was trained on, if it is recorded: its texts are not those
-        of the pairs, but it has read the same failures.
+        They say how many of the held-out tasks that adapter was trained on, if it is recorded. It has read the same
+        failures, and may have imitated the better texts of their pairs (`train.sft.texts`).
         """
         tasks = sorted(self.held_out_tasks)
         counts = {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}

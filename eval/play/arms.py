@@ -137,6 +137,7 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
                 render,
                 arm.wording,
                 attempts=lambda: training_attempts(experiment, arm),
+                places=arm.places,
             )
             return extras(experiment.environment).advice[kind].build(parts)
 
@@ -169,7 +170,7 @@ def _suiting(experiment: Experiment, store: Store, arm: Arm) -> Callable[[Trajec
 
 def retrieving_reflector(experiment: Experiment, store: Store) -> RetrievingReflector:
     """Return the reflector of an arm that retrieves advice. Raises MissingInput if none was collected."""
-    return RetrievingReflector(experienced(store, experiment.eval.retrieval_days))
+    return RetrievingReflector(experienced(store, experiment.eval.retrieval_days, leave_out=experiment.train.leave_out))
 
 
 def actor_of(experiment: Experiment, components: Parts, arm: Arm) -> Actor:
@@ -194,7 +195,8 @@ def conditions_of(experiment: Experiment, components: Parts, store: Store, arm: 
         days = experiment.eval.retrieval_days
         stored_conditions["retrieval"] = {"exploration": EXPLORATION, "days": days}
         if days is None:  # A memory limited to some days changes every day by design.
-            pieces = [piece.model_dump(mode="json") for piece in experienced(store, None)]
+            leave_out = experiment.train.leave_out
+            pieces = [piece.model_dump(mode="json") for piece in experienced(store, None, leave_out=leave_out)]
             stored_conditions["retrieval"]["experience_sha256"] = sha256_of({"pieces": pieces})
         if arm.learns:
             # All tasks, not only the first eval.tasks: more of them change no earlier choice. Another order does, and
@@ -277,6 +279,9 @@ def _check_kind(experiment: Experiment, arm: Arm, here: str) -> None:
         raise ConfigError(f"{here}.file: name the text file of the document.")
     if arm.file and arm.kind != "document":
         raise ConfigError(f"{here}.file: only a document has a file; leave it out, or set {here}.kind=document.")
+    kind = extras(experiment.environment).advice.get(arm.kind)
+    if arm.places is not None and not (kind and kind.names_places):
+        raise ConfigError(f"{here}.places: {arm.kind} advice has no limit of places; leave it out.")
     if arm.runs and not reads_attempts(experiment, arm):
         raise ConfigError(f"{here}.runs: {arm.kind} advice counts no attempts; leave it out, or set {here}.kind=table.")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from retroformer.arm_names import is_for_training
 from retroformer.errors import ConfigError
 from retroformer.experiment.actors import actor_kind
-from retroformer.experiment.adapters import model_folder, reward_folder
+from retroformer.experiment.adapters import model_folder, reward_folder, served_folder
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
@@ -76,7 +76,7 @@ def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:
     for model in models:
         chosen = best_of(model)
         name = model.partition("@")[0] if chosen is None else chosen.model
-        yield model, model_folder(experiment, name)
+        yield model, served_folder(experiment, name)
         if chosen is not None:
             yield model, reward_folder(experiment, name)
     if actor_kind(experiment).asks_model and experiment.actor.endpoint.base_url is None:

@@ -25,7 +25,7 @@ class PlaceboAdvice:
                 self._given[name] += 1
                 self._unsuitable[name] += reflection.author.endpoint == UNSUITABLE
 
-    def of(self, name: str) -> str:
+    def sentence_about(self, name: str) -> str:
         """Return the counts of an arm as the end of a sentence; empty for any other arm."""
         if name not in self._given:
             return ""

@@ -11,7 +11,7 @@ from retroformer.markdown import plain, table
 from retroformer.store import Store
 
 from ..measure.rates import Rates, paired_difference
-from ..measure.statistics import MeanInterval, bootstrap_clusters
+from ..measure.statistics import Floats, MeanInterval, bootstrap_clusters
 
 
 def planned(
@@ -31,12 +31,15 @@ def planned(
     """
     rows = [_row(comparison, rates, np.array(settings)) for comparison in comparisons]
     header = ["first arm", "second arm", "solved of, by", "planned", "first - second", "result"]
-    explained = "Comparisons that were fixed before any held-out task was played."
+    explained = (
+        "Comparisons that were fixed before this run played any of its tasks. The result follows the interval with "
+    )
+    explained += "tasks resampled, and training seeds if there are several."
     if settings:
         header.append("settings resampled")
         explained += (
             f" The {len(settings)} tasks have {len(set(settings))} settings, and tasks of one setting are alike: the "
-            "last column is the interval with all tasks of a setting resampled together."
+            "last column is the interval with all tasks of a setting resampled together, which decides nothing."
         )
     sha256 = (store.conditions(first_trial(name)) or {}).get("plan_sha256", "")
     stored = f"The plan has the sha256 `{sha256}`, which is stored with every attempt at trial 0."
@@ -46,20 +49,26 @@ def planned(
 def _row(comparison: PlannedComparison, rates: Rates, settings_T: NDArray[np.str_]) -> list[str]:
     arms = {arm.name: arm for arm in rates.all_tasks}
     first, second = arms[comparison.first], arms[comparison.second]
-    counts_T = first.solved_NT[0] == 0 if comparison.of == "failures" else np.ones(rates.tasks, dtype=bool)
+    included_T = first.solved_NT[0] == 0 if comparison.of == "failures" else np.ones(rates.tasks, dtype=bool)
     trial_number = -1 if comparison.trial is None else comparison.trial
-    difference = paired_difference(first, second, trial_number)[..., counts_T]
+    difference = paired_difference(first, second, trial_number)[..., included_T]
     trial = "the last trial" if comparison.trial is None else f"trial {comparison.trial}"
     tasks = "tasks" if comparison.of == "tasks" else "tasks that failed at trial 0"
-    row = [plain(first.name), plain(second.name), f"{counts_T.sum()} {tasks}, {trial}", _wanted(comparison)]
+    row = [plain(first.name), plain(second.name), f"{included_T.sum()} {tasks}, {trial}", _wanted(comparison)]
     if not difference.size:
         return [*row, "-", "open", *(["-"] if len(settings_T) else [])]
     interval = rates.intervals.of(difference)
     row += [str(interval), "open" if first.incomplete or second.incomplete else _result(comparison, interval)]
     if len(settings_T):
-        alike = bootstrap_clusters(np.atleast_2d(difference), settings_T[counts_T], rates.intervals.seed)
-        row.append(f"[{alike.low:.3f}, {alike.high:.3f}]")
+        row.append(_by_setting(difference, settings_T[included_T], rates.intervals.seed))
     return row
+
+
+def _by_setting(difference: Floats, settings_T: NDArray[np.str_], seed: int) -> str:
+    if len(set(settings_T)) < 2:
+        return "-"
+    interval = bootstrap_clusters(np.atleast_2d(difference), settings_T, seed)
+    return f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _wanted(comparison: PlannedComparison) -> str:

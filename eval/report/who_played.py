@@ -41,7 +41,7 @@ def actor_sentence(report_input: ReportInput) -> str:
 def arms_table(experiment: Experiment, placebos: PlaceboAdvice) -> str:
     """Render the source of each arm's advice, and the actor of its retries."""
     rows = [
-        [plain(name), f"{_advice(experiment, arm)}{placebos.of(name)}", _retries(arm)]
+        [plain(name), f"{_advice(experiment, arm)}{placebos.sentence_about(name)}", _retries(arm)]
         for name, arm in experiment.eval.arms.items()
     ]
     return table(["arm", "advice", "actor in the retries"], rows, "The arms: where their advice comes from.")

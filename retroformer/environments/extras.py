@@ -62,6 +62,8 @@ class AdviceParts(NamedTuple):
     """True if the prompt shows all attempts so far (`reflector.history`), so that a lesson may draw on them."""
     attempts: Callable[[], Iterable[Trajectory]] = tuple
     """Function that reads the collected attempts of training tasks. Raises MissingInput."""
+    places: int | None = None
+    """Value of `arm.places`, for kinds with `names_places`."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class AdviceKind:
     """True if it uses the solution, which no reflector can know: a yardstick."""
     reads_attempts: bool = False
     """True if it uses the collected attempts of training tasks."""
+    names_places: bool = False
+    """True if it names places, and their number can be limited."""
 
 
 class Demonstration(NamedTuple):

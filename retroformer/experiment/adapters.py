@@ -57,17 +57,18 @@ def asked_for(experiment: Experiment) -> list[str]:
 
 
 def model_folder(experiment: Experiment, model: str) -> Path:
-    """Return the folder of the adapter served under this name; it does not exist if there is none.
+    """Return the folder of the adapter served under this name; it does not exist if there is none."""
+    return adapter_folder(experiment.serve.adapters.get(model, experiment.folder / model))
+
+
+def served_folder(experiment: Experiment, model: str) -> Path:
+    """Return the folder of the adapter that a server of this run has under this name now, `reflector` included.
 
     Raises:
         DamagedFile: a record of a promotion, or the copy of the promoted adapter, is damaged.
     """
-    if model == REFLECTOR and REFLECTOR not in experiment.serve.adapters:
-        return _reflector_folder(experiment)
-    return adapter_folder(experiment.serve.adapters.get(model, experiment.folder / model))
-
-
-def _reflector_folder(experiment: Experiment) -> Path:
+    if model != REFLECTOR or REFLECTOR in experiment.serve.adapters:
+        return model_folder(experiment, model)
     history = History(experiment.folder)
     if promoted := history.current():
         return history.folder_of(promoted)

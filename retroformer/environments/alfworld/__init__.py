@@ -52,15 +52,15 @@ def _household_offers(section: Any, scene: Scene) -> OfferedActions:
 
 
 def _rule_advice(parts: AdviceParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.rule_reflector import RuleReflector
+    from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, RuleReflector
 
-    return RuleReflector(parts.render, parts.wording)
+    return RuleReflector(parts.render, parts.wording, places=parts.places or NEXT_PLACES)
 
 
 def _history_rule_advice(parts: AdviceParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.rule_reflector import RuleReflector
+    from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, RuleReflector
 
-    return RuleReflector(parts.render, parts.wording, reads_history=True)
+    return RuleReflector(parts.render, parts.wording, reads_history=True, places=parts.places or NEXT_PLACES)
 
 
 def _oracle_advice(parts: AdviceParts) -> Reflector:
@@ -70,9 +70,9 @@ def _oracle_advice(parts: AdviceParts) -> Reflector:
 
 
 def _table_advice(parts: AdviceParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.hindsight import TableReflector
+    from retroformer.environments.alfworld.advice.hindsight import MOST_PLACES, TableReflector
 
-    return TableReflector(parts.render, parts.attempts())
+    return TableReflector(parts.render, parts.attempts(), parts.places or MOST_PLACES)
 
 
 def _mixed_lessons(parts: AdviceParts) -> Reflector:
@@ -132,8 +132,9 @@ def _kind_of(attempt: Trajectory) -> str:
 
 
 def _setting_of(task: Task) -> str:
-    """Return the goal and the room of a released game: its folder without the folder of the trial."""
-    return task.id.rpartition("/")[0] or task.id
+    """Return the goal and the room of a released game, `GOAL-ROOM/trial_...`; a generated game has one of its own."""
+    goal_and_room, _, trial = task.id.rpartition("/")
+    return goal_and_room if trial.startswith("trial_") else task.id
 
 
 def _shaped(section: Any, seed: int) -> ReturnOf:
@@ -148,12 +149,15 @@ extras = Extras(
         "household": ActorKind(_household_actor, reads_pack=False, reads_last_attempt=False, offers=_household_offers),
     },
     advice={
-        "rule": AdviceKind(_rule_advice, "written by rule from the text of the failure"),
-        "history_rule": AdviceKind(_history_rule_advice, "written by rule from the text of all attempts so far"),
+        "rule": AdviceKind(_rule_advice, "written by rule from the text of the failure", names_places=True),
+        "history_rule": AdviceKind(
+            _history_rule_advice, "written by rule from the text of all attempts so far", names_places=True
+        ),
         "table": AdviceKind(
             _table_advice,
             "a yardstick: the places at which training attempts most often found such things, without a model",
             reads_attempts=True,
+            names_places=True,
         ),
         "oracle": AdviceKind(
             _oracle_advice,

@@ -37,6 +37,9 @@ class Arm(Section):
     of one method; None: actor.endpoint.model."""
     runs: tuple[str, ...] = ()
     """For kind table: names of the runs whose collected attempts are counted; empty: this run."""
+    places: Positive | None = None
+    """For kinds rule, history_rule and table: largest number of places to name; None: six for the rules, and eight for
+    the table, as in hindsight."""
     file: str = ""
     """For kind document: path of the text file."""
     learns: bool = False
@@ -47,7 +50,7 @@ class Arm(Section):
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # An arm is part of its conditions in the store, which must not change when these are left out.
         settings: dict[str, Any] = serialize(self)
-        absent = {name for name in ("actor_model", "learns", "runs", "file") if not settings.get(name)}
+        absent = {name for name in ("actor_model", "learns", "runs", "places", "file") if not settings.get(name)}
         absent |= {"among"} if settings.get("among") == "any" else set()
         return {name: value for name, value in settings.items() if name not in absent}
 

@@ -253,8 +253,8 @@ class Train(Section):
     a solved task, else 0; success_by_second_retry: the same of the last attempt within two retries; shaped: graded
     progress; other names are the environment's own. No attempt is played again."""
     leave_out: tuple[Literal["right", "wrong", "leaking"], ...] = ()
-    """Marks of reviewed stories, such as `[leaking]`, which no training, no `retroformer gepa` and no `table` arm
-    reads; empty: marks change nothing."""
+    """Marks of reviewed stories, such as `[leaking]`, which no training, no `retroformer gepa`, and no `table` or
+    `retrieved` arm reads; empty: marks change nothing."""
     lora: Lora = Lora()
     max_length: Positive = 4096
     """Largest number of tokens of prompt plus response; a longer sample stops the stage and is never silently cut."""

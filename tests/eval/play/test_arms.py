@@ -17,6 +17,7 @@ from retroformer.arm_names import FIRST_TRIAL
 from retroformer.environments.alfworld.advice.failure import view_of
 from retroformer.environments.alfworld.advice.hindsight import advice_on_places
 from retroformer.environments.alfworld.advice.places import PlaceTable
+from retroformer.environments.alfworld.advice.reader import read_advice
 from retroformer.environments.alfworld.game.packs import GamePack
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
@@ -186,6 +187,26 @@ def test_a_placebo_can_be_limited_to_tasks_about_the_same_kind_of_thing_or_to_ot
         compare(config_with(tmp_path, NOWHERE, arms, "eval.tasks=41"))
 
 
+def test_an_arm_may_name_fewer_places(tmp_path: Path) -> None:
+    arms: Arms = {
+        "rule": {"kind": "rule"},
+        "two": {"kind": "rule", "places": 2},
+        "one": {"kind": "history_rule", "places": 1},
+    }
+    config = config_with(tmp_path, NOWHERE, arms)
+    compare(config)
+    first = facts(config, FIRST_TRIAL).trajectories
+    views = {key.task_id: view_of(attempt) for key, attempt in first.items() if attempt.failed}
+    named = {
+        arm: [
+            len(read_advice([text], views[task].order, views[task].goal).first)
+            for task, text in texts(config, arm).items()
+        ]
+        for arm in arms
+    }
+    assert {arm: max(counts) for arm, counts in named.items()} == {"rule": 3, "two": 2, "one": 1}
+
+
 def test_a_plan_is_stored_with_trial_0_and_cannot_be_changed_afterwards(tmp_path: Path) -> None:
     plan = "eval.comparisons=[{first: rule, second: nothing, mean: 0.1}]"
     arms: Arms = {"nothing": {"kind": "none"}, "rule": {"kind": "rule"}}
@@ -352,6 +373,7 @@ def trial_1(key: Key) -> Key:
             "set actor.kind.",
         ),
         ("eval.arms.nothing.model=[]", "eval.arms.nothing.model: name at least one model."),
+        ("eval.arms.nothing.places=8", "eval.arms.nothing.places: none advice has no limit of places; leave it out."),
         (
             "eval.arms.trained.model=[ppo, ppo]",
             "eval.arms: two arms would be stored as 'eval/trained/ppo'; give one of them another name.",

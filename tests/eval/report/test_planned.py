@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from eval.measure.rates import rates_of
 from eval.measure.results import ArmResult, SeedResult
 from eval.report.planned import planned
+from retroformer.environments import alfworld
 from retroformer.experiment.sections.eval import PlannedComparison
-from retroformer.records import Usage
+from retroformer.records import Task, Usage
 from retroformer.store import Store
 
 TASKS = 20
@@ -100,3 +101,27 @@ def test_tasks_of_one_setting_are_also_resampled_together(store: Store) -> None:
     assert "The 16 tasks have 4 settings" in text
     assert row[4].startswith("0.500 [0.2")
     assert row[-1] == "[0.000, 1.000]"
+
+
+def test_games_with_one_goal_in_one_room_have_one_setting_and_generated_ones_have_their_own() -> None:
+    setting_of = alfworld.extras.setting_of
+    assert setting_of is not None
+    ids = [
+        "look_at_obj_in_light-CD-None-DeskLamp-308/trial_T20190907_073439_112339",
+        "look_at_obj_in_light-CD-None-DeskLamp-308/trial_T20190907_073521_905310",
+        "look_at_obj_in_light-CD-None-DeskLamp-310/trial_T20190907_073521_905310",
+        "generated/held_out/cool-pot-countertop-000000",
+        "generated/held_out/cool-pot-countertop-000001",
+    ]
+    settings = [setting_of(Task(id=task_id, environment="alfworld", split="any")) for task_id in ids]
+    assert settings[0] == settings[1] == "look_at_obj_in_light-CD-None-DeskLamp-308"
+    assert len(set(settings)) == 4
+
+
+def test_fewer_than_two_settings_have_no_interval(store: Store) -> None:
+    ones_NT = np.ones((2, 3))
+    seed = SeedResult("eval/trained", ones_NT, ones_NT, ones_NT, ones_NT, 0, Usage())
+    arms = [ArmResult(name, (seed,), incomplete=0) for name in ("trained", "rule")]
+    comparison = PlannedComparison(first="trained", second="rule", of="tasks")
+    text = planned((comparison,), rates_of(arms, seed=0), store, "", ["a room"] * 3)
+    assert text.splitlines()[-1].strip("| ").split(" | ")[-1] == "-"

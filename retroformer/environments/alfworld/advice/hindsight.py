@@ -18,7 +18,7 @@ from retroformer.prompts import Render
 from retroformer.records import Lesson, Memory, Reflection, Trajectory
 
 MOST_PLACES = 8
-"""Maximum number of places that one piece of advice names."""
+"""Maximum number of places that one piece of advice names, as many as the household actor was trained to read."""
 
 
 class PlaceHindsight:
@@ -43,17 +43,21 @@ class PlaceHindsight:
     def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Trajectory]:
         """Return parts of the attempt as failures at tasks of training games that could be set in its room.
 
-        Every other one is in a room with other numbers of places. All, some and none of the things that these tasks
-        need were seen equally often, so that what was seen must be read and cannot be guessed. Among these, every kind
-        of thing is equally likely, so that what is known about rare ones is taught, too.
+        Every other one is in a room with other numbers of places. Whether all, some or none of the needed things were
+        seen is drawn first, so that it must be read and cannot be guessed, and then a kind of thing, however many tasks
+        are about it: all possible ones are equally likely.
         """
+        if not compact.read_opening(failure.opening).places:
+            return ()
         random = Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
         attempts = [*(lesson.attempt for lesson in earlier), failure]
+        texts = [text for attempt in attempts for step in attempt.steps for text in (step.action, step.observation)]
+        texts += [lesson.advice.lower() for lesson in earlier]
         others = list[Trajectory]()
         for number in range(count):
             part = part_of(failure, random)
             if number % 2:
-                part = in_another_room(part, attempts, random)
+                part = in_another_room(part, texts, random)
             if sentence := self._other_task(view_of(part, earlier), view_of(failure, earlier), random):
                 others.append(part.model_copy(update={"opening": compact.with_task(part.opening, sentence)}))
         return others
@@ -86,13 +90,13 @@ class PlaceHindsight:
 class TableReflector:
     """Reflector that names the places at which training attempts most often found what is missing: no model."""
 
-    def __init__(self, render: Render, attempts: Iterable[Trajectory]) -> None:
-        self._render, self._table = render, PlaceTable(attempts)
+    def __init__(self, render: Render, attempts: Iterable[Trajectory], places: int = MOST_PLACES) -> None:
+        self._render, self._table, self._places = render, PlaceTable(attempts), places
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return advice; the seed changes nothing."""
         view = view_of(trajectory, memory.earlier)
-        text = advice_on_places(view, self._table.ranked(view)[:MOST_PLACES])
+        text = advice_on_places(view, self._table.ranked(view)[: self._places])
         return signed("counted-places", text, self._render, trajectory, memory, seed)
 
 

@@ -35,24 +35,31 @@ EMPTY_PHRASES = PHRASES[:5]
 """Phrases that the mixture draws from."""
 
 NEXT_PLACES = 6
-"""Maximum number of places that one piece of rule advice names."""
+"""Maximum number of places that one piece of rule advice names, if the arm sets no other."""
 
 
 class RuleReflector:
     """Reflector that says where the task's things were seen, and where to search for those not seen.
 
-    It reads the last attempt, or with `reads_history` all of them.
+    It reads the last attempt, or with `reads_history` all of them, and names at most this many places.
     """
 
-    def __init__(self, render: Render, manner: Manner = "demonstrated", *, reads_history: bool = False) -> None:
+    def __init__(
+        self,
+        render: Render,
+        manner: Manner = "demonstrated",
+        *,
+        reads_history: bool = False,
+        places: int = NEXT_PLACES,
+    ) -> None:
         self._render = render
         self._manner: Manner = manner
-        self._reads_history = reads_history
+        self._reads_history, self._places = reads_history, places
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return advice, empty if every place was searched in vain. The seed only draws unseen sentences."""
         view = view_of(trajectory, memory.earlier if self._reads_history else ())
-        text = advice_by_rule(view, memory, voice(self._manner, trajectory.task, seed))
+        text = advice_by_rule(view, memory, voice(self._manner, trajectory.task, seed), self._places)
         name = "next-places-of-all" if self._reads_history else "next-places"
         return signed(name, text, self._render, trajectory, memory, seed)
 
@@ -73,12 +80,12 @@ class MixedReflector:
         return signed("mixed", text, self._render, trajectory, memory, seed)
 
 
-def advice_by_rule(view: FailureView, memory: Memory, speaker: Voice = PLAIN) -> str:
+def advice_by_rule(view: FailureView, memory: Memory, speaker: Voice = PLAIN, places: int = NEXT_PLACES) -> str:
     """Return `The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
     sentences = [speaker.seen(thing, place) for thing, place in view.needed]
     advised = {place for text in memory.reflections for place in read_advice([text], view.order, view.goal).first}
-    if not view.sees_all and (places := view.next_places(advised)[:NEXT_PLACES]):
-        sentences.append(speaker.search(places, view.goal.thing))
+    if not view.sees_all and (chosen := view.next_places(advised)[:places]):
+        sentences.append(speaker.search(chosen, view.goal.thing))
     return " ".join(sentences)
 
 
