@@ -9,6 +9,9 @@ from typing import Protocol, TypeAlias
 
 from retroformer.records import Lesson, Trajectory
 
+Variation: TypeAlias = tuple[Trajectory, Sequence[Lesson]]
+"""A failed attempt, and the attempts before it with the advice after each, oldest first."""
+
 
 class Hindsight(Protocol):
     """Writer of advice from the attempts of training tasks that it was built with."""
@@ -23,8 +26,8 @@ class Hindsight(Protocol):
         """
         ...
 
-    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Trajectory]:
-        """Return variations of the attempt as failures at `count` other tasks, or at fewer if there are not so many.
+    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
+        """Return variations of the attempts so far as failures at `count` other tasks, or at fewer if there are none.
 
         This is the idea of hindsight experience replay (Andrychowicz et al., 2017): what an attempt has shown is true
         whatever it was looking for. The advice before it stays as it was given, about its own task.

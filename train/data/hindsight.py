@@ -65,8 +65,9 @@ def _of_arm(
             prompt = prompts.get(key) or view(attempt, lessons)
             yield Advice(prompt, *((text, False) if text else tried))
             if writer:
-                for other in writer.with_other_goals(attempt, lessons, other_goals):
-                    yield Advice(view(other, lessons), writer.advice(other, shown, others))
+                for other, before in writer.with_other_goals(attempt, lessons, other_goals):
+                    text = writer.advice(other, before if reads_history else (), others)
+                    yield Advice(view(other, before), text)
 
 
 def _not_before(key: Key, attempts: Mapping[Key, Trajectory]) -> Iterator[Trajectory]:

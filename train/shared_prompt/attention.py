@@ -90,11 +90,13 @@ def _plain(query_BHQD: Tensor, key_BGKD: Tensor, value_BGKD: Tensor, mask: Tenso
     G, K = key_BGKD.shape[1:3]
     if mask is None:
         later_QK = torch.ones(Q, K, dtype=torch.bool).triu(1)
-        mask = torch.zeros(Q, K, dtype=key_BGKD.dtype).masked_fill(later_QK, torch.finfo(key_BGKD.dtype).min)
+        bias = torch.zeros(Q, K, dtype=key_BGKD.dtype).masked_fill(later_QK, torch.finfo(key_BGKD.dtype).min)
+    else:
+        bias = mask
     # The queries of all heads that share a key are rows of one matrix.
     rows = H // G * Q
     scores = torch.baddbmm(
-        mask.expand(B, H, Q, K).reshape(B * G, rows, K),
+        bias.expand(B, H, Q, K).reshape(B * G, rows, K),
         (query_BHQD * scaling).reshape(B * G, rows, D),
         key_BGKD.reshape(B * G, K, D).transpose(1, 2),
     )

@@ -14,11 +14,18 @@ from retroformer.environments.alfworld.advice.rule_reflector import signed
 from retroformer.environments.alfworld.advice.variations import in_another_room, part_of
 from retroformer.environments.alfworld.advice.wording import PLAIN
 from retroformer.environments.alfworld.text import compact
+from retroformer.hindsight import Variation
 from retroformer.prompts import Render
 from retroformer.records import Lesson, Memory, Reflection, Trajectory
 
 MOST_PLACES = 8
 """Maximum number of places that one piece of advice names, as many as the household actor was trained to read."""
+
+SIGHTINGS = {"none": 3, "some": 1, "all": 1}
+"""Relative frequencies of other tasks of whose needed things none, some or all were seen.
+
+Where a thing is that was seen can be read; where one may be that was not seen must be learned.
+"""
 
 
 class PlaceHindsight:
@@ -40,26 +47,26 @@ class PlaceHindsight:
         proved = proved[:MOST_PLACES]
         return advice_on_places(view, (*first[: MOST_PLACES - len(proved)], *proved))
 
-    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Trajectory]:
-        """Return parts of the attempt as failures at tasks of training games that could be set in its room.
+    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
+        """Return parts of the attempts so far as failures at tasks of training games that could be set in the room.
 
-        Every other one is in a room with other numbers of places. Whether all, some or none of the needed things were
-        seen is drawn first, so that it must be read and cannot be guessed, and then a kind of thing, however many tasks
-        are about it: all possible ones are equally likely.
+        A part ends after some step of any of the attempts, and every other one is in a room with other numbers of
+        places. Whether all, some or none of the needed things were seen is drawn first, so that it must be read and
+        cannot be guessed, and then a kind of thing, however many tasks are about it: all possible ones are equally
+        likely.
         """
         if not compact.read_opening(failure.opening).places:
             return ()
         random = Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
         attempts = [*(lesson.attempt for lesson in earlier), failure]
-        texts = [text for attempt in attempts for step in attempt.steps for text in (step.action, step.observation)]
-        texts += [lesson.advice.lower() for lesson in earlier]
-        others = list[Trajectory]()
+        others = list[Variation]()
         for number in range(count):
-            part = part_of(failure, random)
+            last = random.randrange(len(attempts))
+            part, before = part_of(attempts[last], random), earlier[:last]
             if number % 2:
-                part = in_another_room(part, texts, random)
-            if sentence := self._other_task(view_of(part, earlier), view_of(failure, earlier), random):
-                others.append(part.model_copy(update={"opening": compact.with_task(part.opening, sentence)}))
+                part = in_another_room(part, _texts(attempts[: last + 1], before), random)
+            if sentence := self._other_task(view_of(part, before), view_of(failure, earlier), random):
+                others.append((part.model_copy(update={"opening": compact.with_task(part.opening, sentence)}), before))
         return others
 
     def _other_task(self, view: FailureView, whole: FailureView, random: Random) -> str:
@@ -77,7 +84,9 @@ class PlaceHindsight:
                 by_sighting[sighting][goal.thing].append(sentence)
         if not by_sighting:
             return ""
-        by_kind = by_sighting[random.choice(sorted(by_sighting))]
+        sightings = [sighting for sighting in SIGHTINGS if sighting in by_sighting]
+        drawn = random.choices(sightings, [SIGHTINGS[sighting] for sighting in sightings])[0]
+        by_kind = by_sighting[drawn]
         return random.choice(by_kind[random.choice(sorted(by_kind))])
 
     def _could_be_set(self, view: FailureView) -> bool:
@@ -85,6 +94,12 @@ class PlaceHindsight:
         types, left = ({compact.type_of(place) for place in places} for places in (view.order, view.unsearched))
         needed = {view.goal.target, view.goal.appliance} - {""}
         return needed <= types and all(left & self._table.places_with(kind) for kind in view.missing)
+
+
+def _texts(attempts: Sequence[Trajectory], earlier: Sequence[Lesson]) -> list[str]:
+    """Return all actions and answers of these attempts, and all advice."""
+    steps = [text for attempt in attempts for step in attempt.steps for text in (step.action, step.observation)]
+    return [*steps, *(lesson.advice.lower() for lesson in earlier)]
 
 
 class TableReflector:
