@@ -126,7 +126,7 @@ $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 
 # The tests of the PostgreSQL store need its server (Debian: apt-get install postgresql); without it they are skipped.
 test: $(VENV)/.developing  ## the suite without what takes minutes: real parts, no GPU, no network
-	$(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 100 --durations-min 3
 
 test-slow: $(VENV)/.developing  ## what takes minutes
 	$(RUN) -m pytest -m slow
