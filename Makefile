@@ -145,7 +145,7 @@ check: $(VENV)/.developing  ## formatting, lint, types and tests: what pre-commi
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) -m pyright
-	$(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(MAKE) test
 
 site: $(VENV)/.developing  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build

@@ -24,7 +24,8 @@ MOST_PLACES = 8
 SIGHTINGS = {"none": 3, "some": 1, "all": 1}
 """Relative frequencies of other tasks of whose needed things none, some or all were seen.
 
-Where a thing is that was seen can be read; where one may be that was not seen must be learned.
+Where a thing is that was seen can be read; where one may be that was not seen must be learned. All three occur, so that
+what was seen cannot be guessed from the task.
 """
 
 
@@ -51,28 +52,27 @@ class PlaceHindsight:
         """Return parts of the attempts so far as failures at tasks of training games that could be set in the room.
 
         A part ends after some step of any of the attempts, and every other one is in a room with other numbers of
-        places. Whether all, some or none of the needed things were seen is drawn first, so that it must be read and
-        cannot be guessed, and then a kind of thing, however many tasks are about it: all possible ones are equally
-        likely.
+        places. Whether none, some or all of the needed things were seen is drawn first, by `SIGHTINGS`, and then a kind
+        of thing, however many tasks are about it: all possible ones are equally likely.
         """
         if not compact.read_opening(failure.opening).places:
             return ()
         random = Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
         attempts = [*(lesson.attempt for lesson in earlier), failure]
-        others = list[Variation]()
+        whole, others = view_of(failure, earlier), list[Variation]()
         for number in range(count):
             last = random.randrange(len(attempts))
             part, before = part_of(attempts[last], random), earlier[:last]
             if number % 2:
                 part = in_another_room(part, _texts(attempts[: last + 1], before), random)
-            if sentence := self._other_task(view_of(part, before), view_of(failure, earlier), random):
+            if sentence := self._other_task(view_of(part, before), whole, random):
                 others.append((part.model_copy(update={"opening": compact.with_task(part.opening, sentence)}), before))
         return others
 
     def _other_task(self, view: FailureView, whole: FailureView, random: Random) -> str:
         """Draw the task of a training game of which the view is a failure; empty if there is none.
 
-        `whole` is the view of the whole attempt.
+        `whole` is the view of all attempts so far.
         """
         by_sighting = defaultdict[str, defaultdict[str, list[str]]](lambda: defaultdict(list))
         for sentence, goal in self._goals.items():
