@@ -32,7 +32,7 @@ from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed, pack
 from .shared_prompt.reading import hidden_states, predicting
 from .stage import Meter, Stage, publish
-from .trainer import run_trainer
+from .trainer import read_in, run_trainer
 
 POLICY, REFERENCE = "default", "ref"
 """Names of the adapters; peft saves `default` into the given folder itself, others into subfolders."""
@@ -72,7 +72,8 @@ def train_by_dpo(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], 
     progress = run_trainer(trainer, stage)
     measured = measure(trainer, split.measured(seed), optimizer.beta, "train")
     measured |= measure(trainer, split.held_out, optimizer.beta, "held_out")
-    metrics = split.counts(sft) | measured | progress | meter.read(optimizer.epochs * split.tokens)
+    tokens = read_in(progress, optimizer.epochs * split.tokens)
+    metrics = split.counts(sft) | measured | progress | meter.read(tokens)
     publish(stage, lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]), metrics)
 
 

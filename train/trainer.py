@@ -195,5 +195,10 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
     return {"steps": trainer.state.global_step, "resumed_from_step": done, "losses": losses}
 
 
+def read_in(progress: dict[str, Any], tokens: int) -> int:
+    """Return how many of a stage's tokens this process has read: a resumed stage measures its own steps only."""
+    return round(tokens * (1 - progress["resumed_from_step"] / progress["steps"]))
+
+
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])

@@ -144,6 +144,7 @@ def require_fall_back(
     assert "\n" not in warning
     number = int("".join(filter(str.isdigit, older.name)))
     assert ended.get("resumed_from_step", ended.get("resumed_from_update")) == number
+    assert ended["tokens"] < run.unbroken["tokens"], "only what was read after the checkpoint"
     require_alike(ended, run.unbroken, number)
     assert not list(folder.rglob("intrusion"))
 
