@@ -197,7 +197,7 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
 
 def read_in(progress: dict[str, Any], tokens: int) -> int:
     """Return how many of a stage's tokens this process has read: a resumed stage measures its own steps only."""
-    return round(tokens * (1 - progress["resumed_from_step"] / progress["steps"]))
+    return tokens * int(progress["steps"] - progress["resumed_from_step"]) // int(progress["steps"])
 
 
 def _step(checkpoint: Path) -> int:
