@@ -17,7 +17,7 @@ from train.group_trainer import Objective, trunk_of
 from train.imitation import Imitation
 from train.reward import Ranking, scorer
 from train.shared_prompt import packed as packing
-from train.shared_prompt.agreement import require_agreement, settle_attention
+from train.shared_prompt.agreement import ROUNDING, Values, differences, require_agreement, settle_attention
 from train.shared_prompt.attention import QUICK, SPLIT
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
@@ -133,6 +133,45 @@ def require_a_refusal(model: Any) -> None:
         require_agreement(trunk_of(model), values, GROUPS[2])
     with pytest.raises(AssertionError):
         require_equal_gradients(model, Imitation())
+
+
+@pytest.fixture
+def rounds_beyond_the_limit(tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an adapted model in bf16 and a limit below its rounding.
+
+    A well-trained adapter goes beyond the real limit, 0.12 of 0.1; a tiny random model has only 0.006.
+    """
+    model = adapted(tiny_experiment(workplace, tiny_base, dtype="bfloat16"), workplace / "start", checkpointing=False)
+    assert trunk_of(model.train()).dtype == torch.bfloat16
+    monkeypatch.setitem(ROUNDING, torch.bfloat16, 1e-3)
+    return model
+
+
+def log_probs_of(model: Any) -> Values:
+    return lambda hidden, packed: Imitation().values(model, hidden, packed)
+
+
+def test_what_another_attention_does_to_separate_rows_is_rounding(rounds_beyond_the_limit: Any) -> None:
+    model = rounds_beyond_the_limit
+    assert differences(trunk_of(model), log_probs_of(model), GROUPS[2])["gradient"] > ROUNDING[torch.bfloat16]
+    require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
+
+
+def test_a_fault_is_more_than_rounding(rounds_beyond_the_limit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = rounds_beyond_the_limit
+    monkeypatch.setattr(packing.Packed, "sees", property(sees_other_responses))
+    with pytest.raises(ConfigError, match="does not read a prompt with several responses in one row as it reads"):
+        require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
+
+
+def test_a_fault_is_never_explained_by_rounding(rounds_beyond_the_limit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ignore the mask altogether, so that separate rows are read wrongly, too."""
+    model = rounds_beyond_the_limit
+    sees = packing.Packed.sees.fget
+    assert sees is not None
+    monkeypatch.setattr(packing.Packed, "sees", property(lambda packed: torch.ones_like(sees(packed))))
+    with pytest.raises(ConfigError, match=r"rounding explains 0\.25"):
+        require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
 
 
 def test_quick_attention_is_used_on_request(experiment: Any, workplace: Path) -> None:
