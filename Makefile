@@ -128,7 +128,7 @@ $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 test: $(VENV)/.developing  ## the suite without what takes minutes: real parts, no GPU, no network
 	$(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 100 --durations-min 3
 
-test-slow: $(VENV)/.developing  ## what takes minutes
+test-slow: $(VENV)/.developing  ## tests of over ten seconds, and repeats of faster ones in other circumstances
 	$(RUN) -m pytest -m slow
 
 faults: $(VENV)/.developing  ## hundreds of faults, and what they did to the store: half an hour

@@ -61,10 +61,10 @@ def _matters(overrides: tuple[str, ...]) -> bool:
     return any(not word.startswith(("run=", "environment.split=")) for word in overrides)
 
 
-LONG = ("reflexion-starchat", "reflexion-models-cot", "sala-models")
-"""Cases in the slow tier: eight repeats, eight models, and many models a second time."""
+QUICK = ("alfworld", "webshop", "reflexion-hotpotqa-cot", "reflexion-leetcode", "sala-alfworld")
+"""Cases outside the slow tier: each paper and each environment, once at least."""
 CASES = [
-    pytest.param(path, overrides, id=name, marks=[pytest.mark.slow] if any(long in name for long in LONG) else [])
+    pytest.param(path, overrides, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
     for path, overrides in [*((path, tuple[str, ...]()) for path in CONFIGS), *changed_configs()]
     for name in (" ".join((path.stem, *overrides)),)
 ]
@@ -150,6 +150,7 @@ def test_a_config_of_the_papers_runs_as_shipped(
     assert {body["model"] for body in server.requests} == models_of(experiment, collects=trains(path))
 
 
+@pytest.mark.slow
 def test_the_config_with_domains_runs_as_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shipped = load_domains(DOMAINS)

@@ -51,6 +51,7 @@ def facts_after_two_stages(folder: Path, url: str, store: str) -> tuple[str, dic
         opened.close()
 
 
+@pytest.mark.slow
 def test_collect_and_eval_end_with_the_same_facts_on_postgresql_as_on_sqlite(
     tmp_path: Path, postgres: PostgresDatabase
 ) -> None:

@@ -203,6 +203,7 @@ def _refuse_a_password(listening: socket.socket, sent: list[bytes]) -> None:
         connection.sendall(b"E" + (len(error) + 4).to_bytes(4) + error)
 
 
+@pytest.mark.slow
 def test_training_and_serving_leave_no_secret_behind(tmp_path: Path, remote: Endpoint) -> None:
     pytest.importorskip("torch")
     from tests.train.world import save_tiny_model

@@ -104,6 +104,7 @@ def test_the_error_for_a_missing_config_lists_those_of_the_package(installed: In
     assert (Path(folder) / "demo.yaml").is_file()
 
 
+@pytest.mark.slow
 def test_all_stages_run_from_the_wheel(installed: Installed) -> None:
     config = ("guessing.yaml", "train.base_model=tiny", *TRAINING)
     models = addresses(installed.models)

@@ -98,6 +98,7 @@ mkdir -p {folder}/saved && cp -r {folder}/runs/. {folder}/saved; exit $status
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_a_rerun_pays_only_for_what_is_missing(
     tmp_path: Path, unbroken: tuple[Facts, int]
 ) -> None:

@@ -113,11 +113,10 @@ def test_a_second_run_finds_everything_done_and_makes_no_calls(tmp_path: Path) -
     "behaviour",
     [
         Behaviour.ERROR,
-        Behaviour.BUSY,
-        Behaviour.GARBAGE,
-        Behaviour.NO_COMPLETION,
-        Behaviour.SILENT,
-        Behaviour.CUT,
+        *(
+            pytest.param(mood, marks=pytest.mark.slow)
+            for mood in (Behaviour.BUSY, Behaviour.GARBAGE, Behaviour.NO_COMPLETION, Behaviour.SILENT, Behaviour.CUT)
+        ),
     ],
 )
 def test_a_reflector_that_misbehaves_leaves_tasks_unrated_and_a_later_run_completes_them(
@@ -171,6 +170,7 @@ def test_a_reflector_that_thinks_first_makes_the_same_facts_as_its_answers_alone
     assert facts(config).same_as(unbroken)
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_stored(tmp_path: Path, unbroken: Facts) -> None:
     command = [sys.executable, "-m", "tests.support.endpoint", "5"]
     dying = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -188,7 +188,7 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_stored(tmp_path
     assert facts(config).same_as(unbroken)
 
 
-@pytest.mark.parametrize("behaviour", [Behaviour.UNAUTHORIZED, Behaviour.AWAY])
+@pytest.mark.parametrize("behaviour", [pytest.param(Behaviour.UNAUTHORIZED, marks=pytest.mark.slow), Behaviour.AWAY])
 @pytest.mark.parametrize("reacts", [False, True])
 def test_an_endpoint_that_refuses_every_call_gets_no_call_from_later_tasks(
     tmp_path: Path, behaviour: Behaviour, reacts: bool
@@ -197,19 +197,22 @@ def test_an_endpoint_that_refuses_every_call_gets_no_call_from_later_tasks(
     with Endpoint() as server:
         server.behaviour = behaviour
         words = (*REACT, f"actor.endpoint.base_url={server.url}") if reacts else ()
-        config = open_config(write_config(tmp_path, server.url), *words, "collect.tasks=40", "loop.concurrency=2")
+        config = open_config(write_config(tmp_path, server.url), *words, "collect.tasks=12", "loop.concurrency=2")
         with pytest.raises((InfrastructureFailure, MissingInput), match=r"answered (401|503)|asks for a pause"):
             collect(config)
         # Two tasks were in progress, each with two candidates.
         assert len(server.requests) <= 4
         server.behaviour = Behaviour.WELL
-        assert "40 of 40 played" in collect(open_config(config.path, *words, "collect.tasks=40"))
+        assert "12 of 12 played" in collect(open_config(config.path, *words, "collect.tasks=12"))
 
 
 REACT = ("actor.kind=react", "actor.endpoint.model=actor", "loop.trials=2", "collect.tasks=3", "loop.actions=4")
 
 
-@pytest.mark.parametrize("behaviour", [Behaviour.ERROR, Behaviour.GARBAGE, Behaviour.CUT])
+@pytest.mark.parametrize(
+    "behaviour",
+    [Behaviour.ERROR, *(pytest.param(mood, marks=pytest.mark.slow) for mood in (Behaviour.GARBAGE, Behaviour.CUT))],
+)
 def test_an_unreachable_actor_yields_no_return(tmp_path: Path, behaviour: Behaviour) -> None:
     with Endpoint() as server:
         server.behaviour = behaviour
@@ -227,6 +230,7 @@ def test_an_unreachable_actor_yields_no_return(tmp_path: Path, behaviour: Behavi
     assert made.counts == (3 * 3, 3 * 2)
 
 
+@pytest.mark.slow
 def test_an_actor_with_lost_connections_plays_the_same_attempts_in_the_end(tmp_path: Path) -> None:
     made = list[Facts]()
     for mood in (None, moody):

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from retroformer.experiment.parts import LoadedConfig
 from tests.support.endpoint import Endpoint
 from tests.support.killing import children_of, finish, run_and_kill
@@ -76,7 +78,7 @@ def test_a_killed_collect_continues_and_pays_for_nothing_twice(tmp_path: Path) -
         def made(count: int) -> Callable[[], bool]:
             return lambda: stored(tmp_path / "runs" / "killed" / "experience.db") >= count
 
-        moments = [made(2), *(asked(count) for count in sorted(chance.sample(range(1, price), 4)))]
+        moments = [made(2), *(asked(count) for count in sorted(chance.sample(range(1, price), 2)))]
         killed = run_and_kill(tmp_path, "collect", [str(config.path), "run=killed"], moments)
         hold.end(server)
         first = finish(tmp_path, "collect", [str(config.path), "run=killed"])
@@ -91,6 +93,7 @@ def test_a_killed_collect_continues_and_pays_for_nothing_twice(tmp_path: Path) -
         assert len(server.requests) == asked_before
 
 
+@pytest.mark.slow
 def test_two_stages_on_one_store_hold_the_same_facts_in_the_end_as_one(tmp_path: Path) -> None:
     with Endpoint() as server:
         whole, _ = unbroken(tmp_path, server)
@@ -102,6 +105,7 @@ def test_two_stages_on_one_store_hold_the_same_facts_in_the_end_as_one(tmp_path:
     assert facts(config).same_as(whole)
 
 
+@pytest.mark.slow
 def test_an_environment_process_that_is_killed_costs_attempts_but_no_facts(tmp_path: Path) -> None:
     with Endpoint() as server:
         whole, _ = unbroken(tmp_path, server)

@@ -14,7 +14,7 @@ from tests.support.runs import facts, open_config, start, write_config
 TASKS = 24
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest) -> str:
     if request.param == "sqlite":
         return "store="
@@ -40,6 +40,7 @@ def written(progress: str) -> int:
     return int(counts[-1]) if counts else 0
 
 
+@pytest.mark.slow
 def test_two_collectors_make_the_same_calls_as_one(tmp_path: Path, store: str) -> None:
     with Endpoint() as server:
         config = write_config(tmp_path, server.url)

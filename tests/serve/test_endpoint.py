@@ -124,6 +124,7 @@ def test_mixed_requests_at_once_get_the_answers_they_get_alone(client: openai.Op
     assert together == alone
 
 
+@pytest.mark.slow
 def test_a_seed_among_the_stop_strings_repeats_a_sample_alone_and_beside_others(client: openai.OpenAI) -> None:
     def sample(seed: int) -> str:
         return chat(client, "base", tokens=10, stop=[f"<|seed:{seed}|>"], temperature=1.0)

@@ -42,6 +42,7 @@ def model(sketch: Path, sketch_adapters: dict[str, Path]) -> Model:
     return loaded(sketch, sketch_adapters)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_greedy_tokens_are_those_of_transformers_own_generate(
     real: Model, base: Path, adapters: dict[str, Path]

@@ -83,6 +83,7 @@ def test_a_running_server_follows_a_promotion_and_rollbacks_to_no_advice(
     assert "error" not in streamed.text
 
 
+@pytest.mark.slow
 def test_a_restarted_server_serves_the_promoted_adapter_and_names_the_newer_one(
     tmp_path: Path, tiny: Path, folder: Path, tiny_adapters: dict[str, Path]
 ) -> None:

@@ -32,6 +32,7 @@ def has_worker(endpoint: Endpoint) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_health_reports_a_starting_or_unresponsive_worker_and_an_unresponsive_one_is_restarted(
     tmp_path: Path,
 ) -> None:

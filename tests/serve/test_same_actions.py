@@ -22,7 +22,10 @@ TOKENS = 20
 AT_ONCE = 16
 ADVICE = ("Look in cabinet 1-4.", "You put the mug 1 back where it was. Find the fridge first, then cool it.")
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -187,6 +187,7 @@ def test_remote_clients_may_load_adapters_only_with_a_key(run: Path) -> None:
         require_key_for_strangers(experiment(taking, "serve.host=0.0.0.0").serve)
 
 
+@pytest.mark.slow
 def test_a_service_that_keeps_dying_is_given_up_with_its_last_words(tmp_path: Path) -> None:
     service = Service("clock", ["no_such_module_anywhere"], tmp_path / "clock.log", dict(os.environ))
     service.start()

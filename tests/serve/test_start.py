@@ -34,6 +34,7 @@ def test_a_port_in_use_is_reported_in_one_sentence_before_anything_starts(tmp_pa
     assert list((tmp_path / "runs" / "tiny" / "logs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_broken_adapter_is_reported_in_one_sentence_with_its_folder_and_training_command(
     tmp_path: Path, tiny: Path, tiny_adapters: dict[str, Path]
 ) -> None:
@@ -61,6 +62,7 @@ def test_an_adapter_with_a_nan_weight_is_not_served(tmp_path: Path, tiny: Path, 
         Model(tiny, {"bad": folder}, "float32")
 
 
+@pytest.mark.slow
 def test_an_adapter_of_another_base_is_refused_in_one_sentence(
     tmp_path: Path, tiny: Path, tiny_adapters: dict[str, Path]
 ) -> None:
@@ -92,6 +94,7 @@ def test_unusable_keys_are_reported_before_anything_starts(
     assert len(errors.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_an_endpoint_restarts_its_worker_requires_keys_warns_of_the_network_and_leaves_no_orphan(
     tmp_path: Path, tiny: Path, tiny_adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

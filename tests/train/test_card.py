@@ -92,6 +92,7 @@ def test_the_card_of_a_base_with_condensed_positions_warns_about_rope_scaling(ti
     assert "needs linear rope scaling by its `rope_condense_ratio`" in card_of(experiment, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sft", "reward"])
 def test_a_published_adapter_loads_as_its_card_says(name: str, tiny_base: Path, workplace: Path) -> None:
     experiment = tiny_experiment(workplace, tiny_base)

@@ -116,6 +116,7 @@ def train_and_serve(name: str, folder: Path, stages: tuple[str, ...]) -> None:
     assert provenance["dtype"] == "float32", "the type of the base, which `auto` follows"
 
 
+@pytest.mark.slow
 def test_a_tiny_qwen3_is_trained_and_served_with_the_same_prompt_and_answer(workplace: Path) -> None:
     train_and_serve("qwen3-0.6b", workplace, ("sft", "dpo"))
 

@@ -85,6 +85,7 @@ def test_imitation_starts_from_the_given_adapter(tiny_base: Path, workplace: Pat
     assert second["losses"][0] < 0.8 * first["losses"][0]
 
 
+@pytest.mark.slow
 def test_the_real_small_model_in_4_bits_learns_from_a_few_steps(workplace: Path) -> None:
     quick = Groupwise(learning_rate=3e-3, batch_size=4, micro_batch_tokens=400, epochs=4)
     experiment = tiny_experiment(workplace, Path("embedded"), quantization="nf4", dtype="auto")

@@ -42,6 +42,7 @@ def asked_to_stop() -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_stages_end_after_a_step_and_go_on_from_it(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base, **SETTINGS)
     collect(config)

@@ -103,6 +103,7 @@ def test_two_processes_train_on_live_returns_that_one_of_them_plays(tiny_base: P
     assert any(0 < update["score"] < 1 for update in shared["history"])
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_shared_ends_every_process_with_one_error(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base)
     for words, sentence in (

@@ -65,6 +65,7 @@ def test_old_checkpoints_are_deleted_by_step_once_a_new_one_is_complete(tmp_path
     assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-7", "checkpoint-8"]
 
 
+@pytest.mark.slow
 def test_a_stage_killed_between_its_last_step_and_publication_resumes(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base)
     collect(config)
@@ -259,6 +260,7 @@ def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(tiny_ba
         main(["ppo", str(config), "round=2"])
 
 
+@pytest.mark.slow
 def test_a_variant_is_trained_beside_the_first_and_is_what_later_stages_start_from(
     tiny_base: Path, workplace: Path
 ) -> None:
@@ -288,6 +290,7 @@ def test_variants_with_equal_inputs_have_checkpoints_of_their_own(tiny_base: Pat
     assert len({stage.checkpoints for stage in stages}) == 3
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_train_one_stage_at_once(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base)
     collect(config)

@@ -21,6 +21,7 @@ def work_of(sizes: Sizes, case: str, folder: Path) -> Work:
     return read_work(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["sft-4", "reward-4", "dpo-4"])
 def test_both_sides_take_the_same_steps_on_the_same_texts(case: str, sizes: Sizes, workplace: Path) -> None:
     work = work_of(sizes, case, workplace)
@@ -31,6 +32,7 @@ def test_both_sides_take_the_same_steps_on_the_same_texts(case: str, sizes: Size
     assert ours.losses[-1] != pytest.approx(ours.losses[0], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_both_sides_sample_full_responses_and_their_time_is_part_of_the_update(sizes: Sizes, workplace: Path) -> None:
     work = work_of(sizes, "grpo-8", workplace)
     ours, trl = measure("ours", work), measure("trl", work)

@@ -31,6 +31,7 @@ def contest(config: Path, adapter: str, against: str, *overrides: str) -> Decisi
     return asyncio.run(decide(prepare(config, overrides, adapter, against)))
 
 
+@pytest.mark.slow
 def test_an_adapter_that_helps_is_promoted_against_no_advice_and_its_evidence_is_kept(config: Path) -> None:
     decision = contest(config, "sft", "current")
     history = History(Path("runs/doors"))

@@ -67,6 +67,7 @@ WRITTEN: Arms = {
 }
 
 
+@pytest.mark.slow
 def test_arms_without_a_model_describe_themselves(tmp_path: Path) -> None:
     config = config_with(tmp_path, NOWHERE, WRITTEN, "eval.tasks=12")
     report = compare(config)
@@ -93,7 +94,9 @@ def test_arms_without_a_model_describe_themselves(tmp_path: Path) -> None:
     assert "at most 9 actions (`loop.actions`; the environment itself ends it after 20)" in report
 
 
-@pytest.mark.parametrize("arms", [{"nothing": {"kind": "none"}}, WRITTEN], ids=["retry", "written"])
+@pytest.mark.parametrize(
+    "arms", [{"nothing": {"kind": "none"}}, pytest.param(WRITTEN, marks=pytest.mark.slow)], ids=["retry", "written"]
+)
 def test_arms_without_a_model_start_no_server_and_probe_none(tmp_path: Path, arms: Arms) -> None:
     """The reflector has no address, as in configs/alfworld.yaml; a server could not start on this base."""
     evaluation = HOUSEHOLD["eval"] | {"arms": arms, "reference": "nothing"}
@@ -131,6 +134,7 @@ def test_advice_of_training_tasks_can_be_retrieved_with_its_source(tmp_path: Pat
     assert (bound["retrieval"]["exploration"], bound["retrieval"]["days"]) == (0.3, None)
 
 
+@pytest.mark.slow
 def test_the_places_of_training_attempts_can_be_counted_for_an_arm_without_a_model(tmp_path: Path) -> None:
     arms: Arms = {
         "nothing": {"kind": "none"},
@@ -161,7 +165,7 @@ def test_the_places_of_training_attempts_can_be_counted_for_an_arm_without_a_mod
         compare(config_with(tmp_path, NOWHERE, elsewhere, "run=third", "eval.split=train", "eval.tasks=12"))
 
 
-@pytest.mark.parametrize("among", ["same_kind", "other_kinds"])
+@pytest.mark.parametrize("among", ["same_kind", pytest.param("other_kinds", marks=pytest.mark.slow)])
 def test_a_placebo_can_be_limited_to_tasks_about_the_same_kind_of_thing_or_to_others(
     tmp_path: Path, among: str
 ) -> None:
@@ -187,6 +191,7 @@ def test_a_placebo_can_be_limited_to_tasks_about_the_same_kind_of_thing_or_to_ot
         compare(config_with(tmp_path, NOWHERE, arms, "eval.tasks=41"))
 
 
+@pytest.mark.slow
 def test_an_arm_may_name_fewer_places(tmp_path: Path) -> None:
     arms: Arms = {
         "rule": {"kind": "rule"},
@@ -290,6 +295,7 @@ def test_training_seeds_are_played_separately_and_reported_as_one_arm(tmp_path: 
     assert "written by the models `ppo-1`, `ppo-2`, `ppo-3`; mean over these training seeds" in report
 
 
+@pytest.mark.slow
 def test_a_single_model_keeps_the_name_of_its_arm_and_a_list_of_one_can_be_extended(tmp_path: Path) -> None:
     with Endpoint() as server:
         arms: Arms = {"frozen": {"kind": "model", "model": "big"}, "trained": {"kind": "model", "model": ["ppo-1"]}}
@@ -307,6 +313,7 @@ def test_a_single_model_keeps_the_name_of_its_arm_and_a_list_of_one_can_be_exten
     assert facts(config, "eval/trained/ppo-1") == played
 
 
+@pytest.mark.slow
 def test_a_placebo_does_not_draw_from_another_number_of_seeds(tmp_path: Path) -> None:
     with Endpoint() as server:
         compare(config_with(tmp_path, server.url, POOLED))
@@ -321,6 +328,7 @@ def acting(folder: Path, url: str, *overrides: str) -> LoadedConfig:
     return config_with(folder, url, arms, *own, *overrides)
 
 
+@pytest.mark.slow
 def test_an_arm_can_be_played_by_the_same_actor_at_a_temperature_and_repeats(tmp_path: Path) -> None:
     with Endpoint() as server:
         first, again = acting(tmp_path, server.url), acting(tmp_path, server.url, "run=again", "loop.concurrency=2")
@@ -340,6 +348,7 @@ def test_an_arm_can_be_played_by_the_same_actor_at_a_temperature_and_repeats(tmp
     assert any(sampled[key].steps != sampled[trial_1(key)].steps for key in second)
 
 
+@pytest.mark.slow
 def test_another_model_acts_in_the_retries_of_an_arm_and_several_are_pooled(tmp_path: Path) -> None:
     models = (
         "{nothing: {kind: none}, other: {kind: none, actor_model: other}, seeds: {kind: none, actor_model: [a, b]}}"
@@ -444,6 +453,7 @@ def test_advice_about_households_is_refused_elsewhere(tmp_path: Path, kind: str)
         compare(open_config(write_config(tmp_path, NOWHERE, config)))
 
 
+@pytest.mark.slow
 @needs_data("alfworld/valid_seen.tar.zst")
 def test_several_splits_are_played_as_one(tmp_path: Path) -> None:
     chosen = {split: unpack(tmp_path / "games", split, 2) for split in ("valid_seen", "valid_unseen")}

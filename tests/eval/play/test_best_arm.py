@@ -37,6 +37,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_the_arm_is_played_and_another_reward_model_is_detected(config: Path) -> None:
     opened = open_config(config)
     asyncio.run(compare_arms(opened))

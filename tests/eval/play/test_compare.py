@@ -68,6 +68,7 @@ def recovers(server: Endpoint) -> None:
     server.behaviour = Behaviour.WELL
 
 
+@pytest.mark.slow
 def test_unfinished_tasks_are_left_out_of_the_numbers_until_a_later_run_adds_them(
     tmp_path: Path,
 ) -> None:
@@ -91,6 +92,7 @@ def test_unfinished_tasks_are_left_out_of_the_numbers_until_a_later_run_adds_the
         assert "Over all 6 tasks" not in whole
 
 
+@pytest.mark.slow
 def test_a_placebo_waits_until_its_source_is_finished(tmp_path: Path) -> None:
     with Endpoint() as server:
         path = write_config(tmp_path, server.url)
@@ -142,12 +144,14 @@ def test_a_changed_arm_never_mixes_with_the_facts_of_the_old_one(tmp_path: Path)
             compare(open_config(path, *words, "eval.arms.remote reflector.model=bigger"))
 
 
+@pytest.mark.slow
 def test_a_fault_on_the_command_line_is_one_sentence_and_status_1(tmp_path: Path) -> None:
     done = run(tmp_path, "eval", str(write_config(tmp_path, "http://127.0.0.1:1/v1")))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "The model 'big' at http://127.0.0.1:1/v1 APIConnectionError: Connection error.\n"
 
 
+@pytest.mark.slow
 def test_arms_without_a_model_need_no_server(tmp_path: Path) -> None:
     arms = "eval.arms={retry: {kind: none}, rule: {kind: rule}}"
     config = open_config(write_config(tmp_path, "http://127.0.0.1:9/v1"), arms, "reflector.endpoint.base_url=null")

@@ -115,6 +115,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Endpoint) ->
     return write_config(tmp_path, base, server.url)
 
 
+@pytest.mark.slow
 def test_one_reflector_learns_from_two_environments_and_is_evaluated_in_both(
     config: Path, server: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ def reply(body: Body) -> str:
     return "assert f(2) == 2" if "You write tests" in prompt_of(body) else ENDLESS
 
 
+@pytest.mark.slow
 def test_eight_endless_programs_in_one_environment_process_leave_no_task_unfinished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

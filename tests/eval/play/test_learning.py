@@ -74,7 +74,9 @@ def test_a_chunk_of_tasks_learns_from_the_chunks_before_it(tmp_path: Path) -> No
     assert play(tmp_path, TASKS, School()) == (WORKED, set())
 
 
-@pytest.mark.parametrize("concurrency", [1, 3, 16])
+@pytest.mark.parametrize(
+    "concurrency", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(16, marks=pytest.mark.slow)]
+)
 def test_neither_concurrency_nor_a_second_run_changes_a_choice(tmp_path: Path, concurrency: int) -> None:
     assert play(tmp_path, TASKS, School(), concurrency) == (WORKED, set())
     school = School()
@@ -82,11 +84,13 @@ def test_neither_concurrency_nor_a_second_run_changes_a_choice(tmp_path: Path, c
     assert school.opened == 0
 
 
+@pytest.mark.slow
 def test_more_tasks_go_on_from_what_was_learned(tmp_path: Path) -> None:
     assert play(tmp_path, TASKS[:14], School()) == (WORKED[:14], set())
     assert play(tmp_path, TASKS, School()) == (WORKED, set())
 
 
+@pytest.mark.slow
 def test_an_unfinished_task_leaves_the_later_chunks_for_the_next_run(tmp_path: Path) -> None:
     given, unfinished = play(tmp_path, TASKS, School(broken=1), concurrency=1)
     # Trial 0 of the first task could not be opened; the other nine of its chunk were played.
@@ -129,6 +133,7 @@ def evaluated(config: LoadedConfig, *overrides: str) -> LoadedConfig:
     return again
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_data_alone(tmp_path: Path) -> None:
     config = collected(tmp_path)
@@ -207,6 +212,7 @@ def test_a_killed_evaluation_makes_the_same_choices(tmp_path: Path) -> None:
     assert facts(config, LEARNING).same_as(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_another_order_of_the_tasks_and_more_trials_are_refused(tmp_path: Path) -> None:
     config = evaluated(collected(tmp_path), "eval.tasks=4", "loop.trials=2")

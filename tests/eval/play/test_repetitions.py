@@ -51,6 +51,7 @@ def test_arms_are_named_after_the_actor(tmp_path: Path) -> None:
     assert bold.eval.reference == "bold/retry"
 
 
+@pytest.mark.slow
 def test_each_actor_plays_every_arm_and_one_table_shows_them_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def config_of_reflecting_actors(folder: Path, url: str, **section: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_actors_that_reflect_write_the_advice_of_their_own_arms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +143,7 @@ def config_with_repeats(folder: Path, url: str, **section: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_repeats_differ_in_their_random_numbers_and_the_table_has_mean_and_deviation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.store import Store
 from tests.support.endpoint import Endpoint
@@ -28,6 +30,7 @@ def numbers_in(folder: Path, run: str) -> str:
     return text.partition("## Where this comes from")[0].replace(f"# {run}", "# run")
 
 
+@pytest.mark.slow
 def test_a_killed_eval_continues_and_reports_the_same_numbers(tmp_path: Path) -> None:
     chance = random.Random(1)
     with Endpoint() as server:
@@ -55,6 +58,7 @@ def test_a_killed_eval_continues_and_reports_the_same_numbers(tmp_path: Path) ->
     assert numbers_in(tmp_path, "killed") == numbers_in(tmp_path, "unbroken")
 
 
+@pytest.mark.slow
 def test_a_spent_budget_stops_the_evaluation_and_a_larger_one_continues(tmp_path: Path) -> None:
     with Endpoint() as server:
         config = str(write_config(tmp_path, server.url))

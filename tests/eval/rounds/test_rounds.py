@@ -99,6 +99,7 @@ def test_rounds_without_development_tasks_are_refused(config: Path) -> None:
         next(improve_in_rounds(config, ["rounds.split=null"]))
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_ends_the_rounds(config: Path) -> None:
     with pytest.raises(ServiceError, match=r"`retroformer collect .* failed"):
         next(improve_in_rounds(config, ["train.base_model=/nowhere"]))

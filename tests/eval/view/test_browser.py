@@ -120,7 +120,7 @@ def test_no_page_scrolls_sideways_on_a_narrow_screen(path: str, page: Page, addr
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_has_no_serious_complaint(scheme: Literal["light", "dark"], page: Page, address: str) -> None:
     page.emulate_media(color_scheme=scheme)
     serious = []

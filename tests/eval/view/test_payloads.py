@@ -149,6 +149,7 @@ def elements(browser: Browser, site: Site, address: str) -> set[str]:
     return seen
 
 
+@pytest.mark.slow
 def test_no_payload_runs_or_breaks_a_page(browser: Browser, tmp_path: Path) -> None:
     harmless = tuple(f"word {number}\nand more" for number in range(2))
     with served(write(tmp_path / "a", harmless, "plain"), tmp_path / "a.db") as (site, address):

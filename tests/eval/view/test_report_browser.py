@@ -120,7 +120,7 @@ def test_the_dark_mode_is_dark_and_paper_is_light(page: Page) -> None:
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_has_no_serious_complaint(scheme: Literal["light", "dark"], page: Page) -> None:
     page.emulate_media(color_scheme=scheme)
     violations = Axe().run(page).response["violations"]

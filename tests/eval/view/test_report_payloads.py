@@ -63,6 +63,7 @@ def elements(browser: Browser, url: str) -> set[str]:
     return seen
 
 
+@pytest.mark.slow
 def test_no_payload_runs_or_breaks_the_report(browser: Browser, tmp_path: Path) -> None:
     seen = dict[tuple[str, str], set[str]]()
     for kind, texts in (("harmless", HARMLESS), ("hostile", PAYLOADS)):
@@ -74,6 +75,7 @@ def test_no_payload_runs_or_breaks_the_report(browser: Browser, tmp_path: Path) 
         assert seen["hostile", place] - seen["harmless", place] == set()
 
 
+@pytest.mark.slow
 def test_every_arm_keeps_its_name_and_its_stories(tmp_path: Path) -> None:
     folder = evaluated(tmp_path / "hostile", PAYLOADS)
     assert len(read_report(folder).arms) == len(PAYLOADS) + 4

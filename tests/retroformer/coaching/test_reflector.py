@@ -125,6 +125,7 @@ def test_two_stories_of_one_task_are_kept_apart(coach: rf.Reflector, url: str) -
     assert len({key.task_id for key in attempts}) == 2
 
 
+@pytest.mark.slow
 def test_many_threads_share_one_reflector(coach: rf.Reflector, url: str) -> None:
     @coach.improve(trials=2, score=opens)
     def agent(task: str, advice: str = "") -> str:

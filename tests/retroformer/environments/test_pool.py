@@ -187,6 +187,7 @@ def patience(beds: tuple[Task, ...]) -> float:
     return max(3.0, 10 * seconds_of_an_opening(napping.Section(), beds[0]))
 
 
+@pytest.mark.slow
 def test_waiting_for_a_process_does_not_count_as_time_of_the_step(beds: tuple[Task, ...]) -> None:
     seconds = patience(beds)
 
@@ -235,6 +236,7 @@ def test_an_episode_that_costs_its_process_leaves_its_neighbours_unharmed(
     assert caplog.text == ""
 
 
+@pytest.mark.slow
 def test_two_episodes_that_hang_cost_two_processes_and_no_third_episode(beds: tuple[Task, ...]) -> None:
     async def play(pool: EnvironmentPool) -> None:
         async def do(task: Task, action: str) -> str:
@@ -252,7 +254,7 @@ def test_two_episodes_that_hang_cost_two_processes_and_no_third_episode(beds: tu
     in_pool(play, 1, patience(beds), napping.Section())
 
 
-@pytest.mark.parametrize("end", ["look", "hang", "crash"])
+@pytest.mark.parametrize("end", ["look", pytest.param("hang", marks=pytest.mark.slow), "crash"])
 def test_no_temporary_file_outlives_the_process_that_wrote_it(beds: tuple[Task, ...], end: str) -> None:
     notes = []
 

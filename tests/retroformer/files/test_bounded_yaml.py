@@ -35,6 +35,7 @@ def test_values_are_counted_with_their_aliases_expanded() -> None:
     assert refused.value.problem_mark.line == 4  # a4 stands for 1.1 * 10^5 values.
 
 
+@pytest.mark.slow
 def test_the_number_of_values_is_limited_exactly() -> None:
     assert len(parse_yaml("x: &x [1, 2]\ny: [" + "*x, " * 33_000 + "]")["y"]) == 33_000
     plain = "[" + "1," * (MOST_VALUES - 1) + "]"

@@ -95,6 +95,7 @@ def test_a_domain_without_facts_adds_none_and_all_without_facts_are_an_error(tin
         inputs.positive_reflections(other)
 
 
+@pytest.mark.slow
 def test_one_adapter_is_trained_for_all_domains_and_records_the_tasks_of_each(tiny_base: Path, workplace: Path) -> None:
     config = two_domains(workplace, tiny_base)
     fill(config)

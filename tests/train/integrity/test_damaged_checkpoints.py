@@ -159,17 +159,17 @@ def test_a_damaged_checkpoint_of_ppo_costs_only_one_update(
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("adapter_model.safetensors", half),
+        pytest.param("adapter_model.safetensors", half, marks=pytest.mark.slow),
         ("adapter_model.safetensors", one_bit),
         ("adapter_config.json", missing),
-        ("adapter_config.json", garbage),
-        ("optimizer.pt", half),
+        pytest.param("adapter_config.json", garbage, marks=pytest.mark.slow),
+        pytest.param("optimizer.pt", half, marks=pytest.mark.slow),
         ("optimizer.pt", pickled),
-        ("scheduler.pt", missing),
-        ("rng_state.pth", missing),
-        ("rng_state.pth", pickled),
+        pytest.param("scheduler.pt", missing, marks=pytest.mark.slow),
+        pytest.param("rng_state.pth", missing, marks=pytest.mark.slow),
+        pytest.param("rng_state.pth", pickled, marks=pytest.mark.slow),
         ("trainer_state.json", garbage),
-        ("complete", garbage),
+        pytest.param("complete", garbage, marks=pytest.mark.slow),
         ("complete", missing),
     ],
 )
@@ -180,7 +180,13 @@ def test_a_damaged_checkpoint_of_sft_costs_only_one_step(
 
 
 @pytest.mark.parametrize(
-    ("stage", "name"), [("warm", "optimizer.pt"), ("reward", "optimizer.pt"), ("dpo", "ref"), ("grpo", "")]
+    ("stage", "name"),
+    [
+        pytest.param("warm", "optimizer.pt", marks=pytest.mark.slow),
+        pytest.param("reward", "optimizer.pt", marks=pytest.mark.slow),
+        pytest.param("dpo", "ref", marks=pytest.mark.slow),
+        ("grpo", ""),
+    ],
 )
 def test_every_stage_falls_back_to_the_previous_checkpoint(
     stage: str, name: str, stopped: Callable[[str], Stopped], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -190,7 +196,9 @@ def test_every_stage_falls_back_to_the_previous_checkpoint(
 
 
 @pytest.mark.parametrize(("stage", "name"), [("sft", "trainer_state.json"), ("ppo", "")])
-@pytest.mark.parametrize("damage", [empty, garbage, pickled])
+@pytest.mark.parametrize(
+    "damage", [pytest.param(empty, marks=pytest.mark.slow), garbage, pytest.param(pickled, marks=pytest.mark.slow)]
+)
 def test_if_every_checkpoint_is_damaged_one_sentence_says_how_to_begin_again(
     stage: str, name: str, damage: Damage, stopped: Callable[[str], Stopped], workplace: Path
 ) -> None:
@@ -212,6 +220,7 @@ def test_if_every_checkpoint_is_damaged_one_sentence_says_how_to_begin_again(
     require_alike(train_in(workplace, stage, run.config), run.unbroken, 0)
 
 
+@pytest.mark.slow
 def test_a_command_prints_the_error_in_one_line_and_exits_with_status_1(
     stopped: Callable[[str], Stopped], workplace: Path
 ) -> None:

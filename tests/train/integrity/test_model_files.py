@@ -286,6 +286,7 @@ def test_a_policy_with_nan_probabilities_is_reported_in_one_sentence(
     assert "probabilities are infinite or not numbers" in said
 
 
+@pytest.mark.slow
 def test_a_command_prints_the_error_in_one_line_and_exits_with_status_1(run: Run, workplace: Path) -> None:
     halve(WEIGHTS)(Path("runs/tiny/sft"))
     said = [line for line in refused(workplace, "train", ["ppo", str(run.config)]).splitlines() if line.strip()]

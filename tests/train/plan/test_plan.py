@@ -252,6 +252,7 @@ def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(checkpo
     assert memory.activations + mask + memory.backward_workspace == pytest.approx(live.peak - before, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewards", ["model", "live"])
 def test_real_steps_of_every_stage_take_the_estimated_memory(workplace: Path, tiny_base: Path, rewards: str) -> None:
     rate: dict[str, Any] = {"learning_rate": 1e-5} | BATCH

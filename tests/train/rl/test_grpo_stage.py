@@ -108,6 +108,7 @@ def quiz(folder: Path, base: Path, url: str, **train: Any) -> Path:
     return config
 
 
+@pytest.mark.slow
 def test_a_killed_run_on_live_returns_ends_like_an_unbroken_one_and_repeats_no_rollout(
     tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

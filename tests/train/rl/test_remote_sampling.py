@@ -264,6 +264,7 @@ def test_bfloat16_rounding_is_tolerated_and_a_4_bit_base_is_not(tiny_base: Path,
     assert distance(dtype="bfloat16", quantization="nf4") > OTHER
 
 
+@pytest.mark.slow
 def test_every_replica_gets_the_policy_and_a_share_of_the_prompts(
     tiny_base: Path, workplace: Path, url: str, second_url: str
 ) -> None:

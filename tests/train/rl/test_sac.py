@@ -39,6 +39,7 @@ def policy(model: ActorCritic, state: Group = STATE) -> list[float]:
         return probabilities
 
 
+@pytest.mark.slow
 def test_the_actor_comes_to_choose_the_action_that_pays(model: ActorCritic) -> None:
     replay, optimizers = Replay(), make_optimizers(model, SETTINGS)
     for action in range(4):
@@ -70,6 +71,7 @@ def test_a_high_entropy_coefficient_keeps_the_policy_spread(model: ActorCritic) 
     assert policy(model)[GOOD] == pytest.approx(best, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_step_that_only_leads_on_is_worth_what_follows_it(model: ActorCritic) -> None:
     settings = SETTINGS.model_copy(update={"alpha": 0.0, "gamma": 0.5, "polyak": 0.5})
     replay, optimizers = Replay(), make_optimizers(model, settings)

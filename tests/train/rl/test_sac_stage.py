@@ -145,6 +145,7 @@ def test_a_missing_start_is_named(tiny_base: Path, workplace: Path) -> None:
         main(["sac", str(write_config(workplace, tiny_base)), "actor.endpoint.model=actor"])
 
 
+@pytest.mark.slow
 def test_the_household_actor_is_trained_from_the_adapter_that_the_config_names(
     tiny_base: Path, workplace: Path
 ) -> None:

@@ -118,8 +118,9 @@ def test_the_solutions_of_generated_games_reach_one_subgoal_after_another(gramma
     require_progress(source, list(kinds.values()))
 
 
+@pytest.mark.slow
 @needs_data("alfworld/valid_unseen.tar.zst")
-@pytest.mark.parametrize("grammar", ["move", pytest.param("put", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("grammar", ["move", "put"])
 def test_the_solutions_of_released_games_of_every_kind_do_so_too(
     grammar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_an_answer_that_the_scorer_cannot_read_scores_nothing(datasets: DatasetP
     assert datasets.question("prime_factorization", 0)
 
 
+@pytest.mark.slow
 def test_an_answer_that_the_scorer_never_finishes_scores_nothing_and_the_next_one_is_scored() -> None:
     with closing(DatasetProcess({"countdown": {}}, 7, 20, 4.0)) as process:
         question = process.question("countdown", 3)

@@ -70,6 +70,7 @@ def test_an_adapter_travels_by_a_private_model_and_ratings_by_a_data_set(hub: Lo
         assert len(store.trajectories("collect")) == 2
 
 
+@pytest.mark.slow
 def test_a_killed_pull_leaves_no_folder_and_the_next_one_completes(hub: LocalHub, home: Path, away: Path) -> None:
     push_adapter(hub, home)
     hub.held = "adapter_model.safetensors"
@@ -86,6 +87,7 @@ def test_a_killed_pull_leaves_no_folder_and_the_next_one_completes(hub: LocalHub
     assert {path.name for path in (away / "theirs").iterdir()} == ADAPTER | {"retroformer.json"}
 
 
+@pytest.mark.slow
 def test_a_pull_reads_one_commit_and_an_older_one_by_its_name(hub: LocalHub, home: Path, away: Path) -> None:
     push_adapter(hub, home)
     model = hub.repositories["model", "me/advice"]

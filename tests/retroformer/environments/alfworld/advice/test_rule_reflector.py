@@ -186,6 +186,7 @@ def played(environment: AlfworldEnvironment, task: Task, advice: str = "") -> Tr
     return Trajectory(task=task, opening=opening, steps=tuple(steps), outcome=outcome, ending=ending)
 
 
+@pytest.mark.slow
 def test_advice_by_rule_wins_most_retries_and_the_mixture_few() -> None:
     pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
     games = taskset(Alfworld(name="alfworld", source="generated"))
