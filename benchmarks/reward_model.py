@@ -18,7 +18,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
-from peft import PeftModel
 
 from retroformer.arm_names import COLLECT
 from retroformer.environments.alfworld.advice.failure import FailureView, view_of
@@ -32,10 +31,10 @@ from retroformer.history import lessons_before
 from retroformer.preference_pairs import preferences
 from retroformer.rating import Rating, ratings
 from retroformer.records import Key
-from train.base import load_base, load_tokenizer
+from train.base import load_tokenizer
 from train.data.samples import prompt_ids, response_ids
 from train.group_trainer import trunk_of
-from train.reward import Ranking
+from train.reward import Ranking, scorer
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import pack
 from train.shared_prompt.reading import hidden_states
@@ -88,20 +87,21 @@ def _pairs(run: Experiment) -> Iterator[Pair]:
 
 def _chance_by(table: PlaceTable) -> Any:
     def chance(pair: Pair, text: str) -> float:
-        """Return the chance that a named place has a missing thing; things that were seen count if they are named."""
+        """Return how many sightings the text repeats, plus the chance that a named place has a missing thing."""
         view = pair.view
         read = read_advice([text], view.order, view.goal)
-        named = [place for place in read.first if place in view.unsearched]
-        missed = math.prod(1 - max(float(table.rate(kind, type_of(place))) for kind in view.missing) for place in named)
-        told = sum(place in read.sightings.get(type_of(thing), ()) for thing, place in view.needed)
-        return told + (1 - missed if view.missing else 0.0)
+        named = [type_of(place) for place in read.first if place in view.unsearched]
+        chances = [max((float(table.rate(kind, place)) for kind in view.missing), default=0.0) for place in named]
+        repeated = sum(place in read.sightings.get(type_of(thing), ()) for thing, place in view.needed)
+        return repeated + 1 - math.prod(1 - chance for chance in chances)
 
     return chance
 
 
 @torch.no_grad()
 def _margins(run: Experiment, tokenizer: Any, folder: Path, pairs: Sequence[Pair]) -> list[float]:
-    model: Any = PeftModel.from_pretrained(load_base(run.train, scores=True), str(folder)).eval()
+    # The weights of a reward model include its head.
+    model = scorer(run.train, folder).eval()
     ranking = Ranking(run.train.reward)
     margins = []
     for pair in pairs:
