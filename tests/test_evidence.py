@@ -15,7 +15,7 @@ import yaml
 from retroformer.store import Store
 from tests.support.runs import ROOT, Facts, facts_of, stored
 
-SEED_PAGE, REPORT_PAGE = (ROOT / "configs" / "evidence" / name for name in ("seed.yaml", "report.yaml"))
+SEED_CONFIG, REPORT_CONFIG = (ROOT / "configs" / "evidence" / name for name in ("seed.yaml", "report.yaml"))
 SMALLER = (
     *("environment.source=generated", "environment.receptacles=8", "loop.trials=2"),
     *("collect.tasks=16", "collect.written=160", "collect.candidates=3"),
@@ -30,29 +30,29 @@ Moment = Callable[[Path], bool]
 def run_stages(folder: Path, killed_at: Mapping[str, Moment]) -> None:
     """Run all stages of one seed and the report; a stage in `killed_at` is killed at its moment, then run again."""
     for stage in STAGES:
-        command = [*stage.split(), str(SEED_PAGE), *SMALLER]
+        command = [*stage.split(), str(SEED_CONFIG), *SMALLER]
         if stage in killed_at:
             kill(folder, command, killed_at[stage])
         finish(folder, command)
-    command = ["eval", str(report_page(folder))]
+    command = ["eval", str(report_config(folder))]
     if "eval" in killed_at:
         kill(folder, command, killed_at["eval"])
     finish(folder, command)
 
 
-def report_page(folder: Path) -> Path:
+def report_config(folder: Path) -> Path:
     """Return the config of the evidence's report with one training seed, on a few generated games."""
-    config: dict[str, Any] = yaml.safe_load(REPORT_PAGE.read_text())
+    config: dict[str, Any] = yaml.safe_load(REPORT_CONFIG.read_text())
     config["environment"] = {"name": "alfworld", "source": "generated", "split": "held_out", "receptacles": 8}
     config["loop"]["trials"] = 2
     config["eval"]["tasks"] = 12
     config["eval"]["comparisons"] = [planned | {"trial": 1} for planned in config["eval"]["comparisons"]]
-    config["serve"]["adapters"] = {
-        name: path for name, path in config["serve"]["adapters"].items() if not name.endswith(("-5", "-6", "-7", "-8"))
-    }
+    served = {"actor"}
     for arm in config["eval"]["arms"].values():
         if isinstance(arm.get("model"), list):
             arm["model"] = arm["model"][:1]
+            served.update(arm["model"])
+    config["serve"]["adapters"] = {name: path for name, path in config["serve"]["adapters"].items() if name in served}
     path = folder / "report.yaml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     return path
