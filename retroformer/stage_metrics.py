@@ -79,7 +79,7 @@ class StageMetrics(BaseModel):
     env_steps: int | None = None
     """Steps of the environment in these episodes."""
     tokens: int = 0
-    """Tokens trained on."""
+    """Tokens trained on since the stage was started or resumed, as are the seconds."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
@@ -139,6 +139,15 @@ def read_metrics(folder: Path) -> StageMetrics:
         raise DamagedFile(f"{path} is damaged ({where}: {fault['msg']}): {how_to_replace(folder)}") from None
     except ValueError as error:
         raise DamagedFile(f"{path} is damaged ({first_line(error)}): {how_to_replace(folder)}") from None
+
+
+def recorded_tasks(folder: Path) -> tuple[TrainingTasks, ...] | None:
+    """Return the tasks that the adapter in `folder` was trained on; None if no metrics there record any.
+
+    Raises:
+        DamagedFile: the file is not what a stage writes.
+    """
+    return read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
 
 
 def how_to_replace(folder: Path) -> str:

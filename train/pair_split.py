@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retroformer.experiment.sections.train import Paired
 from retroformer.records import PreferencePair
-from retroformer.stage_metrics import METRICS, read_metrics
+from retroformer.stage_metrics import recorded_tasks
 
 from .data.rows import write_pairs
 from .data.samples import require_length, sample_pairs
@@ -39,19 +39,22 @@ class PairSplit(NamedTuple):
         """Tokens of all training pairs, with each prompt and each text once."""
         return sum(self.train.lengths)
 
-    def counts(self, start: Path | None) -> dict[str, Any]:
-        """Return entries for the metrics of a stage that starts from the adapter in `start`, or from the base.
-
-        They say how many of the held-out tasks that adapter was trained on, if it is recorded. It has read the same
-        failures, and may have imitated the better texts of their pairs (`train.sft.texts`).
-        """
+    @property
+    def counts(self) -> dict[str, Any]:
+        """Entries for the metrics of a stage."""
         tasks = sorted(self.held_out_tasks)
-        counts = {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}
-        recorded = read_metrics(start).recorded_tasks if start and (start / METRICS).is_file() else None
-        if recorded is None:
-            return counts
+        return {"pairs": sum(self.train.sizes), "held_out_pairs": sum(self.held_out.sizes), "held_out_tasks": tasks}
+
+    def read_by(self, start: Path) -> dict[str, int]:
+        """Return an entry for the metrics of a stage that starts from the adapter in `start`.
+
+        It is the number of held-out tasks that the adapter was trained on, which may have imitated the better texts of
+        their pairs (`train.sft.texts`); nothing if the adapter does not record its tasks.
+        """
+        if (recorded := recorded_tasks(start)) is None:
+            return {}
         read = self.held_out_tasks.intersection(chain.from_iterable(training.tasks for training in recorded))
-        return counts | {"held_out_tasks_read_by_start": len(read)}
+        return {"held_out_tasks_read_by_start": len(read)}
 
     def measured(self, seed: int) -> list[Group]:
         """Draw training groups to measure, which have about `MEASURED_PAIRS` pairs."""

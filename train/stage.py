@@ -27,7 +27,7 @@ from retroformer.experiment.sections.steps import Rowwise, Steps
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import code_version, folder_sha256, package_versions
-from retroformer.stage_metrics import METRICS, StageMetrics, TrainingTasks, read_metrics
+from retroformer.stage_metrics import METRICS, StageMetrics, TrainingTasks, read_metrics, recorded_tasks
 
 from . import processes
 from .base import compute_dtype
@@ -129,7 +129,7 @@ def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Path]) -> tupl
     """Return these tasks with those of the adapters, by environment; None if those of an adapter are not recorded."""
     together = list(tasks)
     for folder in adapters:
-        recorded = read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
+        recorded = recorded_tasks(folder)
         if recorded is None:
             return None
         together += recorded
@@ -264,7 +264,7 @@ class Meter:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def read(self, tokens: int) -> dict[str, float]:
-        """Return seconds, CPU seconds of all processes and peak memory of this one; `tokens` were trained on."""
+        """Return seconds, CPU seconds of all processes and peak memory of this one; `tokens` were read in this time."""
         cpu = processes.total(time.process_time() - self._cpu)
         unit = 1 if sys.platform == "darwin" else 1024
         return {

@@ -195,9 +195,10 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
     return {"steps": trainer.state.global_step, "resumed_from_step": done, "losses": losses}
 
 
-def read_in(progress: dict[str, Any], tokens: int) -> int:
-    """Return how many of a stage's tokens this process has read: a resumed stage measures its own steps only."""
-    return tokens * int(progress["steps"] - progress["resumed_from_step"]) // int(progress["steps"])
+def tokens_since_resumption(progress: dict[str, Any], tokens: int) -> int:
+    """Return the share of a stage's tokens in the steps since it was started or resumed, which alone are timed."""
+    steps = int(progress["steps"])
+    return tokens * (steps - int(progress["resumed_from_step"])) // max(1, steps)
 
 
 def _step(checkpoint: Path) -> int:

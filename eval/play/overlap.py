@@ -15,7 +15,7 @@ from retroformer.arm_names import is_for_training
 from retroformer.errors import ConfigError
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import model_folder, reward_folder, served_folder
-from retroformer.experiment.best_of import best_of
+from retroformer.experiment.best_of import adapter_name, best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
 from retroformer.records import Task, task_of_story
@@ -74,14 +74,13 @@ def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:
     """Yield name and folder of each adapter that the experiment's own server serves for this evaluation."""
     models = reflector_models(experiment.eval.arms) if experiment.reflector.endpoint.base_url is None else []
     for model in models:
-        chosen = best_of(model)
-        name = model.partition("@")[0] if chosen is None else chosen.model
+        name = adapter_name(model)
         yield model, served_folder(experiment, name)
-        if chosen is not None:
+        if best_of(model):
             yield model, reward_folder(experiment, name)
     if actor_kind(experiment).asks_model and experiment.actor.endpoint.base_url is None:
         for model in (experiment.actor.endpoint.model, *actor_models(experiment)):
-            yield model, model_folder(experiment, model.partition("@")[0])
+            yield model, model_folder(experiment, adapter_name(model))
 
 
 def _trained_on(metrics: StageMetrics, experiment: Experiment) -> frozenset[str]:

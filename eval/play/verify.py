@@ -6,8 +6,8 @@ from typing import NamedTuple
 from retroformer.arm_names import COLLECT, PROBES, WRITTEN
 from retroformer.errors import EndpointFailure, ProvenanceError, usage_of
 from retroformer.experiment.actors import actor_kind
-from retroformer.experiment.adapters import model_folder, reward_folder
-from retroformer.experiment.best_of import best_of
+from retroformer.experiment.adapters import REFLECTOR, model_folder, reward_folder
+from retroformer.experiment.best_of import adapter_name, best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import Parts
 from retroformer.provenance import folder_sha256, trained_sha256
@@ -87,8 +87,8 @@ def verify_actor(experiment: Experiment, components: Parts, others: Sequence[str
 def _check(experiment: Experiment, components: Parts, model: str) -> str | None:
     """Return the hash served under a name, or None for the plain base. Raises ProvenanceError if the folders differ."""
     served, chosen = components.adapter_sha256[model], best_of(model)
-    name = model.partition("@")[0] if chosen is None else chosen.model
-    if served is None or name == "reflector":
+    name = adapter_name(model)
+    if served is None or name == REFLECTOR:
         return served
     folder, judge = model_folder(experiment, name), reward_folder(experiment, name) if chosen else None
     adapter = None if name == "base" else folder_sha256(folder)

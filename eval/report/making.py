@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retroformer.arm_names import DOCUMENT, LIVE, WRITTEN, is_rated
-from retroformer.experiment.adapters import model_folder
+from retroformer.experiment.adapters import served_folder
+from retroformer.experiment.best_of import adapter_name
 from retroformer.experiment.config import STORE_FILE, Experiment
 from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
@@ -25,6 +26,7 @@ class _Making(NamedTuple):
     tokens: int
     """Tokens trained on, in all stages."""
     cpu_seconds: float
+    """CPU time of training, in all stages. What a resumed stage counts starts at its resumption, tokens included."""
 
 
 def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
@@ -53,7 +55,10 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
         return ""
     header = ["arm", "calls to collect", "tokens to collect", "tokens trained on", "CPU-s of training"]
     header += ["calls per task to use", "tokens per task to use"]
-    caption = "What each arm cost to make, per training seed, and to use. Other arms cost nothing to make."
+    caption = (
+        "What each arm cost to make, per training seed, and to use. Other arms cost nothing to make. "
+        "Of a stage that was resumed, only what came after its resumption is counted."
+    )
     return table(header, rows, caption)
 
 
@@ -74,7 +79,7 @@ def _experience(experiment: Experiment, arm: Arm) -> Iterator[Usage]:
 
 def _cost(experiment: Experiment, model: str) -> _Making | None:
     """Return what an adapter cost, from the metrics and the store of its run; None for a base or a foreign adapter."""
-    folder = model_folder(experiment, model.partition("+")[0])
+    folder = served_folder(experiment, adapter_name(model))
     if not (folder / METRICS).is_file():
         return None
     stages = list(_stages_behind(folder))

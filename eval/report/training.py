@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retroformer.experiment.adapters import model_folder, reward_beside, reward_folder
+from retroformer.experiment.adapters import reward_beside, reward_folder, served_folder
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.markdown import code, table
@@ -82,7 +82,7 @@ class TrainedAdapter(NamedTuple):
 def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[TrainedAdapter]:
     """Return the adapters of a report's models and the reward models that trained them or choose answers, by stage."""
     judged = {name: chosen.model for name in models if (chosen := best_of(name))}
-    policies = written_in([model_folder(experiment, judged.get(name, name)) for name in models])
+    policies = written_in([served_folder(experiment, judged.get(name, name)) for name in models])
     rewards = [reward_beside(adapter.folder) for adapter in policies if adapter.paid_by_reward_model]
     rewards += [reward_folder(experiment, model) for model in judged.values()]
     unique: dict[Any, TrainedAdapter] = {}
@@ -123,7 +123,11 @@ def training_table(trained: Sequence[TrainedAdapter]) -> str:
         for adapter in trained
     ]
     header = ["stage", "adapter", "data", "length", "tokens", "CPU-s", "peak GiB"]
-    return table(header, rows, "Data, length and cost of each training stage.")
+    return table(
+        header,
+        rows,
+        "Data, length and cost of each training stage; tokens and CPU time since it was resumed, if it was.",
+    )
 
 
 def _length(metrics: StageMetrics) -> str:

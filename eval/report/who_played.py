@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from retroformer.environments.registry import extras
 from retroformer.experiment.actors import actor_kind
-from retroformer.experiment.adapters import model_folder
-from retroformer.experiment.best_of import best_of
+from retroformer.experiment.adapters import served_folder
+from retroformer.experiment.best_of import adapter_name
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.eval import Arm
 from retroformer.markdown import code, plain, quoted, table
-from retroformer.stage_metrics import METRICS, read_metrics
+from retroformer.stage_metrics import recorded_tasks
 
 from ..play.verify import VerifiedModel
 from .input import ReportInput
@@ -41,7 +41,7 @@ def actor_sentence(report_input: ReportInput) -> str:
 def arms_table(experiment: Experiment, placebos: PlaceboAdvice) -> str:
     """Render the source of each arm's advice, and the actor of its retries."""
     rows = [
-        [plain(name), f"{_advice(experiment, arm)}{placebos.sentence_about(name)}", _retries(arm)]
+        [plain(name), f"{_advice(experiment, arm)}{placebos.note_on(name)}", _retries(arm)]
         for name, arm in experiment.eval.arms.items()
     ]
     return table(["arm", "advice", "actor in the retries"], rows, "The arms: where their advice comes from.")
@@ -88,9 +88,7 @@ def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
     """Render the number of training tasks that the adapter's metrics record; evaluation refuses to play any of them."""
     if model.adapter_sha256 is None:
         return "-"
-    chosen = best_of(model.model)
-    folder = model_folder(experiment, model.model.partition("@")[0] if chosen is None else chosen.model)
-    recorded = read_metrics(folder).recorded_tasks if (folder / METRICS).is_file() else None
+    recorded = recorded_tasks(served_folder(experiment, adapter_name(model.model)))
     if recorded is None:
         return "not recorded"
     return f"{sum(len(of_one.tasks) for of_one in recorded):,} tasks, none of these"

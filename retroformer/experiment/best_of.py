@@ -20,3 +20,9 @@ def best_of(name: str) -> BestOf | None:
     """Parse a best-of-n name, with or without an `@hash` suffix. Return None for the name of a plain model."""
     match = re.fullmatch(BEST_OF, name.partition("@")[0])
     return BestOf(match["model"], int(match["answers"])) if match else None
+
+
+def adapter_name(model: str) -> str:
+    """Return the name of the adapter that writes a model's answers: `sft` for `sft`, `sft@HASH` and `sft+best8`."""
+    chosen = best_of(model)
+    return model.partition("@")[0] if chosen is None else chosen.model
