@@ -32,7 +32,7 @@ from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed, pack
 from .shared_prompt.reading import hidden_states, predicting
 from .stage import Meter, Stage, publish
-from .trainer import read_in, run_trainer
+from .trainer import run_trainer, tokens_since_resumption
 
 POLICY, REFERENCE = "default", "ref"
 """Names of the adapters; peft saves `default` into the given folder itself, others into subfolders."""
@@ -72,8 +72,8 @@ def train_by_dpo(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], 
     progress = run_trainer(trainer, stage)
     measured = measure(trainer, split.measured(seed), optimizer.beta, "train")
     measured |= measure(trainer, split.held_out, optimizer.beta, "held_out")
-    tokens = read_in(progress, optimizer.epochs * split.tokens)
-    metrics = split.counts(sft) | measured | progress | meter.read(tokens)
+    tokens = tokens_since_resumption(progress, optimizer.epochs * split.tokens)
+    metrics = split.counts | split.read_by(sft) | measured | progress | meter.read(tokens)
     publish(stage, lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]), metrics)
 
 
@@ -81,8 +81,8 @@ def dpo_trainer(stage: Stage, optimizer: Dpo, sft: Path, groups: Groups) -> Grou
     """Return the trainer of the adapter in `sft`, which is also the reference, on `groups`."""
     model = policy_and_reference(load_base(stage.experiment.train), sft, stage)
     objective = DirectPreference(optimizer)
-    trainer = GroupTrainer(stage, optimizer, model, groups, objective)
-    trainer.quick = False
+    # Not quick: the policy is compared with readings of the reference that are made before training.
+    trainer = GroupTrainer(stage, optimizer, model, groups, objective, quick=False)
     # Read once, as the reference does not change: each group alone, so that a resumed run reads the same numbers.
     with switched_to(model, REFERENCE):
         objective.references = processes.each(groups, lambda group: response_sums(trainer, group))

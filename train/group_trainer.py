@@ -38,13 +38,23 @@ class Objective(Protocol):
 
 
 class GroupTrainer(ParallelTrainer):
-    """Takes one optimiser step for each batch of groups."""
+    """Takes one optimiser step for each batch of groups.
 
-    quick = True
-    """Whether short rows are read by quick attention; False if readings are compared with some made before training."""
+    With `quick`, short rows are read by quick attention.
+    """
 
-    def __init__(self, stage: Stage, optimizer: Groupwise, model: Any, groups: Groups, objective: Objective) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        optimizer: Groupwise,
+        model: Any,
+        groups: Groups,
+        objective: Objective,
+        *,
+        quick: bool = True,
+    ) -> None:
         self._groups, self._objective, self._most_tokens = groups, objective, optimizer.micro_batch_tokens
+        self._quick = quick
         self._batches = training_batches(
             groups.sizes, groups.lengths, optimizer.batch_size, optimizer.epochs, stage.experiment.seed
         )
@@ -60,7 +70,7 @@ class GroupTrainer(ParallelTrainer):
         if self._batches:
             self.model.train()
             groups = [self._groups[number] for number in self._batches[0]]
-            settle_attention(trunk_of(self.model), self._values, groups, quick=self.quick)
+            settle_attention(trunk_of(self.model), self._values, groups, quick=self._quick)
         return super().train(**options)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:

@@ -18,9 +18,10 @@ from train.__main__ import main
 from train.base import load_adapter, load_base, load_tokenizer, lora_config, switched_to
 from train.data.samples import SamplePair, prompt_ids, response_ids, sample_pairs
 from train.dpo import dpo_trainer, response_sums, train_by_dpo
-from train.group_trainer import GroupTrainer
+from train.group_trainer import GroupTrainer, trunk_of
 from train.losses import implicit_rewards, preference_loss
 from train.pair_split import held_out_tasks
+from train.shared_prompt.attention import SPLIT
 from train.shared_prompt.group import Group, Groups, group_of
 from train.shared_prompt.packed import pack
 from train.stage import Stage, finished, make_stage
@@ -105,6 +106,14 @@ def test_policy_and_reference_start_equal_so_the_first_loss_is_log_2(
     assert {parameter.dtype for name, parameter in trainer.model.named_parameters() if "lora" in name} == {
         torch.float32
     }
+
+
+def test_policy_and_reference_are_read_with_the_same_attention(tiny_base: Path, workplace: Path) -> None:
+    experiment = tiny_experiment(workplace, tiny_base, dtype="bfloat16")
+    trainer = trainer_of(experiment, QUICK, sft_adapter(workplace, experiment), two_pairs(experiment))
+    before = trunk_of(trainer.model).config._attn_implementation
+    trainer.train()
+    assert before == trunk_of(trainer.model).config._attn_implementation == SPLIT
 
 
 def test_the_loss_is_the_one_that_trl_computes(tiny_base: Path, workplace: Path) -> None:

@@ -260,18 +260,26 @@ def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(tiny_ba
         main(["ppo", str(config), "round=2"])
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("'2'", r"train.variants.sft: String should match pattern .* Found '2'"),
+        ("merged", r"train.variants: Value error, `train merge` writes sft-merged: give the variant of sft "),
+    ],
+)
+def test_a_variant_may_not_have_the_name_of_another_folder(
+    tiny_base: Path, workplace: Path, name: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        main(["sft", str(config_file(workplace, tiny_base)), f"train.variants.sft={name}"])
+
+
 @pytest.mark.slow
 def test_a_variant_is_trained_beside_the_first_and_is_what_later_stages_start_from(
     tiny_base: Path, workplace: Path
 ) -> None:
     config = config_file(workplace, tiny_base)
     collect(config, tasks=3)
-    with pytest.raises(ConfigError, match=r"train.variants.sft: String should match pattern .* Found '2'"):
-        main(["sft", str(config), "train.variants.sft='2'"])
-    with pytest.raises(
-        ConfigError, match=r"train.variants: Value error, `train merge` writes sft-merged: give the variant of sft "
-    ):
-        main(["sft", str(config), "train.variants.sft=merged"])
     main(["sft", str(config)])
     main(["sft", str(config), "train.sft.epochs=3", "train.variants.sft=longer"])
     first, longer = metrics(workplace, "sft"), metrics(workplace, "sft-longer")

@@ -73,13 +73,17 @@ def _fused(
 def _quick(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
 ) -> Tensor:
-    if _is_short(query, key, mask) and not options.get("dropout"):
+    if _plain_is_faster(query, key, mask) and not options.get("dropout"):
         return _plain(query, key, value, mask, options.get("scaling") or query.shape[-1] ** -0.5)
     return _fused(module, query, key, value, mask, options)
 
 
-def _is_short(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Return True for a part that plain attention computes faster. Generation with a cache is none of these."""
+def _plain_is_faster(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Return True for a part that plain attention computes faster.
+
+    With a cache there are fewer queries than keys, and fused attention computes them. A mask of another dtype is one of
+    transformers' own, of truth values.
+    """
     whole = query.shape[2] == key.shape[2] if mask is None else mask.dtype == key.dtype
     return whole and key.device.type == "cpu" and key.dtype == torch.bfloat16 and key.shape[2] <= SHORT
 
@@ -100,5 +104,5 @@ def _plain(query_BHQD: Tensor, key_BGKD: Tensor, value_BGKD: Tensor, mask: Tenso
         (query_BHQD * scaling).reshape(B * G, rows, D),
         key_BGKD.reshape(B * G, K, D).transpose(1, 2),
     )
-    read = scores.softmax(dim=-1) @ value_BGKD.reshape(B * G, K, D)
-    return read.view(B, H, Q, D).transpose(1, 2)
+    output = scores.softmax(dim=-1) @ value_BGKD.reshape(B * G, K, D)
+    return output.view(B, H, Q, D).transpose(1, 2)

@@ -17,7 +17,7 @@ from train.group_trainer import Objective, trunk_of
 from train.imitation import Imitation
 from train.reward import Ranking, scorer
 from train.shared_prompt import packed as packing
-from train.shared_prompt.agreement import ROUNDING, Values, differences, require_agreement, settle_attention
+from train.shared_prompt.agreement import LIMIT, Values, differences, require_agreement, settle_attention
 from train.shared_prompt.attention import QUICK, SPLIT
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
@@ -143,7 +143,7 @@ def rounds_beyond_the_limit(tiny_base: Path, workplace: Path, monkeypatch: pytes
     """
     model = adapted(tiny_experiment(workplace, tiny_base, dtype="bfloat16"), workplace / "start", checkpointing=False)
     assert trunk_of(model.train()).dtype == torch.bfloat16
-    monkeypatch.setitem(ROUNDING, torch.bfloat16, 1e-3)
+    monkeypatch.setitem(LIMIT, torch.bfloat16, 1e-3)
     return model
 
 
@@ -151,9 +151,9 @@ def log_probs_of(model: Any) -> Values:
     return lambda hidden, packed: Imitation().values(model, hidden, packed)
 
 
-def test_what_another_attention_does_to_separate_rows_is_rounding(rounds_beyond_the_limit: Any) -> None:
+def test_what_a_mask_changes_in_separate_rows_is_rounding(rounds_beyond_the_limit: Any) -> None:
     model = rounds_beyond_the_limit
-    assert differences(trunk_of(model), log_probs_of(model), GROUPS[2])["gradient"] > ROUNDING[torch.bfloat16]
+    assert differences(trunk_of(model), log_probs_of(model), GROUPS[2])["gradient"] > LIMIT[torch.bfloat16]
     require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
 
 
@@ -170,7 +170,7 @@ def test_a_fault_is_never_explained_by_rounding(rounds_beyond_the_limit: Any, mo
     sees = packing.Packed.sees.fget
     assert sees is not None
     monkeypatch.setattr(packing.Packed, "sees", property(lambda packed: torch.ones_like(sees(packed))))
-    with pytest.raises(ConfigError, match=r"rounding explains 0\.25"):
+    with pytest.raises(ConfigError, match=r"rounding explains at most 0\.2\."):
         require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
 
 
