@@ -33,11 +33,11 @@ class ReportInput(NamedTuple):
         return [*(model.model for model in self.verified), *actor_models(self.experiment)]
 
     @property
-    def settings(self) -> list[str]:
-        """Setting of each task if several tasks have the same one, else empty."""
-        setting_of = extras(self.experiment.environment).setting_of
-        settings = [setting_of(task) for task in self.tasks] if setting_of else []
-        return settings if len(set(settings)) < len(settings) else []
+    def clusters(self) -> list[str]:
+        """Cluster of each task if several tasks are in the same one, else empty."""
+        cluster_of = extras(self.experiment.environment).cluster_of
+        clusters = [cluster_of(task) for task in self.tasks] if cluster_of else []
+        return clusters if len(set(clusters)) < len(clusters) else []
 
     @property
     def folder(self) -> Path:

@@ -15,7 +15,7 @@ from ..measure.statistics import Floats, MeanInterval, bootstrap_clusters
 
 
 def planned(
-    comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, name: str, settings: Sequence[str] = ()
+    comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, name: str, clusters: Sequence[str] = ()
 ) -> str:
     """Render the result of each planned comparison over all tasks.
 
@@ -27,26 +27,26 @@ def planned(
         rates: results of all arms.
         store: store of the evaluation.
         name: name of the actor or repeat if the config has several.
-        settings: setting of each task if several tasks have the same one; empty: all tasks are independent.
+        clusters: cluster of each task if several tasks are in the same one; empty: all tasks are independent.
     """
-    rows = [_row(comparison, rates, np.array(settings)) for comparison in comparisons]
+    rows = [_row(comparison, rates, np.array(clusters)) for comparison in comparisons]
     header = ["first arm", "second arm", "solved of, by", "planned", "first - second", "result"]
     explained = (
         "Comparisons that were fixed before this run played any of its tasks. The result follows the interval with "
     )
     explained += "tasks resampled, and training seeds if there are several."
-    if settings:
-        header.append("settings resampled")
+    if clusters:
+        header.append("clusters resampled")
         explained += (
-            f" The {len(settings)} tasks have {len(set(settings))} settings, and tasks of one setting are alike: the "
-            "last column is the interval with all tasks of a setting resampled together, which decides nothing."
+            f" The {len(clusters)} tasks form {len(set(clusters))} clusters with similar results: the last column is "
+            "the interval with all tasks of a cluster resampled together, which decides nothing."
         )
     sha256 = (store.conditions(first_trial(name)) or {}).get("plan_sha256", "")
     stored = f"The plan has the sha256 `{sha256}`, which is stored with every attempt at trial 0."
     return f"{stored}\n\n{table(header, rows, explained)}"
 
 
-def _row(comparison: PlannedComparison, rates: Rates, settings_T: NDArray[np.str_]) -> list[str]:
+def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str_]) -> list[str]:
     arms = {arm.name: arm for arm in rates.all_tasks}
     first, second = arms[comparison.first], arms[comparison.second]
     included_T = first.solved_NT[0] == 0 if comparison.of == "failures" else np.ones(rates.tasks, dtype=bool)
@@ -56,18 +56,18 @@ def _row(comparison: PlannedComparison, rates: Rates, settings_T: NDArray[np.str
     tasks = "tasks" if comparison.of == "tasks" else "tasks that failed at trial 0"
     row = [plain(first.name), plain(second.name), f"{included_T.sum()} {tasks}, {trial}", _wanted(comparison)]
     if not difference.size:
-        return [*row, "-", "open", *(["-"] if len(settings_T) else [])]
+        return [*row, "-", "open", *(["-"] if len(clusters_T) else [])]
     interval = rates.intervals.of(difference)
     row += [str(interval), "open" if first.incomplete or second.incomplete else _result(comparison, interval)]
-    if len(settings_T):
-        row.append(_by_setting(difference, settings_T[included_T], rates.intervals.seed))
+    if len(clusters_T):
+        row.append(_by_cluster(difference, clusters_T[included_T], rates.intervals.seed))
     return row
 
 
-def _by_setting(difference: Floats, settings_T: NDArray[np.str_], seed: int) -> str:
-    if len(set(settings_T)) < 2:
+def _by_cluster(difference: Floats, clusters_T: NDArray[np.str_], seed: int) -> str:
+    if len(set(clusters_T)) < 2:
         return "-"
-    interval = bootstrap_clusters(np.atleast_2d(difference), settings_T, seed)
+    interval = bootstrap_clusters(np.atleast_2d(difference), clusters_T, seed)
     return f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 

@@ -199,8 +199,8 @@ class Extras:
     it."""
     kind_of: Callable[[Trajectory], str] | None = None
     """Kind of thing that an attempt's task is about, such as `mug`; None: tasks have no kinds."""
-    setting_of: Callable[[Task], str] | None = None
-    """Setting of a task, such as its goal and room, if tasks of one setting have alike results; None: all tasks are
+    cluster_of: Callable[[Task], str] | None = None
+    """Cluster of a task, such as its goal and room, if tasks of a cluster have similar results; None: all tasks are
     independent."""
     read_logs: Callable[[Path, Any], RecordedLogs] | None = None
     """Reader of other programs' recorded runs, for `collect import`: (path, section). Raises MissingInput."""

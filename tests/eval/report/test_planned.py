@@ -87,25 +87,25 @@ def test_a_comparison_without_a_bound_is_refused() -> None:
         PlannedComparison(first="trained", second="rule", low=None)
 
 
-def test_tasks_of_one_setting_are_also_resampled_together(store: Store) -> None:
-    """Four settings hold as much as four tasks, so the interval is about twice as wide."""
+def test_tasks_of_one_cluster_are_also_resampled_together(store: Store) -> None:
+    """Four clusters hold as much as four tasks, so the interval is about twice as wide."""
     arms = []
     for name, last_T in {"trained": np.repeat([1.0, 1.0, 0.0, 0.0], 4), "rule": np.zeros(16)}.items():
         solved_NT = np.stack([np.zeros(16), last_T])
         seed = SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
         arms.append(ArmResult(name, (seed,), incomplete=0))
     comparison = PlannedComparison(first="trained", second="rule", of="tasks")
-    settings = [f"room {task // 4}" for task in range(16)]
-    text = planned((comparison,), rates_of(arms, seed=0), store, "", settings)
+    clusters = [f"room {task // 4}" for task in range(16)]
+    text = planned((comparison,), rates_of(arms, seed=0), store, "", clusters)
     row = text.splitlines()[-1].strip("| ").split(" | ")
-    assert "The 16 tasks have 4 settings" in text
+    assert "The 16 tasks form 4 clusters" in text
     assert row[4].startswith("0.500 [0.2")
     assert row[-1] == "[0.000, 1.000]"
 
 
-def test_games_with_one_goal_in_one_room_have_one_setting_and_generated_ones_have_their_own() -> None:
-    setting_of = alfworld.extras.setting_of
-    assert setting_of is not None
+def test_games_with_one_goal_in_one_room_are_one_cluster_and_generated_ones_have_their_own() -> None:
+    cluster_of = alfworld.extras.cluster_of
+    assert cluster_of is not None
     ids = [
         "look_at_obj_in_light-CD-None-DeskLamp-308/trial_T20190907_073439_112339",
         "look_at_obj_in_light-CD-None-DeskLamp-308/trial_T20190907_073521_905310",
@@ -113,12 +113,12 @@ def test_games_with_one_goal_in_one_room_have_one_setting_and_generated_ones_hav
         "generated/held_out/cool-pot-countertop-000000",
         "generated/held_out/cool-pot-countertop-000001",
     ]
-    settings = [setting_of(Task(id=task_id, environment="alfworld", split="any")) for task_id in ids]
-    assert settings[0] == settings[1] == "look_at_obj_in_light-CD-None-DeskLamp-308"
-    assert len(set(settings)) == 4
+    clusters = [cluster_of(Task(id=task_id, environment="alfworld", split="any")) for task_id in ids]
+    assert clusters[0] == clusters[1] == "look_at_obj_in_light-CD-None-DeskLamp-308"
+    assert len(set(clusters)) == 4
 
 
-def test_fewer_than_two_settings_have_no_interval(store: Store) -> None:
+def test_fewer_than_two_clusters_have_no_interval(store: Store) -> None:
     ones_NT = np.ones((2, 3))
     seed = SeedResult("eval/trained", ones_NT, ones_NT, ones_NT, ones_NT, 0, Usage())
     arms = [ArmResult(name, (seed,), incomplete=0) for name in ("trained", "rule")]
