@@ -125,7 +125,7 @@ $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 	$(RUN) -m train grpo $(DEMO) run=$@ seed=$* train.grpo.reward=live train.variants.grpo=live
 
 # The tests of the PostgreSQL store need its server (Debian: apt-get install postgresql); without it they are skipped.
-test: $(VENV)/.developing  ## the suite without what takes minutes: real parts, no GPU, no network
+test: $(VENV)/.developing  ## the suite without slow tests: real parts, no GPU, no network
 	$(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 100 --durations-min 3
 
 test-slow: $(VENV)/.developing  ## tests of over ten seconds, and repeats of faster ones in other circumstances

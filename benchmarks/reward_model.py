@@ -3,15 +3,15 @@
     python benchmarks/reward_model.py CONFIG --trained FOLDER [FOLDER ...] --learned-from RUN --pairs-of RUN [RUN ...]
 
 The pairs are those of the named runs' collected reflections on ALFWorld games, without games that the reward models or
-the table were made from. `longer wins` prefers the longer text in tokens. `places` prefers the text with the higher
-chance that a place it names has what is missing, by the table counted in the attempts of --learned-from. Ties count as
-half. Intervals are 95% bootstrap intervals over games.
+the table were made from. `longer` prefers the longer text in tokens. `places` prefers the text that repeats more
+sightings and, after that, the one with the higher chance that a place it names has what is missing, by the table
+counted in the attempts of --learned-from. Ties count as half. Intervals are 95% bootstrap intervals over games.
 """
 
 import argparse
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import fmean
@@ -68,7 +68,7 @@ def main() -> None:
     games = [pair.better.task_id for pair in pairs]
     print(f"{len(pairs)} pairs of {len(set(games))} games\n\n| preferred text | pairs in order | 95% |\n|---|---|---|")
     tokenizer: Any = load_tokenizer(own.train)
-    ways = {"longer": lambda pair, text: len(response_ids(tokenizer, text)), "places": _chance_by(table)}
+    ways = {"longer": lambda pair, text: len(response_ids(tokenizer, text)), "places": _usefulness_by(table)}
     for name, score in ways.items():
         _show(name, [score(pair, pair.better.text) - score(pair, pair.worse.text) for pair in pairs], games)
     for folder in chosen.trained:
@@ -85,8 +85,10 @@ def _pairs(run: Experiment) -> Iterator[Pair]:
             yield Pair(view_of(attempts[failed], lessons_before(failed, attempts, advice)), better, worse)
 
 
-def _chance_by(table: PlaceTable) -> Any:
-    def chance(pair: Pair, text: str) -> float:
+def _usefulness_by(table: PlaceTable) -> Callable[[Pair, str], float]:
+    """Return a function that rates a text about the failure of a pair by a table of places."""
+
+    def usefulness(pair: Pair, text: str) -> float:
         """Return how many sightings the text repeats, plus the chance that a named place has a missing thing."""
         view = pair.view
         read = read_advice([text], view.order, view.goal)
@@ -95,12 +97,12 @@ def _chance_by(table: PlaceTable) -> Any:
         repeated = sum(place in read.sightings.get(type_of(thing), ()) for thing, place in view.needed)
         return repeated + 1 - math.prod(1 - chance for chance in chances)
 
-    return chance
+    return usefulness
 
 
 @torch.no_grad()
 def _margins(run: Experiment, tokenizer: Any, folder: Path, pairs: Sequence[Pair]) -> list[float]:
-    # The weights of a reward model include its head.
+    # Loaded as the start of another training, which gives score head and adapter in fp32, as they were trained.
     model = scorer(run.train, folder).eval()
     ranking = Ranking(run.train.reward)
     margins = []

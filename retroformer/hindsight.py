@@ -27,10 +27,11 @@ class Hindsight(Protocol):
         ...
 
     def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
-        """Return variations of the attempts so far as failures at `count` other tasks, or fewer if not so many exist.
+        """Return at most `count` variations: parts of the attempts so far, each as a failure at another task.
 
         This is the idea of hindsight experience replay (Andrychowicz et al., 2017): what an attempt has shown is true
-        whatever it was looking for. The advice before it stays as it was given, about its own task.
+        whatever it was looking for. The advice before it stays as it was given, about its own task. Each task is drawn
+        anew, so it may be drawn twice.
         """
         ...
 

@@ -11,7 +11,7 @@ from ..measure.results import ArmResult
 
 
 class PlaceboAdvice:
-    """Counter of the advice that placebos gave, of those limited to some kinds of tasks."""
+    """Counts how often a placebo that is limited by `among` had to give other advice."""
 
     def __init__(self, experiment: Experiment, results: Sequence[ArmResult]) -> None:
         limited = {name for name, arm in experiment.eval.arms.items() if arm.among != "any"}
@@ -25,8 +25,9 @@ class PlaceboAdvice:
                 self._given[name] += 1
                 self._unsuitable[name] += reflection.author.endpoint == UNSUITABLE
 
-    def sentence_about(self, name: str) -> str:
-        """Return the counts of an arm as the end of a sentence; empty for any other arm."""
+    def note_on(self, name: str) -> str:
+        """Return the counts of an arm in parentheses; empty for any other arm."""
         if name not in self._given:
             return ""
-        return f" ({self._unsuitable[name]} of {self._given[name]} times about any other task, for lack of such advice)"
+        count = f"{self._unsuitable[name]} of {self._given[name]} retries"
+        return f" (in {count} there was none, so it gave advice about any other task)"

@@ -47,7 +47,7 @@ class PlaceboReflector:
     """Reflector that gives advice of another arm on other tasks, to test whether any change of course helps as much.
 
     `suits(failure, stored)` limits which advice it gives; where none suits, any about another task is given, and marked
-    as `UNSUITABLE`. Of that advice it gives some that was written for the same trial, if there is any.
+    as `UNSUITABLE`. It prefers advice that was written for the same trial.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class PlaceboReflector:
                 "evaluate more tasks (eval.tasks=N), or name another arm with eval.arms.NAME.of."
             )
         suiting = [stored for stored in others if self._suits(trajectory, stored)]
-        trial = len(memory.earlier) + 1
-        of_trial = [stored for stored in suiting or others if stored.key.trial == trial]
-        chosen = random.Random(seed).choice(of_trial or suiting or others).reflection
+        pool, trial = suiting or others, len(memory.earlier) + 1
+        of_trial = [stored for stored in pool if stored.key.trial == trial]
+        chosen = random.Random(seed).choice(of_trial or pool).reflection
         author = chosen.author if suiting else chosen.author.model_copy(update={"endpoint": UNSUITABLE})
         return chosen.model_copy(update={"author": author, "usage": Reflection.model_fields["usage"].default})

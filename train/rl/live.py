@@ -129,14 +129,14 @@ class LiveReturns:
         """
         tried = [(self._failures[number], text) for number, text in zip(asked, self.texts(responses), strict=True)]
         retries = self._try(update, tried)
-        gains = [one.gain for one in retries]
+        gains = [played.gain for played in retries]
         if (discount := self._experiment.train.grpo.second_retry) and self.answer is not None:
             seconds = self._second_gains(update, tried, retries, self.answer)
-            gains = [gain + discount * seconds.get(one.key, 0.0) for gain, one in zip(gains, retries, strict=True)]
+            gains = [gain + discount * seconds.get(first.key, 0.0) for gain, first in zip(gains, retries, strict=True)]
         if all(math.isnan(gain) for gain in gains):
-            distinct = len(dict.fromkeys(one.key for one in retries))
+            distinct = len(dict.fromkeys(played.key for played in retries))
             raise InfrastructureFailure(
-                f"None of the {distinct} reflections of update {update + 1} could be tried: run the same command again "
+                f"None of the {distinct} reflections of update {update + 1} could be rated: run the same command again "
                 f"to resume. The last cause: {self._store.last_cause(LIVE)}"
             )
         return torch.tensor(gains)
@@ -159,26 +159,26 @@ class LiveReturns:
         """
         room = self._experiment.train.max_length - self._experiment.reflector.max_new_tokens
         failed, prompts = dict[Key, Failure](), dict[Key, list[int]]()
-        for (failure, text), one in zip(tried, retries, strict=True):
-            retry = one.attempts[0]
-            if one.key in failed or not retry.failed or failure.trial + 1 >= self._experiment.loop.trials:
+        for (failure, text), first in zip(tried, retries, strict=True):
+            retry = first.attempts[0]
+            if first.key in failed or not retry.failed or failure.trial + 1 >= self._experiment.loop.trials:
                 continue
             memory = failure.advised(text, self._experiment.loop)
             prompt = self._render(retry, memory)
             if len(ids := prompt_ids(self._tokenizer, prompt)) <= room:
-                failed[one.key] = Failure(retry, memory, failure.trial + 1, one.key.candidate, prompt)
-                prompts[one.key] = ids
+                failed[first.key] = Failure(retry, memory, failure.trial + 1, first.key.candidate, prompt)
+                prompts[first.key] = ids
         if not failed:
             return {}
         texts = self.texts(answer(list(prompts.values())))
         seconds = self._try(update, list(zip(failed.values(), texts, strict=True)))
-        return {key: one.gain for key, one in zip(failed, seconds, strict=True)}
+        return {key: second.gain for key, second in zip(failed, seconds, strict=True)}
 
     def _try(self, update: int, tried: Sequence[Tried]) -> list["_Retries"]:
         """Retry with each of these reflections; equal ones on a failure share their rollouts."""
         # Keys are made first, so that texts are numbered in sampling order, the same in every run.
         keys = [self._keys(failure, text, update) for failure, text in tried]
-        distinct = {own[0]: (own, *one) for own, one in zip(keys, tried, strict=True)}
+        distinct = {own[0]: (own, *advised) for own, advised in zip(keys, tried, strict=True)}
         played = self._runner.run(self._play(distinct.values()))
         return [played[own[0]] for own in keys]
 
@@ -190,7 +190,7 @@ class LiveReturns:
             attempts = await asyncio.gather(*(self._experience.trajectory(task, memory, key) for key in keys))
             retries[keys[0]] = _Retries(keys[0], attempts, failure.attempt.episode_return)
 
-        await gather_all([asyncio.create_task(play(*one)) for one in distinct])
+        await gather_all([asyncio.create_task(play(*retry)) for retry in distinct])
         return retries
 
     def _keys(self, failure: Failure, text: str, update: int) -> list[Key]:

@@ -70,9 +70,9 @@ def _oracle_advice(parts: AdviceParts) -> Reflector:
 
 
 def _table_advice(parts: AdviceParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.hindsight import MOST_PLACES, TableReflector
+    from retroformer.environments.alfworld.advice.hindsight import HINDSIGHT_PLACES, TableReflector
 
-    return TableReflector(parts.render, parts.attempts(), parts.places or MOST_PLACES)
+    return TableReflector(parts.render, parts.attempts(), parts.places or HINDSIGHT_PLACES)
 
 
 def _mixed_lessons(parts: AdviceParts) -> Reflector:
@@ -131,7 +131,7 @@ def _kind_of(attempt: Trajectory) -> str:
     return read_goal(compact.read_opening(attempt.opening).task).thing
 
 
-def _setting_of(task: Task) -> str:
+def _cluster_of(task: Task) -> str:
     """Return the goal and the room of a released game, `GOAL-ROOM/trial_...`; a generated game has one of its own."""
     goal_and_room, _, trial = task.id.rpartition("/")
     return goal_and_room if trial.startswith("trial_") else task.id
@@ -174,6 +174,6 @@ extras = Extras(
     leak_check=_leak_check,
     returns={"shaped": _shaped},
     kind_of=_kind_of,
-    setting_of=_setting_of,
+    cluster_of=_cluster_of,
     data_licence="ALFWorld and ALFRED, whose games were played: MIT.",
 )

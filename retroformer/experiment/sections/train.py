@@ -44,8 +44,8 @@ class Sft(Groupwise):
     """Texts to imitate. rated: reflections with a positive rating (as in the paper); hindsight: for each failure,
     advice that other attempts at the task, or at other training tasks, have proved right; both: both."""
     other_goals: Annotated[int, Field(ge=0, le=16)] = 0
-    """Number of other tasks for each failure: hindsight also writes about it as if the attempt had been at these
-    (hindsight experience replay)."""
+    """Number of variations of each failure: hindsight also writes about parts of the attempts so far as failures at
+    other tasks (hindsight experience replay)."""
     positives: Literal["all", "mixed"] = "all"
     """Failures whose positively rated reflections count. all: every failure (as in the paper); mixed: those on which
     some reflections helped and others did not, since elsewhere any advice would have done."""

@@ -50,7 +50,7 @@ def optimize(config: LoadedConfig, search: Search) -> str:
     A search that was stopped goes on where it was.
 
     Raises:
-        MissingInput: no failed attempts are stored, or no retries where their number is asked for.
+        MissingInput: no failed attempts are stored, or no number is given and the collection made no retries.
         InfrastructureFailure: the proposer does not answer, or a retry could not be played.
         RetroformerError: something that the actor needs does not start, or the budget is spent.
     """

@@ -15,9 +15,9 @@ from eval.play.compare import compare_arms
 from retroformer.agents.phrases import PHRASES
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.environments.alfworld.advice.failure import view_of
-from retroformer.environments.alfworld.advice.hindsight import advice_on_places
 from retroformer.environments.alfworld.advice.places import PlaceTable
 from retroformer.environments.alfworld.advice.reader import read_advice
+from retroformer.environments.alfworld.advice.rule_reflector import advice_on_places
 from retroformer.environments.alfworld.game.packs import GamePack
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
@@ -186,7 +186,7 @@ def test_a_placebo_can_be_limited_to_tasks_about_the_same_kind_of_thing_or_to_ot
         if kinds[task] in often:
             assert (kinds[task] in sources) is (among == "same_kind")
     alone = sum(kinds[task] not in often for task in given) if among == "same_kind" else 0
-    assert f"({alone} of {len(given)} times about any other task, for lack of such advice)" in report
+    assert f"(in {alone} of {len(given)} retries there was none, so it gave advice about any other task)" in report
     with pytest.raises(ConfigError, match=r"eval/placebo.* advice_of_tasks.count=40, not 41"):
         compare(config_with(tmp_path, NOWHERE, arms, "eval.tasks=41"))
 

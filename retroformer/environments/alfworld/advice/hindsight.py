@@ -10,21 +10,20 @@ from random import Random
 
 from retroformer.environments.alfworld.advice.failure import FailureView, view_of
 from retroformer.environments.alfworld.advice.places import PlaceTable, places_of
-from retroformer.environments.alfworld.advice.rule_reflector import signed
+from retroformer.environments.alfworld.advice.rule_reflector import advice_on_places, signed
 from retroformer.environments.alfworld.advice.variations import in_another_room, part_of
-from retroformer.environments.alfworld.advice.wording import PLAIN
 from retroformer.environments.alfworld.text import compact
 from retroformer.hindsight import Variation
 from retroformer.prompts import Render
 from retroformer.records import Lesson, Memory, Reflection, Trajectory
 
-MOST_PLACES = 8
+HINDSIGHT_PLACES = 8
 """Maximum number of places that one piece of advice names, as many as the household actor was trained to read."""
 
 SIGHTINGS = {"none": 3, "some": 1, "all": 1}
-"""Relative frequencies of other tasks of whose needed things none, some or all were seen.
+"""Relative frequencies of other tasks by how many of their things were seen.
 
-Where a thing is that was seen can be read; where one may be that was not seen must be learned. All three occur, so that
+The place of a seen thing can be read; the likely place of an unseen thing must be learned. All three occur, so that
 what was seen cannot be guessed from the task.
 """
 
@@ -43,10 +42,10 @@ class PlaceHindsight:
         """
         view = view_of(failure, earlier)
         ranked = self._table.ranked(view)
-        first = ranked[:MOST_PLACES]
+        first = ranked[:HINDSIGHT_PLACES]
         proved = [place for place in places_of(view.missing, others) if place in ranked and place not in first]
-        proved = proved[:MOST_PLACES]
-        return advice_on_places(view, (*first[: MOST_PLACES - len(proved)], *proved))
+        proved = proved[:HINDSIGHT_PLACES]
+        return advice_on_places(view, (*first[: HINDSIGHT_PLACES - len(proved)], *proved))
 
     def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
         """Return parts of the attempts so far as failures at tasks of training games that could be set in the room.
@@ -105,7 +104,7 @@ def _texts(attempts: Sequence[Trajectory], earlier: Sequence[Lesson]) -> list[st
 class TableReflector:
     """Reflector that names the places at which training attempts most often found what is missing: no model."""
 
-    def __init__(self, render: Render, attempts: Iterable[Trajectory], places: int = MOST_PLACES) -> None:
+    def __init__(self, render: Render, attempts: Iterable[Trajectory], places: int = HINDSIGHT_PLACES) -> None:
         self._render, self._table, self._places = render, PlaceTable(attempts), places
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
@@ -113,11 +112,3 @@ class TableReflector:
         view = view_of(trajectory, memory.earlier)
         text = advice_on_places(view, self._table.ranked(view)[: self._places])
         return signed("counted-places", text, self._render, trajectory, memory, seed)
-
-
-def advice_on_places(view: FailureView, places: Sequence[str]) -> str:
-    """Return `The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
-    sentences = [PLAIN.seen(thing, place) for thing, place in view.needed]
-    if not view.sees_all and places:
-        sentences.append(PLAIN.search(places, view.goal.thing))
-    return " ".join(sentences)

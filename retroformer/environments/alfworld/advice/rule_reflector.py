@@ -5,7 +5,7 @@ warm-start data: short sentences in the right form, mostly of little use, so tha
 and must learn from ratings which advice helps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 from typing import Literal
@@ -28,7 +28,7 @@ seen: where a thing of the task was seen; if none was seen, one to three places 
 empty: a phrase with no content.
 """
 
-MOST_PLACES = 3
+MIXED_PLACES = 3
 """Maximum number of places that one piece of mixed advice names."""
 
 EMPTY_PHRASES = PHRASES[:5]
@@ -81,11 +81,16 @@ class MixedReflector:
 
 
 def advice_by_rule(view: FailureView, memory: Memory, speaker: Voice = PLAIN, places: int = NEXT_PLACES) -> str:
+    """Return advice on the next places that no advice in memory has named."""
+    advised = {place for text in memory.reflections for place in read_advice([text], view.order, view.goal).first}
+    return advice_on_places(view, view.next_places(advised)[:places], speaker)
+
+
+def advice_on_places(view: FailureView, places: Sequence[str], speaker: Voice = PLAIN) -> str:
     """Return `The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
     sentences = [speaker.seen(thing, place) for thing, place in view.needed]
-    advised = {place for text in memory.reflections for place in read_advice([text], view.order, view.goal).first}
-    if not view.sees_all and (chosen := view.next_places(advised)[:places]):
-        sentences.append(speaker.search(chosen, view.goal.thing))
+    if not view.sees_all and places:
+        sentences.append(speaker.search(places, view.goal.thing))
     return " ".join(sentences)
 
 
@@ -97,7 +102,7 @@ def mixed_advice(view: FailureView, kind: Kind, random: Random) -> str:
     choice = places.get(kind) or view.order
     if kind == "empty" or not choice:
         return random.choice(EMPTY_PHRASES)
-    drawn = random.sample(choice, min(len(choice), random.randint(1, MOST_PLACES)))
+    drawn = random.sample(choice, min(len(choice), random.randint(1, MIXED_PLACES)))
     named = tuple(place for place in view.order if place in drawn)
     return PLAIN.search(named, view.goal.thing)
 

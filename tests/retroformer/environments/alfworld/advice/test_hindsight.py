@@ -10,6 +10,7 @@ from retroformer.environments.alfworld.advice.hindsight import PlaceHindsight, T
 from retroformer.environments.alfworld.advice.places import PlaceTable
 from retroformer.environments.alfworld.advice.reader import read_advice
 from retroformer.environments.alfworld.advice.wording import listed
+from retroformer.environments.alfworld.demonstrations import lessons
 from retroformer.environments.alfworld.text import compact
 from retroformer.environments.alfworld.text.reading import read_goal
 from retroformer.records import Ending, Lesson, Memory, Message, Outcome, Step, Task, Trajectory
@@ -119,6 +120,12 @@ def test_the_table_arm_counts_attempts_and_reads_all_attempts_at_its_task() -> N
     written = asyncio.run(TableReflector(render, [*DRAWERS, *SHELVES]).reflect(second, memory, 0))
     assert written.text.startswith("Look in drawer 3, ")
     assert view_of(second, memory.earlier).missing == ("mug",)
+    fewer = asyncio.run(TableReflector(render, [*DRAWERS, *SHELVES], places=2).reflect(second, memory, 0))
+    assert [len(places_in(advice.text)) for advice in (written, fewer)] == [8, 2]
+
+
+def test_no_more_places_are_named_than_the_actor_was_trained_to_read() -> None:
+    assert module.HINDSIGHT_PLACES == lessons.MOST_PLACES
 
 
 def test_hindsight_cannot_reach_a_solution() -> None:

@@ -76,6 +76,12 @@ def test_advice_by_rule_sends_to_the_next_places_for_unseen_things() -> None:
     assert by_rule(failure(*["nothing"] * 12), Memory()) == ""
 
 
+def test_an_arm_may_set_how_many_places_are_named() -> None:
+    reflector = RuleReflector(render, places=2)
+    reflection = asyncio.run(reflector.reflect(failure("nothing", "a pen 1"), Memory(), seed=0))
+    assert reflection.text == f"Look in {listed(*ORDER[2:4])}."
+
+
 def test_the_search_continues_after_the_places_of_earlier_advice() -> None:
     memory = Memory(reflections=(f"Look in {ORDER[2]} and {ORDER[7]}.",))
     expected = listed(*ORDER[8:], *ORDER[1:3])
