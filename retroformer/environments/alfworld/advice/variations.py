@@ -26,8 +26,8 @@ def part_of(failure: Trajectory, random: Random) -> Trajectory:
 def in_another_room(failure: Trajectory, texts: Sequence[str], random: Random) -> Trajectory:
     """Return the failure as one in a room with more or fewer places of each type.
 
-    So a reflector cannot recognise a room by its numbers. The new room has all places of the old one that `texts` name,
-    which are all actions and answers so far, and all advice.
+    So a reflector cannot recognise a room by its numbers. The new room has all places of the old one that `texts` name:
+    all actions and answers of the attempts, also those after the end of a part, and all advice.
     """
     room = compact.read_opening(failure.opening).places
     named = {place for text in texts for mention in find_places(text, room) for place in mention.places}
