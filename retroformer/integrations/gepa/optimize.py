@@ -18,6 +18,7 @@ from retroformer.errors import EndpointFailure, usage_of
 from retroformer.experiment.parts import LoadedConfig, check_prompts
 from retroformer.experiment.retries import conditions_of_retries, retrying
 from retroformer.experiment.storage import open_whole_store
+from retroformer.files.canonical import sha256_of
 from retroformer.files.characters import storable
 from retroformer.files.durable import write_text
 from retroformer.integrations.gepa.retries import Failure, Retries, Retry, collected_retries, failed_first_attempts
@@ -47,7 +48,8 @@ class Search(NamedTuple):
 def optimize(config: LoadedConfig, search: Search) -> str:
     """Search for the best document, write it to the folder of the run, and return a summary.
 
-    A search that was stopped goes on where it was.
+    A search that was stopped goes on where it was, and one with more retries goes on from its end. One with other
+    failures, another proposer or other settings begins anew.
 
     Raises:
         MissingInput: no failed attempts are stored, or no number is given and the collection made no retries.
@@ -60,12 +62,20 @@ def optimize(config: LoadedConfig, search: Search) -> str:
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_whole_store(experiment)))
         # Missing failures are reported before anything starts.
-        failures, retries = failed_first_attempts(experiment, store), search.retries or collected_retries(store)
+        failures = failed_first_attempts(experiment, store)
+        retries = search.retries or collected_retries(experiment, store)
         random.Random(experiment.seed).shuffle(failures)
         checked = min(_CHECKED, len(failures) // 2)
         play = stack.enter_context(retrying(config, store, DOCUMENT, played_under, asks_reflector=True))
         model = play.parts.connections.model(experiment.reflector.endpoint, search.proposer)
         proposer = _Proposer(model, store, play.runner, search.tokens, experiment.reflector.temperature)
+        asked = search.proposer or experiment.reflector.endpoint.model
+        started_with = {
+            "failures": [[failure.attempt.task.id, failure.view] for failure in failures],
+            "document": START,
+            "proposer": [asked, play.parts.adapter_sha256.get(asked), search.tokens, experiment.reflector.temperature],
+            "seed": experiment.seed,
+        }
         result: GEPAResult[Retry, int] = evolve(
             seed_candidate={_COMPONENT: START},
             trainset=failures[checked:],
@@ -76,7 +86,7 @@ def optimize(config: LoadedConfig, search: Search) -> str:
             max_metric_calls=retries,
             stop_callbacks=lambda state: proposer.failure is not None,
             track_best_outputs=False,
-            run_dir=str(folder),
+            run_dir=str(folder / f"search-{sha256_of(started_with)[:12]}"),
             seed=experiment.seed,
             logger=_Silent(),
         )

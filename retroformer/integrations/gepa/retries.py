@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
-from retroformer.arm_names import DOCUMENT, collecting, is_rated
+from retroformer.arm_names import DOCUMENT, collecting
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Experience
 from retroformer.experiment.config import Experiment
@@ -40,9 +40,9 @@ class Retry(NamedTuple):
         return self.attempt.episode_return - self.failure.attempt.episode_return
 
 
-def collected_retries(store: Store) -> int:
-    """Return the number of retries that the collection made. Raises MissingInput if there are none."""
-    retries = sum(row.trial > 0 for arm in filter(is_rated, store.arms()) for row in store.attempt_rows(arm))
+def collected_retries(experiment: Experiment, store: Store) -> int:
+    """Return the number of retries that the collection of this round made. Raises MissingInput if there are none."""
+    retries = sum(row.trial > 0 for row in store.attempt_rows(collecting(experiment.round)))
     if not retries:
         raise MissingInput("The collection of this run made no retries: name how many to spend with --retries NUMBER.")
     return retries

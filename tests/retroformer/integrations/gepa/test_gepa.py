@@ -43,6 +43,11 @@ def test_a_document_that_helps_is_kept_and_can_be_an_arm(tmp_path: Path) -> None
         # A search that has ended is only read again.
         assert optimize.optimize(config, search) == summary
         assert (len(server.requests), facts(config, DOCUMENT).counts) == (asked, written.counts)
+        # One with other settings begins anew; only its retries with the same documents are stored already.
+        assert optimize.optimize(config, search._replace(tokens=90)) == summary
+        assert len(server.requests) > asked
+        assert facts(config, DOCUMENT).counts == written.counts
+        asked = len(server.requests)
         asyncio.run(compare_arms(config))
     assert Path("runs/toy/gepa/document.md").read_text() == f"{GUIDE}\n"
     assert {stored.reflection.text for stored in written.reflections} == {optimize.START, GUIDE}
