@@ -81,7 +81,7 @@ def sft(experiment: Experiment) -> str:
     """Imitate advice that helped, or that attempts have proved right, from the warm adapter on if there is one."""
     optimizer, texts = experiment.train.sft, inputs.advice_to_imitate(experiment)
     folder = experiment.stage_folder("warm")
-    start = require_adapter(folder) if folder.is_dir() else None
+    start = require_adapter(folder) if folder.is_dir() or "warm" in experiment.train.variants else None
     adapters = {"start": start} if start else {}
     stage = make_stage("sft", experiment, optimizer, _plain(texts), adapters, inputs.rated_tasks(experiment))
     return run(stage, lambda: _imitate(stage, optimizer, texts, start))

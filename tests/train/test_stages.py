@@ -274,6 +274,13 @@ def test_a_variant_may_not_have_the_name_of_another_folder(
         main(["sft", str(config_file(workplace, tiny_base)), f"train.variants.sft={name}"])
 
 
+def test_a_variant_of_the_warm_start_that_is_not_trained_is_no_fresh_start(tiny_base: Path, workplace: Path) -> None:
+    config = config_file(workplace, tiny_base)
+    collect(config, tasks=3)
+    with pytest.raises(MissingInput, match="warm-other"):
+        main(["sft", str(config), "train.variants.warm=other"])
+
+
 @pytest.mark.slow
 def test_a_variant_is_trained_beside_the_first_and_is_what_later_stages_start_from(
     tiny_base: Path, workplace: Path

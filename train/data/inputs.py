@@ -33,13 +33,15 @@ from .samples import Advice, Prompt
 
 
 def written_advice(experiment: Experiment) -> list[Advice]:
-    """Read all advice written by rule, with its prompts. Raises MissingInput if there is none."""
+    """Read the advice written by rule, with its prompts. Raises MissingInput if there is none."""
     with _open(experiment, "collect warm") as sources:
         advice = list[Advice]()
         for store, domain in sources:
             # The actor of a warm start is a program, whatever actor the config names.
             check_training_facts(store, domain, [WRITTEN], ("environment", "reflector"))
-            advice += [Advice(row.reflection.prompt, row.reflection.text) for row in store.stream_reflections(WRITTEN)]
+            left_out = store.marks.tasks(WRITTEN, domain.train.leave_out)
+            written = (row for row in store.stream_reflections(WRITTEN) if row.key.task_id not in left_out)
+            advice += [Advice(row.reflection.prompt, row.reflection.text) for row in written]
         if not advice:
             raise MissingInput(
                 f"No written advice in {_url(sources)}: run `retroformer collect warm EXPERIMENT.yaml` first "

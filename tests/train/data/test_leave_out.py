@@ -13,7 +13,7 @@ from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
 from retroformer.integrations.gepa.retries import failed_first_attempts
 from tests.train.world import collect, config_file
-from train.data.inputs import failures, pairs, positive_reflections, prompts, rated
+from train.data.inputs import failures, pairs, positive_reflections, prompts, rated, written_advice
 
 
 def test_stories_with_a_mark_are_left_out_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,5 +38,10 @@ def test_stories_with_a_mark_are_left_out_on_request_only(tmp_path: Path, monkey
     assert counts("train.leave_out=[wrong]") == before
     assert counts("train.leave_out=[wrong, leaking]") == with_two_tasks
     store.marks.add("collect", task, "")
+    assert counts("train.leave_out=[leaking]") == before
+    written = len(written_advice(load(config)))
+    store.marks.add("written", task, "leaking")
     store.close()
+    assert len(written_advice(load(config))) == written
+    assert len(written_advice(load(config, ["train.leave_out=[leaking]"]))) == written * 2 // 3
     assert counts("train.leave_out=[leaking]") == before
