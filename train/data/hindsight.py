@@ -65,9 +65,8 @@ def _of_arm(
             prompt = prompts.get(key) or view(attempt, lessons)
             yield Advice(prompt, *((text, False) if text else tried))
             if writer:
-                for other, before in writer.with_other_goals(attempt, lessons, other_goals):
-                    text = writer.advice(other, before if reads_history else (), others)
-                    yield Advice(view(other, before), text)
+                for other, before in writer.with_other_goals(attempt, shown, other_goals):
+                    yield Advice(view(other, before), writer.advice(other, before, others))
 
 
 def _not_before(key: Key, attempts: Mapping[Key, Trajectory]) -> Iterator[Trajectory]:
