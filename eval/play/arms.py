@@ -14,7 +14,7 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.conditions import conditions
-from retroformer.experiment.config import Experiment
+from retroformer.experiment.config import STORE_FILE, Experiment
 from retroformer.experiment.parts import Parts, chosen_tasks, make_actor
 from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.views import reflection_renderer
@@ -221,6 +221,11 @@ def reads_attempts(experiment: Experiment, arm: Arm) -> bool:
     """Return True if the arm's advice uses the collected attempts of training tasks."""
     kind = extras(experiment.environment).advice.get(arm.kind)
     return kind is not None and kind.reads_attempts
+
+
+def runs_of_document(arm: Arm) -> list[str]:
+    """Return the run in whose folder the arm's document lies; empty if it is in none."""
+    return [folder.name for folder in Path(arm.file).parents if (folder / STORE_FILE).is_file()]
 
 
 def plan_of(experiment: Experiment, tasks: Sequence[Task]) -> dict[str, Any]:

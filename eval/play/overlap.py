@@ -1,5 +1,5 @@
-"""Refuses tasks that were used for training: in this run, in runs whose attempts an arm counts, or of any adapter that
-the evaluation serves.
+"""Refuses tasks that were used for training: in this run, in runs whose attempts an arm counts or its document was
+optimised on, or of any adapter that the evaluation serves.
 
 The training stages record their tasks in metrics.json beside each adapter, with those of the adapters they start from.
 An adapter of another run is so checked without that run's store. Adapters of earlier versions have no such record, and
@@ -22,13 +22,19 @@ from retroformer.records import Task, task_of_story
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 from retroformer.store import Store
 
-from .arms import actor_models, reads_attempts, reflector_models
+from .arms import actor_models, reads_attempts, reflector_models, runs_of_document
 
 
 def refuse_tasks_of_runs(experiment: Experiment, tasks: Sequence[Task]) -> None:
-    """Refuse tasks of the runs whose collected attempts an arm counts. Raises ConfigError, StoreError."""
+    """Refuse tasks of the runs whose collected attempts an arm counts or its document was optimised on.
+
+    Raises:
+        ConfigError: a run has collected training facts on one of these tasks.
+        StoreError: a store cannot be read.
+    """
     arms = experiment.eval.arms.values()
-    for run in dict.fromkeys(chain.from_iterable(arm.runs for arm in arms if reads_attempts(experiment, arm))):
+    counted = (arm.runs if reads_attempts(experiment, arm) else runs_of_document(arm) for arm in arms)
+    for run in dict.fromkeys(chain.from_iterable(counted)):
         source = experiment.model_copy(update={"run": run})
         if source.has_store:
             with closing(open_store(source)) as store:

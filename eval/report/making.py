@@ -8,7 +8,7 @@ from typing import NamedTuple
 from retroformer.arm_names import DOCUMENT, LIVE, WRITTEN, is_rated
 from retroformer.experiment.adapters import served_folder
 from retroformer.experiment.best_of import adapter_name
-from retroformer.experiment.config import STORE_FILE, Experiment
+from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
 from retroformer.markdown import plain, table
@@ -16,6 +16,7 @@ from retroformer.records import Usage
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
 from ..measure.results import ArmResult
+from ..play.arms import runs_of_document
 
 
 class _Making(NamedTuple):
@@ -73,8 +74,7 @@ def _experience(experiment: Experiment, arm: Arm) -> Iterator[Usage]:
     if arm.kind in ("retrieved", "table"):
         yield from (_usage(experiment, run) for run in arm.runs or (experiment.run,))
     if arm.kind == "document":
-        runs = [folder.name for folder in Path(arm.file).parents if (folder / STORE_FILE).is_file()]
-        yield from (_usage(experiment, run, DOCUMENT) for run in runs)
+        yield from (_usage(experiment, run, DOCUMENT) for run in runs_of_document(arm))
 
 
 def _cost(experiment: Experiment, model: str) -> _Making | None:
@@ -82,15 +82,17 @@ def _cost(experiment: Experiment, model: str) -> _Making | None:
     folder = served_folder(experiment, adapter_name(model))
     if not (folder / METRICS).is_file():
         return None
-    stages = list(_stages_behind(folder))
+    # The copy of a promoted adapter lies deeper in the folder of its run.
+    run = experiment.folder if experiment.folder in folder.parents else folder.parent
+    stages = list(_stages_behind(folder, run))
     played = [LIVE] if any(stage.inputs.get("optimizer", {}).get("reward") == "live" for stage in stages) else []
-    usage = _usage(experiment, folder.parent.name, *played)
+    usage = _usage(experiment, run.name, *played)
     return _Making(usage, sum(stage.tokens for stage in stages), sum(stage.cpu_seconds for stage in stages))
 
 
-def _stages_behind(folder: Path) -> Iterator[StageMetrics]:
+def _stages_behind(folder: Path, run: Path) -> Iterator[StageMetrics]:
     """Yield the metrics of an adapter, and once each of those in its run from which it was trained."""
-    here = [read_metrics(path.parent) for path in folder.parent.glob(f"*/{METRICS}")]
+    here = [read_metrics(path.parent) for path in run.glob(f"*/{METRICS}")]
     by_sha256 = {stage.adapter_sha256: stage for stage in here}
     waiting, seen = [read_metrics(folder)], set[str | None]()
     while waiting:

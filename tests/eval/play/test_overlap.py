@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from eval.play.compare import compare_arms
-from eval.play.overlap import refuse_adapters_trained_on, refuse_trained_tasks
+from eval.play.overlap import refuse_adapters_trained_on, refuse_tasks_of_runs, refuse_trained_tasks
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError
 from retroformer.experiment.file import load
@@ -116,6 +116,16 @@ def test_a_training_task_that_was_solved_at_once_is_refused_like_one_with_advice
         refuse_trained_tasks(store, [other])
         with pytest.raises(ConfigError, match="1 of 2 evaluation tasks were used for training, such as 'game-00'"):
             refuse_trained_tasks(store, [solved, other])
+
+
+def test_a_task_on_whose_failures_the_document_of_an_arm_was_optimised_is_refused(config: Path) -> None:
+    played, other = (Task(id=name, environment="alfworld", split="train") for name in HELD_OUT[:2])
+    with closing(open_store(load(config, ["run=other"]))) as store:
+        store.add_trajectory(Key(arm="collect", task_id=played.id), attempt_at(played))
+    experiment = load(config, ["eval.arms={guide: {kind: document, file: runs/other/gepa/document.md}}"])
+    refuse_tasks_of_runs(experiment, [other])
+    with pytest.raises(ConfigError, match="1 of 2 evaluation tasks were used for training, such as 'game-00'"):
+        refuse_tasks_of_runs(experiment, [played, other])
 
 
 def test_equal_ids_of_another_environment_or_seed_are_other_tasks(config: Path) -> None:

@@ -13,6 +13,8 @@ from eval.report.document import Report
 from eval.report.html import to_html
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
+from retroformer.promotions.history import History
+from retroformer.provenance import ADAPTER_FILES
 from retroformer.records import Key, Usage
 from tests.support.characters import CAPITAL, attempt_at
 from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation, write_stages
@@ -170,6 +172,27 @@ def test_an_arm_costs_what_its_run_collected_and_all_its_stages_trained(
     # 12,345 tokens in each of three stages; calls of the evaluation are not those of making.
     assert row.split(" | ")[1:4] == ["9", "90", "37,035"]
     assert "| hopeless " not in section.partition("## ")[0]
+
+
+def test_a_promoted_adapter_costs_what_it_cost_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = CONFIG + "    served: {kind: model, model: reflector}\n"
+    wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0, "eval/served": 6}
+    Path("riddles.yaml").write_text(config)
+    experiment = load(Path("riddles.yaml"))
+    write_stages(experiment, "sft", "reward", "ppo")
+    for name in ADAPTER_FILES:
+        (experiment.folder / "ppo" / name).write_text("weights")
+
+    def costs() -> set[str]:
+        section = (report_of(config, wins) / "report.md").read_text().partition("cost to make and to use")[2]
+        rows = [line for line in section.splitlines() if line.startswith(("| trained ", "| served "))]
+        return {row.split(" | ")[3] for row in rows[:2]}
+
+    assert costs() == {"37,035"}
+    history = History(experiment.folder)
+    history.append((), "first", history.keep("ppo", experiment.folder / "ppo"), "nothing was served before")
+    assert costs() == {"37,035"}
 
 
 def test_an_arm_does_not_pay_for_adapters_and_retries_that_others_were_trained_with(
