@@ -2,24 +2,27 @@
 
     python benchmarks/reward_model.py CONFIG --trained FOLDER [FOLDER ...] --learned-from RUN --pairs-of RUN [RUN ...]
 
-The pairs are those of the named runs' collected reflections on ALFWorld games, without games that the reward models or
-the table were made from. `longer` prefers the longer text in tokens. `places` prefers the text that repeats more
-sightings and, after that, the one with the higher chance that a place it names has what is missing, by the table
-counted in the attempts of --learned-from. Ties count as half. Intervals are 95% bootstrap intervals over games.
+The pairs are those of the named runs' collected reflections on ALFWorld games. Left out are games of --learned-from,
+and games that a reward model or the adapter it started from was trained on. `longer` prefers the longer text in tokens.
+`places` prefers the text that repeats more sightings and, after that, the one with the higher chance that a place it
+names has what is missing, by the table counted in the attempts of --learned-from. Ties count as half. The 95% bootstrap
+intervals are over clusters of games with one goal in one room.
 """
 
 import argparse
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from eval.measure.statistics import bootstrap_clusters
 from retroformer.arm_names import COLLECT
+from retroformer.environments import alfworld
 from retroformer.environments.alfworld.advice.failure import FailureView, view_of
 from retroformer.environments.alfworld.advice.places import PlaceTable
 from retroformer.environments.alfworld.advice.reader import read_advice
@@ -30,7 +33,8 @@ from retroformer.experiment.storage import open_store
 from retroformer.history import lessons_before
 from retroformer.preference_pairs import preferences
 from retroformer.rating import Rating, ratings
-from retroformer.records import Key
+from retroformer.records import Key, Task, task_of_story
+from retroformer.stage_metrics import recorded_tasks
 from train.base import load_tokenizer
 from train.data.samples import prompt_ids, response_ids
 from train.group_trainer import trunk_of
@@ -39,12 +43,11 @@ from train.shared_prompt.group import Group
 from train.shared_prompt.packed import pack
 from train.shared_prompt.reading import hidden_states
 
-_DRAWS = 10_000
-
 
 class Pair(NamedTuple):
     """Two reflections on one failure."""
 
+    task: Task
     view: FailureView
     better: Rating
     worse: Rating
@@ -62,17 +65,27 @@ def main() -> None:
     own = load(chosen.config, [*chosen.overrides, f"run={chosen.learned_from}"])
     with closing(open_store(own)) as store:
         attempts = dict(store.stream_trajectories(COLLECT))
-    table, seen = PlaceTable(attempts.values()), {key.task_id for key in attempts}
+    table, seen = PlaceTable(attempts.values()), {key.task_id for key in attempts}.union(*map(_read_by, chosen.trained))
     runs = [load(chosen.config, [*chosen.overrides, f"run={run}"]) for run in chosen.pairs_of]
-    pairs = [pair for run in runs for pair in _pairs(run) if pair.better.task_id not in seen]
-    games = [pair.better.task_id for pair in pairs]
-    print(f"{len(pairs)} pairs of {len(set(games))} games\n\n| preferred text | pairs in order | 95% |\n|---|---|---|")
+    pairs = [pair for run in runs for pair in _pairs(run) if pair.task.id not in seen]
+    cluster_of = alfworld.extras.cluster_of
+    assert cluster_of is not None
+    games, clusters = {pair.task.id for pair in pairs}, np.array([*map(cluster_of, (pair.task for pair in pairs))])
+    print(f"{len(pairs)} pairs of {len(games)} games in {len(set(clusters))} clusters\n")
+    print("| preferred text | pairs in order | 95% |\n|---|---|---|")
     tokenizer: Any = load_tokenizer(own.train)
     ways = {"longer": lambda pair, text: len(response_ids(tokenizer, text)), "places": _usefulness_by(table)}
     for name, score in ways.items():
-        _show(name, [score(pair, pair.better.text) - score(pair, pair.worse.text) for pair in pairs], games)
+        _show(name, [score(pair, pair.better.text) - score(pair, pair.worse.text) for pair in pairs], clusters)
     for folder in chosen.trained:
-        _show(str(folder), _margins(own, tokenizer, folder, pairs), games)
+        _show(str(folder), _margins(own, tokenizer, folder, pairs), clusters)
+
+
+def _read_by(folder: Path) -> set[str]:
+    """Return the games that a reward model and the adapters before it were trained on."""
+    if (recorded := recorded_tasks(folder)) is None:
+        raise SystemExit(f"{folder} records no training tasks, so no pair is known to be new to it.")
+    return {task_of_story(task) for training in recorded for task in training.tasks}
 
 
 def _pairs(run: Experiment) -> Iterator[Pair]:
@@ -82,7 +95,8 @@ def _pairs(run: Experiment) -> Iterator[Pair]:
         for better, worse in preferences(ratings(store, COLLECT, records=True)):
             task_id, trial, candidate = better.trajectory
             failed = Key(arm=COLLECT, task_id=task_id, trial=trial - 1, candidate=candidate)
-            yield Pair(view_of(attempts[failed], lessons_before(failed, attempts, advice)), better, worse)
+            view = view_of(attempts[failed], lessons_before(failed, attempts, advice))
+            yield Pair(attempts[failed].task, view, better, worse)
 
 
 def _usefulness_by(table: PlaceTable) -> Callable[[Pair, str], float]:
@@ -114,18 +128,11 @@ def _margins(run: Experiment, tokenizer: Any, folder: Path, pairs: Sequence[Pair
     return margins
 
 
-def _show(name: str, margins: Sequence[float], games: Sequence[str]) -> None:
+def _show(name: str, margins: Sequence[float], clusters: NDArray[np.str_]) -> None:
     """Print the share of pairs in order, with its interval."""
-    in_order = [0.5 if margin == 0 else float(margin > 0) for margin in margins]
-    of_game: dict[str, list[float]] = {}
-    for game, right in zip(games, in_order, strict=True):
-        of_game.setdefault(game, []).append(right)
-    draw, groups = random.Random(0), list(of_game.values())
-    means = sorted(
-        fmean(right for group in draw.choices(groups, k=len(groups)) for right in group) for _ in range(_DRAWS)
-    )
-    low, high = means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
-    print(f"| {name} | {fmean(in_order):.3f} | [{low:.3f}, {high:.3f}] |", flush=True)
+    in_order = np.array([[0.5 if margin == 0 else float(margin > 0) for margin in margins]])
+    share = bootstrap_clusters(in_order, clusters, seed=0)
+    print(f"| {name} | {share.mean:.3f} | [{share.low:.3f}, {share.high:.3f}] |", flush=True)
 
 
 if __name__ == "__main__":

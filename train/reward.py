@@ -96,6 +96,7 @@ def scorer(train: Train, start: Path | None = None, trains: Literal["all", "head
     """
     base, lora = load_base(train, scores=True), lora_config(train.lora, scores=True)
     model: Any = get_peft_model(base, lora)
+    keep_trainables_in_fp32(model)
     if start is not None:
         require_same_shape(PeftConfig.from_pretrained(str(start)), start, train.lora)
         # peft wants the score head as well, which a reflector does not have.
@@ -104,7 +105,6 @@ def scorer(train: Train, start: Path | None = None, trains: Literal["all", "head
     for name, parameter in model.named_parameters():
         if trains == "head" and "lora_" in name:
             parameter.requires_grad = False
-    keep_trainables_in_fp32(model)
     return model
 
 
