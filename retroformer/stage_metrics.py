@@ -78,10 +78,14 @@ class StageMetrics(BaseModel):
     """Episodes that SAC played."""
     env_steps: int | None = None
     """Steps of the environment in these episodes."""
+    resumed_from_step: int = 0
+    resumed_from_update: int = 0
+    resumed_from_episode: int = 0
     tokens: int = 0
-    """Tokens trained on since the stage was started or resumed, as are the seconds."""
+    """Tokens trained on."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    """Seconds of all processes, like `seconds` since the stage was last started."""
     peak_memory_bytes: int = 0
     losses: tuple[float, ...] = ()
     """Loss of each step."""
@@ -103,6 +107,12 @@ class StageMetrics(BaseModel):
             return None
         only = TrainingTasks(environment=self.training_environment, seed=self.training_seed, tasks=self.training_tasks)
         return (only,)
+
+    @property
+    def whole_cpu_seconds(self) -> float | None:
+        """CPU seconds of the stage; None if it was resumed, since only those after that were measured."""
+        resumed = self.resumed_from_step or self.resumed_from_update or self.resumed_from_episode
+        return None if resumed else self.cpu_seconds
 
     def measure(self, name: str) -> Any:
         """Return a measure by its name in the file, or None if the stage did not write it."""

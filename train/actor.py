@@ -28,7 +28,7 @@ from .data.samples import IGNORED, order_of_training, require_length
 from .room import require_room
 from .stage import Meter, Stage, publish
 from .stage_kinds import DEMONSTRATED_ACTIONS
-from .trainer import ParallelTrainer, run_trainer, tokens_since_resumption, trainer_settings
+from .trainer import ParallelTrainer, run_trainer, trainer_settings
 
 
 class LabelledText(NamedTuple):
@@ -82,7 +82,8 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
     for parameter in trainable(trainer.model):
         parameter.data = parameter.data.to(torch.bfloat16)
     metrics = {"samples": len(rows), **counts(demonstrations)} | progress
-    publish(stage, trainer.model.save_pretrained, metrics | meter.read(tokens_since_resumption(progress, sum(lengths))))
+    cost = meter.read(sum(lengths), progress["resumed_from_step"])
+    publish(stage, trainer.model.save_pretrained, metrics | cost)
 
 
 def response_trainer(stage: Stage, optimizer: Demonstrations, rows: Any) -> Any:

@@ -32,7 +32,7 @@ from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed, pack
 from .shared_prompt.reading import hidden_states, predicting
 from .stage import Meter, Stage, publish
-from .trainer import run_trainer, tokens_since_resumption
+from .trainer import run_trainer
 
 POLICY, REFERENCE = "default", "ref"
 """Names of the adapters; peft saves `default` into the given folder itself, others into subfolders."""
@@ -72,8 +72,8 @@ def train_by_dpo(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], 
     progress = run_trainer(trainer, stage)
     measured = measure(trainer, split.measured(seed), optimizer.beta, "train")
     measured |= measure(trainer, split.held_out, optimizer.beta, "held_out")
-    tokens = tokens_since_resumption(progress, optimizer.epochs * split.tokens)
-    metrics = split.counts | split.read_by(sft) | measured | progress | meter.read(tokens)
+    cost = meter.read(optimizer.epochs * split.tokens, progress["resumed_from_step"])
+    metrics = split.counts | split.read_by(sft) | measured | progress | cost
     publish(stage, lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]), metrics)
 
 

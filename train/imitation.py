@@ -25,7 +25,7 @@ from .room import require_room
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed
 from .stage import Meter, Stage, publish
-from .trainer import run_trainer, tokens_since_resumption
+from .trainer import run_trainer
 
 
 class Imitation:
@@ -64,7 +64,7 @@ def imitate(
     trainer = GroupTrainer(stage, optimizer, adapted(train, start), groups, Imitation())
     progress = run_trainer(trainer, stage)
     tokens = sum(groups.lengths) * optimizer.epochs
-    metrics = {"samples": len(rows), **counts} | progress | meter.read(tokens_since_resumption(progress, tokens))
+    metrics = {"samples": len(rows), **counts} | progress | meter.read(tokens, progress["resumed_from_step"])
     publish(stage, trainer.model.save_pretrained, metrics)
 
 

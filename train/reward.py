@@ -31,7 +31,7 @@ from .reward_audit import audit_of_pairs
 from .shared_prompt.group import Group, group_of
 from .shared_prompt.packed import Packed
 from .stage import Meter, Stage, publish
-from .trainer import run_trainer, tokens_since_resumption
+from .trainer import run_trainer
 
 CENTRING = 0.01
 """Weight of the squared sum of a pair's scores. The loss fixes only differences; this keeps scores around zero."""
@@ -83,8 +83,8 @@ def train_reward_model(
     measured |= measure(chosen, rejected, "held_out") | audit_of_pairs(chosen, rejected, held_out, trained_on)
     texts = [rating for rating in rated if rating.key.task_id in split.held_out_tasks]
     measured |= audit(trainer, tokenizer, texts)
-    tokens = tokens_since_resumption(progress, optimizer.epochs * split.tokens)
-    metrics = split.counts | (split.read_by(start) if start else {}) | measured | progress | meter.read(tokens)
+    cost = meter.read(optimizer.epochs * split.tokens, progress["resumed_from_step"])
+    metrics = split.counts | (split.read_by(start) if start else {}) | measured | progress | cost
     publish(stage, trainer.model.save_pretrained, metrics)
 
 

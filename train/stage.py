@@ -263,15 +263,19 @@ class Meter:
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
-    def read(self, tokens: int) -> dict[str, float]:
-        """Return seconds, CPU seconds of all processes and peak memory of this one; `tokens` were read in this time."""
+    def read(self, tokens: int, resumed_from: int) -> dict[str, float]:
+        """Return what a stage that was trained on `tokens` has cost.
+
+        Seconds, CPU seconds of all processes and peak memory of this one are those since its last start. Of a stage
+        that was resumed they are a part, so nothing is divided by them.
+        """
         cpu = processes.total(time.process_time() - self._cpu)
         unit = 1 if sys.platform == "darwin" else 1024
-        return {
+        cost = {
             "processes": processes.count(),
             "seconds": round(time.perf_counter() - self._wall, 2),
             "cpu_seconds": round(cpu, 2),
             "tokens": tokens,
-            "tokens_per_cpu_second": round(tokens / cpu, 1) if cpu else 0.0,
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
         }
+        return cost if resumed_from or not cpu else cost | {"tokens_per_cpu_second": round(tokens / cpu, 1)}

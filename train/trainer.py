@@ -195,11 +195,5 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
     return {"steps": trainer.state.global_step, "resumed_from_step": done, "losses": losses}
 
 
-def tokens_since_resumption(progress: dict[str, Any], tokens: int) -> int:
-    """Return the share of a stage's tokens in the steps since it was started or resumed, which alone are timed."""
-    steps = int(progress["steps"])
-    return tokens * (steps - int(progress["resumed_from_step"])) // max(1, steps)
-
-
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])

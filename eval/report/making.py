@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from retroformer.arm_names import DOCUMENT, LIVE, WRITTEN, is_rated
@@ -26,8 +27,8 @@ class _Making(NamedTuple):
     """Model calls of actor and reflector to collect the experience."""
     tokens: int
     """Tokens trained on, in all stages."""
-    cpu_seconds: float
-    """CPU time of training, in all stages. What a resumed stage counts starts at its resumption, tokens included."""
+    cpu_seconds: float | None
+    """CPU time of training, in all stages; None if one of them was resumed, which measured only the rest."""
 
 
 def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
@@ -41,6 +42,7 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
         if not experience:
             continue
         tasks, seeds = arm.solved_NT.shape[1], len(experience)
+        measured = [cost.cpu_seconds for cost in experience if cost.cpu_seconds is not None]
         calls, tokens = arm.usage.calls, arm.usage.prompt_tokens + arm.usage.completion_tokens
         rows.append(
             [
@@ -48,7 +50,7 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
                 f"{sum(cost.experience.calls for cost in experience) / seeds:,.0f}",
                 f"{sum(_tokens(cost.experience) for cost in experience) / seeds:,.0f}",
                 f"{sum(cost.tokens for cost in experience) / seeds:,.0f}",
-                f"{sum(cost.cpu_seconds for cost in experience) / seeds:,.0f}",
+                f"{fmean(measured):,.0f}" if measured else "-",
                 *(f"{spent / max(1, tasks * len(arm.seeds)):,.1f}" for spent in (calls, tokens)),
             ]
         )
@@ -58,7 +60,7 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
     header += ["calls per task to use", "tokens per task to use"]
     caption = (
         "What each arm cost to make, per training seed, and to use. Other arms cost nothing to make. "
-        "Of a stage that was resumed, only what came after its resumption is counted."
+        "CPU time is the mean of the seeds without a stage that was resumed; a dash: there is none."
     )
     return table(header, rows, caption)
 
@@ -87,7 +89,9 @@ def _cost(experiment: Experiment, model: str) -> _Making | None:
     stages = list(_stages_behind(folder, run))
     played = [LIVE] if any(stage.inputs.get("optimizer", {}).get("reward") == "live" for stage in stages) else []
     usage = _usage(experiment, run.name, *played)
-    return _Making(usage, sum(stage.tokens for stage in stages), sum(stage.cpu_seconds for stage in stages))
+    seconds = [stage.whole_cpu_seconds for stage in stages]
+    whole = [measured for measured in seconds if measured is not None]
+    return _Making(usage, sum(stage.tokens for stage in stages), sum(whole) if len(whole) == len(seconds) else None)
 
 
 def _stages_behind(folder: Path, run: Path) -> Iterator[StageMetrics]:

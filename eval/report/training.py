@@ -117,7 +117,7 @@ def training_table(trained: Sequence[TrainedAdapter]) -> str:
             ),
             _length(adapter.metrics),
             f"{adapter.metrics.tokens:,}",
-            f"{adapter.metrics.cpu_seconds:,.0f}",
+            "-" if (cpu := adapter.metrics.whole_cpu_seconds) is None else f"{cpu:,.0f}",
             f"{adapter.metrics.peak_memory_bytes / 2**30:.1f}",
         ]
         for adapter in trained
@@ -126,7 +126,7 @@ def training_table(trained: Sequence[TrainedAdapter]) -> str:
     return table(
         header,
         rows,
-        "Data, length and cost of each training stage; tokens and CPU time since it was resumed, if it was.",
+        "Data, length and cost of each training stage. A dash: it was resumed, so its CPU time was not measured.",
     )
 
 

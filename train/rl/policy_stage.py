@@ -169,9 +169,8 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Pa
 
 
 def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, updates: Iterator[Facts]) -> None:
-    resumed_from = len(run.history)
     progress = take_updates(stage, settings, updates, run.history, run.model, run.optimizer)
-    new = run.history[resumed_from:]
-    tokens = sum(int(facts["tokens"] * facts.get("steps", settings.epochs)) for facts in new)
-    metrics = {"prompts": len(run.prompts)} | progress | drawn_by(run.answer) | run.meter.read(tokens)
+    tokens = sum(int(facts["tokens"] * facts.get("steps", settings.epochs)) for facts in run.history)
+    cost = run.meter.read(tokens, progress["resumed_from_update"])
+    metrics = {"prompts": len(run.prompts)} | progress | drawn_by(run.answer) | cost
     publish(stage, run.model.save_policy, metrics)

@@ -101,8 +101,8 @@ def train_by_sac(stage: Stage, tasks: Sequence[Task], start: Path | None) -> Non
         "tasks": sorted(played),
         "history": history,
     }
-    tokens = int(sum(facts["tokens"] for facts in history[resumed_from:]))
-    publish(stage, learner.model.save_policy, metrics | meter.read(tokens))
+    tokens = int(sum(facts["tokens"] for facts in history))
+    publish(stage, learner.model.save_policy, metrics | meter.read(tokens, resumed_from))
 
 
 def _load(stage: Stage, start: Path | None) -> Learner:

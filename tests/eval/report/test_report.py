@@ -1,6 +1,7 @@
 """Tests of the report: well-formed tables, numbers equal to the results, and no model text that can break the page."""
 
 import html.parser
+import json
 import re
 from contextlib import closing
 from pathlib import Path
@@ -170,8 +171,14 @@ def test_an_arm_costs_what_its_run_collected_and_all_its_stages_trained(
     section = (report_of(CONFIG, wins) / "report.md").read_text().partition("cost to make and to use")[2]
     row = next(line for line in section.splitlines() if line.startswith("| trained "))
     # 12,345 tokens in each of three stages; calls of the evaluation are not those of making.
-    assert row.split(" | ")[1:4] == ["9", "90", "37,035"]
+    assert row.split(" | ")[1:5] == ["9", "90", "37,035", "0"]
     assert "| hopeless " not in section.partition("## ")[0]
+    metrics = experiment.folder / "ppo" / "metrics.json"
+    metrics.write_text(json.dumps(json.loads(metrics.read_text()) | {"resumed_from_update": 2}))
+    text = (report_of(CONFIG, wins) / "report.md").read_text()
+    row = next(line for line in text.partition("cost to make and to use")[2].splitlines() if line[:10] == "| trained ")
+    assert row.split(" | ")[1:5] == ["9", "90", "37,035", "-"], "the CPU time of a resumed stage was not measured"
+    assert text.count("| 12,345 | - |") == 1
 
 
 def test_a_promoted_adapter_costs_what_it_cost_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
