@@ -70,7 +70,8 @@ class Engine:
     def works_on(self, adapter: str) -> bool:
         """Return True if requests for `adapter` are running or waiting."""
         with self._changed:
-            return any(request.adapter == adapter for request in (*self._waiting, *self._members))
+            requests = (*self._waiting, *self._members)
+            return any(request.adapter == adapter and not request.finished for request in requests)
 
     def submit(self, generation: Request) -> None:
         with self._changed:

@@ -101,6 +101,8 @@ class TextGeneration:
     echo: str = ""
     cached_tokens: int = 0
     cancelled: bool = False
+    finished: bool = False
+    """True once its last output is delivered; its row is freed a little later."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
 
@@ -133,13 +135,14 @@ class TextGeneration:
             reason = self._write(self.choices.allowed[0])
         if reason is not None:
             self.transcript.finish()
-        if reason is not None or self.streaming:
+        self.finished = reason is not None
+        if self.finished or self.streaming:
             self.deliver(self._output("stop" if self.transcript.stopped else reason))
         return reason is None and not self.cancelled
 
     def fail(self, failure: str) -> None:
         """Deliver the failure; the engine frees the row, if there is one, in its next iteration."""
-        self.cancelled = True
+        self.cancelled = self.finished = True
         self.deliver(Output(finish_reason="stop", failure=failure))
 
     def _write(self, token: int) -> str | None:

@@ -25,6 +25,7 @@ class Scoring:
     score: float = 0.0
     cached_tokens: int = 0
     cancelled: bool = False
+    finished: bool = False
 
     @cached_property
     def names(self) -> BlockNames:
@@ -43,13 +44,13 @@ class Scoring:
 
     def accept(self, score: torch.Tensor) -> bool:
         """Set the score and deliver; return False, since the request does not go on."""
-        self.score = float(score)
+        self.score, self.finished = float(score), True
         self.deliver(Output(finish_reason="stop", prompt_tokens=len(self.prompt)))
         return False
 
     def fail(self, failure: str) -> None:
         """Cancel the request and deliver the failure."""
-        self.cancelled = True
+        self.cancelled = self.finished = True
         self.deliver(Output(finish_reason="stop", failure=failure))
 
 
