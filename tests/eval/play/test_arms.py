@@ -112,6 +112,7 @@ def solved(attempt: Trajectory) -> bool:
     return attempt.outcome is Outcome.SUCCESS
 
 
+@pytest.mark.slow
 def test_advice_of_training_tasks_can_be_retrieved_with_its_source(tmp_path: Path) -> None:
     arms: Arms = {"nothing": {"kind": "none"}, "remembered": {"kind": "retrieved"}}
     with Endpoint() as server:

@@ -158,6 +158,7 @@ def test_no_payload_runs_or_breaks_a_page(browser: Browser, tmp_path: Path) -> N
         assert elements(browser, site, address) - expected == set()
 
 
+@pytest.mark.slow
 def test_no_payload_runs_or_breaks_the_file(browser: Browser, tmp_path: Path) -> None:
     harmless, seen = tuple(f"word {number}\nand more" for number in range(2)), dict[str, set[str]]()
     for name, texts, run in (("harmless", harmless, "plain"), ("hostile", PAYLOADS, PAYLOADS[0])):
