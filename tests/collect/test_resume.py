@@ -59,7 +59,8 @@ def unbroken(folder: Path, server: Endpoint) -> tuple[Facts, int]:
     return facts(in_folder(open_config(path, "run=unbroken"), folder)), len(server.requests) - before
 
 
-def test_a_killed_collect_continues_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_killed_collect_continues_and_pays_for_nothing_twice(tmp_path: Path, kills: int) -> None:
     chance = random.Random(0)
     with Endpoint() as server:
         whole, price = unbroken(tmp_path, server)
@@ -78,7 +79,7 @@ def test_a_killed_collect_continues_and_pays_for_nothing_twice(tmp_path: Path) -
         def made(count: int) -> Callable[[], bool]:
             return lambda: stored(tmp_path / "runs" / "killed" / "experience.db") >= count
 
-        moments = [made(2), *(asked(count) for count in sorted(chance.sample(range(1, price), 2)))]
+        moments = [made(2), *(asked(count) for count in sorted(chance.sample(range(1, price), kills - 1)))]
         killed = run_and_kill(tmp_path, "collect", [str(config.path), "run=killed"], moments)
         hold.end(server)
         first = finish(tmp_path, "collect", [str(config.path), "run=killed"])

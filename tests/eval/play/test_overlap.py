@@ -60,13 +60,13 @@ def refused(config: Path, tasks: list[str], *overrides: str) -> str:
     return ""
 
 
-def test_each_of_twenty_planted_games_is_refused_and_none_of_others(config: Path) -> None:
+def test_each_of_twenty_planted_games_is_refused_and_none_of_180_others(config: Path) -> None:
     trained("runs/other/sft", TRAINED_ON)
     assert refused(config, HELD_OUT) == ""
     for planted in HELD_OUT:
         trained("runs/other/ppo", [*TRAINED_ON, planted])
         assert f"such as {planted!r}" in refused(config, HELD_OUT)
-    for other in TRAINED_ON[::6]:
+    for other in TRAINED_ON:
         trained("runs/other/ppo", [other])
         assert refused(config, HELD_OUT) == ""
 

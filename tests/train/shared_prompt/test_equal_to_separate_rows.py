@@ -16,6 +16,7 @@ from train.dpo import POLICY, REFERENCE, DirectPreference, policy_and_reference
 from train.group_trainer import Objective, trunk_of
 from train.imitation import Imitation
 from train.reward import Ranking, scorer
+from train.shared_prompt import agreement
 from train.shared_prompt import packed as packing
 from train.shared_prompt.agreement import LIMIT, Values, differences, require_agreement, settle_attention
 from train.shared_prompt.attention import QUICK, SPLIT
@@ -152,9 +153,14 @@ def rounds_beyond_the_limit(tiny_base: Path, workplace: Path, monkeypatch: pytes
     return model
 
 
-def test_what_a_mask_changes_in_the_gradient_of_separate_rows_is_rounding(rounds_beyond_the_limit: Any) -> None:
+def test_what_a_mask_changes_in_the_gradient_of_separate_rows_is_rounding(
+    rounds_beyond_the_limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = rounds_beyond_the_limit
     require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
+    monkeypatch.setattr(agreement, "MORE_ROUNDING", 0)
+    with pytest.raises(ConfigError, match="the relative difference of the gradient is"):
+        require_agreement(trunk_of(model), log_probs_of(model), GROUPS[2])
 
 
 def sees_everything(packed: Packed) -> Tensor:
