@@ -14,7 +14,7 @@ from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import extras, taskset
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.actors import actor_kind
-from retroformer.experiment.best_of import best_of
+from retroformer.experiment.best_of import adapter_name, best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
 from retroformer.experiment.sections.endpoint import Endpoint
@@ -79,8 +79,7 @@ class Connections:
         """Raise MissingInput if the experiment's own server has no such adapter, because it has not been trained."""
         if model in self.served:
             return
-        chosen = best_of(model)
-        stages = [model.partition("@")[0]] if chosen is None else [chosen.model, "reward"]
+        stages = [adapter_name(model), *(["reward"] if best_of(model) else [])]
         commands = " and ".join(f"`retroformer train {stage} EXPERIMENT.yaml`" for stage in stages)
         raise MissingInput(
             f"No adapter {model!r} is served, only {', '.join(sorted(self.served))}: "

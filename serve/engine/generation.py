@@ -102,7 +102,7 @@ class TextGeneration:
     cached_tokens: int = 0
     cancelled: bool = False
     finished: bool = False
-    """True once its last output is delivered; its row is freed a little later."""
+    """True from its last token on; its row is freed a little later."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
 
@@ -133,12 +133,12 @@ class TextGeneration:
         reason = self._write(token)
         while reason is None and self.choices is not None and len(self.choices.allowed) == 1:
             reason = self._write(self.choices.allowed[0])
-        if reason is not None:
-            self.transcript.finish()
         self.finished = reason is not None
+        if self.finished:
+            self.transcript.finish()
         if self.finished or self.streaming:
             self.deliver(self._output("stop" if self.transcript.stopped else reason))
-        return reason is None and not self.cancelled
+        return not (self.finished or self.cancelled)
 
     def fail(self, failure: str) -> None:
         """Deliver the failure; the engine frees the row, if there is one, in its next iteration."""

@@ -15,7 +15,8 @@ from gepa.core.result import GEPAResult
 from retroformer.arm_names import DOCUMENT
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure, usage_of
-from retroformer.experiment.parts import LoadedConfig, check_prompts
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import LoadedConfig, Parts, check_prompts
 from retroformer.experiment.retries import conditions_of_retries, retrying
 from retroformer.experiment.storage import open_whole_store
 from retroformer.files.canonical import sha256_of
@@ -69,13 +70,6 @@ def optimize(config: LoadedConfig, search: Search) -> str:
         play = stack.enter_context(retrying(config, store, DOCUMENT, played_under, asks_reflector=True))
         model = play.parts.connections.model(experiment.reflector.endpoint, search.proposer)
         proposer = _Proposer(model, store, play.runner, search.tokens, experiment.reflector.temperature)
-        asked = search.proposer or experiment.reflector.endpoint.model
-        started_with = {
-            "failures": [[failure.attempt.task.id, failure.view] for failure in failures],
-            "document": START,
-            "proposer": [asked, play.parts.adapter_sha256.get(asked), search.tokens, experiment.reflector.temperature],
-            "seed": experiment.seed,
-        }
         result: GEPAResult[Retry, int] = evolve(
             seed_candidate={_COMPONENT: START},
             trainset=failures[checked:],
@@ -86,7 +80,7 @@ def optimize(config: LoadedConfig, search: Search) -> str:
             max_metric_calls=retries,
             stop_callbacks=lambda state: proposer.failure is not None,
             track_best_outputs=False,
-            run_dir=str(folder / f"search-{sha256_of(started_with)[:12]}"),
+            run_dir=str(folder / _name_of_state(experiment, search, failures, play.parts)),
             seed=experiment.seed,
             logger=_Silent(),
         )
@@ -95,6 +89,26 @@ def optimize(config: LoadedConfig, search: Search) -> str:
     best = cast("dict[str, str]", result.best_candidate)[_COMPONENT]
     write_text(folder / "document.md", f"{best}\n")
     return _summary(folder / "document.md", result.val_aggregate_scores, checked)
+
+
+def _name_of_state(experiment: Experiment, search: Search, failures: Sequence[Failure], served: Parts) -> str:
+    """Return the name of the folder with GEPA's state, which differs with everything that the state depends on.
+
+    GEPA keeps scores by the positions of failures, and goes on from whatever state it has.
+    """
+    proposer = search.proposer or experiment.reflector.endpoint.model
+    started_with = {
+        "failures": [[failure.attempt.task.id, failure.view] for failure in failures],
+        "document": START,
+        "proposer": [
+            proposer,
+            served.adapter_sha256.get(proposer),
+            search.tokens,
+            experiment.reflector.temperature,
+        ],
+        "seed": experiment.seed,
+    }
+    return f"search-{sha256_of(started_with)[:12]}"
 
 
 def _summary(path: Path, scores: Sequence[float], checked: int) -> str:
