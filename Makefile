@@ -68,31 +68,41 @@ $(EVIDENCE): evidence-%: $(VENV)/.installed
 	$(RUN) -m collect $(SEED) run=$@ seed=$*
 	$(RUN) -m train sft $(SEED) run=$@ seed=$*
 
-# Ten core-hours. The method is that of seed.yaml; each run leaves out one part of it or adds a stage.
+# Four core-hours. The method is that of seed.yaml with fewer games and fewer texts; each run leaves out one part of it or
+# adds a stage. What has fewer texts reads them more often.
+ABLATED := collect.tasks=64 collect.written=320 train.sft.other_goals=4 train.ppo.updates=10 train.grpo.updates=6
 ablation: $(ABLATION)  ## what is each part of the method worth on valid_seen? needs ALFWORLD_DATA
 	$(RUN) -m eval configs/evidence/ablation.yaml
 	$(RUN) -m eval configs/evidence/ablation.yaml run=ablation-last reflector.history=last \
 		'serve.adapters={actor: household, last-1: runs/ablation-1-last/sft, last-2: runs/ablation-2-last/sft, last-3: runs/ablation-3-last/sft}' \
 		'eval.arms={last attempt only: {kind: model, model: [last-1, last-2, last-3]}, rule: {kind: rule}}' 'eval.reference=rule'
 
-$(ABLATION): ablation-%: evidence-%
-	$(RUN) -m train dpo $(SEED) run=evidence-$* seed=$*
-	$(RUN) -m train reward $(SEED) run=evidence-$* seed=$*
-	$(RUN) -m train ppo $(SEED) run=evidence-$* seed=$* train.weak_reward_model=allow
-	$(RUN) -m train grpo $(SEED) run=evidence-$* seed=$*
-	$(RUN) -m collect warm $(SEED) run=ablation-$*-last seed=$* reflector.history=last
-	$(RUN) -m train warm $(SEED) run=ablation-$*-last seed=$* reflector.history=last
-	$(RUN) -m collect $(SEED) run=ablation-$*-last seed=$* reflector.history=last
-	$(RUN) -m train sft $(SEED) run=ablation-$*-last seed=$* reflector.history=last
-	mkdir -p runs/ablation-$*-best
-	cp -r runs/evidence-$*/warm runs/ablation-$*-best/
-	$(RUN) -m collect $(SEED) run=ablation-$*-best seed=$* collect.branch=best
-	$(RUN) -m train sft $(SEED) run=ablation-$*-best seed=$* collect.branch=best
-	$(RUN) -m train sft $(SEED) run=evidence-$* seed=$* train.sft.other_goals=0 train.variants.sft=own_goals
-	$(RUN) -m train sft $(SEED) run=evidence-$* seed=$* train.sft.texts=rated train.variants.sft=rated
-	$(RUN) -m train sft $(SEED) run=evidence-$* seed=$* train.sft.texts=rated train.sft.positives=mixed train.variants.sft=mixed
-	$(RUN) -m train reward $(SEED) run=evidence-$* seed=$* train.reward.start=base train.variants.reward=base
-	$(RUN) -m train ppo $(SEED) run=evidence-$* seed=$* train.weak_reward_model=allow 'train.variants={reward: base, ppo: base}'
+$(ABLATION): WHOLE = $(SEED) $(ABLATED) run=$@ seed=$*
+$(ABLATION): LAST = $(SEED) $(ABLATED) run=$@-last seed=$* reflector.history=last
+$(ABLATION): BEST = $(SEED) $(ABLATED) run=$@-best seed=$* collect.branch=best
+$(ABLATION): ablation-%: $(VENV)/.installed
+	@test -n "$(ALFWORLD_DATA)" || { echo "Name the folder of the ALFWorld games: run alfworld-download, then make ablation ALFWORLD_DATA=FOLDER."; exit 1; }
+	$(RUN) -m collect warm $(WHOLE)
+	$(RUN) -m train warm $(WHOLE)
+	$(RUN) -m collect $(WHOLE)
+	$(RUN) -m train sft $(WHOLE)
+	$(RUN) -m train dpo $(WHOLE)
+	$(RUN) -m train reward $(WHOLE)
+	$(RUN) -m train ppo $(WHOLE) train.weak_reward_model=allow
+	$(RUN) -m train grpo $(WHOLE)
+	$(RUN) -m collect warm $(LAST)
+	$(RUN) -m train warm $(LAST)
+	$(RUN) -m collect $(LAST)
+	$(RUN) -m train sft $(LAST)
+	mkdir -p runs/$@-best
+	cp -r runs/$@/warm runs/$@-best/
+	$(RUN) -m collect $(BEST)
+	$(RUN) -m train sft $(BEST)
+	$(RUN) -m train sft $(WHOLE) train.sft.other_goals=0 train.sft.epochs=5 train.variants.sft=own_goals
+	$(RUN) -m train sft $(WHOLE) train.sft.texts=rated train.sft.epochs=5 train.variants.sft=rated
+	$(RUN) -m train sft $(WHOLE) train.sft.texts=rated train.sft.epochs=5 train.sft.positives=mixed train.variants.sft=mixed
+	$(RUN) -m train reward $(WHOLE) train.reward.start=base train.variants.reward=base
+	$(RUN) -m train ppo $(WHOLE) train.weak_reward_model=allow 'train.variants={reward: base, ppo: base}'
 
 # One hour for the second actor, and the seeds of `make evidence`.
 transfer: $(FRESH)  ## do the reflectors of `make evidence` help other actors? needs ALFWORLD_DATA
