@@ -73,9 +73,6 @@ $(EVIDENCE): evidence-%: $(VENV)/.installed
 ABLATED := collect.tasks=64 collect.written=320 train.sft.other_goals=4 train.ppo.updates=10 train.grpo.updates=6
 ablation: $(ABLATION)  ## what is each part of the method worth on valid_seen? needs ALFWORLD_DATA
 	$(RUN) -m eval configs/evidence/ablation.yaml
-	$(RUN) -m eval configs/evidence/ablation.yaml run=ablation-last reflector.history=last \
-		'serve.adapters={actor: household, last-1: runs/ablation-1-last/sft, last-2: runs/ablation-2-last/sft, last-3: runs/ablation-3-last/sft}' \
-		'eval.arms={last attempt only: {kind: model, model: [last-1, last-2, last-3]}, rule: {kind: rule}}' 'eval.reference=rule'
 
 $(ABLATION): WHOLE = $(SEED) $(ABLATED) run=$@ seed=$*
 $(ABLATION): LAST = $(SEED) $(ABLATED) run=$@-last seed=$* reflector.history=last

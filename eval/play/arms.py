@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
             return PhraseReflector()
         case "model":
             assert isinstance(arm.model, str), "single_model_arms gives each arm one model"
-            return components.reflector(arm.model, _temperature(experiment, arm))
+            shown = replace(components, experiment=with_arm_settings(experiment, arm))
+            return shown.reflector(arm.model, _temperature(experiment, arm))
         case "retrieved":
             return retrieving_reflector(experiment, store)
         case "document":
@@ -249,7 +251,7 @@ def held_out_splits(experiment: Experiment) -> tuple[str, ...]:
 
 def with_arm_settings(experiment: Experiment, arm: Arm) -> Experiment:
     """Return the config with the settings of the arm's retries."""
-    actor, loop = experiment.actor, experiment.loop
+    actor, loop, reflector = experiment.actor, experiment.loop, experiment.reflector
     if arm.actor_temperature is not None:
         actor = actor.model_copy(update={"temperature": arm.actor_temperature})
     if isinstance(arm.actor_model, str):
@@ -257,7 +259,9 @@ def with_arm_settings(experiment: Experiment, arm: Arm) -> Experiment:
         actor = actor.model_copy(update={"endpoint": endpoint})
     if arm.last_attempt is not None:
         loop = loop.model_copy(update={"last_attempt": arm.last_attempt})
-    return experiment.model_copy(update={"actor": actor, "loop": loop})
+    if arm.history is not None:
+        reflector = reflector.model_copy(update={"history": arm.history})
+    return experiment.model_copy(update={"actor": actor, "loop": loop, "reflector": reflector})
 
 
 def _temperature(experiment: Experiment, arm: Arm) -> float:
@@ -280,6 +284,8 @@ def _check_kind(experiment: Experiment, arm: Arm, here: str) -> None:
         raise ConfigError(
             f"{here}.among: only a placebo in an environment whose tasks have kinds is limited to some; leave it out."
         )
+    if arm.history is not None and arm.kind != "model":
+        raise ConfigError(f"{here}.history: {arm.kind} advice has no prompt; leave it out, or set {here}.kind=model.")
     if arm.kind == "document" and not arm.file:
         raise ConfigError(f"{here}.file: name the text file of the document.")
     if arm.file and arm.kind != "document":

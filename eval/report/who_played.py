@@ -131,10 +131,11 @@ def _advice(experiment: Experiment, arm: Arm) -> str:
         case "document":
             return f"the text of {code(arm.file)}, the same after every failure"
         case "model":
+            sees = {"all": ", from all attempts", "last": ", from the last attempt", None: ""}[arm.history]
             if isinstance(arm.model, str):
-                return f"written by the model {code(arm.model)}"
+                return f"written by the model {code(arm.model)}{sees}"
             models = ", ".join(map(code, arm.model))
-            return f"written by the models {models}; mean over these training seeds"
+            return f"written by the models {models}{sees}; mean over these training seeds"
         case kind:
             return f"{extras(experiment.environment).advice[kind].description}{words}"
 

@@ -32,6 +32,9 @@ class Arm(Section):
     """Sampling temperature of the actor in this arm's retries; None: actor.temperature."""
     last_attempt: bool | None = None
     """If true, the actor sees its last attempt in this arm's retries; None: as in loop.last_attempt."""
+    history: Literal["all", "last"] | None = None
+    """For kind model: attempts that the prompt shows, for a model trained with another prompt than the others; None: as
+    in reflector.history."""
     actor_model: str | tuple[str, ...] | None = None
     """Model that acts in this arm's retries, at the actor's endpoint, such as `sac`; several names are training seeds
     of one method; None: actor.endpoint.model."""
@@ -50,7 +53,8 @@ class Arm(Section):
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # An arm is part of its conditions in the store, which must not change when these are left out.
         settings: dict[str, Any] = serialize(self)
-        absent = {name for name in ("actor_model", "learns", "runs", "places", "file") if not settings.get(name)}
+        left_out_if_empty = ("actor_model", "history", "learns", "runs", "places", "file")
+        absent = {name for name in left_out_if_empty if not settings.get(name)}
         absent |= {"among"} if settings.get("among") == "any" else set()
         return {name: value for name, value in settings.items() if name not in absent}
 

@@ -151,7 +151,7 @@ def test_the_places_of_training_attempts_can_be_counted_for_an_arm_without_a_mod
         report = compare(config)
     counted = PlaceTable(facts(open_config(config.path, "run=other"), "collect").trajectories.values())
     first = facts(config, FIRST_TRIAL).trajectories
-    given = [stored for stored in facts(config, "eval/elsewhere").reflections if stored.key.trial == 1]
+    given = [stored for stored in facts(config, "eval/elsewhere").reflections if stored.key.trial == 2]
     assert given
     for stored in given:
         view = view_of(first[stored.key.model_copy(update={"arm": "eval/trial 0", "trial": 0})])
@@ -322,6 +322,30 @@ def test_a_placebo_does_not_draw_from_another_number_of_seeds(tmp_path: Path) ->
             compare(config_with(tmp_path, server.url, POOLED, "eval.arms.trained.model=[ppo-1, ppo-2]"))
 
 
+def test_the_prompt_of_an_arm_can_show_the_last_attempt_alone(tmp_path: Path) -> None:
+    arms: Arms = {
+        "all": {"kind": "model", "model": "big"},
+        "last": {"kind": "model", "model": "big", "history": "last"},
+    }
+    with Endpoint() as server:
+        config = config_with(tmp_path, server.url, arms, "eval.tasks=12", "loop.trials=3", "reflector.view=full")
+        report = compare(config)
+    second = {
+        arm: [stored.reflection for stored in facts(config, f"eval/{arm}").reflections if stored.key.trial == 2]
+        for arm in arms
+    }
+    assert all(second.values()), "both arms fail again somewhere"
+    shows = {
+        arm: ["Attempt 1, which failed:" in reflection.prompt[-1].content for reflection in second[arm]] for arm in arms
+    }
+    assert all(shows["all"])
+    assert not any(shows["last"])
+    assert "| last | written by the model `big`, from the last attempt |" in report
+    with closing(open_store(config.experiment)) as store:
+        bound = {arm: store.conditions(f"eval/{arm}") or {} for arm in arms}
+    assert [bound[arm]["reflector"].get("history") for arm in arms] == ["all", None]
+
+
 def acting(folder: Path, url: str, *overrides: str) -> LoadedConfig:
     """Return the config of the same games with a language model at this URL as the actor."""
     arms = {"nothing": {"kind": "none"}, "sampled": {"kind": "none", "actor_temperature": 0.7}}
@@ -418,6 +442,10 @@ def trial_1(key: Key) -> Key:
             "eval.arms.nothing.runs=[other]",
             "eval.arms.nothing.runs: none advice counts no attempts; leave it out, or set "
             "eval.arms.nothing.kind=table.",
+        ),
+        (
+            "eval.arms.nothing.history=last",
+            "eval.arms.nothing.history: none advice has no prompt; leave it out, or set eval.arms.nothing.kind=model.",
         ),
         (
             "eval.arms.nothing.file=guide.md",
