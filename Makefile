@@ -16,6 +16,9 @@ EVIDENCE := $(addprefix evidence-,1 2 3) $(FRESH)
 ABLATION := $(addprefix ablation-,1 2 3)
 ALTERNATIVES := $(addprefix alternatives-,1 2 3)
 
+NEEDS_GAMES = @test -n "$(ALFWORLD_DATA)" || { \
+	echo "Name the folder of the ALFWorld games: run alfworld-download, then make $(firstword $(MAKECMDGOALS)) ALFWORLD_DATA=FOLDER."; exit 1; }
+
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
@@ -62,14 +65,14 @@ evidence: $(FRESH)  ## does a trained reflector help a frozen language model? ne
 	$(RUN) -m eval configs/evidence/report.yaml
 
 $(EVIDENCE): evidence-%: $(VENV)/.installed
-	@test -n "$(ALFWORLD_DATA)" || { echo "Name the folder of the ALFWorld games: run alfworld-download, then make evidence ALFWORLD_DATA=FOLDER."; exit 1; }
+	$(NEEDS_GAMES)
 	$(RUN) -m collect warm $(SEED) run=$@ seed=$*
 	$(RUN) -m train warm $(SEED) run=$@ seed=$*
 	$(RUN) -m collect $(SEED) run=$@ seed=$*
 	$(RUN) -m train sft $(SEED) run=$@ seed=$*
 
-# Four core-hours. The method is that of seed.yaml with fewer games and fewer texts; each run leaves out one part of it or
-# adds a stage. What has fewer texts reads them more often.
+# About five core-hours. The method is that of seed.yaml with fewer games and fewer texts; each run leaves out one part of
+# it or adds a stage. Stages with fewer texts train for more epochs.
 ABLATED := collect.tasks=64 collect.written=320 train.sft.other_goals=4 train.ppo.updates=10 train.grpo.updates=6
 ablation: $(ABLATION)  ## what is each part of the method worth on valid_seen? needs ALFWORLD_DATA
 	$(RUN) -m eval configs/evidence/ablation.yaml
@@ -78,7 +81,7 @@ $(ABLATION): WHOLE = $(SEED) $(ABLATED) run=$@ seed=$*
 $(ABLATION): LAST = $(SEED) $(ABLATED) run=$@-last seed=$* reflector.history=last
 $(ABLATION): BEST = $(SEED) $(ABLATED) run=$@-best seed=$* collect.branch=best
 $(ABLATION): ablation-%: $(VENV)/.installed
-	@test -n "$(ALFWORLD_DATA)" || { echo "Name the folder of the ALFWorld games: run alfworld-download, then make ablation ALFWORLD_DATA=FOLDER."; exit 1; }
+	$(NEEDS_GAMES)
 	$(RUN) -m collect warm $(WHOLE)
 	$(RUN) -m train warm $(WHOLE)
 	$(RUN) -m collect $(WHOLE)
@@ -101,13 +104,13 @@ $(ABLATION): ablation-%: $(VENV)/.installed
 	$(RUN) -m train reward $(WHOLE) train.reward.start=base train.variants.reward=base
 	$(RUN) -m train ppo $(WHOLE) train.weak_reward_model=allow 'train.variants={reward: base, ppo: base}'
 
-# One hour for the second actor, and the seeds of `make evidence`.
+# Two hours of a core for the second actor, one for the games, and the seeds of `make evidence`.
 transfer: $(FRESH)  ## do the reflectors of `make evidence` help other actors? needs ALFWORLD_DATA
 	$(RUN) -m train actor configs/actor/other-words.yaml
 	$(RUN) -m eval configs/evidence/transfer.yaml
 	$(RUN) -m eval configs/evidence/transfer.yaml run=transfer-rule actor.kind=rule 'eval.actors={}'
 
-# Half an hour. Each has the retries of seed 9's collection: the reflector learned from them, `retrieved` repeats advice
+# 75 minutes of a core. Each has the retries of seed 9's collection: the reflector learned from them, `retrieved` repeats advice
 # from them, and GEPA makes as many of its own.
 budget: evidence-9  ## what else can be made of as many retries? needs ALFWORLD_DATA
 	$(RUN) -m pip install --quiet --editable '.[gepa]'
@@ -119,17 +122,18 @@ budget: evidence-9  ## what else can be made of as many retries? needs ALFWORLD_
 alternatives: $(ALTERNATIVES)  ## SFT, DPO, GRPO, PPO and best of n, three seeds each
 	$(RUN) -m eval configs/alternatives.yaml
 
+$(ALTERNATIVES): ALTERNATIVE = $(DEMO) run=$@ seed=$* reflector.history=last collect.tasks=120 collect.written=320 train.ppo.updates=10
 $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
-	$(RUN) -m collect warm $(DEMO) run=$@ seed=$*
-	$(RUN) -m train warm $(DEMO) run=$@ seed=$*
-	$(RUN) -m collect $(DEMO) run=$@ seed=$*
-	$(RUN) -m train sft $(DEMO) run=$@ seed=$* $(RATED)
-	$(RUN) -m train reward $(DEMO) run=$@ seed=$*
-	$(RUN) -m train ppo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow train.ppo.kl=0.05
-	$(RUN) -m train ppo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow train.ppo.kl=0.2 train.variants.ppo=near
-	$(RUN) -m train dpo $(DEMO) run=$@ seed=$*
-	$(RUN) -m train grpo $(DEMO) run=$@ seed=$* train.weak_reward_model=allow
-	$(RUN) -m train grpo $(DEMO) run=$@ seed=$* train.grpo.reward=live train.variants.grpo=live
+	$(RUN) -m collect warm $(ALTERNATIVE)
+	$(RUN) -m train warm $(ALTERNATIVE)
+	$(RUN) -m collect $(ALTERNATIVE)
+	$(RUN) -m train sft $(ALTERNATIVE) $(RATED)
+	$(RUN) -m train reward $(ALTERNATIVE)
+	$(RUN) -m train ppo $(ALTERNATIVE) train.weak_reward_model=allow train.ppo.kl=0.05
+	$(RUN) -m train ppo $(ALTERNATIVE) train.weak_reward_model=allow train.ppo.kl=0.2 train.variants.ppo=near
+	$(RUN) -m train dpo $(ALTERNATIVE)
+	$(RUN) -m train grpo $(ALTERNATIVE) train.weak_reward_model=allow
+	$(RUN) -m train grpo $(ALTERNATIVE) train.grpo.reward=live train.variants.grpo=live
 
 # The tests of the PostgreSQL store need its server (Debian: apt-get install postgresql); without it they are skipped.
 test: $(VENV)/.developing  ## the suite without slow tests: real parts, no GPU, no network

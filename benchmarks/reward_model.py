@@ -61,24 +61,27 @@ def main() -> None:
     parser.add_argument("--learned-from", required=True, help="run whose experience they were trained on")
     parser.add_argument("--pairs-of", nargs="+", required=True, help="runs whose pairs they order")
     parser.add_argument("overrides", nargs="*", metavar="key=value", default=[])
-    chosen = parser.parse_intermixed_args()
-    own = load(chosen.config, [*chosen.overrides, f"run={chosen.learned_from}"])
-    with closing(open_store(own)) as store:
+    args = parser.parse_intermixed_args()
+    learned_from = load(args.config, [*args.overrides, f"run={args.learned_from}"])
+    with closing(open_store(learned_from)) as store:
         attempts = dict(store.stream_trajectories(COLLECT))
-    table, seen = PlaceTable(attempts.values()), {key.task_id for key in attempts}.union(*map(_read_by, chosen.trained))
-    runs = [load(chosen.config, [*chosen.overrides, f"run={run}"]) for run in chosen.pairs_of]
+    seen = {key.task_id for key in attempts}.union(*map(_read_by, args.trained))
+    runs = [load(args.config, [*args.overrides, f"run={run}"]) for run in args.pairs_of]
     pairs = [pair for run in runs for pair in _pairs(run) if pair.task.id not in seen]
     cluster_of = alfworld.extras.cluster_of
     assert cluster_of is not None
-    games, clusters = {pair.task.id for pair in pairs}, np.array([*map(cluster_of, (pair.task for pair in pairs))])
+    games, clusters = {pair.task.id for pair in pairs}, np.array([cluster_of(pair.task) for pair in pairs])
     print(f"{len(pairs)} pairs of {len(games)} games in {len(set(clusters))} clusters\n")
     print("| preferred text | pairs in order | 95% |\n|---|---|---|")
-    tokenizer: Any = load_tokenizer(own.train)
-    ways = {"longer": lambda pair, text: len(response_ids(tokenizer, text)), "places": _usefulness_by(table)}
-    for name, score in ways.items():
+    tokenizer: Any = load_tokenizer(learned_from.train)
+    scorers: dict[str, Callable[[Pair, str], float]] = {
+        "longer": lambda pair, text: len(response_ids(tokenizer, text)),
+        "places": _usefulness_by(PlaceTable(attempts.values())),
+    }
+    for name, score in scorers.items():
         _show(name, [score(pair, pair.better.text) - score(pair, pair.worse.text) for pair in pairs], clusters)
-    for folder in chosen.trained:
-        _show(str(folder), _margins(own, tokenizer, folder, pairs), clusters)
+    for folder in args.trained:
+        _show(str(folder), _margins(learned_from, tokenizer, folder, pairs), clusters)
 
 
 def _read_by(folder: Path) -> set[str]:

@@ -26,7 +26,7 @@ class Hindsight(Protocol):
         """
         ...
 
-    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
+    def variations(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
         """Return at most `count` variations: parts of the attempts so far, each as a failure at another task.
 
         This is the idea of hindsight experience replay (Andrychowicz et al., 2017): what an attempt has shown is true

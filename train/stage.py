@@ -266,8 +266,8 @@ class Meter:
     def read(self, tokens: int, resumed_from: int) -> dict[str, float]:
         """Return what a stage that was trained on `tokens` has cost.
 
-        Seconds, CPU seconds of all processes and peak memory of this one are those since its last start. Of a stage
-        that was resumed they are a part, so nothing is divided by them.
+        Seconds, CPU seconds of all processes and peak memory of this one are those since its last start. For a
+        resumed stage they cover only the time since it resumed, so no rate is computed.
         """
         cpu = processes.total(time.process_time() - self._cpu)
         unit = 1 if sys.platform == "darwin" else 1024

@@ -60,7 +60,7 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
     header += ["calls per task to use", "tokens per task to use"]
     caption = (
         "What each arm cost to make, per training seed, and to use. Other arms cost nothing to make. "
-        "CPU time is the mean of the seeds without a stage that was resumed; a dash: there is none."
+        "CPU time is averaged over seeds with no resumed stage; a dash means that there are none."
     )
     return table(header, rows, caption)
 

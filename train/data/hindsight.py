@@ -30,13 +30,13 @@ def relabelled(
     other_goals: int = 0,
     reads_history: bool = True,
 ) -> Iterator[Advice]:
-    """Yield one piece of advice for each failure in these arms about which there is one.
+    """Yield advice about each failure in these arms for which there is some, then advice about its variations.
 
     Args:
         arms: arms with the failures.
         build: builder of the environment's writer; None if it has none.
         view: the reflector's prompt about a failure on which nobody has reflected.
-        other_goals: number of other tasks for each failure, which is also relabelled as a failure at these.
+        other_goals: largest number of variations of each failure, each as a failure at another task.
         reads_history: whether the prompt shows all attempts so far. Otherwise the writer is given the failure alone, so
             that it writes nothing that the prompt does not show.
     """
@@ -65,7 +65,7 @@ def _of_arm(
             prompt = prompts.get(key) or view(attempt, lessons)
             yield Advice(prompt, *((text, False) if text else tried))
             if writer:
-                for other, before in writer.with_other_goals(attempt, shown, other_goals):
+                for other, before in writer.variations(attempt, shown, other_goals):
                     yield Advice(view(other, before), writer.advice(other, before, others))
 
 

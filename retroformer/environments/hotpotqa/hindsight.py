@@ -29,7 +29,7 @@ class TitleHindsight:
         titles = min(filter(None, needed), key=len, default=())
         return f"Search for {_listed(titles)}." if titles else ""
 
-    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> tuple[()]:
+    def variations(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> tuple[()]:
         """Return none: nobody has asked another question about these pages."""
         return ()
 

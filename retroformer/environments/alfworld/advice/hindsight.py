@@ -47,7 +47,7 @@ class PlaceHindsight:
         proved = proved[:HINDSIGHT_PLACES]
         return advice_on_places(view, (*first[: HINDSIGHT_PLACES - len(proved)], *proved))
 
-    def with_other_goals(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
+    def variations(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
         """Return parts of the attempts so far as failures at tasks of training games that could be set in the room.
 
         A part ends after some step of any of the attempts, and every other one is in a room with other numbers of

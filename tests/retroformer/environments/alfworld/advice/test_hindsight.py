@@ -154,7 +154,7 @@ OTHERS = [
 def tasks_of(failure: Trajectory, earlier: tuple[Lesson, ...] = (), count: int = 9) -> dict[str, str]:
     """Return the other tasks that a failure counts as one at, each with what hindsight writes about it."""
     writer = PlaceHindsight([*DRAWERS, *OTHERS])
-    others = writer.with_other_goals(failure, earlier, count)
+    others = writer.variations(failure, earlier, count)
     attempts = [*(lesson.attempt for lesson in earlier), failure]
     assert all(other.steps == attempts[len(before)].steps[: len(other.steps)] for other, before in others)
     return {compact.read_opening(other.opening).task: writer.advice(other, before, ()) for other, before in others}
@@ -217,7 +217,7 @@ def test_every_kind_of_thing_is_asked_for_equally_often() -> None:
     writer, sentences = PlaceHindsight([*DRAWERS, *others]), list[str]()
     for number in range(80):
         failure = attempt(f"mug-{100 + number}", {"drawer 2": "nothing"})
-        sentences += [compact.read_opening(other.opening).task for other, _ in writer.with_other_goals(failure, (), 1)]
+        sentences += [compact.read_opening(other.opening).task for other, _ in writer.variations(failure, (), 1)]
     assert 28 <= sum("cup" in sentence for sentence in sentences) <= 52
 
 
@@ -228,7 +228,7 @@ def test_a_part_of_the_attempt_counts_in_rooms_with_other_numbers_of_places() ->
     )
     nowhere = Step(action="go to shelf 99", observation="Nothing happens.")
     failure = failure.model_copy(update={"steps": (*failure.steps, nowhere)})
-    others = PlaceHindsight([*DRAWERS, *OTHERS]).with_other_goals(failure, earlier, 400)
+    others = PlaceHindsight([*DRAWERS, *OTHERS]).variations(failure, earlier, 400)
     seconds = [other for other, before in others if before]
     assert {len(other.steps) for other in seconds} == {3, 4, 5, 6, 7}
     rooms = [compact.read_opening(other.opening).places for other in seconds]
@@ -249,7 +249,7 @@ def test_what_an_earlier_attempt_saw_counts_too() -> None:
 def test_a_part_may_end_in_an_earlier_attempt_and_knows_nothing_of_later_ones() -> None:
     first, second = attempt("mug-9", {"drawer 2": "nothing"}), attempt("mug-9", {"shelf 3": "a book 2"})
     earlier = (Lesson(attempt=first, advice="Look in shelf 3."),)
-    others = PlaceHindsight([*DRAWERS, *OTHERS]).with_other_goals(second, earlier, 60)
+    others = PlaceHindsight([*DRAWERS, *OTHERS]).variations(second, earlier, 60)
     assert {before for _, before in others} == {(), earlier}
     for other, before in others:
         assert ("shelf 3" in view_of(other, before).searched) == bool(before)
@@ -272,7 +272,7 @@ def test_an_opening_without_places_has_no_other_tasks() -> None:
 def test_a_room_with_other_numbers_keeps_the_places_that_the_advice_names() -> None:
     earlier = (Lesson(attempt=attempt("mug-9", {"drawer 1": "nothing"}), advice="Look in Shelf 1-3 and the drawers."),)
     failure = attempt("mug-9", {"drawer 1": "nothing", "desk 1": "nothing", "cabinet 1": "nothing"})
-    others = PlaceHindsight([*DRAWERS, *OTHERS]).with_other_goals(failure, earlier, 60)
+    others = PlaceHindsight([*DRAWERS, *OTHERS]).variations(failure, earlier, 60)
     rooms = [compact.read_opening(other.opening).places for other, before in others if before]
     assert all({"shelf 3", "drawer 3"} <= set(room) for room in rooms)
     assert not all("cabinet 3" in room for room in rooms)
