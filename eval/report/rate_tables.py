@@ -83,14 +83,19 @@ def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> str:
         [
             plain(first.name),
             plain(second.name),
-            *_differences(paired_difference(first, second)[..., failed_T], intervals, seeds),
+            *(
+                cell
+                for trial in range(1, trials)
+                for cell in _differences(paired_difference(first, second, trial)[..., failed_T], intervals, seeds)
+            ),
         ]
         for first, second in arm_pairs(results)
     ]
-    header = ["arm", *(f"by trial {index}" for index in range(1, trials))]
-    solved = table(header, rows, "Number and share of the tasks failed at trial 0 that were solved later.")
-    caption = "Differences in the share of these tasks solved by the last trial."
-    compared = table(["first arm", "second arm", "first - second", *seeds], differences, caption)
+    by_trial = [f"by trial {index}" for index in range(1, trials)]
+    solved = table(["arm", *by_trial], rows, "Number and share of the tasks failed at trial 0 that were solved later.")
+    columns = [title for trial in by_trial for title in (trial, *(f"{trial}, {column}" for column in seeds))]
+    caption = "Differences in the share of these tasks solved, first arm minus second arm."
+    compared = table(["first arm", "second arm", *columns], differences, caption)
     return f"{solved}\n\n{compared}" if differences else solved
 
 
