@@ -5,7 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 IF_GIVEN = Field(exclude_if=lambda value: value is None)
 """Mark of an optional field that JSON shows only if it has a value, so that records of earlier versions are equal."""
 IF_ANY = Field(exclude_if=lambda value: not value)
-"""Mark of a collection that JSON shows only if it is not empty."""
+"""Mark of a field that JSON shows only if it is not empty, zero or false."""
 
 
 class Record(BaseModel):

@@ -16,7 +16,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from retroformer.conversation import ChatMessage, ContentPart, FunctionCall, ToolCall
-from retroformer.immutable import IF_GIVEN
+from retroformer.immutable import IF_ANY, IF_GIVEN
 from retroformer.records import Name, Record, Step, Usage
 
 __all__ = [
@@ -86,6 +86,8 @@ class CaseAdvice(Record):
 
     text: str
     model: str = ""
+    is_cut: Annotated[bool, IF_ANY] = False
+    """True if the text was cut at the limit of tokens, so that it is not taught as complete."""
 
 
 class Case(Record):

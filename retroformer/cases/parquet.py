@@ -94,7 +94,7 @@ def _arrow_type(annotation: Any) -> "pyarrow.DataType":
         if extra := _SECOND_COLUMNS.get(annotation):
             fields.append(pyarrow.field(extra, pyarrow.string() if extra == "input_json" else _parts()))
         return pyarrow.struct(fields)
-    scalars = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
+    scalars = {str: pyarrow.string(), bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
     if annotation in scalars:
         return scalars[annotation]
     if annotation is JsonValue or get_origin(annotation) is dict:

@@ -89,7 +89,7 @@ def _case(attempts: Attempts, before: Key, after: Key | None, advice: Reflection
             candidate=number_in_case(numbers.candidate),
             repeat=number_in_case(numbers.repeat),
             attempt=_attempt(first),
-            advice=CaseAdvice(text=advice.text, model=advice.author.model) if advice is not None else None,
+            advice=_advice(advice) if advice is not None else None,
             retry=_attempt(retry) if retry is not None else None,
         )
     except (ValidationError, ValueError) as error:
@@ -98,6 +98,10 @@ def _case(attempts: Attempts, before: Key, after: Key | None, advice: Reflection
             f"The attempts at {first.task.id!r} are no case{fault}; export the facts of this run to a folder instead."
         ) from None
     return case.model_copy(update={"rating": case.gain})
+
+
+def _advice(advice: Reflection) -> CaseAdvice:
+    return CaseAdvice(text=advice.text, model=advice.author.model, is_cut=advice.is_cut)
 
 
 def _attempt(attempt: Trajectory) -> CaseAttempt:

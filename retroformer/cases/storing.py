@@ -152,6 +152,7 @@ class CaseWriter:
             text=without_thinking(advice.text),
             prompt=self._render(failure, Memory()),
             author=Author(endpoint=_AUTHOR, model=storable(advice.model)),
+            finish_reason="length" if advice.is_cut else None,
         )
 
 

@@ -31,7 +31,7 @@ ROWS: list[dict[str, Any]] = [
         "candidate": 2,
         "repeat": 3,
         "attempt": {"score": 0, "messages": MESSAGES, "usage": {"calls": 2, "prompt_tokens": 9, "dollars": 0.5}},
-        "advice": {"text": "Ask for the name.", "model": "sft"},
+        "advice": {"text": "Ask for the name.", "model": "sft", "is_cut": True},
         "retry": {"score": 1, "steps": [{"thought": "t", "action": "a", "observation": "o", "reward": 1.0}]},
         "rating": 1,
     },

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 import retroformer as rf
-from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.cases.case import CaseAdvice, CaseAttempt, CaseTask
 from retroformer.conversation import ChatMessage
 from tests.support.runs import ROOT
 
@@ -33,9 +33,9 @@ def test_the_examples_are_cases() -> None:
 
 def test_the_tables_have_every_field() -> None:
     of_case, of_attempt, of_message = rows_of()
-    nested = {"task": CaseTask, "advice": rf.Case.model_fields["advice"].annotation}
+    nested = {"task": CaseTask, "advice": CaseAdvice}
     expected = {name for name in rf.Case.model_fields if name not in nested}
-    expected |= {f"task.{name}" for name in CaseTask.model_fields} | {"advice.text", "advice.model"}
+    expected |= {f"{part}.{name}" for part, model in nested.items() for name in model.model_fields}
     assert of_case == expected
     for fields, model in ((of_attempt, CaseAttempt), (of_message, ChatMessage)):
         assert issubclass(model, BaseModel)

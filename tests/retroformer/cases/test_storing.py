@@ -10,6 +10,7 @@ import pytest
 from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.cases.case import Case
 from retroformer.cases.jsonl import parse_case
+from retroformer.cases.stored import stored_cases
 from retroformer.cases.storing import CaseWriter, StoredCases
 from retroformer.environments.agent.section import AgentSection
 from retroformer.errors import ConfigError
@@ -21,7 +22,9 @@ from retroformer.records import Outcome, Transition
 from retroformer.store import Store
 from tests.support.cases import case
 from tests.support.characters import attempt_at, task
+from train.base import load_tokenizer
 from train.data.inputs import failures, positive_reflections
+from train.data.samples import samples
 
 
 def store(experiment: Experiment, *cases: Case, source: str = "cases") -> StoredCases:
@@ -48,6 +51,19 @@ def test_an_attempt_with_advice_and_a_retry_is_a_rated_reflection(experiment: Ex
         outcomes = [attempt.outcome for attempt in facts.trajectories(COLLECT).values()]
         assert sorted(outcomes) == [Outcome.FAILURE, Outcome.SUCCESS]
     assert [advice.text for advice in positive_reflections(experiment)] == ["Search by customer first."]
+
+
+def test_advice_cut_at_the_limit_of_tokens_is_not_taught_as_complete(experiment: Experiment) -> None:
+    cut, whole = {"text": "Search by", "model": "sft", "is_cut": True}, {"text": "Search by name.", "model": "sft"}
+    store(experiment, case(advice=cut), case(advice=whole, candidate=1, retry={"score": 0.0, "output": "No."}))
+    tokenizer = load_tokenizer(experiment.train)
+    (sample,) = samples(tokenizer, positive_reflections(experiment))
+    assert tokenizer.decode(sample.response_ids) == "Search by", "no end of turn follows"
+    with opened(experiment) as facts:
+        (pair,) = preference_pairs(facts, COLLECT)
+        exported = [each.advice for each in stored_cases(facts, COLLECT)]
+    assert (pair.chosen_is_cut, pair.rejected_is_cut) == (True, False)
+    assert sorted(advice.is_cut for advice in exported if advice is not None) == [False, True]
 
 
 def test_a_failure_without_a_retry_waits_for_advice(experiment: Experiment) -> None:
