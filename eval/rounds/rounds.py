@@ -27,13 +27,14 @@ from retroformer.experiment.storage import open_whole_store
 from retroformer.stages import Stage, stage_package
 
 from ..measure.results import arm_results
+from ..play.arms import held_out_splits
 
 
 def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:
     """Run `rounds.count` rounds; yield a sentence about each, one about the best reflector, and one about the time.
 
     Raises:
-        ConfigError: the config names no development tasks, or has domains.
+        ConfigError: the config names no development tasks, or some that it trains or evaluates on, or has domains.
         ServiceError: a step failed; it has printed why.
     """
     experiment = load(config, overrides)
@@ -42,6 +43,11 @@ def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:
         raise ConfigError(
             "Rounds need development tasks of one environment: set rounds.split to a split that is neither trained on "
             "nor evaluated on."
+        )
+    if rounds.split in (experiment.environment.split, *held_out_splits(experiment)):
+        raise ConfigError(
+            f"rounds.split={rounds.split}: the config trains or evaluates on this split, but a reflector must be chosen "
+            "on other tasks. Name another split in rounds.split, or in environment.split or eval.split."
         )
     best, solved = [experiment.reflector.endpoint.model], dict[str, float]()
     collector, trainer = _Worker(), _Worker()

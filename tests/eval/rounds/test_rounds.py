@@ -56,6 +56,9 @@ def test_each_round_goes_on_with_the_better_reflector_and_is_not_repeated(config
     shares = dict(part.split() for part in first.partition("solved: ")[2].split(", "))
     leader = "sft" if float(shares["sft"]) > float(shares["base"]) else "base"
     assert second.partition("solved: ")[2].startswith(f"{leader} ")
+    with closing(open_store(load(config))) as store:
+        authors = {stored.reflection.author.model for stored in store.reflections("collect 2")}
+    assert authors == {leader}, "the second round is collected with the better reflector"
     assert best.startswith("best reflector: ")
     total, collecting, training = (float(word) for word in spent.split() if word.isdecimal())
     assert collecting + training <= total + 2
@@ -97,6 +100,12 @@ def test_sigterm_ends_the_commands_of_the_rounds_too(config: Path) -> None:
 def test_rounds_without_development_tasks_are_refused(config: Path) -> None:
     with pytest.raises(ConfigError, match=r"set rounds\.split"):
         next(improve_in_rounds(config, ["rounds.split=null"]))
+
+
+@pytest.mark.parametrize("override", ["rounds.split=train", "eval.split=held_out", "eval.split=[other, held_out]"])
+def test_a_reflector_is_not_chosen_on_tasks_that_it_is_trained_or_evaluated_on(config: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match=r"a reflector must be chosen on other tasks"):
+        next(improve_in_rounds(config, [override]))
 
 
 @pytest.mark.slow
