@@ -46,8 +46,8 @@ def improve_in_rounds(config: Path, overrides: Sequence[str]) -> Iterator[str]:
         )
     if rounds.split in (experiment.environment.split, *held_out_splits(experiment)):
         raise ConfigError(
-            f"rounds.split={rounds.split}: the config trains or evaluates on this split, but a reflector must be chosen "
-            "on other tasks. Name another split in rounds.split, or in environment.split or eval.split."
+            f"rounds.split={rounds.split}: the config trains or evaluates on this split, but a reflector must be "
+            "chosen on other tasks. Name another split in rounds.split, or in environment.split or eval.split."
         )
     best, solved = [experiment.reflector.endpoint.model], dict[str, float]()
     collector, trainer = _Worker(), _Worker()
