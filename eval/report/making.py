@@ -59,8 +59,8 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
     header = ["arm", "calls to collect", "tokens to collect", "tokens trained on", "CPU-s of training"]
     header += ["calls per task to use", "tokens per task to use"]
     caption = (
-        "What each arm cost to make, per training seed, and to use. Other arms cost nothing to make. "
-        "CPU time is averaged over seeds with no resumed stage; a dash means that there are none."
+        "What each arm cost to make, per training seed, and to use. A placebo costs what its source cost, and other "
+        "arms nothing. CPU time is averaged over seeds with no resumed stage; a dash means that there are none."
     )
     return table(header, rows, caption)
 

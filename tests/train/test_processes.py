@@ -39,13 +39,13 @@ def run(folder: Path, number: int | None, *words: str) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
-def both(folder: Path, alone: int | None, stage: str, config: Path) -> list[dict[str, Any]]:
+def both(folder: Path, alone: int | None, stage: str, config: Path, *overrides: str) -> list[dict[str, Any]]:
     """Return the metrics of a stage in one process (`alone`: with or without a launcher) and in two."""
     other = folder / "other"
     shutil.copytree(folder / "runs", other / "runs")
     metrics = []
     for place, number in ((folder, alone), (other, 2)):
-        done = run(place, number, stage, str(config), "train.weak_reward_model=allow")
+        done = run(place, number, stage, str(config), "train.weak_reward_model=allow", *overrides)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count(f"trained {stage}: runs/tiny/{stage} (") == 1
         assert done.stderr.count(f"train {stage}  ") == 1, "two processes show their progress"
@@ -91,16 +91,20 @@ def test_two_processes_run_ppo_as_one_process_does(tiny_base: Path, workplace: P
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_live_returns_that_one_of_them_plays(tiny_base: Path, workplace: Path) -> None:
+@pytest.mark.parametrize("refill", [0, 2])
+def test_two_processes_train_on_live_returns_that_one_of_them_plays(
+    tiny_base: Path, workplace: Path, refill: int
+) -> None:
     with Endpoint(moody_scholar) as scholar:
         config = quiz(workplace, tiny_base, scholar.url)
-        alone, shared = both(workplace, 1, "grpo", config)
+        alone, shared = both(workplace, 1, "grpo", config, f"train.grpo.refill={refill}")
         # Both runs tried the same texts, each once.
         texts = {request["messages"][-1]["content"] for request in scholar.requests}
     assert len(texts) > 4
     for expected, update in zip(alone["history"], shared["history"], strict=True):
         assert update == pytest.approx(expected, rel=1e-4, abs=ROUNDING)
     assert any(0 < update["score"] < 1 for update in shared["history"])
+    assert any(update.get("refilled") for update in shared["history"]) is bool(refill)
 
 
 @pytest.mark.slow
