@@ -187,14 +187,14 @@ def leave_casting_to_autocast(model: nn.Module) -> None:
         module.cast_input_dtype_enabled = False
 
 
-def save_memory(base: Any, model: nn.Module) -> None:
+def save_memory(base: Any, model: nn.Module, *, gradient_checkpointing: bool = True) -> None:
     """Save memory in an adapted `model` of `base` that runs under autocast if its base is bf16.
 
-    On a GPU, activations are computed again in the backward pass; no result changes.
+    On a GPU, with `gradient_checkpointing`, activations are computed again in the backward pass; no result changes.
     """
     if base.dtype == torch.bfloat16:
         leave_casting_to_autocast(model)
-    if base.device != CPU:
+    if gradient_checkpointing and base.device != CPU:
         base.gradient_checkpointing_enable()
         base.enable_input_require_grads()
 

@@ -58,7 +58,8 @@ class GroupTrainer(ParallelTrainer):
         self._batches = training_batches(
             groups.sizes, groups.lengths, optimizer.batch_size, optimizer.epochs, stage.experiment.seed
         )
-        save_memory(model.get_base_model(), model)
+        checkpointing = stage.experiment.train.gradient_checkpointing
+        save_memory(model.get_base_model(), model, gradient_checkpointing=checkpointing)
         super().__init__(
             model=model,
             args=TrainingArguments(**trainer_settings(stage, optimizer), remove_unused_columns=False),

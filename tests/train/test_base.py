@@ -23,6 +23,7 @@ from train.base import (
     load_tokenizer,
     lora_config,
     require_adapter,
+    save_memory,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -129,6 +130,13 @@ def test_a_tokenizer_without_a_chat_template_is_refused_before_training(tmp_path
 
 def test_the_base_uses_no_cache_in_training(tiny_base: Path) -> None:
     assert load_base(Train(base_model=str(tiny_base), quantization="none")).config.use_cache is False
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_config_chooses_whether_a_gpu_computes_layers_again(tiny_base: Path, chosen: bool) -> None:
+    elsewhere = load_base(Train(base_model=str(tiny_base), quantization="none")).to("meta")
+    save_memory(elsewhere, elsewhere, gradient_checkpointing=chosen)
+    assert elsewhere.is_gradient_checkpointing is chosen
 
 
 def test_condensed_rotary_positions_are_kept_as_linear_scaling(tiny_base: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class Case(NamedTuple):
     shape: Shape
     train: Train
     device: Device
-    """On a GPU layers keep only their input (gradient checkpointing), and attention needs no dense mask."""
+    """On a GPU, attention needs no dense mask."""
     micro_batch_tokens: int
     tokens: int
     """Tokens of a sample: prompt and response."""
@@ -45,6 +45,11 @@ class Case(NamedTuple):
     @property
     def on_gpu(self) -> bool:
         return self.device == "cuda"
+
+    @property
+    def recomputes(self) -> bool:
+        """True if layers keep only their input."""
+        return self.on_gpu and self.train.gradient_checkpointing
 
     @property
     def nf4(self) -> bool:
@@ -126,7 +131,7 @@ def estimate(case: Case) -> Estimate:
     # Training peaks either at the end of the forward pass, with the logits and with the last norm's input in fp32 and
     # its output; or in the last layer, where the backward pass begins.
     last_norm = tokens * shape.hidden * (FP32 + size)
-    training = max(activations - case.on_gpu * layer + last_norm + logits, activations + backward)
+    training = max(activations - case.recomputes * layer + last_norm + logits, activations + backward)
     # Prompts are read in one pass, then one token at a time. At the last token, a layer's cache is copied to append to
     # it, and repeated for queries that share keys and values.
     cached = case.drawn * 2 * shape.layers * shape.key_value_heads * shape.head_size * size
@@ -143,9 +148,9 @@ def _texts(case: Case, tokens: int, length: int) -> tuple[float, float, float, f
     """Estimate the memory of packed rows of `length` tokens, `tokens` in all: what autograd keeps of a layer and of the
     model, the workspace of the backward pass, and the workspace of a pass without autograd.
     """
-    shape, size, on_gpu = case.shape, case.size, case.on_gpu
+    shape, size = case.shape, case.size
     # A dense mask has a number for each pair of tokens of a row.
-    mask = 0 if on_gpu else tokens * length * size
+    mask = 0 if case.on_gpu else tokens * length * size
     # Autograd keeps fp32 copies of the inputs of both norms; rotated queries, keys and values for each query head, and
     # the output of fused attention; input and output of silu and the other factor of the product.
     feed_forward, queries = 3 * size * shape.intermediate, size * shape.heads * shape.head_size
@@ -153,7 +158,7 @@ def _texts(case: Case, tokens: int, length: int) -> tuple[float, float, float, f
     inputs = shape.layers * size * tokens * shape.hidden
     # Under autocast the adapters, which are in fp32, have copies in the compute dtype.
     cast_adapters = size % FP32 * shape.adapter_parameters(case.train.lora)
-    activations = mask + cast_adapters + (inputs + layer if on_gpu else shape.layers * layer)
+    activations = mask + cast_adapters + (inputs + layer if case.recomputes else shape.layers * layer)
     # Gradients of the feed-forward product and its two factors. A 4-bit matrix is unpacked before it is multiplied. A
     # pass without autograd holds embeddings, residual, its norm and the sum, beside the largest tensors of a layer.
     unpacked = case.nf4 * size * max(matrix.parameters for matrix in shape.matrices)

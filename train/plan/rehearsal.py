@@ -93,7 +93,8 @@ def _supervised(stage: Stage, case: Case, folder: Path) -> Rehearsal:
 def _on_policy(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     experiment, train = stage.experiment, stage.experiment.train
     reward = fresh_adapter(experiment, folder / "reward", scores=True) if "reward" in case.kind.needs else None
-    model = SharedBase(load_base(train), fresh_adapter(experiment, folder / "sft"), reward)
+    sft, checkpointing = fresh_adapter(experiment, folder / "sft"), train.gradient_checkpointing
+    model = SharedBase(load_base(train), sft, reward, gradient_checkpointing=checkpointing)
     # This end-of-turn token is outside the vocabulary, so every response has the maximal length.
     prompts = _prompts(stage, case, 1)
     draw = draw_of(experiment, stage.name, load_tokenizer(train), prompts)

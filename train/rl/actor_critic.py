@@ -65,7 +65,7 @@ class ActorCritic(nn.Module):
         ConfigError: the adapter in `start` does not have the shape that `lora` describes, or does not fit the base.
     """
 
-    def __init__(self, base: Any, lora: Lora, start: Path | None) -> None:
+    def __init__(self, base: Any, lora: Lora, start: Path | None, *, gradient_checkpointing: bool = True) -> None:
         from peft import get_peft_model
 
         super().__init__()
@@ -81,7 +81,7 @@ class ActorCritic(nn.Module):
         self.critics = nn.ModuleList(Critic(hidden_size) for _ in range(CRITICS)).to(base.device)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self._action_embeddings = dict[tuple[int, ...], Tensor]()
-        save_memory(base, self.language_model)
+        save_memory(base, self.language_model, gradient_checkpointing=gradient_checkpointing)
 
     @property
     def device(self) -> torch.device:

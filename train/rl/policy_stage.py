@@ -159,7 +159,8 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Pa
     tokenizer = load_tokenizer(experiment.train)
     ids = tokenised_prompts(experiment, tokenizer, prompts)
     require_room(stage, max(map(len, ids), default=0) + experiment.reflector.max_new_tokens)
-    model = SharedBase(load_base(experiment.train), sft, reward)
+    checkpointing = experiment.train.gradient_checkpointing
+    model = SharedBase(load_base(experiment.train), sft, reward, gradient_checkpointing=checkpointing)
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
     draw = draw_of(experiment, stage.name, tokenizer, ids)

@@ -111,7 +111,7 @@ def _load(stage: Stage, start: Path | None) -> Learner:
 
     train = stage.experiment.train
     torch.manual_seed(stage.experiment.seed)
-    model = ActorCritic(load_base(train), train.lora, start)
+    model = ActorCritic(load_base(train), train.lora, start, gradient_checkpointing=train.gradient_checkpointing)
     optimizers = make_optimizers(model, train.sac)
     state = restore_state(stage.checkpoints, PARTS, model.device)
     if state is None:

@@ -44,7 +44,7 @@ class SharedBase(nn.Module):
         ConfigError: an adapter was made for a base of another shape.
     """
 
-    def __init__(self, base: Any, sft: Path, reward: Path | None) -> None:
+    def __init__(self, base: Any, sft: Path, reward: Path | None, *, gradient_checkpointing: bool = True) -> None:
         from peft import PeftConfig, PeftModel
 
         super().__init__()
@@ -66,7 +66,7 @@ class SharedBase(nn.Module):
         # Without dropout, the first ratio of every update is exactly 1, and scores and divergences have no noise.
         switch_dropout_off(self.language_model)
         keep_trainables_in_fp32(self)
-        save_memory(base, self.language_model)
+        save_memory(base, self.language_model, gradient_checkpointing=gradient_checkpointing)
 
     @property
     def device(self) -> torch.device:

@@ -258,6 +258,9 @@ class Train(Section):
     lora: Lora = Lora()
     max_length: Positive = 4096
     """Largest number of tokens of prompt plus response; a longer sample stops the stage and is never silently cut."""
+    gradient_checkpointing: bool = True
+    """If true, a GPU keeps only the input of each layer, and computes the layer again in the backward pass: a fraction
+    of the memory for about a third more compute. `train plan` shows what fits without it. A CPU keeps everything."""
     checkpoint_steps: Positive = 1
     """Number of optimiser steps (PPO, GRPO: updates; SAC: episodes) between checkpoints, and so the most that a killed
     run loses."""

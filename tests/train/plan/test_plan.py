@@ -252,6 +252,14 @@ def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(checkpo
     assert memory.activations + mask + memory.backward_workspace == pytest.approx(live.peak - before, rel=0.1)
 
 
+def test_without_gradient_checkpointing_a_gpu_keeps_every_layer(longchat: Shape) -> None:
+    recomputing = case(longchat, "sft", 1, 4096)
+    keeping = recomputing._replace(train=PAPER.model_copy(update={"gradient_checkpointing": False}))
+    per_token = estimate(keeping).activations / recomputing.read_at_once / 2**20
+    assert per_token == pytest.approx(4.3, abs=0.05), "as docs/results/memory.md says"
+    assert estimate(keeping).training_peak > 2 * estimate(recomputing).training_peak
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rewards", ["model", "live"])
 def test_real_steps_of_every_stage_take_the_estimated_memory(workplace: Path, tiny_base: Path, rewards: str) -> None:
