@@ -40,4 +40,5 @@ def package(folder: Path, monkeypatch: pytest.MonkeyPatch, statement: str) -> No
     for name, text in texts.items():
         (folder / "household" / f"{name}.py").write_text(text + "\n")
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "household", raising=False)  # `find_spec` imports the packages above a module.
+    for name in [name for name in sys.modules if name.split(".")[0] == "household"]:
+        monkeypatch.delitem(sys.modules, name)  # `find_spec` imports what is above a module.
