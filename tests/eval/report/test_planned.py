@@ -1,6 +1,7 @@
 """Tests of planned comparisons: each bound is met or missed by the trial and the tasks that it names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ WINS = {"rule": (4, 10, 12), "trained": (4, 14, 12), "worse": (4, 9, 12)}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(f"sqlite:///{tmp_path / 'experience.db'}", "plan")
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(f"sqlite:///{tmp_path / 'experience.db'}", "plan")) as opened:
+        yield opened
 
 
 def result(
