@@ -25,7 +25,7 @@ class Collect(Spending):
     """Number of rollouts with each reflection, for an actor that is not deterministic."""
     most_repeats: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Largest number of rollouts with a reflection whose returns differ: more are played, `repeats` at a time, as long
-    as the rating is in doubt; needs at least 2 `repeats`, which show a doubt; None: `repeats`."""
+    as the rating is in doubt; needs at least 2 `repeats`, which can show doubt; None: `repeats`."""
     unadvised: bool = False
     """If true, every failure is also retried without advice, and reflections are rated against these retries instead of
     the failure: an actor that samples may solve a task by luck."""
