@@ -18,14 +18,16 @@ NOTE = (
     "far as chance allows."
 )
 _STAGES = (
-    ("collect", "warm"),
-    ("train", "warm"),
+    ("collect warm",),
+    ("train warm",),
     ("collect",),
-    ("train", "sft"),
-    ("train", "reward"),
-    ("train", "ppo"),
+    ("train sft", "train.sft.texts=rated", "train.variants.sft=rated"),
+    ("train sft",),
+    ("train reward",),
+    ("train ppo",),
     ("eval",),
 )
+"""Commands, each with overrides of its own."""
 _SMALL = (
     "collect.tasks=8",
     "collect.written=24",
@@ -50,16 +52,16 @@ def _work(bench: Bench, device: str) -> tuple[str, ...]:
     environment |= {} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     dtype = "bfloat16" if device == "cuda" else "float32"
     words = [f"train.dtype={dtype}", f"serve.dtype={dtype}", *(() if bench.on_gpu else _SMALL)]
-    for stage, *command in _STAGES:
+    for command, *own in _STAGES:
         done = subprocess.run(
-            [sys.executable, "-m", stage, *command, str(ROOT / "configs/demo.yaml"), *words],
+            [sys.executable, "-m", *command.split(), str(ROOT / "configs/demo.yaml"), *words, *own],
             cwd=folder,
             env=environment,
             capture_output=True,
             text=True,
         )
         if done.returncode:
-            raise RuntimeError(f"{stage} {' '.join(command)}: {done.stderr[-300:]}")
+            raise RuntimeError(f"{command}: {done.stderr[-300:]}")
     return _warm(folder), _reward(folder), _solved(folder)
 
 

@@ -97,7 +97,9 @@ def test_two_processes_train_on_live_returns_that_one_of_them_plays(
 ) -> None:
     with Endpoint(moody_scholar) as scholar:
         config = quiz(workplace, tiny_base, scholar.url)
-        alone, shared = both(workplace, 1, "grpo", config, f"train.grpo.refill={refill}")
+        # Of groups of two, half are equal and refilled.
+        overrides = (f"train.grpo.refill={refill}", f"train.grpo.group={2 if refill else 4}")
+        alone, shared = both(workplace, 1, "grpo", config, *overrides)
         # Both runs tried the same texts, each once.
         texts = {request["messages"][-1]["content"] for request in scholar.requests}
     assert len(texts) > 4
