@@ -110,8 +110,8 @@ transfer: $(FRESH)  ## do the reflectors of `make evidence` help other actors? n
 	$(RUN) -m eval configs/evidence/transfer.yaml
 	$(RUN) -m eval configs/evidence/transfer.yaml run=transfer-rule actor.kind=rule 'eval.actors={}'
 
-# 75 minutes of a core. Each has the retries of seed 9's collection: the reflector learned from them, `retrieved` repeats advice
-# from them, and GEPA makes as many of its own.
+# 75 minutes of a core. Each has the retries of seed 9's collection: the reflector learned from them, `retrieved` repeats
+# advice from them, and GEPA makes as many of its own.
 budget: evidence-9  ## what else can be made of as many retries? needs ALFWORLD_DATA
 	$(RUN) -m pip install --quiet --editable '.[gepa]'
 	$(RUN) -m retroformer gepa $(SEED) run=evidence-9 seed=9 --proposer base

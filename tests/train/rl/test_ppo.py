@@ -86,10 +86,8 @@ def test_reference_and_reward_model_are_read_without_the_dropout_of_their_adapte
         config = folder / "adapter_config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_dropout": 0.5}))
         # An untrained adapter adds nothing, with or without dropout.
-        weights = load_file(folder / "adapter_model.safetensors")
-        save_file(
-            {name: torch.randn_like(tensor) for name, tensor in weights.items()}, folder / "adapter_model.safetensors"
-        )
+        weights = folder / "adapter_model.safetensors"
+        save_file({name: torch.randn_like(tensor) for name, tensor in load_file(weights).items()}, weights)
     model = SharedBase(load_base(train), sft, reward)
     responses = respond(model, sorted(PROMPTS, key=len), DRAW)
     first, second = (evaluate(model, responses, quick_settings(), UNSCALED, kl_weight=0.1).facts for _ in range(2))
