@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from retroformer.markdown import table
 
@@ -19,13 +19,17 @@ _COLLECT, _FILE = "collect: ", "file: "
 
 _HEAD = """# The papers, item by item
 
-Every figure, table, setting and prompt of the papers, with the command that produces it here. This page is made of
+Every numbered figure and table of the papers, and their settings and prompts, with the command that produces each
+here. This page is made of
 [`papers.yaml`](papers.yaml) by `python -m tests.support.papers`. A test runs every config below `configs/paper/` as
 shipped, on three tasks, and looks for the sections named here.
 
 - *reproduced*: the numbers agree with the paper's or with those of its code.
 - *small scale*: measured by us with small models.
-- *runnable*: runs; the numbers need the paper's models or a large GPU.
+- *runnable*: runs; no number of the paper was produced, since that needs the paper's models or a large GPU.
+
+The column *seen* says what we have looked at. A dash means the section alone: it appears when the config runs on three
+tasks with a scripted model (`tests/test_papers.py`).
 
 Departures are numbers of [this list](departures.md). Sections are headings of `runs/NAME/eval/report.md`.
 """
@@ -66,6 +70,14 @@ class Row(_Part):
     section: str
     departures: tuple[int | str, ...]
     status: Literal["reproduced", "small scale", "runnable"]
+    seen: str = ""
+    """Figures that were measured, in a sentence; empty if the item was seen to run and no more."""
+
+    @model_validator(mode="after")
+    def _measured_rows_say_what_was_seen(self) -> Self:
+        if self.status != "runnable" and not self.seen:
+            raise ValueError(f"{self.id} is {self.status}: say in `seen` which figures were measured")
+        return self
 
     @property
     def path(self) -> str:
@@ -120,7 +132,7 @@ def _sections(ledger: Ledger) -> Iterator[str]:
         yield f"## {paper.title}\n\n{table(_HEADER, rows)}"
 
 
-_HEADER = ("where", "what it shows", "config", "command", "shown in", "departures", "status")
+_HEADER = ("where", "what it shows", "config", "command", "shown in", "departures", "status", "seen")
 
 
 def _cells(row: Row) -> list[str]:
@@ -133,7 +145,7 @@ def _cells(row: Row) -> list[str]:
     sentences = [item for item in row.departures if isinstance(item, str)]
     listed = " ".join((", ".join(departures) + ("." if departures and sentences else ""), *sentences)).strip()
     config = f"[`{row.config}`](../{row.path})" if row.config else ""
-    return [row.where, row.shows, config, row.command, shown, listed, row.status]
+    return [row.where, row.shows, config, row.command, shown, listed, row.status, row.seen or "-"]
 
 
 def _commands(commands: dict[str, str]) -> Iterator[str]:
@@ -148,9 +160,11 @@ def _counts(rows: Sequence[Row]) -> str:
 
 
 def numbered_items(rows: Iterable[Row]) -> set[str]:
-    """Return the figures and tables that rows name, such as `Fig. 3` for `Fig. 3a, heuristic`."""
-
-    return {f"{kind} {number}" for row in rows for kind, number in re.findall(r"\b(Fig\.|Table) ([0-9]+)", row.where)}
+    """Return the figures and tables that rows name, such as `Fig. 3` for `Fig. 3a`; `Figs. 2 to 4` names three."""
+    places = [row.where for row in rows]
+    named = {f"{kind} {number}" for place in places for kind, number in re.findall(r"\b(Fig\.|Table) ([0-9]+)", place)}
+    ranges = [found for place in places for found in re.findall(r"\bFigs\. ([0-9]+) to ([0-9]+)", place)]
+    return named | {f"Fig. {number}" for first, last in ranges for number in range(int(first), int(last) + 1)}
 
 
 if __name__ == "__main__":
