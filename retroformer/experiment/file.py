@@ -18,7 +18,6 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.domains import join_domains, overrides_of, split_domains
 from retroformer.experiment.packaged import packaged_configs
-from retroformer.experiment.renamed import drop_removed_keys, rename_keys
 from retroformer.files.bounded_json import MOST_LEVELS
 from retroformer.files.bounded_yaml import BoundedLoader, YamlLimitError, parse_yaml, read_yaml
 from retroformer.files.characters import has_surrogate
@@ -44,12 +43,12 @@ class _UniqueKeys(BoundedLoader):
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Load the experiment that a YAML file and `key=value` overrides describe. Log a warning for each old key.
+    """Load the experiment that a YAML file and `key=value` overrides describe.
 
     Raises:
         MissingInput: no such file.
-        ConfigError: the file is not YAML or does not describe an experiment; one message lists all faults. Or it gives
-            a removed key another value than its constant. Or it has several domains, and none is chosen.
+        ConfigError: the file is not YAML or does not describe an experiment; one message lists all faults. Or
+            it has several domains, and none is chosen.
     """
     experiment, *others = load_domains(path, overrides)
     if others:
@@ -104,11 +103,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _experiment(path: Path, config: dict[str, Any], overrides: Sequence[str], domain: str = "") -> Experiment:
     """Apply the overrides to a config and validate it. `domain` names it in messages. Raises ConfigError."""
-    rename_keys(config)
     for override in overrides:
         _override(config, override)
-        rename_keys(config, replace=True)
-    drop_removed_keys(config)
     _find_prompts_beside(path, config)
     try:
         experiment = Experiment.model_validate(config)

@@ -1,7 +1,6 @@
 """Checksums of facts: what a disk or a program has changed is noticed before it is trained on or reported.
 
-They detect damage, not malice: whoever can write to a store can also compute them. A deleted row is not detected, nor
-is one whose checksum was deleted too, since it looks like one of an earlier version.
+They detect damage, not malice: whoever can write to a store can also compute them. A deleted row is not detected.
 """
 
 import hashlib
@@ -46,7 +45,7 @@ def checksum(row: Mapping[str, Any]) -> str:
 def check_facts(database: Database, experiment: str) -> None:
     """Read all facts of an experiment once. Raises StoreError if some differ from what was stored.
 
-    It takes about a second for each 100 MB. Facts of earlier versions have no checksums and are not compared.
+    It takes about a second for each 100 MB.
     """
     for fault in _faults(database, experiment):
         raise StoreError(
@@ -65,7 +64,7 @@ def _faults(database: Database, experiment: str) -> Iterator[str]:
     for table in _FACTS:
         for row in database.stream(sa.select(table).where(_of(table, experiment))):
             fact = row._asdict()
-            if fact[CHECKSUM] not in (None, checksum(fact)):
+            if fact[CHECKSUM] != checksum(fact):
                 key = ", ".join(f"{name} {fact[name]!r}" for name in KEY)
                 yield f"the row of {key} in {table.name} is not what was stored"
             if table is not INVALIDS:

@@ -18,8 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.secrets.url import SecretUrl
 from retroformer.store.foreign import check_foreign
-from retroformer.store.schema import CHECKSUM, FACT_TABLES, METADATA
-from retroformer.store.upgrade import upgrade
+from retroformer.store.schema import FACT_TABLES, METADATA
 
 Result = TypeVar("Result")
 
@@ -165,14 +164,13 @@ class Database:
             if self.dialect == "postgresql":
                 # IF NOT EXISTS does not help against another stage that creates the same table at the same time.
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
-            upgrade(connection)
             for table in METADATA.sorted_tables:
                 connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
                 for index in table.indexes:
                     connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
 
     def _check_tables(self) -> None:
-        """Raise StoreError if no stage wrote a table of facts, or if it lacks a column, as in version 0.1.0."""
+        """Raise StoreError if no stage wrote a table of facts, or if it lacks a column."""
         if self.dialect == "sqlite":
             with self._engine.connect() as connection:
                 check_foreign(connection, str(self.url))
@@ -183,10 +181,10 @@ class Database:
                 if inspector.has_table(table.name)
                 else set()
             )
-            if not stored >= set(table.columns.keys()) - {CHECKSUM}:
+            if not stored >= set(table.columns.keys()):
                 raise StoreError(
-                    f"The store {self.url} was written by an earlier version: run `retroformer collect --dry-run` with "
-                    "its config once, which upgrades it."
+                    f"The store {self.url} lacks the table {table.name!r} or a column of it, so this version did not "
+                    "write it: name another store."
                 )
 
     @contextmanager

@@ -35,7 +35,6 @@ from retroformer.store.schema import (
     UNDECLARED,
     USAGE,
 )
-from retroformer.store.upgrade import EARLIER
 
 _FACTS_AT_ONCE = 500
 """Number of facts of an import in memory at a time."""
@@ -229,12 +228,6 @@ class Store(Reader):
             connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=sums))
 
     def _refused(self, arm: str, bound: Mapping[str, Any], wanted: Mapping[str, Any]) -> ConfigError:
-        if EARLIER in bound:
-            return ConfigError(
-                f"The {arm!r} facts of the run {self.experiment!r} were stored by version 0.1.0, which did not record "
-                "all that they depend on: they can be trained on, reported and exported, but to make more give this "
-                "experiment another name with run=NAME."
-            )
         changed = ", ".join(differences(bound, wanted))
         return ConfigError(
             f"The run {self.experiment!r} already holds {arm!r} facts made with {changed}: "

@@ -11,28 +11,18 @@ import sqlalchemy as sa
 
 from retroformer.errors import ConfigError, MissingInput, StoreError
 from retroformer.files import durable
-from retroformer.records import Reflection, Trajectory, Usage
+from retroformer.records import Reflection, Trajectory
 from retroformer.secrets.url import SecretUrl
 from retroformer.store.checksums import checksum
 from retroformer.store.database import Database
-from retroformer.store.schema import ACCOUNTS, ARMS, CHECKSUM, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES
-from retroformer.store.upgrade import fill_accounts, fill_arms
+from retroformer.store.schema import ACCOUNTS, ARMS, CHECKSUM, CONDITIONS, INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
 
 _SMALLEST_ROW_BYTES = 100
 """Lower bound of a row's size. It bounds the row numbers of a file, up to which the search continues past unreadable
 rows."""
 _ROWS_AT_ONCE = 500
 _ROW_NUMBER = "rowid_"
-_OLD_CONDITIONS = "conditions"
-"""Table in which version 0.1.0 stored conditions."""
-_COPIED: tuple[str, ...] = (
-    _OLD_CONDITIONS,
-    CONDITIONS.name,
-    ARMS.name,
-    TRAJECTORIES.name,
-    REFLECTIONS.name,
-    INVALIDS.name,
-)
+_COPIED = (CONDITIONS.name, ARMS.name, TRAJECTORIES.name, REFLECTIONS.name, INVALIDS.name)
 
 
 class Recovered(NamedTuple):
@@ -120,16 +110,41 @@ def _definitions(source: sqlite3.Connection) -> dict[str, str]:
 
 
 def _complete(path: Path) -> None:
-    """Upgrade the tables, and fill those that are derived from the facts."""
+    """Create the missing tables, and fill those that are derived from the facts."""
 
     def fill(connection: sa.Connection) -> None:
-        fill_arms(connection)
-        connection.execute(ACCOUNTS.delete())  # Upgrading an old store fills them, too.
-        fill_accounts(connection)
+        _fill_arms(connection)
+        _fill_accounts(connection)
 
     url = sa.URL.create("sqlite", database=str(path)).render_as_string()
-    with closing(Database(url)) as database:  # Upgrades the tables and creates missing ones.
+    with closing(Database(url)) as database:
         database.write(fill)
+
+
+def _fill_arms(connection: sa.Connection) -> None:
+    """Bind every unbound arm that has facts to the conditions of its facts."""
+    facts = sa.union(*(sa.select(t.c.experiment, t.c.arm, t.c.conditions_sha256) for t in (TRAJECTORIES, REFLECTIONS)))
+    arms = facts.subquery()
+    bound = sa.exists().where(ARMS.c.experiment == arms.c.experiment, ARMS.c.arm == arms.c.arm)
+    unbound = (
+        sa.select(arms.c.experiment, arms.c.arm, sa.func.min(arms.c.conditions_sha256))
+        .where(~bound)
+        .group_by(arms.c.experiment, arms.c.arm)
+    )
+    connection.execute(ARMS.insert().from_select(["experiment", "arm", "conditions_sha256"], unbound))
+
+
+def _fill_accounts(connection: sa.Connection) -> None:
+    """Fill the accounts, which must be empty, with the usage of every arm's facts."""
+    consumed = sa.union_all(
+        *(
+            sa.select(table.c.experiment, table.c.arm, *(table.c[name] for name in USAGE))
+            for table in (TRAJECTORIES, REFLECTIONS, INVALIDS)
+        )
+    ).subquery()
+    sums = [sa.func.sum(consumed.c[name]) for name in USAGE]
+    totals = sa.select(consumed.c.experiment, consumed.c.arm, *sums).group_by(consumed.c.experiment, consumed.c.arm)
+    connection.execute(ACCOUNTS.insert().from_select(["experiment", "arm", *USAGE], totals))
 
 
 def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[list[sqlite3.Row]]:
@@ -154,17 +169,15 @@ def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[lis
 def _is_whole(table: str, row: sqlite3.Row) -> bool:
     """Return True if a row is what was stored, as far as its checksum or its JSON tells."""
     try:
-        columns = {name: row[name] for name in row.keys() if name != _ROW_NUMBER}  # noqa: SIM118, as below
-        if columns.get(CHECKSUM) not in (None, checksum(columns)):
+        columns = {name: row[name] for name in row.keys() if name != _ROW_NUMBER}  # noqa: SIM118, because a row iterates over its values
+        if CHECKSUM in columns and columns[CHECKSUM] != checksum(columns):
             return False
         if table == TRAJECTORIES.name:
             Trajectory.model_validate_json(row["record"])
         elif table == REFLECTIONS.name:
             Reflection.model_validate_json(row["record"])
-        elif table in (CONDITIONS.name, _OLD_CONDITIONS):
+        elif table == CONDITIONS.name:
             json.loads(row["record"])
-        elif table == INVALIDS.name and "usage" in row.keys():  # noqa: SIM118, because a row iterates over its values
-            Usage.model_validate_json(row["usage"])
     except (ValueError, TypeError, IndexError):
         return False
     return True

@@ -14,7 +14,7 @@ USAGE = ("calls", "prompt_tokens", "completion_tokens", "dollars")
 CHECKSUM = "checksum"
 
 UNDECLARED = "0" * 64
-"""Hash stored for facts without declared conditions, such as those of an earlier version."""
+"""Hash stored for facts without declared conditions."""
 
 # PostgreSQL sorts by locale, SQLite by bytes. With collation C, facts come in the same order from both.
 _NAME = sa.String().with_variant(sa.String(collation="C"), "postgresql")
@@ -36,7 +36,7 @@ def _conditions_column() -> sa.Column[Any]:
 
 
 def _checksum_column() -> sa.Column[Any]:
-    """Return the column with the hash of the rest of the row; it is null in facts of earlier versions."""
+    """Return the column with the hash of the rest of the row."""
     return sa.Column(CHECKSUM, sa.String)
 
 

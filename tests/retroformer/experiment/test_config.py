@@ -3,23 +3,14 @@
 from pathlib import Path
 
 import pytest
-import yaml
 from pydantic import ValidationError
 
-from retroformer.agents.retrieval import EXPLORATION
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.environments.hotpotqa.section import Hotpotqa
-from retroformer.environments.webshop.section import GOALS_PER_PRODUCT
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
-from retroformer.experiment.renamed import REMOVED, RENAMED
-from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.sections.train import Ppo
-from serve.api.bounds import BODY_BYTES
-from tests.support.keys import is_set, keys, keys_by_section
-from tests.support.runs import ROOT
-from train.stage_kinds import STAGES
 
 SMALLEST = "run: toy\nenvironment: {name: alfworld}\n"
 
@@ -231,144 +222,3 @@ def test_a_server_sets_its_own_batch_size() -> None:
     assert Ppo.model_validate(section).model_dump()["draw_batch_size"] == 4
     with pytest.raises(ValueError, match="A server draws the responses"):
         Ppo.model_validate(section | {"generation": {"base_url": "http://127.0.0.1:1/v1"}})
-
-
-@pytest.mark.parametrize("as_override", [False, True], ids=["in the file", "as an override"])
-def test_an_old_key_sets_the_new_one_and_a_warning_names_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, as_override: bool
-) -> None:
-    text, words = SMALLEST + "eval: {tasks: 4, retrieval: {days: 7}}\n", ["eval.retrieval.days=7", "eval.tasks=4"]
-    experiment = load(config_file(tmp_path), words) if as_override else load(config_file(tmp_path, text))
-    assert (experiment.eval.retrieval_days, experiment.eval.tasks) == (7, 4)
-    (message,) = caplog.messages
-    assert message.startswith("eval.retrieval.days is called eval.retrieval_days now: rename it")
-
-
-def test_the_last_of_an_old_and_a_new_key_on_the_command_line_counts(tmp_path: Path) -> None:
-    old, new = "eval.retrieval.days=7", "eval.retrieval_days=3"
-    assert load(config_file(tmp_path), [old, new]).eval.retrieval_days == 3
-    assert load(config_file(tmp_path), [new, old]).eval.retrieval_days == 7
-    assert load(config_file(tmp_path, SMALLEST + "eval: {retrieval: {days: 7}}\n"), [new]).eval.retrieval_days == 3
-    assert load(config_file(tmp_path, SMALLEST + "eval: {retrieval_days: 3}\n"), [old]).eval.retrieval_days == 7
-
-
-def test_a_file_with_an_old_key_and_its_new_name_is_refused(tmp_path: Path) -> None:
-    both = SMALLEST + "eval: {retrieval: {days: 7}, retrieval_days: 3}\n"
-    assert faults_of(tmp_path, both) == (
-        "eval.retrieval.days is called eval.retrieval_days now, and this config has both: delete eval.retrieval.days."
-    )
-
-
-def test_a_wrong_value_of_an_old_key_is_refused_under_the_new_name(tmp_path: Path) -> None:
-    assert "  eval.retrieval_days: Input should be greater than or equal to 1. Found 0." in faults_of(
-        tmp_path, SMALLEST, "eval.retrieval.days=0"
-    )
-
-
-REMOVED_WITH_A_VALUE = [(key, removed.value) for key, removed in REMOVED.items() if removed.value is not None]
-
-
-@pytest.mark.parametrize(("key", "value"), REMOVED_WITH_A_VALUE)
-def test_a_removed_key_with_the_value_of_its_constant_is_only_warned_about(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str, value: float
-) -> None:
-    name = REMOVED[key].environment or "alfworld"
-    plain = load(config_file(tmp_path), [f"environment={{name: {name}}}"])
-    assert load(config_file(tmp_path), [f"environment={{name: {name}}}", f"{key}={value}"]) == plain
-    assert caplog.messages == [f"{key} can no longer be set and is always {value}: delete it."]
-
-
-@pytest.mark.parametrize(("key", "value"), REMOVED_WITH_A_VALUE)
-@pytest.mark.parametrize("other", ["another", "null"])
-def test_a_removed_key_with_another_value_is_refused_and_says_what_to_do(
-    tmp_path: Path, key: str, value: float, other: str
-) -> None:
-    name = REMOVED[key].environment or "alfworld"
-    for wrong in (other, str(value + 1)):
-        message = faults_of(tmp_path, SMALLEST, f"environment={{name: {name}}}", f"{key}={wrong}")
-        assert message.startswith(f"{key} can no longer be set and is always {value}, but this config has ")
-        assert message.endswith(f": delete the key; {REMOVED[key].instead}.")
-
-
-def test_a_removed_key_that_changed_no_result_may_have_any_value(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    text = SMALLEST + "loop: {trials: 2, environment_processes: 7}\n"
-    assert load(config_file(tmp_path, text)) == load(config_file(tmp_path), ["loop.trials=2"])
-    assert caplog.messages == [
-        "loop.environment_processes has no effect any more: delete it; their number follows from the CPU cores and "
-        "loop.concurrency."
-    ]
-
-
-def test_an_override_can_repair_a_removed_key_of_the_file(tmp_path: Path) -> None:
-    text = SMALLEST + "collect: {skip: 5}\n"
-    assert "collect.skip can no longer be set" in faults_of(tmp_path, text)
-    assert load(config_file(tmp_path, text), ["collect.skip=0"]) == load(config_file(tmp_path))
-
-
-def test_a_number_that_yaml_reads_as_text_equals_its_constant(tmp_path: Path) -> None:
-    assert load(config_file(tmp_path), ["train.ppo.value_weight=1e-1"]) == load(config_file(tmp_path))
-
-
-def test_a_removed_key_of_one_environment_is_unknown_to_the_others(tmp_path: Path) -> None:
-    assert "environment.per_product: Extra inputs" in faults_of(tmp_path, SMALLEST, "environment.per_product=5")
-
-
-def test_the_config_that_an_earlier_version_wrote_beside_an_adapter_can_be_loaded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    webshop = load(config_file(tmp_path), ["environment={name: webshop}"])
-    written = webshop.model_dump(mode="json")
-    del written["eval"]["retrieval_days"]
-    written["eval"]["retrieval"] = {"exploration": 0.3, "days": None}
-    written["environment"]["per_product"], written["loop"]["environment_processes"] = 5, 2
-    written["collect"]["skip"], written["serve"]["body_bytes"] = 0, 4_000_000
-    written["train"]["actor"]["actions"], written["train"]["ppo"]["value_weight"] = 20, 0.1
-    assert load(config_file(tmp_path, yaml.safe_dump(written))).model_dump(mode="json") == webshop.model_dump(
-        mode="json"
-    )
-    assert len(caplog.messages) == len(RENAMED) + len(REMOVED)
-
-
-def test_old_keys_are_unknown_to_the_config_and_new_ones_are_known() -> None:
-    new = keys().keys()
-    assert not new & {*RENAMED, *REMOVED}
-    assert set(RENAMED.values()) <= new
-
-
-def test_the_table_of_removed_keys_has_the_values_of_the_constants() -> None:
-    constants = {
-        "environment.per_product": GOALS_PER_PRODUCT,
-        "eval.retrieval.exploration": EXPLORATION,
-        "serve.body_bytes": BODY_BYTES,
-        "train.actor.actions": STAGES["actor"].constants["actions"],
-        "train.ppo.value_weight": STAGES["ppo"].constants["value_weight"],
-    }
-    assert constants == {key: REMOVED[key].value for key in constants}
-
-
-@pytest.mark.parametrize(("cores", "concurrency", "processes"), [(1, 16, 2), (4, 16, 4), (64, 16, 8), (64, 1, 1)])
-def test_the_number_of_environment_processes_follows_from_cores_and_concurrency(
-    monkeypatch: pytest.MonkeyPatch, cores: int, concurrency: int, processes: int
-) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    assert Loop(concurrency=concurrency).environment_processes == processes
-
-
-def test_every_key_is_varied_by_a_shipped_config_or_shown_in_the_documentation() -> None:
-    shown = (ROOT / "docs/configuration.md").read_text()
-    shipped = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs").rglob("*.yaml"))]
-    assert shipped
-    unused = {
-        f"{section}.{name}": sorted(paths)
-        for (section, name), paths in keys_by_section().items()
-        if not any(f"`{path}`" in shown for path in paths)
-        and not any(is_set(config, path.split(".")) for config in shipped for path in paths)
-    }
-    assert unused == {}
-
-
-def test_the_config_has_no_more_keys_than_it_needs() -> None:
-    """Raise the number only for a key that an experiment varies; see `test_every_key_is_varied...`."""
-    assert len(keys_by_section()) <= 172

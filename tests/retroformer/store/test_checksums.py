@@ -67,21 +67,6 @@ def test_facts_of_other_experiments_are_not_asked(url: str, tmp_path: Path) -> N
         store.check()
 
 
-def test_a_store_without_checksums_gets_them_for_new_facts(url: str, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    fill(url)
-    for table in ("trajectories", "reflections", "invalids"):
-        drop(url, table)
-    with closing(Store(url, "riddles")) as store:
-        store.check()
-        store.declare("collect", {"seed": 0})
-        store.add_trajectory(Key(arm="collect", task_id="new"), attempt_at())
-        store.check()
-    change(url, "UPDATE trajectories SET actions = 7 WHERE task_id = 'new'")
-    with closing(Store(url, "riddles")) as store, pytest.raises(StoreError, match="task_id 'new'"):
-        store.check()
-
-
 def drop(url: str, table: str) -> None:
     engine = sa.create_engine(url)
     with engine.begin() as connection:

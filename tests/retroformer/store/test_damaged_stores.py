@@ -1,11 +1,11 @@
-"""Test that a store of the previous version is read, and that readable facts of a damaged one are saved."""
+"""Tests that the readable facts of a damaged store are saved."""
 
 import random
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,78 +14,10 @@ import sqlalchemy as sa
 
 from retroformer.__main__ import main
 from retroformer.errors import ConfigError, MissingInput, StoreError
-from retroformer.rating import ratings
-from retroformer.records import Key, Outcome, Usage
+from retroformer.records import Key
 from retroformer.store import Store
 from retroformer.store.recover import recover
-from tests.support.characters import CAPITAL, PRICE, advice, attempt_at, task
-
-OLD = Path(__file__).parent / "data" / "store-0.1.0.sql"
-"""Store made by version 0.1.0: two failures of the run `old`, each with two reflections and retries; one invalid
-attempt."""
-
-
-def fill(url: str) -> None:
-    """Create the old tables in an empty database."""
-    engine = sa.create_engine(url)
-    script = OLD.read_text().replace("BEGIN TRANSACTION;", "").replace("COMMIT;", "")
-    if engine.dialect.name == "postgresql":
-        script = script.replace("id INTEGER NOT NULL", "id SERIAL NOT NULL")
-    with engine.begin() as connection:
-        for statement in script.split(";\n"):
-            if statement.strip():
-                connection.exec_driver_sql(statement.replace("%", "%%"))
-        if engine.dialect.name == "postgresql":
-            connection.exec_driver_sql("select setval('invalids_id_seq', 1)")
-    engine.dispose()
-
-
-@pytest.fixture
-def old_url(url: str, tmp_path: Path) -> str:
-    """Return the URL of a store of version 0.1.0."""
-    (tmp_path / "run").mkdir()
-    fill(url)
-    return url
-
-
-@pytest.fixture
-def old(old_url: str) -> Iterator[Store]:
-    with closing(Store(old_url, "old")) as opened:
-        yield opened
-
-
-def test_the_facts_of_an_old_store_are_read_with_their_columns(old: Store) -> None:
-    attempts = list(old.stream_trajectories("collect"))
-    assert [row[:4] for row in old.attempt_rows("collect")] == [
-        (key.task_id, key.trial, key.candidate, key.repeat) for key, _ in attempts
-    ]
-    assert len(attempts) == 6
-    assert all(attempt.outcome is Outcome.FAILURE for _, attempt in attempts)
-    assert [rating.rating for rating in ratings(old, "collect")] == [0.0] * 4
-    assert old.usage("collect") == Usage(calls=5, prompt_tokens=33, completion_tokens=14)
-    assert old.invalid_causes("collect") == ["It was spoiled."]
-
-
-def test_an_old_store_accepts_no_facts_with_incomparable_conditions(old: Store) -> None:
-    with pytest.raises(ConfigError, match=r"stored by version 0\.1\.0, .*give this experiment another name with run=N"):
-        old.declare("collect", {"seed": 0})
-    with pytest.raises(ConfigError, match="another name with run=NAME"):
-        old.add_trajectory(Key(arm="collect", task_id=CAPITAL.id), attempt_at())
-
-
-def test_an_old_store_accepts_new_runs_and_continues_its_accounts(old_url: str, old: Store) -> None:
-    with closing(Store(old_url, "new")) as new:
-        new.declare("collect", {"seed": 0})
-        new.add_trajectory(Key(arm="collect", task_id=CAPITAL.id), attempt_at())
-        new.add_invalid(Key(arm="collect", task_id=CAPITAL.id), "It was spoiled again.", PRICE)
-        assert new.usage("collect") == PRICE + PRICE
-    assert len(old.trajectories("collect")) == 6
-
-
-def test_an_old_store_is_upgraded_once(old_url: str) -> None:
-    for _ in range(2):
-        with closing(Store(old_url, "old")) as opened:
-            assert opened.usage("collect").calls == 5
+from tests.support.characters import advice, attempt_at, task
 
 
 def filled(path: Path, attempts: int = 300) -> None:
@@ -176,62 +108,6 @@ def require_whole_and_bound(store: Store, trajectories: int, reflections: int) -
     if store.conditions("collect") == DECLARED:
         store.declare("collect", DECLARED)
         store.add_trajectory(new, attempt_at(task("new")))
-
-
-def laid_old(path: Path, attempts: int = 1) -> None:
-    """Make a store of version 0.1.0 with its facts under this many task ids, all of that version."""
-    fill(f"sqlite:///{path}")
-    with closing(sqlite3.connect(path)) as connection:
-        for table in ("trajectories", "reflections"):
-            rows = connection.execute(f"select * from {table}").fetchall()
-            for number in range(1, attempts):
-                for row in rows:
-                    marks = ", ".join("?" * len(row))
-                    connection.execute(
-                        f"insert into {table} values ({marks})", (*row[:2], f"{row[2]}-{number}", *row[3:])
-                    )
-        connection.commit()
-
-
-def test_an_old_store_is_recovered_and_upgraded(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    laid_old(path)
-    saved = recover(f"sqlite:///{path}")
-    assert (saved.trajectories, saved.reflections) == (6, 4)
-    with closing(Store(f"sqlite:///{saved.path}", "old")) as store, closing(Store(f"sqlite:///{path}", "old")) as old:
-        assert store.trajectories("collect") == old.trajectories("collect")
-        assert store.usage("collect") == old.usage("collect") == Usage(calls=5, prompt_tokens=33, completion_tokens=14)
-        assert store.invalid_causes("collect") == ["It was spoiled."]
-        assert store.conditions("collect") == old.conditions("collect")
-        with pytest.raises(ConfigError, match=r"stored by version 0\.1\.0"):
-            store.declare("collect", {"seed": 0})
-
-
-@pytest.mark.parametrize("filler", [random.Random(1).randbytes, bytes], ids=["noise", "zeros"])
-def test_readable_facts_of_a_damaged_old_store_are_saved_and_upgraded(
-    tmp_path: Path, filler: Callable[[int], bytes]
-) -> None:
-    path = tmp_path / "old.db"
-    laid_old(path, attempts=4)
-    with closing(sqlite3.connect(path)) as connection:
-        there = {row[0] for row in connection.execute("select task_id from trajectories")}
-    whole = path.read_bytes()
-    most = lost = 0
-    for page in range(1, len(whole) // 4096):
-        content = bytearray(whole)
-        content[page * 4096 : (page + 1) * 4096] = filler(4096)
-        path.write_bytes(content)
-        saved = recover(f"sqlite:///{path}")
-        with closing(Store(f"sqlite:///{saved.path}", "old")) as store:
-            assert store.arms() == ["collect"]
-            attempts = store.trajectories("collect")
-            assert len(attempts) == saved.trajectories
-            assert {key.task_id for key in attempts} <= there
-            assert store.advice_count("collect") == saved.reflections
-            most, lost = max(most, len(attempts)), lost + (len(attempts) < 24)
-        saved.path.unlink()
-    assert most == 24
-    assert lost, "no page with an attempt was damaged"
 
 
 def test_a_missing_table_is_skipped(tmp_path: Path) -> None:
