@@ -21,13 +21,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from peft import get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.training_cases import LORA
 from retroformer.experiment.sections.train import Lora
 from retroformer.models.embedded import base_model_folder
-from train.base import lora_config
+from train.base import add_fresh_adapter
 from train.group_trainer import log_probs, trunk_of
 from train.plan.shape import Shape, read_config, shape_of
 from train.shared_prompt.group import Group
@@ -104,7 +103,7 @@ def load(dtype: str, attention: str, changes: dict[str, int]) -> tuple[Any, Shap
         base, shape = AutoModelForCausalLM.from_config(config, **options), shape_of(config)
     else:
         base, shape = AutoModelForCausalLM.from_pretrained(folder, **options), shape_of(read_config(folder))
-    return get_peft_model(base, lora_config(Lora(**LORA))).train(), shape
+    return add_fresh_adapter(base, Lora(**LORA)).train(), shape
 
 
 def main() -> None:

@@ -96,9 +96,10 @@ def response_trainer(stage: Stage, optimizer: Demonstrations, rows: Any) -> Any:
         "packing": False,
     }
     train = stage.experiment.train
+    base = load_base(train)
     trainer = ResponseTrainer(
-        model=load_base(train),
-        peft_config=lora_config(train.lora),
+        model=base,
+        peft_config=lora_config(base, train.lora),
         args=SFTConfig(**settings),
         processing_class=load_tokenizer(train),
         train_dataset=rows,

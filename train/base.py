@@ -12,7 +12,7 @@ from torch import nn
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora, Train
 from retroformer.models import base_dtype
-from retroformer.models.adapter_fit import require_fit
+from retroformer.models.adapter_fit import layer_of, require_fit
 from retroformer.models.embedded import base_model_folder, model_config
 from retroformer.models.prompt_template import prompt_template
 from retroformer.models.quantization import guard_bnb_cpu, nf4
@@ -126,8 +126,8 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
     return model
 
 
-def lora_config(lora: Lora, *, scores: bool = False) -> Any:
-    """Return peft's config of the adapter, for a language model or, with `scores`, for a reward model."""
+def lora_config(base: Any, lora: Lora, *, scores: bool = False) -> Any:
+    """Return peft's config of the adapter of `base`, a language model or, with `scores`, a reward model."""
     from peft import LoraConfig
 
     alpha: Any = lora.alpha  # peft declares int and accepts any number.
@@ -135,10 +135,34 @@ def lora_config(lora: Lora, *, scores: bool = False) -> Any:
         r=lora.rank,
         lora_alpha=alpha,
         lora_dropout=lora.dropout,
-        target_modules=list(ATTENTION_LAYERS) if lora.targets == "attention" else "all-linear",
+        target_modules=_projections(base, lora),
+        layers_to_transform=_layers(base, lora),
         modules_to_save=["score"] if scores else None,
         task_type="SEQ_CLS" if scores else "CAUSAL_LM",
     )
+
+
+def add_fresh_adapter(base: Any, lora: Lora, *, scores: bool = False) -> Any:
+    """Put an adapter that changes nothing yet on `base`, a language model or, with `scores`, a reward model."""
+    from peft import get_peft_model
+
+    return get_peft_model(base, lora_config(base, lora, scores=scores))
+
+
+def _projections(base: Any, lora: Lora) -> list[str] | str:
+    """Return `target_modules` of peft, which takes "all-linear" only for all layers."""
+    if lora.targets == "attention":
+        return list(ATTENTION_LAYERS)
+    if lora.layers == "all":
+        return "all-linear"
+    linear = (path for path, module in base.named_modules() if isinstance(module, nn.Linear))
+    return sorted({path.rpartition(".")[2] for path in linear if layer_of(path) is not None})
+
+
+def _layers(base: Any, lora: Lora) -> list[int] | None:
+    """Return the numbers of the layers that get LoRA weights; None for all."""
+    count = base.config.get_text_config().num_hidden_layers
+    return None if lora.layers == "all" else list(range(count // 2, count))
 
 
 def keep_trainables_in_fp32(model: nn.Module) -> None:
@@ -211,25 +235,30 @@ def load_adapter(base: Any, folder: Path, lora: Lora, name: str = "default") -> 
     """Put the adapter in `folder` on `base` under this name, ready to be trained further.
 
     Raises:
-        ConfigError: rank, alpha or targets are not those of train.lora, or the adapter does not fit the base.
+        ConfigError: the adapter's shape is not that of train.lora, or it does not fit the base.
     """
-    from peft import PeftConfig, PeftModel
+    from peft import PeftModel
 
-    require_same_shape(PeftConfig.from_pretrained(str(folder)), folder, lora)
+    require_same_shape(base, folder, lora)
     require_fit(base, folder)
     return PeftModel.from_pretrained(base, str(folder), name, is_trainable=True)
 
 
-def require_same_shape(adapter: Any, folder: Path, lora: Lora) -> None:
-    """Raise ConfigError if rank, alpha or targets of the adapter's peft config are not those of train.lora."""
+def require_same_shape(base: Any, folder: Path, lora: Lora) -> None:
+    """Raise ConfigError if rank, alpha, targets or layers of the adapter in `folder` are not those of train.lora."""
+    from peft import PeftConfig
+
+    adapter: Any = PeftConfig.from_pretrained(str(folder))
     # peft may list full paths.
     everywhere = {name.rpartition(".")[2] for name in adapter.target_modules} != set(ATTENTION_LAYERS)
-    shape = (adapter.r, float(adapter.lora_alpha), "all-linear" if everywhere else "attention")
-    wanted = (lora.rank, lora.alpha, lora.targets)
+    layers = adapter.layers_to_transform
+    layers = lora.layers if layers == _layers(base, lora) else layers or "all"
+    shape = (adapter.r, float(adapter.lora_alpha), "all-linear" if everywhere else "attention", layers)
+    wanted = (lora.rank, lora.alpha, lora.targets, lora.layers)
     if shape != wanted:
         raise ConfigError(
-            f"The adapter at {folder} has rank, alpha and targets {shape}, but train.lora asks for {wanted}: run "
-            f"`retroformer train {folder.name.partition('-')[0]} ...` again, or set train.lora back."
+            f"The adapter at {folder} has rank, alpha, targets and layers {shape}, but train.lora asks for {wanted}: "
+            f"run `retroformer train {folder.name.partition('-')[0]} ...` again, or set train.lora back."
         )
 
 

@@ -11,13 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from peft import get_peft_model
 from torch import Tensor
 
 from retroformer.experiment.sections.steps import Groupwise
 from retroformer.experiment.sections.train import Train
 
-from .base import keep_trainables_in_fp32, load_adapter, load_base, lora_config
+from .base import add_fresh_adapter, keep_trainables_in_fp32, load_adapter, load_base
 from .data.rows import write_samples
 from .data.samples import Sample, require_length
 from .group_trainer import GroupTrainer, log_probs
@@ -71,6 +70,6 @@ def imitate(
 def adapted(train: Train, start: Path | None) -> Any:
     """Return the base with the adapter in `start`, or with a fresh one."""
     base = load_base(train)
-    model = load_adapter(base, start, train.lora) if start else get_peft_model(base, lora_config(train.lora))
+    model = load_adapter(base, start, train.lora) if start else add_fresh_adapter(base, train.lora)
     keep_trainables_in_fp32(model)
     return model

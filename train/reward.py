@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 import torch
 from peft import (
-    PeftConfig,
-    get_peft_model,
     get_peft_model_state_dict,
     load_peft_weights,
     set_peft_model_state_dict,
@@ -22,7 +20,7 @@ from torch import Tensor
 from retroformer.experiment.sections.train import Paired, Reward, Train
 from retroformer.records import PreferencePair, RatedReflection
 
-from .base import keep_trainables_in_fp32, load_base, load_tokenizer, lora_config, require_same_shape
+from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer, require_same_shape
 from .data.samples import Advice, Sample, samples
 from .group_trainer import GroupTrainer
 from .losses import preference_loss
@@ -92,13 +90,13 @@ def scorer(train: Train, start: Path | None = None, trains: Literal["all", "head
     """Return a base with a fresh score head, and a fresh adapter or that of the reflector in `start`.
 
     Raises:
-        ConfigError: rank, alpha or targets of the reflector's adapter are not those of train.lora.
+        ConfigError: the shape of the reflector's adapter is not that of train.lora.
     """
-    base, lora = load_base(train, scores=True), lora_config(train.lora, scores=True)
-    model: Any = get_peft_model(base, lora)
+    base = load_base(train, scores=True)
+    model = add_fresh_adapter(base, train.lora, scores=True)
     keep_trainables_in_fp32(model)
     if start is not None:
-        require_same_shape(PeftConfig.from_pretrained(str(start)), start, train.lora)
+        require_same_shape(base, start, train.lora)
         # peft wants the score head as well, which a reflector does not have.
         weights = get_peft_model_state_dict(model) | load_peft_weights(str(start), device="cpu")
         set_peft_model_state_dict(model, weights)

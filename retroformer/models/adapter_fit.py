@@ -12,7 +12,7 @@ from retroformer.provenance import ADAPTER_FILES
 _CONFIG, _WEIGHTS = ADAPTER_FILES
 _SCORE = "base_model.model.score.weight"
 """Name of the reward model's head, which peft saves with its adapter."""
-_FOR_SOME_LAYERS = ("exclude_modules", "layers_pattern", "layers_to_transform", "rank_pattern", "target_parameters")
+_FOR_SOME_LAYERS = ("exclude_modules", "layers_pattern", "rank_pattern", "target_parameters")
 """Settings of peft with which an adapter has other weights on each layer. No stage uses them."""
 
 
@@ -29,7 +29,7 @@ def require_fit(base: Any, folder: Path, *, scores: bool = False) -> None:
     expected = {
         f"base_model.model.{path}.lora_{factor}.weight": shape
         for path, module in base.named_modules()
-        if _is_target(path, adapter["target_modules"]) and hasattr(module, "in_features")
+        if _is_target(path, adapter) and hasattr(module, "in_features")
         for factor, shape in (("A", (adapter["r"], module.in_features)), ("B", (module.out_features, adapter["r"])))
     }
     if scores:
@@ -56,10 +56,21 @@ def _recorded(adapter: Mapping[str, Any]) -> str:
     return f", {name!r}" if name else ""
 
 
-def _is_target(path: str, targets: list[str] | str) -> bool:
-    """Return True if the adapter has weights on this layer. peft may list full paths; all blocks use the same names."""
+def layer_of(path: str) -> int | None:
+    """Return the number of the transformer layer that a module is in, as peft counts; None outside of them."""
+    match = re.match(r".*?\.[^.]*\.(\d+)\.", path)
+    return int(match[1]) if match else None
+
+
+def _is_target(path: str, adapter: Mapping[str, Any]) -> bool:
+    """Return True if the adapter has weights on this module. peft may list full paths; all layers use the same
+    names.
+    """
+    targets, layers = adapter["target_modules"], adapter.get("layers_to_transform")
     if isinstance(targets, str):
         return re.fullmatch(targets, path) is not None
+    if layers is not None and layer_of(path) not in layers:
+        return False
     return path.rpartition(".")[2] in {target.rpartition(".")[2] for target in targets}
 
 

@@ -47,9 +47,10 @@ def save_adapter(path: Path, folder: Path, seed: int) -> Path:
     train, scores = load(path).train, folder.name.startswith("reward")
     torch.manual_seed(seed)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft asks transformers by an old name.
-        config = lora_config(train.lora, scores=scores)
+        base = load_base(train, scores=scores)
+        config = lora_config(base, train.lora, scores=scores)
         config.init_lora_weights = False
-        model: Any = get_peft_model(load_base(train, scores=scores), config)
+        model: Any = get_peft_model(base, config)
         model.save_pretrained(str(folder))
     return folder
 

@@ -3,17 +3,19 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.sections.train import Lora, Train
+from retroformer.models.adapter_fit import layer_of, require_fit
 from retroformer.models.embedded import model_config
 from retroformer.models.quantization import guard_bnb_cpu, nf4
 from tests.train.world import save_tiny_model
 from train.base import (
+    add_fresh_adapter,
     compute_dtype,
     computes_bfloat16,
     guard_padding,
@@ -21,10 +23,10 @@ from train.base import (
     load_adapter,
     load_base,
     load_tokenizer,
-    lora_config,
     require_adapter,
     save_memory,
 )
+from train.plan.shape import read_config, skeleton
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 IDS = torch.arange(3, 259).reshape(8, 32)
@@ -47,9 +49,7 @@ def four_bit(base: Path, *, guarded: bool) -> Any:
 
 def gradients(model: Any) -> torch.Tensor:
     """Return the gradients of an adapter with fixed weights as one vector."""
-    from peft import get_peft_model
-
-    adapted: Any = get_peft_model(model, lora_config(Lora()))
+    adapted: Any = add_fresh_adapter(model, Lora())
     generator = torch.Generator().manual_seed(1)
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:
@@ -146,14 +146,52 @@ def test_condensed_rotary_positions_are_kept_as_linear_scaling(tiny_base: Path, 
 
 
 def test_an_adapter_of_another_shape_than_the_config_asks_for_is_refused(tiny_base: Path, tmp_path: Path) -> None:
-    from peft import get_peft_model
-
     train = Train(base_model=str(tiny_base), quantization="none")
-    adapted: Any = get_peft_model(load_base(train), lora_config(Lora(rank=2, targets="attention")))
+    adapted: Any = add_fresh_adapter(load_base(train), Lora(rank=2, targets="attention"))
     adapted.save_pretrained(tmp_path / "warm")
     assert load_adapter(load_base(train), tmp_path / "warm", Lora(rank=2, targets="attention"))
-    with pytest.raises(ConfigError, match=r"rank, alpha and targets \(2, 8.0, 'attention'\)"):
+    with pytest.raises(ConfigError, match=r"targets and layers \(2, 8.0, 'attention', 'all'\)"):
         load_adapter(load_base(train), tmp_path / "warm", Lora(rank=4))
+
+
+@pytest.mark.parametrize("targets", ["attention", "all-linear"])
+@pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.parametrize(("count", "upper"), [(1, {0}), (3, {1, 2}), (4, {2, 3})])
+def test_an_adapter_of_the_upper_half_has_all_projections_of_these_layers_and_no_others(
+    tiny_base: Path, targets: Any, scores: bool, count: int, upper: set[int]
+) -> None:
+    config = read_config(str(tiny_base))
+    config.num_hidden_layers = count
+    adapted = {
+        layers: add_fresh_adapter(skeleton(config, scores=scores), Lora(targets=targets, layers=layers), scores=scores)
+        for layers in get_args(Lora.model_fields["layers"].annotation)
+    }
+    names = {
+        layers: {name for name, _ in model.named_parameters() if "lora_" in name} for layers, model in adapted.items()
+    }
+    assert names["upper_half"] == {name for name in names["all"] if layer_of(name.partition("model.")[2]) in upper}
+
+
+def test_an_adapter_of_other_layers_than_the_config_asks_for_is_refused(tiny_base: Path, tmp_path: Path) -> None:
+    train = Train(base_model=str(tiny_base), quantization="none")
+    upper, every = Lora(layers="upper_half"), Lora()
+    for name, lora in (("upper", upper), ("every", every)):
+        add_fresh_adapter(load_base(train), lora).save_pretrained(tmp_path / name)
+    assert load_adapter(load_base(train), tmp_path / "upper", upper)
+    for name, lora, layers in (("upper", every, r"\[1\]"), ("every", upper, "'all'")):
+        with pytest.raises(ConfigError, match=rf"layers \(4, 8.0, 'all-linear', {layers}\)"):
+            load_adapter(load_base(train), tmp_path / name, lora)
+
+
+def test_an_adapter_of_the_upper_half_must_fit_the_base_like_any_other(tiny_base: Path, tmp_path: Path) -> None:
+    train = Train(base_model=str(tiny_base), quantization="none")
+    add_fresh_adapter(load_base(train), Lora(layers="upper_half")).save_pretrained(tmp_path / "warm")
+    require_fit(load_base(train), tmp_path / "warm")
+    settings = json.loads((tmp_path / "warm" / "adapter_config.json").read_text())
+    changed = settings | {"layers_to_transform": [0, 1]}
+    (tmp_path / "warm" / "adapter_config.json").write_text(json.dumps(changed))
+    with pytest.raises(ConfigError, match=r"layers\.0\..* has no weights there"):
+        require_fit(load_base(train), tmp_path / "warm")
 
 
 def test_the_error_for_a_missing_adapter_names_its_command(tmp_path: Path) -> None:
@@ -178,13 +216,12 @@ def nf4_bytes(model: Any) -> float:
 
 
 def test_a_7_billion_base_takes_3_6_gib_in_4_bits_and_its_adapters_little() -> None:
-    from peft import get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
     with torch.device("meta"):
         model: Any = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=False))
         assert nf4_bytes(model) / 2**30 == pytest.approx(3.60, abs=0.02)
-        adapted: Any = get_peft_model(model, lora_config(Lora(rank=4)))
+        adapted: Any = add_fresh_adapter(model, Lora(rank=4))
     # Weight, gradient and Adam's two moments, four bytes each.
     adapter = 16 * sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
     assert adapter / 2**20 == pytest.approx(152, abs=2)

@@ -15,7 +15,7 @@ from retroformer.records import PreferencePair
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, tiny_experiment
 from train.__main__ import main
-from train.base import load_adapter, load_base, load_tokenizer, lora_config, switched_to
+from train.base import add_fresh_adapter, load_adapter, load_base, load_tokenizer, switched_to
 from train.data.samples import SamplePair, prompt_ids, response_ids, sample_pairs
 from train.dpo import dpo_trainer, response_sums, train_by_dpo
 from train.group_trainer import GroupTrainer, trunk_of
@@ -36,10 +36,8 @@ QUICK = Dpo(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=2)
 
 def sft_adapter(folder: Path, experiment: Experiment) -> Path:
     """Save an adapter that differs from the base, unlike a fresh one."""
-    from peft import get_peft_model
-
     torch.manual_seed(0)
-    model: Any = get_peft_model(load_base(experiment.train), lora_config(experiment.train.lora))
+    model: Any = add_fresh_adapter(load_base(experiment.train), experiment.train.lora)
     disturb(model, ".default.")
     model.save_pretrained(folder / "sft")
     return folder / "sft"

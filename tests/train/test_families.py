@@ -32,8 +32,8 @@ TOKENS = 12
 """Length of the answers that are compared."""
 
 
-def config_of(name: str, folder: Path) -> str:
-    """Return a config that names the preset and a tiny model of its shape."""
+def config_of(name: str, folder: Path, layers: str = "all") -> str:
+    """Return a config that names the preset and a tiny model of its shape, with adapters on these layers."""
     quick = "{learning_rate: 0.01, batch_size: 4, micro_batch_tokens: 200, epochs: 1}"
     return f"""
 run: tiny
@@ -44,6 +44,7 @@ train:
   preset: {name}
   base_model: {save_tiny_of(name, folder / "base")}
   quantization: none
+  lora: {{layers: {layers}}}
   dtype: float32
   max_length: 700
   report_to: none
@@ -91,9 +92,9 @@ def served(folder: Path, config: str) -> Iterator[str]:
         process.communicate(timeout=300)
 
 
-def train_and_serve(name: str, folder: Path, stages: tuple[str, ...]) -> None:
+def train_and_serve(name: str, folder: Path, stages: tuple[str, ...], layers: str = "all") -> None:
     """Train these stages, and compare the served answer of the last one with that of the code of training."""
-    config = config_of(name, folder)
+    config = config_of(name, folder, layers)
     path = folder / "config.yaml"
     path.write_text(config)
     experiment = load(path)
@@ -119,6 +120,11 @@ def train_and_serve(name: str, folder: Path, stages: tuple[str, ...]) -> None:
 @pytest.mark.slow
 def test_a_tiny_qwen3_is_trained_and_served_with_the_same_prompt_and_answer(workplace: Path) -> None:
     train_and_serve("qwen3-0.6b", workplace, ("sft", "dpo"))
+
+
+@pytest.mark.slow
+def test_an_adapter_of_the_upper_half_is_trained_by_every_stage_and_served(workplace: Path) -> None:
+    train_and_serve("smollm2-1.7b", workplace, ("sft", "dpo", "reward", "ppo"), layers="upper_half")
 
 
 @pytest.mark.slow

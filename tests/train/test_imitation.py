@@ -41,9 +41,10 @@ def test_the_loss_equals_that_of_trl_which_reads_every_text_in_a_row_of_its_own(
     data = list(samples(tokenizer, texts))
     rows = [{"input_ids": row.ids, "labels": [-100] * len(row.prompt_ids) + row.response_ids} for row in data]
     settings = {"use_cpu": True, "bf16": False, "report_to": [], "activation_checkpointing": False}
+    base = load_base(experiment.train)
     trainer: Any = SFTTrainer(
-        model=load_base(experiment.train),
-        peft_config=lora_config(experiment.train.lora),
+        model=base,
+        peft_config=lora_config(base, experiment.train.lora),
         args=SFTConfig(output_dir=str(workplace), max_length=None, **settings),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),

@@ -10,7 +10,7 @@ from retroformer.experiment.sections.train import Reward
 from retroformer.models.reward_adapter import read_reward_adapter
 from retroformer.records import Author, Key, PreferencePair, RatedReflection, Reflection
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
-from train.base import load_base, load_tokenizer, lora_config
+from train.base import add_fresh_adapter, load_base, load_tokenizer
 from train.data.samples import sample_pairs
 from train.pair_split import held_out_tasks
 from train.reward import train_reward_model
@@ -38,8 +38,6 @@ RATED = [
 
 
 def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny_base: Path, workplace: Path) -> None:
-    from peft import get_peft_model
-
     quick = Reward(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=4)
     experiment = tiny_experiment(workplace, tiny_base)
     stage = make_stage("reward", experiment, quick, [pair.model_dump() for pair in PAIRS], {})
@@ -55,7 +53,7 @@ def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny
     assert (metrics["pairs"], metrics["held_out_pairs"], metrics["steps"]) == (18, 2, 18)
     assert (metrics["train_accuracy"], metrics["held_out_accuracy"]) == (1.0, 1.0)
 
-    get_peft_model(load_base(experiment.train), lora_config(experiment.train.lora)).save_pretrained(workplace / "sft")
+    add_fresh_adapter(load_base(experiment.train), experiment.train.lora).save_pretrained(workplace / "sft")
     model = SharedBase(load_base(experiment.train), workplace / "sft", stage.folder).eval()
     pairs = list(sample_pairs(load_tokenizer(experiment.train), PAIRS))
     scores = model.scores(pack([group_of([pair]) for pair in pairs])).view(-1, 2)

@@ -126,13 +126,9 @@ def metrics(folder: Path, stage: str) -> dict[str, Any]:
 
 def save_adapter(experiment: Experiment, folder: Path, size: float = 0.05, *, scores: bool = False) -> None:
     """Save a fresh adapter, with B weights of this size instead of zero."""
-    from peft import get_peft_model
+    from train.base import add_fresh_adapter, load_base
 
-    from train.base import load_base, lora_config
-
-    adapted: Any = get_peft_model(
-        load_base(experiment.train, scores=scores), lora_config(experiment.train.lora, scores=scores)
-    )
+    adapted = add_fresh_adapter(load_base(experiment.train, scores=scores), experiment.train.lora, scores=scores)
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
             parameter.data.fill_(size)

@@ -158,7 +158,8 @@ def _texts(case: Case, tokens: int, length: int) -> tuple[float, float, float, f
     inputs = shape.layers * size * tokens * shape.hidden
     # Under autocast the adapters, which are in fp32, have copies in the compute dtype.
     cast_adapters = size % FP32 * shape.adapter_parameters(case.train.lora)
-    activations = mask + cast_adapters + (inputs + layer if case.recomputes else shape.layers * layer)
+    kept = shape.adapted_layers(case.train.lora) * layer  # Autograd does not reach below the first adapter.
+    activations = mask + cast_adapters + (inputs + layer if case.recomputes else kept)
     # Gradients of the feed-forward product and its two factors. A 4-bit matrix is unpacked before it is multiplied. A
     # pass without autograd holds embeddings, residual, its norm and the sum, beside the largest tensors of a layer.
     unpacked = case.nf4 * size * max(matrix.parameters for matrix in shape.matrices)
@@ -172,7 +173,7 @@ def _adapter_inputs(case: Case) -> float:
     shape, lora, size = case.shape, case.train.lora, case.size
     # Stages that compare policies have no dropout; in others each target has its own dropout mask of bytes.
     if lora.dropout and not case.kind.needs:
-        return (size + 1) * sum(matrix.inputs for matrix in shape.targets(lora)) / shape.layers
+        return (size + 1) * sum(matrix.inputs for matrix in shape.targets(lora)) / shape.adapted_layers(lora)
     # q, k and v share an input, and so do gate and up; fused attention keeps its output anyway.
     return size * (shape.hidden + (shape.hidden + shape.intermediate) * (lora.targets == "all-linear"))
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from peft import get_peft_model, get_peft_model_state_dict
+from peft import get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from retroformer.experiment.sections.steps import Groupwise
 from retroformer.experiment.sections.train import Grpo, Ppo
 from retroformer.provenance import ADAPTER_WEIGHTS
 
-from ..base import CPU, device, load_base, load_tokenizer, lora_config
+from ..base import CPU, add_fresh_adapter, device, load_base, load_tokenizer
 from ..data.samples import Sample, SamplePair
 from ..dpo import dpo_trainer
 from ..group_trainer import GroupTrainer
@@ -120,7 +120,7 @@ def _constant_responses(model: SharedBase, prompts: Sequence[list[int]], draw: D
 def fresh_adapter(experiment: Experiment, folder: Path, *, scores: bool = False) -> Path:
     """Write an adapter of the config's shape with small random weights into `folder`, without loading a model."""
     shell = skeleton(read_config(experiment.train.base_model), scores=scores)
-    adapted: Any = get_peft_model(shell, lora_config(experiment.train.lora, scores=scores))
+    adapted: Any = add_fresh_adapter(shell, experiment.train.lora, scores=scores)
     weights = {name: 1e-3 * torch.randn(weight.shape) for name, weight in get_peft_model_state_dict(adapted).items()}
     adapted.peft_config["default"].save_pretrained(folder)
     save_file(weights, folder / ADAPTER_WEIGHTS)

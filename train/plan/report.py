@@ -82,8 +82,8 @@ def _model(train: Train, shape: Shape) -> str:
     held = "NF4 with double quantisation" if train.quantization == "nf4" else compute_dtype(train)
     return (
         f"{train.base_model}: {shape.parameters / 1e9:.3f} billion parameters, held in {held}.\n"
-        f"LoRA of rank {train.lora.rank} on {train.lora.targets}: {adapter:,} parameters "
-        f"({adapter / shape.parameters:.4%}), trained in fp32."
+        f"LoRA of rank {train.lora.rank} on {train.lora.targets} of {shape.adapted_layers(train.lora)} layers: "
+        f"{adapter:,} parameters ({adapter / shape.parameters:.4%}), trained in fp32."
     )
 
 

@@ -48,10 +48,15 @@ class Shape(NamedTuple):
     def parameters(self) -> int:
         return self.matrix_parameters + self.head_parameters + self.other_parameters
 
+    def adapted_layers(self, lora: Lora) -> int:
+        """Return the number of layers that get an adapter."""
+        return self.layers if lora.layers == "all" else self.layers - self.layers // 2
+
     def targets(self, lora: Lora) -> list[Matrix]:
         """Return the matrices that get an adapter."""
         everywhere = lora.targets == "all-linear"
-        return [matrix for matrix in self.matrices if everywhere or matrix.name in ATTENTION_LAYERS]
+        below = len(self.matrices) // self.layers * (self.layers - self.adapted_layers(lora))
+        return [matrix for matrix in self.matrices[below:] if everywhere or matrix.name in ATTENTION_LAYERS]
 
     def adapter_parameters(self, lora: Lora) -> int:
         """Count the parameters of A (rank x inputs) and B (outputs x rank) on every target."""

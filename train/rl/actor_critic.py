@@ -70,8 +70,8 @@ class ActorCritic(nn.Module):
 
         super().__init__()
         if start is None:
-            self.language_model: Any = get_peft_model(base, lora_config(lora), adapter_name=POLICY)
-            self.language_model.add_adapter(REFERENCE, lora_config(lora))
+            self.language_model: Any = get_peft_model(base, lora_config(base, lora), adapter_name=POLICY)
+            self.language_model.add_adapter(REFERENCE, lora_config(base, lora))
         else:
             self.language_model = load_adapter(base, start, lora, POLICY)
             self.language_model.load_adapter(start, REFERENCE)

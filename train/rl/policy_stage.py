@@ -40,7 +40,7 @@ from torch import Tensor
 from retroformer.experiment.sections.train import Grpo, Ppo
 
 from .. import processes
-from ..base import load_base, load_tokenizer
+from ..base import load_base, load_tokenizer, require_same_shape
 from ..data.groups import RatedGroup
 from ..data.samples import Prompt
 from ..reward_audit import require_better_than_chance
@@ -159,8 +159,9 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Pa
     tokenizer = load_tokenizer(experiment.train)
     ids = tokenised_prompts(experiment, tokenizer, prompts)
     require_room(stage, max(map(len, ids), default=0) + experiment.reflector.max_new_tokens)
-    checkpointing = experiment.train.gradient_checkpointing
-    model = SharedBase(load_base(experiment.train), sft, reward, gradient_checkpointing=checkpointing)
+    base, checkpointing = load_base(experiment.train), experiment.train.gradient_checkpointing
+    require_same_shape(base, sft, experiment.train.lora)
+    model = SharedBase(base, sft, reward, gradient_checkpointing=checkpointing)
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
     draw = draw_of(experiment, stage.name, tokenizer, ids)

@@ -20,7 +20,7 @@ from retroformer.models.quantization import Quantization
 from retroformer.secrets.url import SecretUrl
 
 ATTENTION_LAYERS = ("q_proj", "v_proj")
-"""Layers of `train.lora.targets: attention`."""
+"""Projections of `train.lora.targets: attention`."""
 VARIANT = "[a-z][a-z0-9_]*"
 """Pattern of the name of a variant. It is no number, since a number after a stage is a round."""
 NOT_OF_CONFIG = ("messages", "add_generation_prompt", "strftime_now")
@@ -35,8 +35,11 @@ class Lora(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout probability on the input of the LoRA update."""
     targets: Literal["attention", "all-linear"] = "all-linear"
-    """Layers that get LoRA weights. attention: `ATTENTION_LAYERS`, as the paper's sizes imply; all-linear: every
+    """Projections that get LoRA weights. attention: `ATTENTION_LAYERS`, as the paper's sizes imply; all-linear: every
     projection."""
+    layers: Literal["all", "upper_half"] = "all"
+    """Transformer layers that get LoRA weights. all: every layer (as in the paper); upper_half: layers n // 2 to n - 1
+    of n, which halves the adapter, and the backward pass stops there."""
 
 
 class Sft(Groupwise):

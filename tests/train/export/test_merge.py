@@ -37,10 +37,11 @@ def logits(experiment: Experiment, *, merged: bool) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.parametrize("layers", ["all", "upper_half"])
 def test_merged_weights_give_the_logits_of_base_and_adapter(
-    tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+    tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str], layers: str
 ) -> None:
-    config = trained(workplace, tiny_base)
+    config = trained(workplace, tiny_base, lora={"layers": layers})
     main(["merge", str(config), "sft"])
     assert capsys.readouterr().out.startswith("runs/tiny/sft-merged: float32 weights, logits within ")
     folder = workplace / "runs/tiny/sft-merged"

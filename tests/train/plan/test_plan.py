@@ -12,7 +12,7 @@ from retroformer.experiment.sections.train import Lora, Train
 from tests.support.runs import ROOT
 from tests.train import world
 from train.__main__ import main
-from train.base import leave_casting_to_autocast, lora_config
+from train.base import add_fresh_adapter, leave_casting_to_autocast
 from train.plan.estimate import NF4, Case, case_of, cases, estimate, largest
 from train.plan.fit import fit
 from train.plan.live_bytes import LiveBytes, tensors_of
@@ -62,12 +62,14 @@ def test_a_model_without_a_folder_or_hub_is_refused_in_one_sentence(workplace: P
 
 
 @pytest.mark.parametrize("where", ["attention", "all-linear"])
-def test_adapter_parameters_are_counted_as_peft_creates_them(tiny_base: Path, where: Any) -> None:
-    from peft import get_peft_model
-
+@pytest.mark.parametrize(("layers", "count"), [("all", 2), ("upper_half", 2), ("upper_half", 3)])
+def test_adapter_parameters_are_counted_as_peft_creates_them(
+    tiny_base: Path, where: Any, layers: Any, count: int
+) -> None:
     config = read_config(str(tiny_base))
-    lora = Lora(rank=3, targets=where)
-    adapted = get_peft_model(skeleton(config), lora_config(lora))
+    config.num_hidden_layers = count
+    lora = Lora(rank=3, targets=where, layers=layers)
+    adapted = add_fresh_adapter(skeleton(config), lora)
     assert adapted.get_nb_trainable_parameters()[0] == shape_of(config).adapter_parameters(lora)
 
 
@@ -217,11 +219,9 @@ def test_the_largest_number_that_fits_is_found(limit: int) -> None:
     assert largest(lambda number: number <= limit) == limit
 
 
-@pytest.mark.parametrize("checkpointing", [True, False])
-def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(checkpointing: bool) -> None:
+@pytest.mark.parametrize(("checkpointing", "layers"), [(True, "all"), (False, "all"), (False, "upper_half")])
+def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(checkpointing: bool, layers: Any) -> None:
     """Gradient checkpointing, which the estimate assumes on a GPU, runs on a CPU here, with a dense mask."""
-    from peft import get_peft_model
-
     config = LlamaConfig(
         vocab_size=500,
         hidden_size=192,
@@ -230,13 +230,13 @@ def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(checkpo
         num_attention_heads=6,
         num_key_value_heads=2,
     )
-    lora = Lora(rank=2, targets="all-linear")
+    lora = Lora(rank=2, targets="all-linear", layers=layers)
     model: Any = LlamaForCausalLM(config).bfloat16()
     model.set_attn_implementation("sdpa")
     if checkpointing:
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()
-    adapted: Any = get_peft_model(model, lora_config(lora)).train()
+    adapted: Any = add_fresh_adapter(model, lora).train()
     leave_casting_to_autocast(adapted)
     packed = pack([Group([7] * 256, [[8] * 32] * 8)])
     with LiveBytes([*tensors_of(adapted), *(part for part in packed if isinstance(part, torch.Tensor))]) as live:

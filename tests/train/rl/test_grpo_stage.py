@@ -26,7 +26,7 @@ from tests.support.runs import HOUSEHOLD, facts_of, open_config, write_config
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import AUTHOR, collect, config_file, metrics, prompt
 from train.__main__ import main
-from train.base import load_base, lora_config
+from train.base import add_fresh_adapter, load_base
 from train.rl.alarms import first_rings
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -35,12 +35,8 @@ QUICK = {"learning_rate": 1e-2, "batch_size": 8, "micro_batch_tokens": 400, "gro
 
 def fresh_adapters(run: Path, experiment: Any) -> None:
     """Save untrained adapters of sft and reward, with their metrics."""
-    from peft import get_peft_model
-
     for name, scores in (("sft", False), ("reward", True)):
-        adapted: Any = get_peft_model(
-            load_base(experiment.train, scores=scores), lora_config(experiment.train.lora, scores=scores)
-        )
+        adapted = add_fresh_adapter(load_base(experiment.train, scores=scores), experiment.train.lora, scores=scores)
         adapted.save_pretrained(run / name)
     scored = {"train_score_mean": 0.0, "train_score_deviation": 1.0, "held_out_accuracy": 1.0, "held_out_pairs": 50}
     (run / "reward" / "metrics.json").write_text(json.dumps(scored))

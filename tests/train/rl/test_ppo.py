@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retroformer.experiment.sections.train import Ppo
 from tests.train.world import tiny_experiment
-from train.base import load_base, load_tokenizer, lora_config
+from train.base import add_fresh_adapter, load_base, load_tokenizer
 from train.rl.optimizer import make_optimizer, set_learning_rates
 from train.rl.ppo import accumulate_gradients, evaluate, ppo
 from train.rl.reward_scores import UNSCALED, ScoreScale
@@ -41,12 +41,10 @@ class PaysForLowTokens(SharedBase):
 
 def adapters(folder: Path, base: Path) -> tuple[Any, Path, Path]:
     """Return the `train` section of a config, and untrained adapters of the policy and the reward model."""
-    from peft import get_peft_model
-
     train = tiny_experiment(folder, base).train
     torch.manual_seed(0)
     for name, scores in (("sft", False), ("reward", True)):
-        adapted: Any = get_peft_model(load_base(train, scores=scores), lora_config(train.lora, scores=scores))
+        adapted: Any = add_fresh_adapter(load_base(train, scores=scores), train.lora, scores=scores)
         adapted.save_pretrained(folder / name)
     return train, folder / "sft", folder / "reward"
 
