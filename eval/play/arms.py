@@ -103,7 +103,7 @@ def _check_names(experiment: Experiment) -> None:
     for key, names in {"examples": experiment.eval.examples or (), "comparisons": compared}.items():
         for name in names:
             if name not in arms:
-                raise ConfigError(f"eval.{key}: {name!r} is not an arm; name two of {', '.join(arms)}.")
+                raise ConfigError(f"eval.{key}: {name!r} is not an arm; name one of {', '.join(arms)}.")
     for planned in experiment.eval.comparisons:
         if planned.trial is not None and planned.trial >= trials:
             raise ConfigError(

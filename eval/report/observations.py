@@ -7,11 +7,11 @@ from ..measure.records import facts_by_task
 from .actions import ActionsByTrial
 from .endings import AttemptGroups
 from .equal_budget import EqualBudget
+from .examples import Examples
 from .failure_classes import ClassesByTrial
 from .input import ReportInput
 from .leaks import LeakCounter
 from .placebos import PlaceboAdvice
-from .provenance import WrittenExamples
 from .retrieved import RetrievedAdvice
 from .telemetry import AdviceTelemetry
 
@@ -26,12 +26,12 @@ class Observations:
         self.actions = ActionsByTrial(results)
         self.telemetry = AdviceTelemetry(results)
         self.leaks = LeakCounter(experiment, results)
-        self.written = WrittenExamples(results)
+        self.written = Examples(results, experiment.eval.examples)
         self.budget = EqualBudget(results)
         self.retrieved = RetrievedAdvice(report_input)
         self.placebos = PlaceboAdvice(experiment, results)
         chapter = extras(experiment.environment).chapter
-        self.chapter = chapter(results, experiment.eval.examples) if chapter else None
+        self.chapter = chapter(results) if chapter else None
 
 
 def observe(report_input: ReportInput) -> Observations:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from retroformer.experiment.config import Experiment
 from retroformer.markdown import code, plain
 from retroformer.records import Task
 
@@ -92,7 +91,7 @@ def _sections(
         yield f"## Served models\n\n{served_table(experiment, report_input.verified)}"
     yield from _about_attempts(report_input, observed)
     yield from _about_training(report_input, rates, trained, curves)
-    yield from _about_advice(experiment, observed)
+    yield from _about_advice(observed)
     yield f"## Where this comes from\n\n{origin(experiment)}"
 
 
@@ -138,19 +137,17 @@ def _of_failed(rates: Rates) -> str:
     return f"## Solved of the tasks that failed at trial 0\n\n{render_views(rates, counted)}"
 
 
-def _about_advice(experiment: Experiment, observed: Observations) -> Iterable[str]:
-    """Yield the form of the advice, the environment's own chapter, and examples of advice unless that has some."""
+def _about_advice(observed: Observations) -> Iterable[str]:
+    """Yield the form of the advice, the environment's own chapter, and examples of advice."""
     if form := observed.telemetry.render():
         yield f"## How the reflections were written\n\n{form}"
     if retrieved := observed.retrieved.render():
         yield f"## Retrieved advice and what it brought\n\n{retrieved}"
     if leaks := observed.leaks.render():
         yield f"## Advice that gives the solution away\n\n{leaks}"
-    chapters = [] if observed.chapter is None else list(observed.chapter.sections())
-    for title, text in chapters:
+    for title, text in observed.chapter.sections() if observed.chapter else ():
         yield f"## {title}\n\n{text}"
-    written = observed.written.render()
-    if written and (observed.chapter is None or experiment.eval.examples is None):
+    if written := observed.written.render():
         yield f"## Advice that the arms wrote\n\n{written}"
 
 

@@ -96,8 +96,9 @@ def _trained_on(experiment: Experiment, model: VerifiedModel) -> str:
 
 def _actor(experiment: Experiment, adapter_sha256: str | None) -> str:
     settings = experiment.actor
-    if not actor_kind(experiment).asks_model:
-        return f"The actor is a program (kind `{settings.kind}`): it samples nothing and reads advice as text."
+    if not (kind := actor_kind(experiment)).asks_model:
+        sentence = f"The actor is a program (kind `{settings.kind}`): it samples nothing and reads advice as text."
+        return f"{sentence} {kind.reading}".rstrip()
     model = settings.endpoint.model
     if adapter_sha256 is not None:
         served = f"the adapter {code(model)}, sha256 `{adapter_sha256[:_HASH_SHOWN]}`, served by this run"

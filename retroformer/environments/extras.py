@@ -38,6 +38,8 @@ class ActorKind:
     """Function that builds the actor. Raises ConfigError if the settings do not fit."""
     asks_model: bool = True
     """False for an actor that is a program."""
+    reading: str = ""
+    """Sentence for the report: how an actor that is a program reads advice."""
     reads_pack: bool = True
     """True if its prompts come from the prompt pack."""
     reads_last_attempt: bool = True
@@ -189,8 +191,8 @@ class Extras:
     wording of the advice)."""
     check_examples: Callable[[Any, int, Sequence[str]], None] | None = None
     """Check of the prompt pack's example actions: (section, seed, actions). Raises ConfigError if one is invalid."""
-    chapter: Callable[[Sequence[ReportedArm], tuple[str, str] | None], Chapter] | None = None
-    """Report chapter about these arms; the two names are `eval.examples`."""
+    chapter: Callable[[Sequence[ReportedArm]], Chapter] | None = None
+    """Report chapter about these arms."""
     leak_check: Callable[[Any, int], LeakCheck] | None = None
     """Check for advice that gives the solution away: (section, seed)."""
     returns: Mapping[str, Callable[[Any, int], ReturnOf]] = field(default_factory=dict)

@@ -25,6 +25,10 @@ from retroformer.records import Memory, Message, Task, Trajectory
 __all__ = ["AlfworldTaskset", "Section", "extras", "taskset"]
 
 Section = Alfworld
+_RULE_READS = (
+    "It looks wherever a word of the advice points, so naming many places not yet searched pays. That is right for "
+    "this actor; another may follow only the first place, or none."
+)
 
 
 def _rule_actor(parts: ActorParts) -> Actor:
@@ -112,10 +116,10 @@ def _check_examples(section: Any, seed: int, actions: Sequence[str]) -> None:
     check_grammar(taskset(section, seed), actions)
 
 
-def _chapter(arms: Sequence[ReportedArm], examples: tuple[str, str] | None) -> Chapter:
+def _chapter(arms: Sequence[ReportedArm]) -> Chapter:
     from retroformer.environments.alfworld.report.chapter import AdviceChapter
 
-    return AdviceChapter(arms, examples)
+    return AdviceChapter(arms)
 
 
 def _leak_check(section: Any, seed: int) -> LeakCheck:
@@ -145,7 +149,9 @@ def _shaped(section: Any, seed: int) -> ReturnOf:
 
 extras = Extras(
     actors={
-        "rule": ActorKind(_rule_actor, asks_model=False, reads_pack=False, reads_last_attempt=False),
+        "rule": ActorKind(
+            _rule_actor, asks_model=False, reading=_RULE_READS, reads_pack=False, reads_last_attempt=False
+        ),
         "household": ActorKind(_household_actor, reads_pack=False, reads_last_attempt=False, offers=_household_offers),
     },
     advice={

@@ -117,6 +117,6 @@ class Eval(Spending):
     part of it."""
     retrieval_days: Positive | None = None
     """For arms of kind retrieved: ignore advice older than this many days; None: use all."""
-    examples: tuple[str, str] | None = None
-    """Two arms whose advice the report shows side by side, such as before and after training (ALFWorld only); None: no
-    examples."""
+    examples: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Arms whose advice on the same failures the report shows, such as those of all stages of training; None: all that
+    write advice."""

@@ -6,13 +6,10 @@ from pathlib import Path
 import pytest
 
 from eval.measure.records import facts_by_task
-from eval.measure.results import arm_results
-from eval.report.provenance import WrittenExamples
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Key, Trajectory
 from retroformer.store import NewTrajectory, Store
 from tests.support.characters import advice, attempt_at, task
-from tests.support.markdown_tables import tables_in
 
 NAMES = ("B", "a", "a-b", "ab", "é", "\U0001f600")
 """Names in code-point order, which is neither alphabetical nor UTF-16 order."""
@@ -69,21 +66,3 @@ def test_many_arms_of_many_tasks_are_read_with_the_connections_of_one(store: Sto
     assert [task_facts.task_id for task_facts in facts] == names
     assert [len(seed.attempts) for seed in facts[-1].seeds.values()] == [2] * 20
     assert all(task_facts.first == attempt(task_facts.task_id, 0) for task_facts in facts)
-
-
-def test_examples_cover_the_first_failures_that_every_writing_arm_reflected_on(store: Store) -> None:
-    fill(store)
-    for name in NAMES[1:-1]:
-        store.add_reflection(Key(arm="eval/silent", task_id=name, trial=1), 0, advice(""))
-    store.add_reflection(Key(arm="eval/y", task_id="é", trial=1), 0, advice("y again"))
-    arms = {name: [f"eval/{name}"] for name in ("x", "y", "silent")}
-    examples = WrittenExamples(arm_results(store, [task(name) for name in NAMES], arms, trials=3))
-    for facts in facts_by_task(store, FIRST_TRIAL, [f"eval/{name}" for name in arms]):
-        examples.add(facts)
-    (lines,) = tables_in(examples.render())
-    assert lines == [
-        "| a | x | a/1 | failed |",
-        "| a | y | y writes | not tried |",
-        "| é | x | é/1 | failed |",
-        "| é | y | y again | not tried |",
-    ]

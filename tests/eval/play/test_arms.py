@@ -427,7 +427,7 @@ def trial_1(key: Key) -> Key:
         ),
         (
             "eval.comparisons=[{first: nothing, second: something}]",
-            "eval.comparisons: 'something' is not an arm; name two of nothing, trained, placebo.",
+            "eval.comparisons: 'something' is not an arm; name one of nothing, trained, placebo.",
         ),
         (
             "eval.comparisons=[{first: nothing, second: trained, trial: 2}]",

@@ -1,8 +1,7 @@
-"""Report chapter about advice in ALFWorld, compared with what the failures had shown; with examples."""
+"""Report chapter about advice in ALFWorld, compared with what the failures had shown."""
 
 from collections.abc import Iterator, Sequence
 
-from retroformer.environments.alfworld.report.examples import Shortlist, pick_examples, render_examples
 from retroformer.environments.alfworld.report.reflection import (
     Attempted,
     Reading,
@@ -22,14 +21,12 @@ from retroformer.records import Outcome, Trajectory
 
 
 class AdviceChapter:
-    """Chapter that compares the advice in ALFWorld with what the failures had shown, and gives examples."""
+    """Chapter that compares the advice in ALFWorld with what the failures had shown."""
 
-    def __init__(self, arms: Sequence[ReportedArm], examples: tuple[str, str] | None) -> None:
+    def __init__(self, arms: Sequence[ReportedArm]) -> None:
         self._arms = arms
         self._telemetry = {arm.name: TelemetryCounter(arm.name) for arm in arms}
         self._habits = HabitCounter([arm.name for arm in arms])
-        self._examples = examples
-        self._shortlist = Shortlist()
 
     def add(self, facts: TaskFacts) -> None:
         """Count what the arms wrote about one task."""
@@ -50,22 +47,11 @@ class AdviceChapter:
         attempts = {id(attempt): attempt for seed in facts.seeds.values() for attempt in seed.attempts.values()}
         successes = [attempt for attempt in attempts.values() if attempt.outcome is Outcome.SUCCESS]
         self._habits.add(written, [(attempt, read(attempt)) for attempt in successes])
-        self._shortlist_examples(facts)
 
     def sections(self) -> Iterator[tuple[str, str]]:
-        """Yield the title and text of each section: the advice, where it sends the actor, and examples of two arms."""
+        """Yield the title and text of each section: the advice, and where it sends the actor."""
         counted = [counter.telemetry for counter in self._telemetry.values()]
         if telemetry := render_telemetry(counted):
             yield "What the advice was like", telemetry
         if habits := render_habits(self._habits.habits):
             yield "Where the arms send to, and where things were found", habits
-        if self._examples:
-            yield "The same failures, two advisers", render_examples(self._shortlist.examples, *self._examples)
-
-    def _shortlist_examples(self, facts: TaskFacts) -> None:
-        if self._examples is None:
-            return
-        first_seeds = {arm.name: facts.seeds[arm.stored_names[0]] for arm in self._arms}
-        before, after = (reflection_cases(first_seeds[name]) for name in self._examples)
-        for example in pick_examples(before, after):
-            self._shortlist.add(example)
