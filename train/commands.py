@@ -10,7 +10,7 @@ from typing import Any
 
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError
-from retroformer.experiment.adapters import model_folder
+from retroformer.experiment.adapters import model_folder, newest_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
 from retroformer.experiment.returns import STORED
@@ -93,7 +93,7 @@ def reward(experiment: Experiment) -> str:
 
     optimizer, pairs = experiment.train.reward, inputs.pairs(experiment)
     data = (pair.model_dump() for pair in pairs)
-    start = None if optimizer.start == "base" else require_adapter(experiment.stage_folder(optimizer.start))
+    start = None if optimizer.start == "base" else require_adapter(newest_of(experiment, optimizer.start))
     adapters = {"start": start} if start else {}
     stage = make_stage("reward", experiment, optimizer, data, adapters, inputs.rated_tasks(experiment))
     return run(stage, lambda: train_reward_model(stage, optimizer, pairs, inputs.rated(experiment), start))
@@ -104,7 +104,7 @@ def ppo(experiment: Experiment) -> str:
     from .rl.policy_stage import train_by_ppo
 
     prompts = inputs.prompts(experiment)
-    adapters = {name: require_adapter(experiment.stage_folder(name)) for name in ("sft", "reward")}
+    adapters = {name: require_adapter(newest_of(experiment, name)) for name in ("sft", "reward")}
     tasks = inputs.rated_tasks(experiment)
     stage = make_stage("ppo", experiment, experiment.train.ppo, map(_turns, prompts), adapters, tasks)
     return run(stage, lambda: train_by_ppo(stage, prompts, adapters["sft"], adapters["reward"]))
@@ -115,7 +115,7 @@ def dpo(experiment: Experiment) -> str:
     from .dpo import train_by_dpo
 
     optimizer, pairs = experiment.train.dpo, inputs.pairs(experiment)
-    start = require_adapter(experiment.stage_folder("sft"))
+    start = require_adapter(newest_of(experiment, "sft"))
     data, tasks = (pair.model_dump() for pair in pairs), inputs.rated_tasks(experiment)
     stage = make_stage("dpo", experiment, optimizer, data, {"start": start}, tasks)
     return run(stage, lambda: train_by_dpo(stage, optimizer, pairs, start))
@@ -131,7 +131,7 @@ def grpo(config: LoadedConfig) -> str:
     if experiment.train.grpo.reward == "stored":
         return _grpo_stored(experiment)
     prompts = inputs.prompts(experiment)
-    adapters = {name: require_adapter(experiment.stage_folder(name)) for name in ("sft", "reward")}
+    adapters = {name: require_adapter(newest_of(experiment, name)) for name in ("sft", "reward")}
     tasks = inputs.rated_tasks(experiment)
     stage = make_stage("grpo", experiment, experiment.train.grpo, map(_turns, prompts), adapters, tasks)
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
@@ -141,7 +141,7 @@ def _grpo_stored(experiment: Experiment) -> str:
     from .rl.policy_stage import train_on_stored_groups
 
     groups = inputs.groups(experiment)
-    adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
+    adapters = {"sft": require_adapter(newest_of(experiment, "sft"))}
     data, tasks = ([_turns(prompt), *responses] for prompt, responses in groups), inputs.rated_tasks(experiment)
     stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, tasks)
     return run(stage, lambda: train_on_stored_groups(stage, groups, adapters["sft"]))
@@ -158,7 +158,7 @@ def _grpo_live(config: LoadedConfig) -> str:
         )
     check_second_retry(config.experiment)
     experiment, failures = config.experiment, inputs.failures(config.experiment)
-    adapters = {"sft": require_adapter(experiment.stage_folder("sft"))}
+    adapters = {"sft": require_adapter(newest_of(experiment, "sft"))}
     data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
     tasks = inputs.rated_tasks(experiment)
     stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, tasks)

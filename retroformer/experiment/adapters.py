@@ -46,6 +46,13 @@ def finished_advisers(experiment: Experiment) -> list[str]:
     ]
 
 
+def newest_of(experiment: Experiment, stage: str) -> Path:
+    """Return the folder of a stage's adapter of this round, or of the last round before it that has one."""
+    numbers = range(experiment.round, 0, -1)
+    folders = [experiment.model_copy(update={"round": number}).stage_folder(stage) for number in numbers]
+    return next(filter(has_adapter, folders), folders[0])
+
+
 def asked_for(experiment: Experiment) -> list[str]:
     """Return the best-of-n names that the config, in any of its domains, asks its own server for."""
     names = list(experiment.serve.best_of)
