@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eval.measure.statistics import bootstrap_clusters
+from eval.measure.statistics import bootstrap_seeds
 from retroformer.arm_names import COLLECT
 from retroformer.environments import alfworld
 from retroformer.environments.alfworld.advice.failure import FailureView, view_of
@@ -134,7 +134,7 @@ def _margins(run: Experiment, tokenizer: Any, folder: Path, pairs: Sequence[Pair
 def _show(name: str, margins: Sequence[float], clusters: NDArray[np.str_]) -> None:
     """Print the share of pairs in order, with its interval."""
     in_order = np.array([[0.5 if margin == 0 else float(margin > 0) for margin in margins]])
-    share = bootstrap_clusters(in_order, clusters, seed=0)
+    share = bootstrap_seeds(in_order, seed=0, clusters_T=clusters)
     print(f"| {name} | {share.mean:.3f} | [{share.low:.3f}, {share.high:.3f}] |", flush=True)
 
 

@@ -5,16 +5,17 @@ Every rate is over either the tasks that every arm finished, or all tasks with u
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations, product
+from itertools import chain, combinations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .results import ArmResult, SeedResult, with_unfinished
-from .statistics import Floats, Intervals, MeanInterval, mcnemar
+from .statistics import Floats, Groups, Intervals, MeanInterval, mcnemar
 
 _LEVEL = 0.05
-"""Level of the tests below which a difference is claimed."""
+"""Level of the exact test below which a difference of two models is claimed."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,20 @@ class Rates:
 
 
 class Comparison(NamedTuple):
-    """Difference of two arms after the last trial, paired by task, with its exact test."""
+    """Difference of two arms after the last trial, paired by task."""
 
     difference: MeanInterval
     """With training seeds, over seeds and tasks together."""
-    p_value: float
-    """Two-sided exact p-value of McNemar's test; with training seeds, the largest of their pairs."""
-    pairs: int
-    """Number of pairs of training seeds; 1 if neither arm pools several."""
+    p_value: float | None
+    """Two-sided exact p-value of McNemar's test; None if an arm pools training seeds, whose means it does not test."""
 
     @property
     def claimed(self) -> bool:
-        """True if the interval excludes 0 and the test agrees."""
-        return self.difference.excludes_zero and self.p_value < _LEVEL
+        """True if the interval excludes 0 and the exact test, where there is one, agrees.
+
+        Of two models that differ at four tasks or five, the interval may exclude 0 by chance.
+        """
+        return self.difference.excludes_zero and (self.p_value is None or self.p_value < _LEVEL)
 
 
 def rates_of(results: Sequence[ArmResult], seed: int) -> Rates:
@@ -80,21 +82,12 @@ def difference_after_last(first: ArmResult, second: ArmResult, intervals: Interv
 
 def comparison(first: ArmResult, second: ArmResult, intervals: Intervals) -> Comparison:
     """Compare two arms after the last trial."""
-    difference = difference_after_last(first, second, intervals)
-    p_values = [
-        _p_value(one.solved_NT[-1], other.solved_NT[-1], difference.mean)
-        for one, other in product(first.seeds, second.seeds)
-    ]
-    return Comparison(difference, max(p_values), len(p_values))
+    pooled = first.pooled or second.pooled
+    p_value = None if pooled else mcnemar(first.solved_NT[-1], second.solved_NT[-1])
+    return Comparison(difference_after_last(first, second, intervals), p_value)
 
 
-def _p_value(first_T: Floats, second_T: Floats, difference: float) -> float:
-    """Return the p-value of two training seeds; 1 if they differ in the other direction than their arms."""
-    opposed = (first_T.mean() - second_T.mean()) * difference < 0
-    return 1.0 if opposed else mcnemar(first_T, second_T)
-
-
-def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats]:
+def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats | Groups]:
     """Yield all vectors for which these tables give an interval."""
     failed_T = results[0].solved_NT[0] == 0
     for result in with_seeds(results):
@@ -102,9 +95,10 @@ def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats]:
         yield from solved
         yield from (of_trial[..., failed_T] for of_trial in solved[1:])
     for first, second in arm_pairs(results):
-        for difference in (paired_difference(first, second), with_these_seeds(paired_difference(first, second))):
-            yield difference
-            yield difference[..., failed_T]
+        difference = paired_difference(first, second)
+        for included in (difference, among(difference, failed_T)):
+            yield included
+            yield with_these_seeds(included)
 
 
 def with_seeds(results: Sequence[ArmResult]) -> Iterable[ArmResult | SeedResult]:
@@ -118,20 +112,24 @@ def arm_pairs(results: Sequence[ArmResult]) -> list[tuple[ArmResult, ArmResult]]
     return [(second, first) for first, second in combinations(results, 2)]
 
 
-def paired_difference(first: ArmResult, second: ArmResult, trial: int = -1) -> Floats:
+def paired_difference(first: ArmResult, second: ArmResult, trial: int = -1) -> Groups:
     """Return the difference after a trial by task, (T); if an arm has training seeds, by seed and task, (S, T).
 
-    Two arms with as many seeds are paired seed by seed, as trained one after the other; other numbers of seeds give all
-    combinations.
+    Two arms with as many seeds are paired seed by seed, as trained one after the other. The seeds of arms with other
+    numbers of them are resampled separately: two groups, the second with its sign changed.
     """
-    one, other = (np.atleast_2d(arm.solved_by(trial)) for arm in (first, second))
-    if len(one) != len(other) and 1 not in (len(one), len(other)):
-        one, other = np.repeat(one, len(other), axis=0), np.tile(other, (len(one), 1))
-    difference_ST: Floats = one - other
-    return difference_ST if len(difference_ST) > 1 else difference_ST[0]
+    one, other = first.solved_by(trial), second.solved_by(trial)
+    if first.pooled and second.pooled and len(one) != len(other):
+        return one, -other
+    return (one - other,)
 
 
-def with_these_seeds(difference: Floats) -> Floats:
+def among(difference: Groups, included_T: NDArray[np.bool_]) -> Groups:
+    """Return a difference over some of the tasks."""
+    return tuple(values[..., included_T] for values in difference)
+
+
+def with_these_seeds(difference: Groups) -> Floats:
     """Return the mean of a difference over its training seeds, by task, (T), for an interval over tasks alone."""
-    mean_T: Floats = np.atleast_2d(difference).mean(axis=0)
+    mean_T: Floats = np.sum([np.atleast_2d(values).mean(axis=0) for values in difference], axis=0)
     return mean_T

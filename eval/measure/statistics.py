@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+Groups = tuple[Floats, ...]
+"""Values by task, (T), or by training seed and task, (S, T), whose means are added; each group has its own seeds."""
+
 DRAWS = 10_000
 _INDICES_AT_ONCE = 1 << 20
 """Most drawn task indices in memory at once: 8 MiB. With more tasks than this, one draw at a time."""
@@ -80,73 +83,73 @@ def bootstrap_counts(values_K: Floats, counts_K: NDArray[np.intp], seed: int) ->
     return MeanInterval(float(values_K @ counts_K / tasks), float(low), float(high))
 
 
-def bootstrap_seeds(values_ST: Floats, seed: int) -> MeanInterval:
-    """Return the mean over S training seeds and T tasks, and its percentile interval with both resampled together.
+def bootstrap_seeds(
+    values: Floats | Groups, seed: int, clusters_T: NDArray[np.str_] | None = None, draws: int = DRAWS
+) -> MeanInterval:
+    """Return the sum of the groups' means, and its percentile interval with seeds and tasks resampled together.
 
-    Each draw takes S of the seeds and T of the tasks, with replacement, and all of their combinations (a crossed, or
-    pigeonhole, bootstrap: Owen, 2007). With few seeds it is a little too narrow.
+    Each draw takes as many of the seeds of every group as it has, as many of the T tasks, with replacement, and all of
+    their combinations (a crossed, or pigeonhole, bootstrap: Owen, 2007). With few seeds that differ much the interval
+    is a little too narrow.
+
+    Args:
+        values: values by training seed and task, (S, T), in one group or several.
+        seed: seed of the draws.
+        clusters_T: cluster of each task; all tasks of a drawn cluster are drawn together, so tasks that are alike do
+            not count as independent. None: each task is drawn alone.
+        draws: number of draws.
     """
-    seeds, tasks = values_ST.shape
-    patterns_SP, counts_P = np.unique(values_ST, axis=1, return_counts=True)
+    groups = _groups(values)
+    columns = np.vstack([*groups, np.ones(groups[0].shape[1])])
+    if clusters_T is not None:
+        _, cluster_of_T = np.unique(clusters_T, return_inverse=True)
+        columns = np.stack([np.bincount(cluster_of_T, weights=row_T) for row_T in columns])
+    # Tasks, or clusters, with the same values are counted instead of drawn one by one.
+    columns, counts_P = np.unique(columns, axis=1, return_counts=True)
+    sums_SP, sizes_P = columns[:-1], columns[-1]
     generator = np.random.default_rng(seed)
-    shares_DS = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=DRAWS) / seeds
-    means_D = np.empty(DRAWS)
+    shares = [generator.multinomial(len(of), np.full(len(of), 1 / len(of)), size=draws) / len(of) for of in groups]
+    shares_DS = np.concatenate(shares, axis=1)
+    means_D = np.empty(draws)
     draws_at_once = max(1, _INDICES_AT_ONCE // len(counts_P))
-    for start in range(0, DRAWS, draws_at_once):
-        shares = shares_DS[start : start + draws_at_once]
-        drawn_DP = generator.multinomial(tasks, counts_P / tasks, size=len(shares))
-        means_D[start : start + len(shares)] = ((shares @ patterns_SP) * drawn_DP).sum(axis=1) / tasks
+    for start in range(0, draws, draws_at_once):
+        shares_of_chunk = shares_DS[start : start + draws_at_once]
+        drawn_DP = generator.multinomial(counts_P.sum(), counts_P / counts_P.sum(), size=len(shares_of_chunk))
+        sums_D = ((shares_of_chunk @ sums_SP) * drawn_DP).sum(axis=1)
+        means_D[start : start + draws_at_once] = sums_D / (drawn_DP @ sizes_P)
     low, high = np.percentile(means_D, (2.5, 97.5))
-    return MeanInterval(float(values_ST.mean()), float(low), float(high))
-
-
-def bootstrap_clusters(values_ST: Floats, clusters_T: NDArray[np.str_], seed: int) -> MeanInterval:
-    """Return the mean over S training seeds and T tasks, and its percentile interval with seeds and clusters resampled.
-
-    All tasks of a drawn cluster are drawn together, so tasks that are alike do not count as independent. With one seed,
-    only clusters are resampled.
-    """
-    seeds = len(values_ST)
-    _, cluster_of_T = np.unique(clusters_T, return_inverse=True)
-    sizes_C = np.bincount(cluster_of_T)
-    sums_SC = np.stack([np.bincount(cluster_of_T, weights=values_T) for values_T in values_ST])
-    generator = np.random.default_rng(seed)
-    shares_DS = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=DRAWS) / seeds
-    drawn_DC = generator.multinomial(len(sizes_C), np.full(len(sizes_C), 1 / len(sizes_C)), size=DRAWS)
-    means_D = ((shares_DS @ sums_SC) * drawn_DC).sum(axis=1) / (drawn_DC @ sizes_C)
-    low, high = np.percentile(means_D, (2.5, 97.5))
-    return MeanInterval(float(values_ST.mean()), float(low), float(high))
+    return MeanInterval(float(sum(group.mean() for group in groups)), float(low), float(high))
 
 
 class Intervals:
-    """Cache of bootstrap intervals with one seed: each vector of values is resampled once.
+    """Cache of bootstrap intervals with one seed: all values are resampled once.
 
-    Values are one per task, (T), or one per training seed and task, (S, T).
+    Values are one per task, (T), or one per training seed and task, (S, T), in one group or several.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._intervals: dict[bytes, MeanInterval] = {}
 
-    def prepare(self, vectors: Iterable[Floats]) -> None:
+    def prepare(self, vectors: Iterable[Floats | Groups]) -> None:
         """Resample many vectors together: much faster than separately, with the same intervals."""
         missing: dict[int, dict[bytes, Floats]] = {}
-        for values in vectors:
-            key = _digest(values)
-            if not values.size or key in self._intervals:
+        for groups in map(_groups, vectors):
+            key = _digest(groups)
+            if not groups[0].size or key in self._intervals:
                 continue
-            if values.ndim == 2:
-                self._intervals[key] = bootstrap_seeds(values, self.seed)
+            if groups[0].ndim == 2:
+                self._intervals[key] = bootstrap_seeds(groups, self.seed)
             else:
-                missing.setdefault(len(values), {})[key] = values
+                missing.setdefault(len(groups[0]), {})[key] = groups[0]
         for same_length in missing.values():
             intervals = bootstrap_all(list(same_length.values()), self.seed)
             self._intervals.update(zip(same_length, intervals, strict=True))
 
-    def of(self, values: Floats) -> MeanInterval:
+    def of(self, values: Floats | Groups) -> MeanInterval:
         """Return what `bootstrap` returns for one value per task, or `bootstrap_seeds` for one per seed and task."""
         self.prepare([values])
-        return self._intervals[_digest(values)]
+        return self._intervals[_digest(_groups(values))]
 
 
 def _sums_exactly(values_T: Floats) -> bool:
@@ -173,8 +176,15 @@ def _pattern_counts(codes_DT: NDArray[np.intp], patterns: int) -> Floats:
     return counts.astype(np.float64)
 
 
-def _digest(values: Floats) -> bytes:
-    return blake2b(np.ascontiguousarray(values).tobytes() + str(values.shape).encode()).digest()
+def _groups(values: Floats | Groups) -> Groups:
+    return values if isinstance(values, tuple) else (values,)
+
+
+def _digest(groups: Groups) -> bytes:
+    digest = blake2b()
+    for values in groups:
+        digest.update(np.ascontiguousarray(values).tobytes() + str(values.shape).encode())
+    return digest.digest()
 
 
 def over_seeds(values_S: Sequence[float]) -> MeanInterval:

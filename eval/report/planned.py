@@ -10,8 +10,8 @@ from retroformer.experiment.sections.eval import PlannedComparison
 from retroformer.markdown import plain, table
 from retroformer.store import Store
 
-from ..measure.rates import Rates, paired_difference
-from ..measure.statistics import Floats, MeanInterval, bootstrap_clusters
+from ..measure.rates import Rates, among, paired_difference
+from ..measure.statistics import Groups, MeanInterval, bootstrap_seeds
 
 
 def planned(
@@ -51,11 +51,11 @@ def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str
     first, second = arms[comparison.first], arms[comparison.second]
     included_T = first.solved_NT[0] == 0 if comparison.of == "failures" else np.ones(rates.tasks, dtype=bool)
     trial_number = -1 if comparison.trial is None else comparison.trial
-    difference = paired_difference(first, second, trial_number)[..., included_T]
+    difference = among(paired_difference(first, second, trial_number), included_T)
     trial = "the last trial" if comparison.trial is None else f"trial {comparison.trial}"
     tasks = "tasks" if comparison.of == "tasks" else "tasks that failed at trial 0"
     row = [plain(first.name), plain(second.name), f"{included_T.sum()} {tasks}, {trial}", _wanted(comparison)]
-    if not difference.size:
+    if not included_T.any():
         return [*row, "-", "open", *(["-"] if len(clusters_T) else [])]
     interval = rates.intervals.of(difference)
     row += [str(interval), "open" if first.incomplete or second.incomplete else _result(comparison, interval)]
@@ -64,10 +64,10 @@ def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str
     return row
 
 
-def _by_cluster(difference: Floats, clusters_T: NDArray[np.str_], seed: int) -> str:
+def _by_cluster(difference: Groups, clusters_T: NDArray[np.str_], seed: int) -> str:
     if len(set(clusters_T)) < 2:
         return "-"
-    interval = bootstrap_clusters(np.atleast_2d(difference), clusters_T, seed)
+    interval = bootstrap_seeds(tuple(map(np.atleast_2d, difference)), seed, clusters_T)
     return f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 

@@ -7,6 +7,7 @@ from retroformer.markdown import plain, table
 from ..measure.rates import (
     Comparison,
     Rates,
+    among,
     arm_pairs,
     comparison,
     failed_at_first,
@@ -15,16 +16,16 @@ from ..measure.rates import (
     with_these_seeds,
 )
 from ..measure.results import ArmResult, SeedResult
-from ..measure.statistics import Floats, Intervals, MeanInterval
+from ..measure.statistics import Floats, Groups, Intervals, MeanInterval
 
 _SMALLEST_P = 0.0001
 """Smallest p-value that is printed as a number."""
 
 
 def shown_p(compared: Comparison) -> str:
-    """Render the p-value of the exact test, such as `p = 0.0312`, with the number of pairs of training seeds."""
+    """Render the p-value of the exact test, such as `p = 0.0312`; empty without one."""
     value = _number(compared)
-    return f"p {value}" if value.startswith("<") else f"p = {value}"
+    return "" if compared.p_value is None else f"p {value}" if value.startswith("<") else f"p = {value}"
 
 
 def render_views(rates: Rates, render: Callable[[Sequence[ArmResult]], str]) -> str:
@@ -49,7 +50,7 @@ def solved_by_trial(results: Sequence[ArmResult], intervals: Intervals) -> str:
 
 
 def paired_differences(results: Sequence[ArmResult], intervals: Intervals) -> str:
-    """Render differences after the last trial over all tasks, with the exact test."""
+    """Render differences after the last trial over all tasks, with the exact test of arms without training seeds."""
     seeds = _seeds_column(results)
     counts = ["only first solved", "only second solved", "McNemar p"]
     rows = [
@@ -86,7 +87,7 @@ def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> str:
             *(
                 cell
                 for trial in range(1, trials)
-                for cell in _differences(paired_difference(first, second, trial)[..., failed_T], intervals, seeds)
+                for cell in _differences(among(paired_difference(first, second, trial), failed_T), intervals, seeds)
             ),
         ]
         for first, second in arm_pairs(results)
@@ -124,7 +125,7 @@ def _seeds_column(results: Sequence[ArmResult]) -> list[str]:
     return ["with these seeds"] if any(arm.pooled for arm in results) else []
 
 
-def _differences(difference: Floats, intervals: Intervals, seeds: Sequence[str]) -> list[str]:
+def _differences(difference: Groups, intervals: Intervals, seeds: Sequence[str]) -> list[str]:
     """Render the interval over training seeds and tasks, and the one over tasks alone if there is a column for it."""
     alone = intervals.of(with_these_seeds(difference))
     return [_shown(intervals.of(difference)), *(str(alone) for _ in seeds)]
@@ -143,13 +144,14 @@ def _only_one_solved(first: ArmResult, second: ArmResult) -> list[str]:
 
 
 def _number(compared: Comparison) -> str:
-    """Render the p-value without its name."""
-    value = f"{compared.p_value:.4f}" if compared.p_value >= _SMALLEST_P else f"< {_SMALLEST_P}"
-    return value if compared.pairs == 1 else f"{value}, largest of {compared.pairs} seed pairs"
+    """Render the p-value without its name; a dash without one."""
+    if compared.p_value is None:
+        return "-"
+    return f"{compared.p_value:.4f}" if compared.p_value >= _SMALLEST_P else f"< {_SMALLEST_P}"
 
 
 def _count(solved: Floats, intervals: Intervals) -> str:
     """Render `37: 0.617 [0.500, 0.733]`; with pooled seeds the count is a mean as well."""
-    count = float(with_these_seeds(solved).sum())
+    count = float(with_these_seeds((solved,)).sum())
     shown = f"{count:.0f}" if count == round(count) else f"{count:.1f}"
     return f"{shown}: {intervals.of(solved)}"

@@ -11,7 +11,6 @@ from eval.measure.statistics import (
     MeanInterval,
     bootstrap,
     bootstrap_all,
-    bootstrap_clusters,
     bootstrap_seeds,
     mcnemar,
 )
@@ -143,16 +142,22 @@ def test_one_seed_is_resampled_like_tasks_alone() -> None:
 
 def test_clusters_of_one_task_are_resampled_like_tasks() -> None:
     values_ST = np.random.default_rng(0).integers(2, size=(3, 60)).astype(float)
-    alone = bootstrap_clusters(values_ST, np.array([str(task) for task in range(60)]), 0)
-    assert alone == pytest.approx(bootstrap_seeds(values_ST, 0), abs=0.01)
+    alone = bootstrap_seeds(values_ST, 0, np.array([str(task) for task in range(60)]))
+    assert alone == bootstrap_seeds(values_ST, 0)
 
 
 def test_copies_of_a_task_in_its_cluster_change_nothing() -> None:
     values_ST = np.random.default_rng(0).integers(2, size=(2, 40)).astype(float)
     names_T = np.array([str(task) for task in range(40)])
-    once = bootstrap_clusters(values_ST, names_T, 0)
-    assert bootstrap_clusters(np.repeat(values_ST, 5, axis=1), np.repeat(names_T, 5), 0) == pytest.approx(once)
+    once = bootstrap_seeds(values_ST, 0, names_T)
+    assert bootstrap_seeds(np.repeat(values_ST, 5, axis=1), 0, np.repeat(names_T, 5)) == pytest.approx(once)
     assert bootstrap_seeds(np.repeat(values_ST, 5, axis=1), 0).low > once.low + 0.02
+
+
+def test_each_group_of_seeds_is_resampled_alone() -> None:
+    """One draw of 27 takes only the worst of three seeds, and one only the best: more than 2.5% each."""
+    first, second = np.array([[0.4], [0.6], [0.8]]) * np.ones(50), np.full((5, 50), 0.1)
+    assert bootstrap_seeds((first, -second), seed=0) == pytest.approx(MeanInterval(0.5, 0.3, 0.7))
 
 
 def test_values_by_seed_and_the_same_values_by_task_have_intervals_of_their_own() -> None:
