@@ -66,7 +66,7 @@ def difference_figure(rates: Rates, reference: str) -> Figure:
     rows.sort(key=lambda row: -row.mean)
     caption = (
         f"Share of tasks solved by the last trial minus that of {reference}, paired by task, with 95% intervals. "
-        "Filled: the exact test agrees (p < .05); hollow: the data do not show a difference."
+        "Filled: a difference is claimed, as in the headline; hollow: the data do not show one."
     )
     chart = IntervalChart(x_title="difference in the share of tasks solved", rows=tuple(rows))
     return Figure(name="differences", caption=caption, chart=chart)

@@ -1,6 +1,7 @@
 """Headline of the report: a sentence for each arm against the reference, and the effect of unfinished tasks."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from retroformer.experiment.config import Experiment
 from retroformer.markdown import plain
@@ -11,21 +12,58 @@ from .rate_tables import shown_p
 from .who_played import is_yardstick
 
 
-def verdict(experiment: Experiment, rates: Rates) -> str:
-    """Return a sentence for every other arm, which claims a difference only if its interval and the exact test agree.
+class Measured(NamedTuple):
+    """What an arm solved, and how that compares with another arm."""
 
-    If tasks are unfinished, each sentence also gives the interval with these counted as failures, and the first line
-    names the arms whose verdict they change.
+    share: float
+    """Share of the tasks solved by the last trial."""
+    tasks: int
+    attempts: int
+    compared: Comparison
+
+    @property
+    def relation(self) -> str:
+        """The claim, `more` or `fewer`; empty if the data do not show a difference."""
+        if not self.compared.claimed:
+            return ""
+        return "more" if self.compared.difference.mean > 0 else "fewer"
+
+    @property
+    def solved(self) -> str:
+        attempts = f"{self.attempts} attempts" if self.attempts > 1 else "one attempt"
+        return f"{self.share:.1%} of {self.tasks} tasks within {attempts}"
+
+    @property
+    def interval(self) -> str:
+        """The interval in points of the claim, with the p-value if there is one."""
+        low, high = (100 * bound for bound in self.compared.difference[1:])
+        low, high = (-high, -low) if self.relation == "fewer" else (low, high)
+        resampled = "tasks" if self.compared.p_value is not None else "training seeds and tasks"
+        p_value = f"; {shown_p(self.compared)}" if self.compared.p_value is not None else ""
+        return f"(95% interval over {resampled}: {low:.1f} to {high:.1f}{p_value})"
+
+    @property
+    def points(self) -> str:
+        return f"{100 * abs(self.compared.difference.mean):.1f} points {self.relation}"
+
+
+def verdict(experiment: Experiment, rates: Rates) -> str:
+    """Return a sentence for every other arm, which claims a difference only if its interval excludes 0.
+
+    Of two models the exact test must agree. The last sentence compares the two arms of `eval.examples`, such as before
+    and after training. If tasks are unfinished, each sentence also gives the interval with these counted as failures,
+    and the first line names the arms whose verdict they change.
     """
-    names, reference = [arm.name for arm in rates.finished], reference_of(experiment, rates)
+    reference = reference_of(experiment, rates)
+    pairs = [(arm.name, reference) for arm in rates.finished if arm.name != reference]
+    if experiment.eval.examples and (pair := experiment.eval.examples[::-1]) not in pairs:
+        pairs.append(pair)
     lines, disputed = [], []
-    for name in names:
-        if name == reference:
-            continue
+    for name, other in pairs:
         shown = f"**{plain(name)}**" + (" (a yardstick)" if is_yardstick(experiment, name) else "")
-        compared = [_comparison(arms, name, reference, rates) for arms in rates.views]
-        lines.append(f"- {_sentence(shown, f'*{plain(reference)}*', compared, rates)}")
-        if len({_relation(one) for one in compared}) > 1:
+        measured = [_measured(arms, name, other, rates) for arms in rates.views]
+        lines.append(f"- {_sentences(shown, f'*{plain(other)}*', measured, rates)}")
+        if len({one.relation for one in measured}) > 1 and f"**{plain(name)}**" not in disputed:
             disputed.append(f"**{plain(name)}**")
     listed = "\n".join(lines)
     return f"{_warning(rates, disputed)}\n\n{listed}" if rates.unfinished else listed
@@ -37,37 +75,26 @@ def reference_of(experiment: Experiment, rates: Rates) -> str:
     return experiment.eval.reference if experiment.eval.reference in names else names[0]
 
 
-def _comparison(arms: Sequence[ArmResult], name: str, reference: str, rates: Rates) -> Comparison:
+def sentence(first: str, second: str, measured: Measured, condition: str = "") -> str:
+    """Return a sentence that can be quoted without the rest of the report."""
+    if measured.relation:
+        return f"{first} solves {measured.solved}{condition}, {measured.points} than {second} {measured.interval}."
+    no_difference = f"The data do not show a difference between {first} ({measured.solved}{condition}) and {second}"
+    return f"{no_difference}: {100 * measured.compared.difference.mean:.1f} points {measured.interval}."
+
+
+def _measured(arms: Sequence[ArmResult], first: str, second: str, rates: Rates) -> Measured:
     by_name = {arm.name: arm for arm in arms}
-    return comparison(by_name[name], by_name[reference], rates.intervals)
+    solved_NT = by_name[first].solved_NT
+    compared = comparison(by_name[first], by_name[second], rates.intervals)
+    return Measured(float(solved_NT[-1].mean()), solved_NT.shape[1], len(solved_NT), compared)
 
 
-def _sentence(shown: str, reference: str, compared: Sequence[Comparison], rates: Rates) -> str:
-    first, *with_unfinished = compared
-    relation = _relation(first)
-    claim = (
-        f"{shown} {relation} {reference}"
-        if relation
-        else f"The data do not show a difference between {shown} and {reference}"
-    )
-    counted = ", unfinished tasks counted as failures" if rates.unfinished and not with_unfinished else ""
-    sentence = f"{claim}: {_numbers(first)}{counted}."
-    for of_all in with_unfinished:
-        other = _relation(of_all)
-        changed = f"it {other} {reference}: " if other else "the data do not show a difference: "
-        sentence += f" With unfinished tasks counted as failures, {changed * (other != relation)}{_numbers(of_all)}."
-    return sentence
-
-
-def _relation(compared: Comparison) -> str:
-    """Return what is claimed; empty if the data do not show a difference."""
-    if not compared.claimed:
-        return ""
-    return f"solves {'more' if compared.difference.mean > 0 else 'fewer'} tasks than"
-
-
-def _numbers(compared: Comparison) -> str:
-    return f"{compared.difference} ({shown_p(compared)})"
+def _sentences(first: str, second: str, measured: Sequence[Measured], rates: Rates) -> str:
+    counted = ", with unfinished ones counted as failures"
+    if rates.unfinished and len(measured) == 1:
+        return sentence(first, second, measured[0], counted)
+    return " ".join(sentence(first, second, one, counted if number else "") for number, one in enumerate(measured))
 
 
 def _warning(rates: Rates, disputed: Sequence[str]) -> str:

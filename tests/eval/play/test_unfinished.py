@@ -168,8 +168,10 @@ def test_the_headline_names_verdicts_that_unfinished_tasks_change() -> None:
         in headline
     )
     assert (
-        "- **trained** solves more tasks than *no reflection*: 1.000 [1.000, 1.000] (p = 0.0312). With unfinished "
-        "tasks counted as failures, the data do not show a difference: 0.000 [-0.500, 0.500] (p = 1.0000)."
+        "- **trained** solves 100.0% of 6 tasks within 2 attempts, 100.0 points more than *no reflection* (95% "
+        "interval over tasks: 100.0 to 100.0; p = 0.0312). The data do not show a difference between **trained** (50.0% of 12 "
+        "tasks within 2 attempts, with unfinished ones counted as failures) and *no reflection*: 0.0 points (95% "
+        "interval over tasks: -50.0 to 50.0; p = 1.0000)."
     ) in headline
 
 
@@ -192,7 +194,8 @@ def test_the_headline_says_that_unfinished_tasks_change_no_verdict() -> None:
         "2 of 8 tasks are unfinished in some arm; counting them as failures does not change the verdicts." in headline
     )
     assert (
-        "*no reflection*: 1.000 [1.000, 1.000] (p = 0.0312). With unfinished tasks counted as failures, 0.750 [0.375"
+        "p = 0.0312). **trained** solves 75.0% of 8 tasks within 2 attempts, with unfinished ones counted as failures, "
+        "75.0 points more than *no reflection* (95% interval over tasks: 37.5 to 100.0; p"
     ) in headline
 
 
@@ -203,7 +206,7 @@ def test_one_sentence_says_that_nothing_is_unfinished() -> None:
     assert "counted as failures" not in text
     assert text.count("| arm | by trial 0 |") == 1
     assert "## Solved of the 8 tasks that failed at trial 0" in text
-    assert text.startswith("# riddles: does the advice help?\n\n- **trained** solves more tasks")
+    assert text.startswith("# riddles: does the advice help?\n\n- **trained** solves 75.0% of 8 tasks")
 
 
 def test_arms_that_finished_no_common_task_still_have_a_report() -> None:
@@ -211,8 +214,8 @@ def test_arms_that_finished_no_common_task_still_have_a_report() -> None:
     text = report_of(attempts)
     assert "12 of 12 tasks are unfinished in some arm, so arms cannot be compared over finished tasks alone." in text
     assert (
-        "- **trained** solves more tasks than *no reflection*: 0.500 [0.250, 0.750] (p = 0.0312), unfinished tasks "
-        "counted as failures."
+        "- **trained** solves 50.0% of 12 tasks within 2 attempts, with unfinished ones counted as failures, 50.0 "
+        "points more than *no reflection* (95% interval over tasks: 25.0 to 75.0; p = 0.0312)."
     ) in text
     solved = section(text, "Solved by trial")
     assert "No task was finished by every arm." in solved

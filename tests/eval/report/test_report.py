@@ -123,7 +123,7 @@ def test_training_seeds_are_pooled_per_task_and_shown_separately(pooled: str) ->
     (difference,) = re.findall(
         r"^\| trained \| no reflection \| 0.450 \[.+\] \| 0.450 \[[^|]+\] \| (.*) \|$", pooled, re.MULTILINE
     )
-    assert difference == "- | - | 0.2500, largest of 2 seed pairs"
+    assert difference == "- | - | -"
     assert (
         "| hopeless | no reflection | 0.000 [0.000, 0.000] (covers 0) | 0.000 [0.000, 0.000] | 0 | 0 | 1.0000 |"
         in pooled
@@ -263,32 +263,46 @@ def test_planned_comparisons_are_met_or_missed(tmp_path: Path, monkeypatch: pyte
     assert rows[1][3] == "mean at least 0.7, lower bound above 0"
 
 
-def test_a_difference_is_claimed_where_the_exact_test_agrees(folder: Path) -> None:
+def test_the_headline_is_made_of_sentences_that_can_be_quoted(folder: Path) -> None:
     text = (folder / "report.md").read_text()
-    assert "- **trained** solves more tasks than *no reflection*: 0.600 [0.300, 0.900] (p = 0.0312)." in text
     assert (
-        "- The data do not show a difference between **hopeless** and *no reflection*: 0.000 [0.000, 0.000] "
-        "(p = 1.0000)." in text
+        "- **trained** solves 80.0% of 10 tasks within 2 attempts, 60.0 points more than *no reflection* (95% interval "
+        "over tasks: 30.0 to 90.0; p = 0.0312)." in text
+    )
+    assert (
+        "- The data do not show a difference between **hopeless** (20.0% of 10 tasks within 2 attempts) and "
+        "*no reflection*: 0.0 points (95% interval over tasks: 0.0 to 0.0; p = 1.0000)." in text
     )
 
 
-def test_an_interval_above_0_is_no_claim_where_the_exact_test_disagrees(
+def test_the_headline_compares_the_arms_of_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wins = {"eval/no reflection": 0, "eval/trained": 6, "eval/hopeless": 0}
+    text = (report_of(f"{CONFIG.rstrip()}\n  examples: [trained, hopeless]\n", wins) / "report.md").read_text()
+    assert (
+        "- **hopeless** solves 20.0% of 10 tasks within 2 attempts, 60.0 points fewer than *trained* (95% interval "
+        "over tasks: 30.0 to 90.0; p = 0.0312)." in text
+    )
+
+
+def test_an_interval_above_0_is_no_claim_where_the_exact_test_of_two_models_disagrees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wins = {"eval/no reflection": 0, "eval/trained": 5, "eval/hopeless": 0}
     text = (report_of(CONFIG, wins) / "report.md").read_text()
     # Five tasks that only one arm solved: 2 / 2**5.
-    assert "- The data do not show a difference between **trained** and *no reflection*: 0.500 [0.200" in text
-    assert "(p = 0.0625)." in text
+    assert "- The data do not show a difference between **trained** (70.0% of 10 tasks within 2 attempts) and" in text
+    assert "50.0 points (95% interval over tasks: 20.0 to 80.0; p = 0.0625)." in text
 
 
-def test_pooled_seeds_claim_a_difference_only_if_each_of_them_does(pooled: str) -> None:
-    # Alone, ppo-1 has p = 2 / 2**6 and ppo-2, with three tasks, 2 / 2**3.
+def test_pooled_seeds_claim_a_difference_if_the_interval_over_seeds_and_tasks_excludes_0(pooled: str) -> None:
+    # The exact test of ppo-2 alone, with three tasks, has p = 2 / 2**3.
     claim = (
-        r"- The data do not show a difference between \*\*trained\*\* and \*no reflection\*: 0.450 \[0.\d+, 0.\d+\] "
+        r"- \*\*trained\*\* solves 65.0% of 10 tasks within 2 attempts, 45.0 points more than \*no reflection\* "
+        r"\(95% interval over training seeds and tasks: 1\d.0 to \d\d.0\)\."
     )
-    assert re.search(claim + r"\(p = 0.2500, largest of 2 seed pairs\)\.", pooled)
+    assert re.search(claim, pooled)
 
 
 def test_text_of_a_model_stays_text_in_its_cell(folder: Path) -> None:
