@@ -169,9 +169,9 @@ def test_the_headline_names_verdicts_that_unfinished_tasks_change() -> None:
     )
     assert (
         "- **trained** solves 100.0% of 6 tasks within 2 attempts, 100.0 points more than *no reflection* (95% "
-        "interval over tasks: 100.0 to 100.0; p = 0.0312). The data do not show a difference between **trained** (50.0% of 12 "
-        "tasks within 2 attempts, with unfinished ones counted as failures) and *no reflection*: 0.0 points (95% "
-        "interval over tasks: -50.0 to 50.0; p = 1.0000)."
+        "interval over tasks: 100.0 to 100.0; p = 0.0312). The data do not show a difference between **trained** "
+        "(50.0% of 12 tasks within 2 attempts, with unfinished ones counted as failures) and *no reflection*: 0.0 "
+        "points (95% interval over tasks: -50.0 to 50.0; p = 1.0000)."
     ) in headline
 
 
