@@ -141,6 +141,11 @@ def usage_of(error: BaseException) -> "Usage":
     return usage if isinstance(usage, Usage) else Usage()
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type."""
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+
+
 def run_command(command: Callable[[list[str]], None]) -> None:
     """Run a stage's `main` on the process arguments; an expected error ends as one sentence and its exit status.
 

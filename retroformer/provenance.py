@@ -10,12 +10,14 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from retroformer.errors import MissingInput
+from retroformer.models.base_files import weight_files
 from retroformer.models.prompt_template import prompt_template
 from retroformer.records import Record
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS)
-MODEL_FILES = ("*.safetensors", "config.json", "tokenizer*", "*.jinja")
+MODEL_FILES = ("config.json", "tokenizer*", "*.jinja")
+"""Files that define a model beside its weights."""
 PACKAGES = ("retroformer", "torch", "transformers", "peft", "trl", "bitsandbytes", "fschat", "openai", "alfworld")
 
 
@@ -66,11 +68,15 @@ def folder_sha256(folder: Path) -> str:
     Raises:
         MissingInput: `folder` holds neither.
     """
-    patterns = ADAPTER_FILES if (folder / ADAPTER_FILES[0]).is_file() else MODEL_FILES
+    is_adapter = (folder / ADAPTER_FILES[0]).is_file()
+    weights = [path for path in (folder / ADAPTER_WEIGHTS,) if path.is_file()] if is_adapter else weight_files(folder)
+    if not weights:
+        raise MissingInput(
+            f"No model or adapter in {str(folder)!r}: expected a folder with .safetensors or .bin files."
+        )
+    patterns = ADAPTER_FILES if is_adapter else MODEL_FILES
     files = [path for path in folder.glob("*") if path.is_file() and any(fnmatch(path.name, name) for name in patterns)]
-    if not any(path.suffix == ".safetensors" for path in files):
-        raise MissingInput(f"No model or adapter in {str(folder)!r}: expected a folder with .safetensors files.")
-    return files_sha256({path.name: path for path in files})
+    return files_sha256({path.name: path for path in (*files, *weights)})
 
 
 def files_sha256(files: Mapping[str, Path]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from retroformer.errors import DamagedFile, MissingInput
+from retroformer.errors import DamagedFile, MissingInput, first_line
 from retroformer.experiment.config import Experiment
 from retroformer.files.bounded_file import MIB, read_text
 
@@ -166,8 +166,3 @@ def how_to_replace(folder: Path) -> str:
         f"put the folder back from a copy, or delete {folder} and run "
         f"`retroformer train {folder.name.partition('-')[0]} EXPERIMENT.yaml` to train it again."
     )
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type."""
-    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")

@@ -1,21 +1,18 @@
 """Refuses a base model that would not fit into the memory of a CPU, before it is loaded."""
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
 from retroformer.available_memory import available_memory
 from retroformer.errors import ConfigError
 from retroformer.models.base_dtype import Dtype
+from retroformer.models.base_files import weight_files, weights_index, weights_of
 from retroformer.models.quantization import Quantization
 
 GIB = 1024**3
-_FLOATS = ("BF16", "F16", "F32")
-"""Types of safetensors that are converted to the type of serving; others, as of 4-bit weights, stay as they are."""
 _HEAD = "lm_head.weight"
 _EMBEDDINGS = "embed_tokens.weight"
 _NF4_BYTES = 0.52
@@ -57,13 +54,9 @@ def _stays(name: str) -> bool:
 
 
 def _sizes(folder: Path, bytes_each: int) -> Iterator[tuple[str, int]]:
-    index = next(folder.glob("*.safetensors.index.json"), None)
+    index = weights_index(folder)
     parts = set(json.loads(index.read_text())["weight_map"].values()) if index else None
-    for path in sorted(folder.glob("*.safetensors")):
-        if parts is not None and path.name not in parts:
-            continue
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  It is not a mapping.
-                tensor = file.get_slice(name)
-                count = math.prod(tensor.get_shape())
-                yield name, count * (bytes_each if tensor.get_dtype() in _FLOATS else 1)
+    for path in (path for path in weight_files(folder) if parts is None or path.name in parts):
+        for name, weight in weights_of(path).items():
+            # Numbers of one byte, as of 4-bit weights, stay as they are; others are converted to the type of serving.
+            yield name, weight.numel() * (bytes_each if weight.element_size() > 1 else 1)

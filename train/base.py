@@ -11,21 +11,14 @@ from torch import nn
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora, Train
-from retroformer.models import base_dtype
+from retroformer.models import base_dtype, loading
 from retroformer.models.adapter_fit import layer_of, require_fit
-from retroformer.models.embedded import base_model_folder, model_config
-from retroformer.models.prompt_template import prompt_template
+from retroformer.models.embedded import base_model_folder
 from retroformer.models.quantization import guard_bnb_cpu, nf4
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
 from .integrity.finite import require_finite
-from .integrity.model_files import (
-    WEIGHTS,
-    damaged_base,
-    reading_base,
-    require_sound_adapter,
-    require_sound_base,
-)
+from .integrity.model_files import WEIGHTS, require_sound_adapter
 from .shared_prompt.attention import SPLIT, register_split_attention
 
 CPU = torch.device("cpu")
@@ -56,13 +49,7 @@ def load_tokenizer(train: Train) -> Any:
         ConfigError: it has no chat template, so prompts cannot be written for this model.
         DamagedFile: a file of the base model cannot be read.
     """
-    from transformers import AutoTokenizer
-
-    folder = base_model_folder(train.base_model)
-    require_sound_base(folder)
-    with reading_base(folder):
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = prompt_template(folder, train.chat_template_kwargs)
+    tokenizer = loading.load_tokenizer(base_model_folder(train.base_model), train.chat_template_kwargs)
     if not tokenizer.chat_template:
         raise ConfigError(
             f"The tokenizer of {train.base_model!r} has no chat template: put the model's chat_template.jinja into "
@@ -96,29 +83,17 @@ def load_base(train: Train, *, scores: bool = False) -> Any:
         DamagedFile: a file of it is missing or cannot be read, or it lacks weights.
         NotFinite: a weight is infinite or not a number.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
     folder = base_model_folder(train.base_model)
-    require_sound_base(folder)
     target = device()
     register_split_attention()
     options: dict[str, Any] = {
-        "config": model_config(folder),
         "dtype": getattr(torch, compute_dtype(train)),
         "attn_implementation": SPLIT,
         "device_map": {"": target},
     }
     if train.quantization == "nf4":
         options["quantization_config"] = nf4(getattr(torch, compute_dtype(train)))
-    kind = AutoModelForCausalLM
-    if scores:
-        kind = AutoModelForSequenceClassification
-        options["config"].num_labels = 1
-    with reading_base(folder):
-        model, loading = kind.from_pretrained(folder, output_loading_info=True, **options)
-    # transformers initialises missing weights at random, which is right only for a score head.
-    if lacking := sorted(name for name in loading["missing_keys"] if not (scores and name.startswith("score."))):
-        raise damaged_base(folder, ValueError(f"it has no weights called {lacking[0]}"))
+    model = loading.load_model(folder, scores=scores, **options)
     require_finite(model.named_parameters(), f"in the base model at {folder}: put another copy of the model there.")
     guard_bnb_cpu(model)
     # With a cache, the samples of a packed row could see each other; a cache also costs memory.

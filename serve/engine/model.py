@@ -17,8 +17,7 @@ from pydantic import JsonValue
 from retroformer.errors import MissingInput, RetroformerError
 from retroformer.experiment.adapters import ADVISERS, REWARD
 from retroformer.models.adapter_fit import require_fit
-from retroformer.models.embedded import model_config
-from retroformer.models.prompt_template import prompt_template
+from retroformer.models.loading import load_model, load_tokenizer
 from retroformer.models.quantization import Quantization, guard_bnb_cpu, nf4
 from retroformer.models.reward_adapter import read_reward_adapter
 
@@ -40,6 +39,7 @@ class Model:
 
     Raises:
         MissingInput: an adapter cannot be loaded.
+        DamagedFile: the base model cannot be read.
     """
 
     def __init__(
@@ -55,22 +55,16 @@ class Model:
 
         `template_settings` are those of `train.chat_template_kwargs`.
         """
-        from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
+        from transformers import AttentionInterface
         from transformers.utils import logging
 
         AttentionInterface.register(attention.NAME, attention.attend)
         logging.disable_progress_bar()
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self._tokenizer.chat_template = prompt_template(folder, template_settings)
+        self._tokenizer = load_tokenizer(folder, template_settings)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         in_4_bits = {"quantization_config": nf4(getattr(torch, dtype))} if quantization == "nf4" else {}
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=model_config(folder),
-            dtype=dtype,
-            attn_implementation=attention.NAME,
-            device_map={"": device},
-            **in_4_bits,
+        model = load_model(
+            folder, dtype=dtype, attn_implementation=attention.NAME, device_map={"": device}, **in_4_bits
         )
         guard_bnb_cpu(model)
         config = model.config

@@ -11,7 +11,7 @@ import torch
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.sections.train import Lora, Train
 from retroformer.models.adapter_fit import layer_of, require_fit
-from retroformer.models.embedded import model_config
+from retroformer.models.loading import model_config
 from retroformer.models.quantization import guard_bnb_cpu, nf4
 from tests.train.world import save_tiny_model
 from train.base import (

@@ -21,7 +21,7 @@ from torch import Tensor
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.files import durable
-from retroformer.models.embedded import model_config
+from retroformer.models.loading import model_config
 
 from .merge import merge
 

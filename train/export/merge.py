@@ -27,6 +27,7 @@ from retroformer.experiment.sections.train import Train
 from retroformer.models.adapter_fit import require_fit
 from retroformer.models.base_dtype import Dtype, serving_dtype
 from retroformer.models.embedded import base_model_folder
+from retroformer.models.loading import load_model
 from retroformer.models.prompt_template import prompt_template
 from retroformer.provenance import code_version, folder_sha256, package_versions
 from retroformer.stage_metrics import read_metrics
@@ -252,11 +253,8 @@ def _add_tokenizer_and_config(base: Path, folder: Path, settings: Mapping[str, J
 
 
 def _read_back(dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]], *, scores: bool) -> Tensor:
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
-    kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
     attention = "eager" if device() == CPU else "sdpa"  # The same as in load_base.
-    model = kind.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
+    model = load_model(folder, scores=scores, dtype=dtype, attn_implementation=attention)
     return logits(model.to(device()).eval(), texts, scores=scores)
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from retroformer.errors import MissingInput
 from retroformer.experiment.sections.train import ATTENTION_LAYERS, Lora
 from retroformer.models.embedded import base_model_folder
+from retroformer.models.loading import model_config, untrained_model
 
 LONGCHAT = "lmsys/longchat-7b-16k"
 """The paper's base model, a LLaMA 7B. Its shape is built in, for machines that cannot read its config.json."""
@@ -68,36 +69,32 @@ def read_config(name: str) -> Any:
 
     Raises:
         MissingInput: the name is no folder with a config.json, and the hub cannot be reached or does not have it.
+        ConfigError: the model comes with Python code of its own.
+        DamagedFile: its config.json cannot be read.
     """
-    from transformers import AutoConfig, LlamaConfig
-
     try:
-        return AutoConfig.from_pretrained(base_model_folder(name) if name == "embedded" else name)
-    except (OSError, ValueError):
-        if name == LONGCHAT:
-            return LlamaConfig(hidden_size=4096, intermediate_size=11008, tie_word_embeddings=False)
-    raise MissingInput(
-        f"No configuration of {name!r}: it is no folder with a config.json, and the hub did not give it. Put its "
-        "config.json into a folder and set train.base_model to that, or go online."
-    )
+        return model_config(base_model_folder(name, weights=False))
+    except MissingInput:
+        if name != LONGCHAT:
+            raise
+    from transformers import LlamaConfig
+
+    return LlamaConfig(hidden_size=4096, intermediate_size=11008, tie_word_embeddings=False)
 
 
-def skeleton(model_config: Any, *, scores: bool = False) -> Any:
+def skeleton(config: Any, *, scores: bool = False) -> Any:
     """Build the model of a transformers config without weights, with a language head or, with `scores`, one score."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    model_config.num_labels = 1
-    kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
     with torch.device("meta"):
-        return kind.from_config(model_config)
+        return untrained_model(config, scores=scores)
 
 
-def shape_of(model_config: Any) -> Shape:
+def shape_of(config: Any) -> Shape:
     """Return the shape of the model that a transformers config describes."""
     from torch import nn
 
-    model, text = skeleton(model_config), model_config.get_text_config()
+    model, text = skeleton(config), config.get_text_config()
     head = model.get_output_embeddings()
     matrices = tuple(
         Matrix(name.rpartition(".")[2], module.in_features, module.out_features)

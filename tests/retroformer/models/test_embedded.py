@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from retroformer.errors import MissingInput
-from retroformer.models.embedded import PACKAGE, base_model_folder, model_config
+from retroformer.models.embedded import PACKAGE, base_model_folder
+from retroformer.models.loading import model_config
 
 PROGRAM = "from retroformer.models.embedded import base_model_folder; print(base_model_folder('embedded'))"
 
