@@ -21,8 +21,6 @@ from retroformer.records import Memory, Message, Record, Step, Task, Trajectory
 
 _CUT = " [shortened]"
 _EXAMPLE_ACTION = re.compile(r"^(?:Action \d+: |> (?!think:))(.+)$", re.MULTILINE)
-_ADDED = ("layout", "examples_by_task", "reflect_examples", "tools")
-"""Keys that the first packs lacked: unused, they must not change the hash of a pack."""
 _KEPT_CHARACTERS = 80
 """Number of characters of an observation that are never cut."""
 _LAST_ATTEMPT_CHARACTERS = 6000
@@ -42,8 +40,8 @@ class PromptPack(Record):
     `> action` and below it the answer, with thoughts as actions `> think: ...`, as ReAct on ALFWorld."""
     act: str
     """Instruction for the actor, before the examples."""
-    examples: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Finished attempts in this layout."""
+    examples: tuple[str, ...]
+    """Finished attempts in this layout; none for a zero-shot prompt."""
     examples_by_task: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default={})
     """Examples in place of `examples` for tasks whose id contains the key; the first such key counts."""
     remember: str
@@ -56,6 +54,9 @@ class PromptPack(Record):
     """Failed attempts, each with the advice on it, after the reflector's instruction."""
     ask: str
     """Line after the trajectory that asks for advice."""
+    revise: str = ""
+    """Instruction for the actor with its own examples, in place of `act` and `examples` once the prompt has an earlier
+    attempt or advice; programming only."""
     tests: str = ""
     """Instruction for the actor to write its own tests; programming only."""
     tools: str = "Work on the task by calling the tools, step by step."
@@ -72,12 +73,6 @@ class PromptPack(Record):
     def examples_for(self, task: Task) -> tuple[str, ...]:
         """Return the examples that the actor reads before this task."""
         return next((chosen for key, chosen in self.examples_by_task.items() if key in task.id), self.examples)
-
-    def texts(self) -> dict[str, Any]:
-        """Return everything that decides a prompt; the later keys only if a pack uses them."""
-        fields = type(self).model_fields
-        unused = {name for name in _ADDED if getattr(self, name) == fields[name].default}
-        return self.model_dump(mode="json", exclude=unused)
 
 
 def load_pack(name: str, environment: str) -> PromptPack:
@@ -149,15 +144,22 @@ def tool_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
 
 
 def program_prompt(pack: PromptPack, scene: Scene) -> tuple[Message, ...]:
-    """Render the prompt for a program: instruction and examples, then the last attempt and advice, then the problem."""
+    """Render the prompt for a program: instruction and examples, then the last attempt and advice, then the problem.
+
+    With `revise`, the examples of a revision are shown only where the prompt asks for one.
+    """
     last, reflections = scene.memory.last_trajectory, scene.memory.reflections
     parts = []
     if last is not None and last.steps:
         parts.append(f"{pack.last_attempt.strip()}\n{last.steps[-1].action}\n\n{last.steps[-1].observation}")
     if reflections:
         parts.append("\n".join((pack.remember.strip(), *(f"- {' '.join(text.split())}" for text in reflections))))
+    revises = parts and pack.revise
     return (
-        Message(role="system", content=_paragraphs(pack.act, pack.examples_for(scene.task))),
+        Message(
+            role="system",
+            content=pack.revise.strip() if revises else _paragraphs(pack.act, pack.examples_for(scene.task)),
+        ),
         Message(role="user", content="\n\n".join((*parts, scene.opening.strip()))),
     )
 

@@ -50,7 +50,9 @@ class Connection:
         self.store = Store(settings.store, settings.run)
         try:
             for arm in (COLLECT, UNADVISED):
-                self.store.declare(arm, {"recorded": {"return": "score", "prompts_sha256": sha256_of(pack.texts())}})
+                self.store.declare(
+                    arm, {"recorded": {"return": "score", "prompts_sha256": sha256_of(pack.model_dump(mode="json"))}}
+                )
         except BaseException:
             self.store.close()
             raise

@@ -87,7 +87,7 @@ def _settings(
 def prompts_sha256(experiment: Experiment) -> str:
     """Return the sha256 of the prompt pack's texts, regardless of its name, path and comments. Raises MissingInput."""
     pack = load_pack(experiment.actor.prompts, experiment.environment.name)
-    return sha256_of(pack.texts())
+    return sha256_of(pack.model_dump(mode="json"))
 
 
 def check_training_facts(

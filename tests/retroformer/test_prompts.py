@@ -157,11 +157,6 @@ def test_the_actions_of_a_pack_are_those_of_all_its_examples_without_thoughts() 
     assert COMMANDS.actions == ("look", "cool bread 1 with fridge 1")
 
 
-def test_a_pack_without_the_later_keys_has_the_texts_it_always_had() -> None:
-    assert PACK.texts().keys() == PACK.model_dump().keys() - {"layout", "examples_by_task", "reflect_examples", "tools"}
-    assert COMMANDS.texts() == COMMANDS.model_dump(mode="json")
-
-
 def test_the_first_prompt_asks_for_the_first_thought() -> None:
     assert react_prompt(PACK, scene(steps=()))[1].content == f"{OPENING}\nThought 1:"
 
@@ -301,12 +296,18 @@ def test_a_pack_may_be_a_users_own_file(tmp_path: Path) -> None:
     assert load_pack(str(path), "alfworld").examples == ("b",)
 
 
+def test_a_pack_may_have_no_examples_for_a_zero_shot_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: default\nact: Answer.\nexamples: []\n")
+    system, user = react_prompt(load_pack(str(path), "hotpotqa"), scene(steps=()))
+    assert (system.content, user.content) == ("Answer.", f"{OPENING}\nThought 1:")
+
+
 def test_a_pack_that_extends_a_shipped_one_has_its_texts_except_for_its_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("extends: default\nreflect_examples: [Look there.]\nask: What now?\n")
     default, mine = load_pack("default", "hotpotqa"), load_pack(str(path), "hotpotqa")
     assert mine == default.model_copy(update={"reflect_examples": ("Look there.",), "ask": "What now?"})
-    assert mine.texts() == default.texts() | {"reflect_examples": ["Look there."], "ask": "What now?"}
 
 
 @pytest.mark.parametrize("base", ["other.yaml", "3", "[default]", ""])

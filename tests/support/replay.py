@@ -65,7 +65,8 @@ def _moves(example: str) -> Iterator[Move]:
         if label == "Thought":
             thought = text.strip()
         elif label == "Action":
-            yield Move(thought=thought, action=text.strip())
+            # A program may begin with blanks.
+            yield Move(thought=thought, action=text.rstrip())
             thought = ""
 
 

@@ -21,6 +21,7 @@ TESTS = "Tests:"
 NO_TESTS = "No test was kept. A test calls {name} and stands in one line, such as `{example}`."
 OPENING = "Complete this {language} program:"
 TESTS_PASSED, TESTS_FAILED, NONE = "Tests passed:", "Tests failed:", "none"
+UNCOMPILED = "The compiler's messages:"
 HANDED_IN = "The program is handed in. No tests were run."
 EPISODE_OVER = "The episode is over."
 
@@ -108,7 +109,8 @@ def _report(own: tuple[CheckedTest, ...]) -> str:
         return HANDED_IN
     passed = [checked.test for checked in own if checked.verdict is Verdict.PASSED]
     failed = [checked.feedback for checked in own if checked.verdict is not Verdict.PASSED]
-    return "\n".join((TESTS_PASSED, *(passed or [NONE]), TESTS_FAILED, *(failed or [NONE])))
+    messages = [UNCOMPILED, own[0].messages] if own[0].messages else []
+    return "\n".join((TESTS_PASSED, *(passed or [NONE]), TESTS_FAILED, *(failed or [NONE]), *messages))
 
 
 def own_tests_passed(answer: str) -> bool | None:

@@ -5,6 +5,8 @@ One JSON object a line; `language`, `preamble` and `solution` are optional:
      "tests": ["assert two_sum([2, 7], 9) == [0, 1]"],
      "language": "python", "preamble": "import math", "solution": "def two_sum(numbers, target): ..."}
 
+The prompt may end with the signature of a method, as LeetCode's do; then entry_point is the class.
+
 A Python test is any code with assertions; it may call functions of the solution, create objects of its classes, as in
 `Solution().twoSum(...)`, and see lists change in place. A Rust test is `assert_eq!(CALL, VALUE);`,
 `assert!(CALL == VALUE);`, `assert!(CALL);` or `assert!(!CALL);`, where CALL is only a call of the function.

@@ -1,13 +1,15 @@
 """Programming problems with hidden tests, and the licences that decide which may be used for training."""
 
 import re
+from textwrap import dedent, indent
 from typing import Literal
 
 from retroformer.environments.programming.rust_source import completed
-from retroformer.environments.programming.syntax import functions, parsed
+from retroformer.environments.programming.syntax import defined, parsed
 from retroformer.errors import ConfigError
 from retroformer.records import Record
 
+_SIGNATURE = re.compile(r"^( *)(?:async )?def ", re.MULTILINE)
 Language = Literal["python", "rust"]
 
 
@@ -32,12 +34,25 @@ class Problem(Record):
         if self.language == "rust":
             whole = re.search(rf"\bfn\s+{re.escape(self.entry_point)}\b", answer)
             return completed(answer if whole else self.prompt + answer)
-        # The prompt's imports and definitions stay available; a function of the same name replaces the prompt's.
-        if self.entry_point not in functions(answer):
-            return self.prompt + answer
+        # The prompt's imports and definitions stay available; a definition of the same name replaces the prompt's.
+        if self.entry_point not in defined(answer):
+            return _continued(self.prompt, answer)
         # A prompt that is a bare signature is not a program.
-        start = self.prompt if parsed(self.prompt) else f"{self.prompt.rstrip()}\n    ..."
+        start = self.prompt if parsed(self.prompt) else f"{self.prompt.rstrip()}\n{_body_indent(self.prompt)}..."
         return f"{start}\n\n{answer}\n" if parsed(start) else answer
+
+
+def _continued(prompt: str, body: str) -> str:
+    """Return the Python program of a prompt and a body; a body, or its first line, is indented anew if it has to be."""
+    start, wanted = f"{prompt.expandtabs(4).rstrip()}\n", _body_indent(prompt)
+    bodies = (body, f"    {body.lstrip()}", f"{wanted}{body.lstrip()}")
+    programs = (start + indent(dedent(text), wanted) for text in bodies)
+    return next((program for program in programs if parsed(program)), start + body)
+
+
+def _body_indent(prompt: str) -> str:
+    """Return the indentation of the body of the prompt's last function, which may be a method."""
+    return f"{(_SIGNATURE.findall(prompt.expandtabs(4)) or [''])[-1]}    "
 
 
 class ProblemSet(Record):

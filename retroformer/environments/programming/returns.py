@@ -4,8 +4,9 @@ The store has the result of each of the agent's own tests, but of the hidden tes
 """
 
 from collections import Counter
+from itertools import takewhile
 
-from retroformer.environments.programming.environment import NONE, TESTS_FAILED, TESTS_PASSED
+from retroformer.environments.programming.environment import NONE, TESTS_FAILED, TESTS_PASSED, UNCOMPILED
 from retroformer.records import Outcome, Trajectory
 
 
@@ -27,7 +28,7 @@ def own_results(observation: str) -> Counter[str]:
     lines = observation.split("\n")
     if lines[0] != TESTS_PASSED or TESTS_FAILED not in lines:
         return results
-    for line in lines:
+    for line in takewhile(lambda line: line != UNCOMPILED, lines):
         if line in (TESTS_PASSED, TESTS_FAILED):
             heading = line
         elif line != NONE:

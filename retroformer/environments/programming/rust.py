@@ -27,8 +27,15 @@ _TRIES = 4
 """Number of tests tried one by one for each that is kept."""
 _SEARCH_SECONDS = 300.0
 """Time limit for trying them: enough for hundreds of ordinary tests, but not for a few made to compile slowly."""
+_MESSAGE_CHARACTERS = 2000
+"""Maximum number of characters of the compiler's messages: about four errors with their hints."""
+_ABORTED = "error: aborting due to "
+_NEXT_ERROR = re.compile(r"^(?=error(?:\[E\d+\])?: )", re.MULTILINE)
 # Rust's bundled linker looks for itself in /proc, which a jail does not have.
-_FLAGS = ("--edition", "2021", "--error-format", "short", "-C", "debuginfo=0", "-C", "link-arg=-fuse-ld=bfd")
+_FLAGS = (
+    *("--edition", "2021", "--color", "never", "--remap-path-prefix", f"{BUILD}/="),
+    *("-C", "debuginfo=0", "-C", "link-arg=-fuse-ld=bfd"),
+)
 
 
 class _Toolchain(NamedTuple):
@@ -91,7 +98,11 @@ def checked(
     except (ValueError, _Broken) as error:
         return (CheckedTest(test=tests[0], verdict=Verdict.HARNESS, output=str(error)),)
     if not ran[0].good:
-        return (CheckedTest(test=tests[0], verdict=Verdict.CRASH, output=f"does not compile: {_errors(ran[0])}"),)
+        messages = compiler_messages(ran[0].errors.decode(errors="replace")) or _errors(ran[0])
+        return tuple(
+            CheckedTest(test=test, verdict=Verdict.CRASH, output="does not compile", messages=messages)
+            for test in (tests[:1] if hidden else tests)
+        )
     results = []
     for test, value, result in zip(tests, expected, ran[1:], strict=False):
         verdict, output = _judged(result, value, limits)
@@ -168,13 +179,13 @@ def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple
     return values_as_text
 
 
-def _run(source: str, calls: list[list[str]], limits: Limits, stop: bool, *flags: str) -> list[_Ran]:
+def _run(files: dict[str, str], calls: list[list[str]], limits: Limits, stop: bool, *flags: str) -> list[_Ran]:
     """Compile, and on success run once for each list of arguments. Raises _Broken."""
     tools = _toolchain()
-    output, path = f"{BUILD}/program", f"{BUILD}/program.rs"
+    output, path = f"{BUILD}/program", f"{BUILD}/{rust_source.PROGRAM}"
     compiler = [tools.compiler, *_FLAGS, *flags, "-o", output, path]
     variables = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": tools.library, "TMPDIR": "/work"}
-    steps = [_step(compiler, {"program.rs": source}, variables, compiling=True, needed=True)]
+    steps = [_step(compiler, files, variables, compiling=True, needed=True)]
     steps += [_step([output, *call], {}, {}, compiling=False, needed=stop) for call in calls]
     running = examiner.longest(limits.wall_seconds, len(calls), stop)
     seconds = _OVERHEAD_SECONDS + COMPILING.wall_seconds + running
@@ -216,8 +227,27 @@ def _judged(ran: _Ran, expected: str, limits: Limits) -> tuple[Verdict, str]:
 
 
 def _errors(ran: _Ran) -> str:
-    """Return the first lines of the error output, without the judge's path of the program."""
-    text = re.sub(rf"{BUILD}/program\.rs:\d+:\d+:?", "", ran.errors.decode(errors="replace"))
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("note: ")]
-    message = printable("\n".join(lines[:3]))[:_SHOWN]
+    """Return the first lines of the error output."""
+    lines = [line.strip() for line in ran.errors.decode(errors="replace").splitlines()]
+    message = printable("\n".join([line for line in lines if line and not line.startswith("note: ")][:3]))[:_SHOWN]
     return message or ("it took too long" if ran.late else f"it ended with status {ran.code} and said nothing")
+
+
+def compiler_messages(text: str) -> str:
+    """Return the first errors whole, as many as fit, then the number of errors left out; empty if there are none.
+
+    Only a first error that is too long by itself is cut, and marked.
+    """
+    errors = [error.rstrip() for error in _NEXT_ERROR.split(text) if error.startswith("error")]
+    errors = [printable(error) for error in errors if not error.startswith(_ABORTED)]
+    if errors and len(errors[0]) > _MESSAGE_CHARACTERS:
+        errors[0] = f"{errors[0][:_MESSAGE_CHARACTERS]} [shortened]"
+    shown, left = list[str](), _MESSAGE_CHARACTERS
+    for error in errors:
+        left -= len(error)
+        if shown and left < 0:
+            break
+        shown.append(error)
+    # Without its last line the compiler was stopped in the middle, as it printed far too much.
+    omitted = f"{'' if _ABORTED in text else 'at least '}{len(errors) - len(shown)}"
+    return "\n\n".join((*shown, *([f"(Errors left out: {omitted}.)"] if shown != errors else [])))

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from retroformer.environments.programming.inside.warden import ANSWER_DESCRIPTOR
 
+PROGRAM = "program.rs"
+"""Name of the file with `main`."""
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _RAW = re.compile(r'r(#*)"')
 _STRING = re.compile(r"""b?"(?:\\.|[^"\\])*+""" r'(")?', re.DOTALL)
@@ -244,31 +246,32 @@ _IMPORTS = "#[allow(unused_imports)] use std::collections::*;"
 _QUIET = "#![allow(warnings)]\n"
 
 
-def answering(program: str, entry_point: str, calls: list[str], kind: str) -> str:
-    """Return a program that, given an index as argument, prints the result of that call as a value of `kind`."""
+def answering(program: str, entry_point: str, calls: list[str], kind: str) -> dict[str, str]:
+    """Return the files of a program that, given an index as argument, prints the result of that call as a `kind`.
+
+    The judged code begins the file `solution.rs`, so the compiler's line numbers are those of the code.
+    """
     arms = "\n".join(
-        f"            {index} => {{ let value: {type_of(call, entry_point, kind)} = {call}; "
-        "crate::shown_value::tell(crate::shown_value::Shown::shown(&value)) }"
+        f"        {index} => {{\n            let value: {type_of(call, entry_point, kind)} = {call};\n"
+        "            crate::shown_value::tell(crate::shown_value::Shown::shown(&value))\n        }"
         for index, call in enumerate(calls)
     )
-    return f"""{_QUIET}{_SHOW}
-mod solution {{
-    {program}
-    {_IMPORTS}
-    pub fn answer(number: usize) {{
-        let candidate = {entry_point};
-        match number {{
+    solution = f"""{program}
+{_IMPORTS}
+pub fn answer(number: usize) {{
+    let candidate = {entry_point};
+    match number {{
 {arms}
-            _ => {{}}
-        }}
+        _ => {{}}
     }}
 }}
-fn main() {{ solution::answer(std::env::args().nth(1).unwrap().parse().unwrap()) }}
 """
+    main = "fn main() { solution::answer(std::env::args().nth(1).unwrap().parse().unwrap()) }"
+    return {PROGRAM: f"{_QUIET}{_SHOW}\nmod solution;\n{main}\n", "solution.rs": solution}
 
 
-def expecting(values: list[tuple[str, str]], comparable: bool = False) -> str:
-    """Return a program that prints all expected values, given with their types, one per line.
+def expecting(values: list[tuple[str, str]], comparable: bool = False) -> dict[str, str]:
+    """Return the file of a program that prints all expected values, given with their types, one per line.
 
     comparable: a value may be of any type that compares with its type, as a literal does with a String.
     """
@@ -278,7 +281,7 @@ def expecting(values: list[tuple[str, str]], comparable: bool = False) -> str:
         else f"    told.push({{ let value: {kind} = {value}; shown_value::Shown::shown(&value) }});"
         for value, kind in values
     )
-    return f"""{_QUIET}{_SHOW}
+    main = f"""{_QUIET}{_SHOW}
 {_IMPORTS}
 fn comparable<K: PartialEq<V>, V: shown_value::Shown>(value: V) -> String {{ value.shown() }}
 fn main() {{
@@ -287,6 +290,7 @@ fn main() {{
     shown_value::tell(told.join("\\n"));
 }}
 """
+    return {PROGRAM: main}
 
 
 def calls(call: str, entry_point: str) -> bool:

@@ -21,6 +21,13 @@ def functions(code: str) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)} if tree else {}
 
 
+def defined(code: str) -> set[str]:
+    """Return the names of the functions and classes that a module defines at its top level."""
+    tree = parsed(code)
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return {node.name for node in tree.body if isinstance(node, kinds)} if tree else set()
+
+
 def called(node: ast.AST) -> set[str]:
     """Return the names of the functions that are called in this node by plain name."""
     return {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}

@@ -29,6 +29,8 @@ class CheckedTest(Record):
     verdict: Verdict
     output: str = ""
     """Actual result: the value, the exception, or how the program ended."""
+    messages: str = ""
+    """Messages of the compiler, if it refuses the program: the same for each test."""
 
     @property
     def feedback(self) -> str:

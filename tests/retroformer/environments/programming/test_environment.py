@@ -10,8 +10,11 @@ from retroformer.environments.programming.environment import EPISODE_OVER, HANDE
 from retroformer.environments.programming.section import Programming
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.experiment.file import load
 from retroformer.records import Task
+from tests.retroformer.environments.programming.test_judging_rust import needs_rust
 from tests.support.malformed import malformed
+from tests.support.runs import ROOT
 
 DOUBLE = {
     "id": "double",
@@ -161,3 +164,42 @@ def test_a_set_whose_licence_forbids_training_is_refused(tmp_path: Path) -> None
     (tmp_path / "own.jsonl").write_text(json.dumps(translated) + "\n")
     with pytest.raises(ConfigError, match="evaluation only"):
         extras.refuse_training(Programming(data=tmp_path, split="own.jsonl"))
+
+
+LEETCODE = [
+    {
+        "id": "largest-rectangle",
+        "prompt": "class Solution:\n    def area(self, heights: list[int]) -> int:\n        ",
+        "entry_point": "Solution",
+        "tests": ["assert Solution().area([2, 1, 2]) == 3", "assert Solution().area([4]) == 4"],
+    },
+    {
+        "id": "largest-rectangle-rust",
+        "language": "rust",
+        "prompt": "fn area(heights: Vec<isize>) -> isize {\n",
+        "entry_point": "area",
+        "tests": ["assert_eq!(area(vec![2, 1, 2]), 3);"],
+    },
+]
+AREAS = [
+    "    low = [min(heights[i:j]) * (j - i) for i in range(len(heights)) for j in range(i + 1, len(heights) + 1)]\n"
+    "    return max(low)",
+    "    let n = heights.len();\n"
+    "    (0..n).flat_map(|i| (i + 1..=n).map(move |j| (i, j)))\n"
+    "        .map(|(i, j)| heights[i..j].iter().min().unwrap() * (j - i) as isize).max().unwrap()\n}",
+]
+
+
+@pytest.mark.parametrize("language", [0, pytest.param(1, marks=needs_rust)], ids=["python", "rust"])
+def test_the_paper_s_leetcode_config_plays_a_user_s_file_in_both_languages(tmp_path: Path, language: int) -> None:
+    problem, body = LEETCODE[language], AREAS[language]
+    (tmp_path / "leetcode-hard.jsonl").write_text(f"{json.dumps(problem)}\n")
+    config = ROOT / "configs" / "paper" / "reflexion-leetcode.yaml"
+    experiment = load(config, [f"environment.data={tmp_path}"])
+    source = taskset(experiment.environment)
+    environment = source.environment()
+    (task,) = source.tasks()
+    environment.reset(task)
+    assert environment.step(f"Tests:\n{problem['tests'][0]}").observation.startswith("Tests kept:")
+    seen = environment.step(body)
+    assert (seen.success, seen.tests_passed) == (True, True)

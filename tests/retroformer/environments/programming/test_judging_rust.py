@@ -42,7 +42,7 @@ MAXIMUM = Problem(
         ("    std::process::abort()", Verdict.CRASH, "status -6|SIGABRT"),
         ("    loop {}", Verdict.TIMEOUT, "no answer within 1 s"),
         ("    let v = vec![1u8; 1 << 40]; v[3] as isize", Verdict.CRASH, "memory allocation"),
-        ("    3.0", Verdict.CRASH, "does not compile: error[E0308]"),
+        ("    3.0", Verdict.CRASH, "does not compile"),
         ('    include_str!("/etc/passwd").len() as isize', Verdict.CRASH, "does not compile"),
         ('    std::fs::write("/build/program", "x").unwrap(); 3', Verdict.CRASH, "Permission denied|Read-only"),
         ('    std::net::TcpStream::connect("127.0.0.1:80").unwrap(); 3', Verdict.CRASH, "ermission"),
@@ -57,6 +57,50 @@ def test_rust_is_compiled_and_run_and_only_its_values_are_trusted(answer: str, v
 
     assert (judgement.verdict, judgement.checked) == (verdict, judgement.checked)
     assert any(text in judgement.checked[-1].output for text in output.split("|"))
+
+
+@needs_rust
+def test_a_program_that_does_not_compile_is_explained_with_the_code_the_line_and_the_hint() -> None:
+    program = MAXIMUM.program(
+        "    let mut largest = l[0];\n    for number in l {\n        largst = number;\n    }\n    largest\n}"
+    )
+    tests = ("assert_eq!(maximum(vec![4]), 4);", "assert_eq!(maximum(vec![1, 2]), 2);")
+    checked = check(MAXIMUM, program, tests, TIGHT).checked
+    assert [test.feedback for test in checked] == [f"{test}  # failed: does not compile" for test in tests]
+    assert checked[0].messages == checked[1].messages
+    assert checked[0].messages.splitlines()[:5] == [
+        "error[E0425]: cannot find value `largst` in this scope",
+        " --> solution.rs:5:9",
+        "  |",
+        "5 |         largst = number;",
+        "  |         ^^^^^^",
+    ]
+    assert program.splitlines()[4] == "        largst = number;"
+    assert "help: a local variable with a similar name exists" in checked[0].messages
+    assert "aborting" not in checked[0].messages
+
+
+@needs_rust
+def test_of_many_errors_the_first_are_shown_whole_and_the_others_counted() -> None:
+    lines = "".join(f"    let unknown_{number}: isize = missing_{number};\n" for number in range(40))
+    messages = (
+        check(MAXIMUM, MAXIMUM.program(f"{lines}    3"), ("assert_eq!(maximum(vec![4]), 4);",), TIGHT)
+        .checked[0]
+        .messages
+    )
+    *shown, omitted = messages.split("\n\n")
+    assert 1 < len(shown) < 40
+    assert all(error.startswith("error[E0425]") and "not found in this scope" in error for error in shown)
+    assert omitted == f"(Errors left out: {40 - len(shown)}.)"
+    assert len(messages) < 2100
+
+
+def test_a_first_error_that_is_too_long_is_cut_and_marked() -> None:
+    messages = rust.compiler_messages(
+        f"error[E0308]: {'mismatched ' * 300}\n\nerror: aborting due to 1 previous error\n"
+    )
+    assert messages.endswith(" [shortened]")
+    assert len(messages) < 2100
 
 
 @needs_rust
@@ -99,6 +143,7 @@ def test_comparisons_are_made_outside_the_program(test: str) -> None:
     [
         'include_str!("/build/program.rs")',
         'include_str!("program.rs")',
+        'include_str!("solution.rs")',
         'std::str::from_utf8(include_bytes!("/build/program.rs")).unwrap()',
         '&std::fs::read_to_string("/build/program.rs").unwrap()',
         'option_env!("CARGO_MANIFEST_DIR").unwrap_or("")',

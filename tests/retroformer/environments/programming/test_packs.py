@@ -100,12 +100,22 @@ def test_the_revised_program_follows_the_advice_and_is_right(
     pack, environment, attempt, advice = played(tmp_path, name, 0, function)
     memory = Memory(reflections=(advice,), last_trajectory=attempt)
     scene = Scene(task=attempt.task, opening=attempt.opening, steps=(), memory=memory)
-    asked = program_prompt(pack, scene)[1].content
-    first, revised = pack.examples
-    assert revised.startswith(f"{asked}\n\n```")
+    system, asked = program_prompt(pack, scene)
+    assert f"\n\n{asked.content}\n\n```" in system.content
     environment.reset(attempt.task)
-    assert environment.step(code_in(revised)).success
-    assert first.strip() in [example.strip() for example in load_pack("default", "programming").examples]
+    assert environment.step(code_in(system.content)).success
+
+
+@pytest.mark.parametrize("name", ["reflexion-python", "reflexion-rust"])
+def test_the_first_attempt_is_zero_shot(name: str) -> None:
+    pack = load_pack(name, "programming")
+    task = Task(id="double", environment="programming", split="own.jsonl")
+    scene = Scene(task=task, opening="Complete this program:\n\ndef double(n):", steps=(), memory=Memory())
+    system, user = program_prompt(pack, scene)
+    assert (system.content, user.content) == (pack.act.strip(), scene.opening)
+    assert "```" not in system.content
+    advised = scene.model_copy(update={"memory": Memory(reflections=("Add, do not multiply.",))})
+    assert program_prompt(pack, advised)[0].content == pack.revise.strip()
 
 
 @pytest.mark.parametrize(("name", "function", "tested"), REVISED)
@@ -113,7 +123,9 @@ def test_the_example_of_tests_is_what_an_attempt_kept(tmp_path: Path, name: str,
     pack, _, attempt, _ = played(tmp_path, name, 1 if tested != function else 0, tested)
     assert attempt.opening.strip() in pack.tests
     assert f"{TESTS}\n{code_in(pack.tests)}" == attempt.steps[0].action
-    assert attempt.steps[0].observation == f"Tests kept:\n{code_in(pack.tests)}"
+    written, kept = code_in(pack.tests).splitlines(), attempt.steps[0].observation.splitlines()[1:]
+    assert (len(written), len(kept)) == (8, Programming().own_tests)
+    assert set(kept) < set(written)
 
 
 @pytest.mark.parametrize("split", ["humaneval", "mbpp", "multipl-e-humaneval-rust", "multipl-e-mbpp-rust"])

@@ -118,6 +118,40 @@ def test_a_damaged_file_of_problems_is_one_sentence(tmp_path: Path, text: str) -
         load("mine.jsonl", tmp_path)
 
 
+METHOD = "from typing import List\n\nclass Half:\n    def of(self, xs: List[int]) -> int:\n        "
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    if xs:\n        return 2\n    return 0",
+        "if xs:\n    return 2\nreturn 0",
+        "if xs:\n        return 2\n    return 0",
+        "        if xs:\n            return 2\n        return 0",
+    ],
+)
+@pytest.mark.parametrize(
+    ("prompt", "name", "call"),
+    [
+        ("def half(xs):", "half", "half([4])"),
+        ('def half(xs):\n\t"""\n\tHalf.\n\t"""\n', "half", "half([4])"),
+        (METHOD, "Half", "Half().of([4])"),
+    ],
+)
+def test_a_body_continues_the_prompt_whatever_its_indentation(prompt: str, name: str, call: str, body: str) -> None:
+    problem = Problem(id="half", language="python", prompt=prompt, entry_point=name, tests=())
+    namespace: dict[str, object] = {}
+    exec(problem.program(body), namespace)
+    assert eval(call, namespace) == 2
+
+
+def test_a_class_may_be_restated_and_keeps_the_imports_of_its_prompt() -> None:
+    problem = Problem(id="half", language="python", prompt=METHOD, entry_point="Half", tests=())
+    namespace: dict[str, object] = {}
+    exec(problem.program("class Half:\n    def of(self, xs: List[int]) -> int:\n        return 2"), namespace)
+    assert eval("Half().of([4])", namespace) == 2
+
+
 @pytest.mark.parametrize("said", ['    """Half of x."""\n', ""])
 def test_an_answer_is_the_function_or_a_continuation_of_the_prompt(said: str) -> None:
     problem = Problem(

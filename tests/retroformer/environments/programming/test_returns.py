@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.programming import Section, extras
-from retroformer.environments.programming.environment import HANDED_IN, TOO_LONG
+from retroformer.environments.programming.environment import (
+    HANDED_IN,
+    TOO_LONG,
+    ProgrammingEnvironment,
+    own_tests_passed,
+)
+from retroformer.environments.programming.limits import Limits
 from retroformer.environments.programming.returns import own_results, share_of_tests
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from tests.retroformer.environments.programming.test_judging_rust import MAXIMUM, needs_rust
 
 DOUBLE = {
     "id": "double",
@@ -61,6 +68,17 @@ def test_the_answers_of_the_sandbox_are_counted(tmp_path: Path) -> None:
         assert own_results(answer.observation).total() == 3
     # The square passes 2 and 0 of its own three tests, and so on; the hidden test asks for double(3).
     assert returns == [2 / 4, 1.0, 0.0, 1 / 4]
+
+
+@needs_rust
+def test_the_compiler_s_messages_stand_below_the_tests_and_are_not_counted() -> None:
+    world = ProgrammingEnvironment({MAXIMUM.id: MAXIMUM}, own_tests=6, max_steps=2, limits=Limits(), seed=0)
+    world.reset(Task(id=MAXIMUM.id, environment="programming", split="own.jsonl"))
+    world.step("Tests:\nassert_eq!(maximum(vec![4]), 4);\nassert_eq!(maximum(vec![1, 2]), 2);")
+    seen = world.step("    let first: isize = l.first();\n    first\n}").observation
+    assert "\nThe compiler's messages:\nerror[E0308]: mismatched types\n --> solution.rs:3:24\n" in seen
+    assert own_results(seen) == {"Tests failed:": 2}
+    assert own_tests_passed(seen) is False
 
 
 def test_without_own_tests_there_is_nothing_to_grade() -> None:
