@@ -44,7 +44,10 @@ class Encyclopedia(Protocol):
 
 
 class HotpotqaEnvironment:
-    """Questions over one encyclopedia; with `contexts`, the gold paragraphs precede each question."""
+    """Questions over one encyclopedia; with `contexts`, the gold paragraphs precede each question.
+
+    sentences: number of a page's first sentences that Search shows; 0 shows the whole first paragraph.
+    """
 
     def __init__(
         self,
@@ -53,9 +56,10 @@ class HotpotqaEnvironment:
         reward: Literal["f1", "em"],
         max_steps: int,
         contexts: Docstore | None = None,
+        sentences: int = 0,
     ) -> None:
         self._questions, self._encyclopedia, self._contexts = questions, encyclopedia, contexts
-        self._reward, self._max_steps = reward, max_steps
+        self._reward, self._max_steps, self._sentences = reward, max_steps, sentences
         self._question: Question | None = None
         self._last = Transition(observation="")
         self._forget()
@@ -124,7 +128,7 @@ class HotpotqaEnvironment:
             shown = entity if len(entity) <= _SHOWN_CHARACTERS else entity[:_SHOWN_CHARACTERS] + "..."
             return f"{NOT_FOUND}[{shown}]. Similar: {self._encyclopedia.similar(entity)}"
         self._page, self._keyword, self._results_shown = page, "", 0
-        return page.paragraph
+        return "".join(page.sentences[: self._sentences]).strip() if self._sentences else page.paragraph
 
     def _lookup(self, keyword: str) -> str:
         """Return the next sentence with the keyword on the last page found; a new keyword starts from the top."""

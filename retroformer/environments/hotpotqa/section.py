@@ -35,6 +35,9 @@ class Hotpotqa(EnvironmentSection):
     context: bool = False
     """If true, the gold paragraphs precede the question (CoT with ground-truth context in Reflexion, section 4.2).
     Questions of the split whose gold pages are unknown or missing in the data are then left out."""
+    sentences: Annotated[int, Field(ge=0, le=100)] = 0
+    """Number of a page's first sentences that Search shows: 5 in ReAct and in Reflexion's first version; 0 shows the
+    whole first paragraph, as in the official code."""
     docstore: Literal["data", "wikipedia"] = "data"
     """Source of pages for Search: the data, or live Wikipedia over the network, with a cache on disk. An attempt is
     invalid if Wikipedia cannot be reached, or asks to wait for more than 20 s."""

@@ -60,7 +60,12 @@ class HotpotqaTaskset:
         section = self._section
         contexts = self._docstore if section.context else None
         return HotpotqaEnvironment(
-            self._source.questions, self._encyclopedia, section.reward, section.max_steps, contexts
+            self._source.questions,
+            self._encyclopedia,
+            section.reward,
+            section.max_steps,
+            contexts,
+            section.sentences,
         )
 
     def _with_context(self, ids: list[str]) -> list[str]:

@@ -23,9 +23,12 @@ from retroformer.environments.hotpotqa.environment import (
 )
 from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.environments.pool import EnvironmentPool
+from retroformer.environments.registry import taskset
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.experiment.file import load
 from retroformer.records import Task
 from tests.support.hotpotqa import SHARED, index_of_the_data
+from tests.support.runs import ROOT
 
 PAGES = [
     ("Harrow (film)", ["Harrow is a 1971 film by Ada Lind.", " It was shot in Norway.", " Lind also wrote it."]),
@@ -65,6 +68,13 @@ def ask(folder: Path, task_id: str = "b", **knobs: object) -> HotpotqaEnvironmen
 
 def observed(environment: HotpotqaEnvironment, *actions: str) -> list[str]:
     return [environment.step(action).observation for action in actions]
+
+
+def test_search_shows_the_whole_first_paragraph_or_the_first_sentences_and_lookup_reads_on(folder: Path) -> None:
+    (whole,) = observed(ask(folder), "Search[Harrow (film)]")
+    assert whole == "Harrow is a 1971 film by Ada Lind. It was shot in Norway. Lind also wrote it."
+    seen = observed(ask(folder, sentences=2), "Search[Harrow (film)]", "Lookup[wrote]")
+    assert seen == ["Harrow is a 1971 film by Ada Lind. It was shot in Norway.", "(Result 1 / 1) Lind also wrote it."]
 
 
 def test_tasks_are_the_questions_of_the_split_in_its_order(folder: Path) -> None:
@@ -339,3 +349,18 @@ def test_real_gold_pages_are_found_by_title_and_by_search_words(real: Path, monk
     assert all(docstore.find(title) is not None for title in titles)
     top = [docstore.similar(title) for title in titles]
     assert sum(title in results for title, results in zip(titles, top, strict=True)) / len(titles) > 0.97
+
+
+def test_reflexion_s_config_shows_the_first_five_sentences_of_a_real_page(
+    real: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETROFORMER_CACHE", str(real))
+    section = load(ROOT / "configs/paper/reflexion-hotpotqa-react.yaml", [f"environment.data={SHARED}"]).environment
+    source = taskset(section)
+    environment = source.environment()
+    environment.reset(source.tasks()[0])
+    shown = environment.step("Search[1948 Summer Olympics medal table]").observation
+    assert shown.endswith(
+        "Germany and Japan remained under military occupation and had not yet formed their National "
+        "Olympic Committee, and so were not invited."
+    )
