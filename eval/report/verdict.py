@@ -1,6 +1,7 @@
 """Headline of the report: a sentence for each arm against the reference, and the effect of unfinished tasks."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from retroformer.experiment.config import Experiment
@@ -50,14 +51,15 @@ class Measured(NamedTuple):
 def verdict(experiment: Experiment, rates: Rates) -> str:
     """Return a sentence for every other arm, which claims a difference only if its interval excludes 0.
 
-    Of two models the exact test must agree. The last sentence compares the two arms of `eval.examples`, such as before
-    and after training. If tasks are unfinished, each sentence also gives the interval with these counted as failures,
-    and the first line names the arms whose verdict they change.
+    Of two models the exact test must agree. The last sentences compare each arm of `eval.examples` with the one before
+    it, such as a stage of training with the stage that it started from. If tasks are unfinished, each sentence also
+    gives the interval with these counted as failures, and the first line names the arms whose verdict they change.
     """
     reference = reference_of(experiment, rates)
     pairs = [(arm.name, reference) for arm in rates.finished if arm.name != reference]
-    if experiment.eval.examples and (pair := experiment.eval.examples[::-1]) not in pairs:
-        pairs.append(pair)
+    pairs += [
+        (after, before) for before, after in pairwise(experiment.eval.examples or ()) if (after, before) not in pairs
+    ]
     lines, disputed = [], []
     for name, other in pairs:
         shown = f"**{plain(name)}**" + (" (a yardstick)" if is_yardstick(experiment, name) else "")

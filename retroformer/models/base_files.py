@@ -61,10 +61,10 @@ def require_sound_base(folder: Path) -> None:
     """Raise DamagedFile if a file of the base model in `folder` is truncated, unreadable or missing."""
     for path in (path for pattern in ("*config.json", "tokenizer*.json") for path in folder.glob(pattern)):
         _content(path)
-    index = weights_index(folder)
-    for part in sorted(set(_content(index).get("weight_map", {}).values())) if index else ():
-        if not (folder / part).is_file():
-            raise damaged_base(folder / part, FileNotFoundError(f"it is missing, but {index.name} lists it"))
+    if index := weights_index(folder):
+        for part in sorted(set(_content(index).get("weight_map", {}).values())):
+            if not (folder / part).is_file():
+                raise damaged_base(folder / part, FileNotFoundError(f"it is missing, but {index.name} lists it"))
     for path in weight_files(folder):
         weights_of(path)
 

@@ -30,7 +30,7 @@ def _programmer(parts: ActorParts) -> Actor:
     )
 
 
-def _chapter(arms: Sequence[ReportedArm], examples: tuple[str, str] | None) -> Chapter:
+def _chapter(arms: Sequence[ReportedArm]) -> Chapter:
     from retroformer.environments.programming.report import OwnTestsChapter
 
     return OwnTestsChapter(arms)

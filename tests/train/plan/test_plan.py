@@ -57,7 +57,7 @@ def test_adapters_on_queries_and_values_have_about_the_paper_s_sizes(longchat: S
 
 def test_a_model_without_a_folder_or_hub_is_refused_in_one_sentence(workplace: Path) -> None:
     for name in ("nobody/unknown-7b", str(workplace)):
-        with pytest.raises(MissingInput, match="(is not|expected) a folder"):
+        with pytest.raises(MissingInput, match=r"(is not|expected) a folder"):
             read_config(name)
 
 
