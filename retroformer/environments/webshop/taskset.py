@@ -30,11 +30,18 @@ class WebshopTaskset:
         The split train has at most `GOALS_PER_PRODUCT` goals of a product, its first ones.
 
         Raises:
-            MissingInput: the data are missing.
+            MissingInput: the data are missing, or have no goal of this kind in the split.
             UnknownTask: there is no such split; the message names the existing ones.
         """
-        split = self._section.split
-        return tuple(Task(id=str(idx), environment="webshop", split=split) for idx in self._places(split))
+        split, kind = self._section.split, self._section.goals
+        tasks = tuple(Task(id=str(idx), environment="webshop", split=split) for idx in self._places(split))
+        if not tasks:
+            raise MissingInput(
+                f"{self._folder} has {len(self._goals.asins())} {kind} goals, none of them in split {split!r}, as the "
+                "first 500 are in test and the next 1,000 in validation: set environment.goals or environment.data to "
+                "another."
+            )
+        return tasks
 
     def fingerprint(self) -> str:
         """Return the sha256 of WebShop's files. Raises MissingInput."""

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from retroformer.environments.registry import taskset
 from retroformer.environments.webshop import files
 from retroformer.environments.webshop.goals import ShoppingGoal
-from retroformer.environments.webshop.section import GOALS_PER_PRODUCT
+from retroformer.environments.webshop.section import GOALS_PER_PRODUCT, Webshop
 from retroformer.environments.webshop.shop import NO_ATTRIBUTES, Shop
 from retroformer.errors import MissingInput, UnknownTask
+from retroformer.experiment.file import load
 from tests.support.data import needs_data
+from tests.support.runs import ROOT
 from tests.support.webshop import ATTRIBUTES, PRODUCTS, SHARED, make, recorded, row, write_shop
 
 
@@ -166,3 +169,19 @@ def test_the_real_goals_and_prices_equal_those_that_webshop_draws_with_seed_0(fo
         (goal["instruction_text"], goal["price_upper"]) for goal in goals
     ]
     assert len(goals_of(shop, "human")) == 13
+
+
+@needs_data("webshop")
+@pytest.mark.parametrize("config", ["webshop", "reflexion-webshop"])
+def test_the_papers_configs_show_the_requests_that_people_wrote(config: str) -> None:
+    words = [f"environment.data={SHARED}", "environment.split=test"]
+    source = taskset(load(ROOT / f"configs/paper/{config}.yaml", words).environment)
+    tasks = source.tasks()
+    assert "place order for a pack of 12 blue diamond almonds" in source.environment().reset(tasks[1]).observation
+    assert len(tasks) == 13
+
+
+@needs_data("webshop")
+def test_a_split_without_a_goal_says_how_many_the_data_have() -> None:
+    with pytest.raises(MissingInput, match=r"webshop has 13 human goals, none of them in split 'train', as the first"):
+        taskset(Webshop(data=SHARED, goals="human")).tasks()
