@@ -176,6 +176,9 @@ class Extras:
     tools: Callable[[Any], tuple[Tool, ...]] | None = None
     """Function from the config section to the tools for `actor.kind: tools`; transitions may list others. None: an
     environment that plays text has the one tool `act`."""
+    choices: Callable[[Scene], Sequence[str]] | None = None
+    """Function that lists the possible actions of a scene for `actor.kind: chooser`, which SAC can train. None: actions
+    are open texts, and there is no such actor."""
     advice: Mapping[str, AdviceKind] = field(default_factory=dict)
     lessons: Mapping[str, Callable[[AdviceParts], Reflector]] = field(default_factory=dict)
     """Values of `collect.lesson`: writers of the warm-start advice."""

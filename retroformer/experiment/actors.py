@@ -1,12 +1,14 @@
-"""Select the actor that a config names: ReAct, native tool calling, or an actor of the environment."""
+"""Select the actor that a config names: ReAct, native tool calling, a chooser, or an actor of the environment."""
+
+from typing import Any
 
 from retroformer.environments.extras import ActorKind, ActorParts
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
-from retroformer.protocols import Actor
+from retroformer.protocols import Actor, OfferedActions, Scene
 
-REACT, TOOLS = "react", "tools"
+REACT, TOOLS, CHOOSER = "react", "tools", "chooser"
 
 
 def _react(parts: ActorParts) -> Actor:
@@ -28,6 +30,22 @@ def _tools(parts: ActorParts) -> Actor:
     return ToolActor(parts.model(), parts.pack(), parts.settings.temperature, parts.settings.max_new_tokens, tools)
 
 
+def _chooser(parts: ActorParts) -> Actor:
+    from retroformer.agents.chooser import Chooser
+
+    choices, settings = extras(parts.section).choices, parts.settings
+    assert choices is not None, "only such an environment has this actor"
+    return Chooser(parts.model(), choices, settings.temperature, settings.max_new_tokens)
+
+
+def _choices_offered(section: Any, scene: Scene) -> OfferedActions:
+    from retroformer.agents.chooser import offered_among
+
+    choices = extras(section).choices
+    assert choices is not None, "only such an environment has this actor"
+    return offered_among(choices, scene)
+
+
 def actor_kind(experiment: Experiment) -> ActorKind:
     """Return the actor that `actor.kind` names. Raises ConfigError if the environment has no such actor."""
     offered = actor_kinds(experiment)
@@ -43,6 +61,8 @@ def actor_kinds(experiment: Experiment) -> dict[str, ActorKind]:
     general = {REACT: ActorKind(_react)} if offered.plays_text else {}
     if offered.plays_text or offered.tools is not None:
         general[TOOLS] = ActorKind(_tools)
+    if offered.choices is not None:
+        general[CHOOSER] = ActorKind(_chooser, reads_pack=False, reads_last_attempt=False, offers=_choices_offered)
     return general | dict(offered.actors)
 
 

@@ -5,15 +5,13 @@ The same two actions solve every task; at random, one attempt in seven solves it
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from retroformer.endpoint.model import LanguageModel
-from retroformer.environments.extras import ActorKind, ActorParts, Extras
+from retroformer.environments.extras import Extras
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import UnknownTask
-from retroformer.protocols import Actor, Move, OfferedActions, Scene
 from retroformer.records import Memory, Message, Task, Trajectory, Transition
 
 ACTIONS = ("open", "sing", "take", "wait")
@@ -63,35 +61,6 @@ class LockedDoorEnvironment:
         return Transition(observation=_ANSWERS.get(action, "What?"), truncated=last, choices=self._choices)
 
 
-class Chooser:
-    """Actor that asks its model for one of the possible actions."""
-
-    def __init__(self, model: LanguageModel, temperature: float) -> None:
-        self._model, self._temperature = model, temperature
-
-    async def act(self, scene: Scene) -> Move:
-        offered = offers(None, scene)
-        completion = await self._model.complete(
-            offered.prompt,
-            temperature=self._temperature,
-            max_new_tokens=8,
-            stop=["\n"],
-            seed=scene.seed if self._temperature else None,
-            choices=offered.continuations,
-        )
-        return Move(action=completion.text.strip(), usage=completion.usage)
-
-
-def offers(_: Any, scene: Scene) -> OfferedActions:
-    played = "".join(f"> {step.action}\n{step.observation}\n" for step in scene.steps)
-    continuations = tuple(f" {action}\n" for action in scene.choices)
-    return OfferedActions(f"{scene.opening}\n{played}>", continuations, scene.choices)
-
-
-def _build(parts: ActorParts) -> Actor:
-    return Chooser(parts.model(), parts.settings.temperature)
-
-
 def _last_words(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
     return (Message(role="user", content=f"{failure.opening} What was wrong?"),)
 
@@ -100,10 +69,7 @@ def taskset(section: Section, seed: int) -> LockedDoor:
     return LockedDoor(section)
 
 
-extras = Extras(
-    actors={"chooser": ActorKind(_build, reads_pack=False, reads_last_attempt=False, offers=offers)},
-    views={"short": _last_words},
-)
+extras = Extras(choices=lambda scene: scene.choices, views={"short": _last_words})
 
 
 def install(site: Path) -> None:

@@ -174,7 +174,7 @@ def offers_of(experiment: Experiment) -> Offers:
         remedy = f"set actor.kind to {' or '.join(able)}" if able else "no actor of this environment does"
         raise ConfigError(
             f"SAC trains an actor that chooses among the possible actions, and actor.kind={experiment.actor.kind} does "
-            f"not: {remedy}."
+            f"not (departure 26): {remedy}."
         )
     return offers
 

@@ -148,6 +148,7 @@ def _shaped(section: Any, seed: int) -> ReturnOf:
 
 
 extras = Extras(
+    choices=lambda scene: scene.choices,
     actors={
         "rule": ActorKind(
             _rule_actor, asks_model=False, reading=_RULE_READS, reads_pack=False, reads_last_attempt=False

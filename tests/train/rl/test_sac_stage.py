@@ -14,9 +14,11 @@ from retroformer.experiment.file import load
 from retroformer.records import Outcome
 from tests.support import locked_door
 from tests.support.runs import ROOT, facts, open_config
+from tests.support.webshop import write_shop
 from tests.train.killed import copy_of_run, kill_at, train_in
 from tests.train.world import metrics
 from train.__main__ import main
+from train.rl.online_play import offers_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 QUICK = {"learning_rate": 1e-2, "batch_size": 8, "micro_batch_size": 8, "alpha": 0.1, "polyak": 0.98}
@@ -124,8 +126,8 @@ def test_an_environment_that_fails_loses_no_finished_episode(tiny_base: Path, wo
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["environment.silent=true"], "SAC needs an environment that lists the possible actions"),
-        (["actor.kind=react"], "actor.kind=react does not: set actor.kind to chooser."),
+        (["environment.silent=true"], "needs an environment that lists the possible actions"),
+        (["actor.kind=react"], r"actor.kind=react does not \(departure 26\): set actor.kind to chooser."),
         (["actor.endpoint.model=sac"], "actor.endpoint.model=sac is the actor that this stage trains"),
         (["actor.endpoint.base_url=http://127.0.0.1:9/v1"], "SAC trains the actor on this machine"),
         (["train.max_length=20"], "A prompt with its longest action has .* tokens, more than train.max_length=20"),
@@ -168,3 +170,26 @@ def test_the_household_actor_is_trained_from_the_adapter_that_the_config_names(
     assert measured["env_steps"] == 20
     assert all(facts["entropy_played"] > 0 for facts in measured["history"])
     assert len(measured["tasks"]) == 4
+
+
+def test_a_chooser_of_webshop_is_trained_on_what_can_be_clicked_and_a_search_for_the_request(
+    tiny_base: Path, workplace: Path
+) -> None:
+    config = write_config(workplace, tiny_base, episodes=3, steps=12)
+    content = yaml.safe_load(config.read_text())
+    content |= {"environment": {"name": "webshop", "split": "test"}}
+    content["environment"]["data"] = str(write_shop(workplace / "data"))
+    content |= {"loop": {"actions": 4}, "reflector": {}}
+    content["train"]["max_length"] = 2000
+    config.write_text(yaml.safe_dump(content))
+    main(["sac", str(config)])
+    measured = metrics(workplace, "sac")
+    assert 6 <= measured["env_steps"] <= 12
+    # A search is the only choice on the first page, and the results have several.
+    assert all(0 < facts["entropy_played"] < 3 for facts in measured["history"])
+
+
+@pytest.mark.parametrize("config", ["reflexion-humaneval-python", "reflexion-hotpotqa-react"])
+def test_an_environment_of_open_texts_is_refused_by_its_departure(config: str) -> None:
+    with pytest.raises(ConfigError, match=r"does not \(departure 26\): no actor of this environment does\."):
+        offers_of(load(ROOT / f"configs/paper/{config}.yaml"))

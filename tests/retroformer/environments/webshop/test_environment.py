@@ -2,18 +2,22 @@
 
 import asyncio
 import random
+import re
 from pathlib import Path
 
 import pytest
 
+from retroformer.agents.chooser import offered_among
 from retroformer.environments.pool import EnvironmentPool
+from retroformer.environments.webshop import extras
 from retroformer.environments.webshop.environment import EPISODE_OVER, WebshopEnvironment
 from retroformer.environments.webshop.react_site import INVALID_ACTION
 from retroformer.environments.webshop.section import Webshop
 from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.text_site import parse
 from retroformer.errors import EnvironmentFailure, UnknownTask
-from retroformer.records import Task, Transition
+from retroformer.protocols import Scene
+from retroformer.records import Memory, Step, Task, Transition
 from tests.support.malformed import malformed
 from tests.support.webshop import make, visit, write_shop
 
@@ -290,3 +294,28 @@ def test_a_megabyte_is_answered_like_any_action(folder: Path, text: str, unit: s
     seen = visit(environment, lamp_goal(folder), f"search[{long}]", f"click[{long}]", f"think[{long}", long)
     assert not any(transition.over for transition in seen)
     assert all(len(transition.observation) < 1000 for transition in seen)
+
+
+@pytest.mark.parametrize("text", ["react", "text", "text_rich"])
+def test_a_chooser_may_search_for_the_request_itself_where_nothing_can_be_clicked(folder: Path, text: str) -> None:
+    environment = make(folder, goals="human", text=text).environment()
+    opening, results = visit(environment, 0, "search[i want a table]")
+    task = Task(id="0", environment="webshop", split="all")
+    start = Scene(task=task, opening=opening.observation, steps=(), memory=Memory(), choices=opening.choices)
+    assert extras.choices is not None
+    (search,) = extras.choices(start)
+    assert re.fullmatch(r"search\[i want a table, and price lower than \d+\.00 dollars\]", search)
+    assert extras.choices(start.model_copy(update={"choices": results.choices})) == results.choices
+    assert len(results.choices) > 1
+
+
+def test_a_chooser_reads_advice_and_attempt_as_text_and_its_words_name_the_actions() -> None:
+    task = Task(id="0", environment="webshop", split="all")
+    memory = Memory(reflections=("Buy the  oak table.",))
+    scene = Scene(
+        task=task, opening="Shop", steps=(Step(action="search[oak]", observation="Oak Table"),), memory=memory
+    )
+    offered = offered_among(lambda _: ("click[Buy  Now]", "click[< Prev]"), scene)
+    assert offered.prompt == "Advice: Buy the oak table.\nShop\n> search[oak]\nOak Table\n>"
+    assert offered.continuations == (" click[Buy Now]\n", " click[< Prev]\n")
+    assert offered.actions == ("click[Buy  Now]", "click[< Prev]")
