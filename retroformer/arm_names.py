@@ -48,6 +48,11 @@ def first_trial(actor: str = "") -> str:
     return evaluation(actor, "trial 0") if actor else FIRST_TRIAL
 
 
+def own_first_trial(arm: str) -> str:
+    """Return the name in the store of the trial 0 of an arm that has its own."""
+    return f"{arm}/trial 0"
+
+
 def collecting(number: int) -> str:
     """Return the name in the store of a collecting round; the first round is 1."""
     return COLLECT if number == 1 else f"{COLLECT} {number}"

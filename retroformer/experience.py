@@ -26,7 +26,7 @@ from retroformer.experiment.sections.collect import Branch
 from retroformer.experiment.sections.loop import Loop, Spending
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
-from retroformer.records import Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
+from retroformer.records import Ending, Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
 from retroformer.rollout import finish_all, improve, is_complete, repeats_left, rollout
 from retroformer.store import AdviceRow, AttemptRow, NewInvalid, NewReflection, NewTrajectory
 
@@ -92,6 +92,7 @@ class Experience:
         branch: Branch = "best",
         unadvised: bool = False,
         first_trial_arm: str | None = None,
+        advises_first: bool = False,
         on_event: Callable[[str], None] = lambda outcome: None,
     ) -> None:
         self._ledger, self.arm, self._pool, self._loop = ledger, arm, pool, loop
@@ -100,7 +101,7 @@ class Experience:
         self._repeats, self._most_repeats = repeats, most_repeats
         self._branch: Branch = branch
         self._unadvised = unadvised
-        self._first_trial_arm = first_trial_arm or arm
+        self._first_trial_arm, self._advises_first = first_trial_arm or arm, advises_first
         self.on_event = on_event
         self._facts: dict[str, StoredFacts] = {}
         """Stored facts on the tasks in work, by task id."""
@@ -144,7 +145,8 @@ class Experience:
         for arm in dict.fromkeys((self._first_trial_arm, self.arm)):
             for key, trajectory in store.stream_trajectories(arm, task_ids):
                 facts[key.task_id].trajectories[key] = trajectory
-        for stored in store.stream_reflections(self.arm, task_ids) if self._loop.trials > 1 else ():
+        advised = self._advises_first or self._loop.trials > 1
+        for stored in store.stream_reflections(self.arm, task_ids) if advised else ():
             facts[stored.key.task_id].reflections[stored.key] = stored.reflection
         return facts
 
@@ -177,11 +179,28 @@ class Experience:
             facts = (await self._ledger.ask(self.facts_of, [task.id]))[task.id]
         self._facts[task.id] = facts
         try:
-            await improve(attempt, advise, self._loop, candidates, self._branch, unadvised=self._unadvised)
+            memory = await self._before_first(task) if self._advises_first else Memory()
+            await improve(
+                attempt, advise, self._loop, candidates, self._branch, unadvised=self._unadvised, memory=memory
+            )
         except InfrastructureFailure:
             self.unfinished.add(task.id)  # The failure is stored with its cause and counted; its key is still free.
         finally:
             del self._facts[task.id]
+
+    async def _before_first(self, task: Task) -> Memory:
+        """Return the memory with advice on the beginning of the task. Raises as `reflection` does."""
+        key = Key(arm=self.arm, task_id=task.id)
+        if (advice := await self._stored_reflection(key)) is None:
+            try:
+                async with self._pool.episode(task) as episode:
+                    opening = (await episode.reset()).observation
+            except EnvironmentFailure as failure:
+                await self._ledger.keep_invalid(NewInvalid(key, str(failure), Usage()))
+                raise
+            unplayed = Trajectory(task=task, opening=opening, outcome=Outcome.FAILURE, ending=Ending.TERMINATED)
+            advice = await self.reflection(unplayed, Memory(), key, 0)
+        return Memory().remember(advice.text, self._loop.memory)
 
     async def trajectory(self, task: Task, memory: Memory, key: Key) -> Trajectory:
         """Return the attempt under this key, from the store or played now; invalid if the infrastructure kept failing.

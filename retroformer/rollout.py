@@ -38,12 +38,19 @@ class _Way(NamedTuple):
 
 
 async def improve(
-    attempt: Play, advise: Advise, loop: Loop, candidates: int, branch: Branch = "best", *, unadvised: bool = False
+    attempt: Play,
+    advise: Advise,
+    loop: Loop,
+    candidates: int,
+    branch: Branch = "best",
+    *,
+    unadvised: bool = False,
+    memory: Memory = Memory(),  # noqa: B008 - a record never changes
 ) -> None:
     """Run Retroformer's Algorithm 1 for one task: each failure gets `candidates` reflections, and each one is tried.
 
-    With `unadvised` each failure is also retried without advice, as one more candidate, from which the loop never goes
-    on.
+    The first attempt reads `memory`. With `unadvised` each failure is also retried without advice, as one more
+    candidate, from which the loop never goes on.
 
     With branch `best` it goes on from the retry with the highest return, the first among equals (the "accepted"
     reflection of the paper), with `every` from every failed retry. It stops at a success, after the last trial, and at
@@ -59,7 +66,7 @@ async def improve(
         memory = way.memory.remember(reflection.text, loop.memory, way.attempt, shows_attempt=loop.last_attempt)
         return _Way(candidate, memory, await attempt(memory, trial, candidate))
 
-    ways = [_Way(0, Memory(), await attempt(Memory(), 0, 0))]
+    ways = [_Way(0, memory, await attempt(memory, 0, 0))]
     for trial in range(1, loop.trials):
         each = candidates + unadvised
         tried = [(way, c) for way in ways if way.attempt.failed for c in _numbers(way.candidate, each, branch)]

@@ -70,9 +70,11 @@ def rates_of(results: Sequence[ArmResult], seed: int) -> Rates:
     return rates
 
 
-def failed_at_first(results: Sequence[ArmResult]) -> int:
-    """Return the number of tasks not solved at trial 0."""
-    return int((results[0].solved_NT[0] == 0).sum())
+def failed_at_first(results: Sequence[ArmResult]) -> NDArray[np.bool_]:
+    """Return True for each task that was not solved at the trial 0 that arms share."""
+    sharing = next((arm for arm in results if arm.shares_first), results[0])
+    failed_T: NDArray[np.bool_] = sharing.solved_NT[0] == 0
+    return failed_T
 
 
 def difference_after_last(first: ArmResult, second: ArmResult, intervals: Intervals) -> MeanInterval:
@@ -89,7 +91,7 @@ def comparison(first: ArmResult, second: ArmResult, intervals: Intervals) -> Com
 
 def _resampled(results: Sequence[ArmResult]) -> Iterator[Floats | Groups]:
     """Yield all vectors for which these tables give an interval."""
-    failed_T = results[0].solved_NT[0] == 0
+    failed_T = failed_at_first(results)
     for result in with_seeds(results):
         solved = [result.solved_by(trial) for trial in range(len(result.solved_NT))]
         yield from solved

@@ -1,13 +1,13 @@
 """Results of the arms from the store: which tasks are solved by which trial, and which are unfinished."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retroformer.arm_names import FIRST_TRIAL
+from retroformer.arm_names import FIRST_TRIAL, own_first_trial
 from retroformer.records import Outcome, Task, Usage
 from retroformer.store import AttemptRow, Store
 
@@ -53,6 +53,8 @@ class ArmResult:
     seeds: tuple[SeedResult, ...]
     incomplete: int
     """Number of tasks that the infrastructure left unfinished in a seed of this arm."""
+    shares_first: bool = True
+    """False if the arm has a trial 0 of its own."""
 
     @property
     def stored_names(self) -> tuple[str, ...]:
@@ -89,17 +91,25 @@ class ArmResult:
 
 
 def arm_results(
-    store: Store, tasks: Sequence[Task], arms: Mapping[str, Sequence[str]], trials: int, shared: str = FIRST_TRIAL
+    store: Store,
+    tasks: Sequence[Task],
+    arms: Mapping[str, Sequence[str]],
+    trials: int,
+    shared: str = FIRST_TRIAL,
+    unshared: Set[str] = frozenset(),
 ) -> list[ArmResult]:
     """Return the results of all arms on the tasks that every arm finished, to be compared task by task.
 
     `arms` maps each name in the config to its names in the store, one for each training seed; `shared` is the name of
-    trial 0 in the store.
+    trial 0 in the store, and `unshared` has the arms, by their names in the store, that have a trial 0 of their own.
     """
     first = _Attempts.empty(trials, tasks)
     first.add(store.attempt_rows(shared))
     attempts = {stored: first.copy() for names in arms.values() for stored in names}
     for stored, arm_attempts in attempts.items():
+        if stored in unshared:
+            arm_attempts = attempts[stored] = _Attempts.empty(trials, tasks)
+            arm_attempts.add(store.attempt_rows(own_first_trial(stored)))
         arm_attempts.add(store.attempt_rows(stored))
     complete = {stored: arm_attempts.complete_T for stored, arm_attempts in attempts.items()}
     common_T = np.logical_and.reduce([np.ones(len(tasks), dtype=bool), *complete.values()])
@@ -108,6 +118,7 @@ def arm_results(
             name=arm,
             seeds=tuple(_seed_result(store, stored, attempts[stored], common_T) for stored in names),
             incomplete=len(tasks) - int(np.logical_and.reduce([complete[stored] for stored in names]).sum()),
+            shares_first=unshared.isdisjoint(names),
         )
         for arm, names in arms.items()
     ]

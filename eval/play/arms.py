@@ -288,6 +288,11 @@ def _check_kind(experiment: Experiment, arm: Arm, here: str) -> None:
         raise ConfigError(f"{here}.history: {arm.kind} advice has no prompt; leave it out, or set {here}.kind=model.")
     if arm.kind == "document" and not arm.file:
         raise ConfigError(f"{here}.file: name the text file of the document.")
+    if arm.first and not _advises_without_failure(experiment, arm):
+        raise ConfigError(
+            f"{here}.first: {arm.kind} advice is about a failure, and before the first attempt there is none; leave it "
+            "out."
+        )
     if arm.file and arm.kind != "document":
         raise ConfigError(f"{here}.file: only a document has a file; leave it out, or set {here}.kind=document.")
     kind = extras(experiment.environment).advice.get(arm.kind)
@@ -295,6 +300,11 @@ def _check_kind(experiment: Experiment, arm: Arm, here: str) -> None:
         raise ConfigError(f"{here}.places: {arm.kind} advice has no limit of places; leave it out.")
     if arm.runs and not reads_attempts(experiment, arm):
         raise ConfigError(f"{here}.runs: {arm.kind} advice counts no attempts; leave it out, or set {here}.kind=table.")
+
+
+def _advises_without_failure(experiment: Experiment, arm: Arm) -> bool:
+    kind = extras(experiment.environment).advice.get(arm.kind)
+    return arm.kind in ("phrase", "document") or (kind is not None and not kind.reads_failure)
 
 
 def _check_models(experiment: Experiment, arm: Arm, here: str) -> None:

@@ -215,7 +215,8 @@ def _write_report(evaluation: Evaluation, verified: Sequence[VerifiedModel]) -> 
     if store.played_tasks(shared).isdisjoint(task.id for task in tasks):
         cause = store.last_cause(shared) or "no arm is named"
         raise MissingInput(f"No task could be played, so nothing can be compared: {cause}")
-    results = arm_results(store, tasks, arms, experiment.loop.trials, shared)
+    unshared = {stored for name, names in arms.items() if experiment.eval.arms[name].first for stored in names}
+    results = arm_results(store, tasks, arms, experiment.loop.trials, shared, unshared)
     path = write_report(
         ReportInput(experiment, tasks, results, verified, store, evaluation.components.actor_sha256, evaluation.name)
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from retroformer.agents.baseline import NoReflector
-from retroformer.arm_names import first_trial, is_for_training, is_of_gate
+from retroformer.arm_names import first_trial, is_for_training, is_of_gate, own_first_trial
 from retroformer.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.config import Experiment
@@ -84,7 +84,7 @@ class Evaluation:
         experiment, components = self.experiment, self.components
         advises = reflector or reflector_of(experiment, components, self.store, arm)
         agent = components.agent(advises, actor_of(experiment, components, arm))
-        return self._experience(stored, agent, with_arm_settings(experiment, arm).loop)
+        return self._experience(stored, agent, with_arm_settings(experiment, arm).loop, arm.first)
 
     def experience(self, stored: str) -> Experience:
         """Return the experience with this name in the store."""
@@ -94,7 +94,7 @@ class Evaluation:
         arm = next(arms[stored] for arms in singles if stored in arms)
         return self.experience_of(stored, arm)
 
-    def _experience(self, stored: str, agent: Agent, loop: Loop) -> Experience:
+    def _experience(self, stored: str, agent: Agent, loop: Loop, advises_first: bool = False) -> Experience:
         return Experience(
             self.ledger,
             stored,
@@ -104,7 +104,8 @@ class Evaluation:
             self.experiment.seed + _SEEDS_OF_A_REPEAT * self.repeat,
             self.budget,
             slots=self.slots,
-            first_trial_arm=first_trial(self.name),
+            first_trial_arm=own_first_trial(stored) if advises_first else first_trial(self.name),
+            advises_first=advises_first,
         )
 
     async def play(self, title: str, experiences: Sequence[Experience]) -> None:
@@ -192,7 +193,8 @@ def _declare(evaluation: Evaluation) -> None:
     store.declare(first_trial(evaluation.name), first | repeat | plan_of(experiment, evaluation.tasks))
     for name, arm in experiment.eval.arms.items():
         for stored, single in single_model_arms(name, arm).items():
-            store.declare(stored, conditions_of(experiment, components, store, single) | repeat)
+            for declared in (stored, own_first_trial(stored)) if single.first else (stored,):
+                store.declare(declared, conditions_of(experiment, components, store, single) | repeat)
 
 
 def _spent(store: Store) -> Usage:

@@ -10,7 +10,7 @@ from retroformer.experiment.sections.eval import PlannedComparison
 from retroformer.markdown import plain, table
 from retroformer.store import Store
 
-from ..measure.rates import Rates, among, paired_difference
+from ..measure.rates import Rates, among, failed_at_first, paired_difference
 from ..measure.statistics import Groups, MeanInterval, bootstrap_seeds
 
 
@@ -49,7 +49,7 @@ def planned(
 def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str_]) -> list[str]:
     arms = {arm.name: arm for arm in rates.all_tasks}
     first, second = arms[comparison.first], arms[comparison.second]
-    included_T = first.solved_NT[0] == 0 if comparison.of == "failures" else np.ones(rates.tasks, dtype=bool)
+    included_T = failed_at_first(rates.all_tasks) if comparison.of == "failures" else np.ones(rates.tasks, dtype=bool)
     trial_number = -1 if comparison.trial is None else comparison.trial
     difference = among(paired_difference(first, second, trial_number), included_T)
     trial = "the last trial" if comparison.trial is None else f"trial {comparison.trial}"

@@ -69,9 +69,9 @@ def paired_differences(results: Sequence[ArmResult], intervals: Intervals) -> st
 
 def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> str:
     """Render how many of the tasks that failed at trial 0 each arm solved later, and the differences between arms."""
-    if not failed_at_first(results):
+    failed_T = failed_at_first(results)
+    if not failed_T.any():
         return "No task failed at trial 0."
-    failed_T = results[0].solved_NT[0] == 0
     trials, seeds = len(results[0].solved_NT), _seeds_column(results)
     rows = [
         [

@@ -76,7 +76,7 @@ def _sections(
         yield f"## Planned comparisons\n\n{shown}"
     yield f"## Who played\n\n{actor_sentence(report_input)}\n\n{arms_table(experiment, observed.placebos)}"
     yield f"## Solved by trial\n\n{render_views(rates, lambda arms: solved_by_trial(arms, intervals))}"
-    if experiment.loop.trials > 1 and failed_at_first(rates.all_tasks):
+    if experiment.loop.trials > 1 and failed_at_first(rates.all_tasks).any():
         yield _of_failed(rates)
     if len(results) > 1:
         differences = render_views(rates, lambda arms: paired_differences(arms, intervals))
@@ -127,12 +127,12 @@ def _about_training(
 
 def _of_failed(rates: Rates) -> str:
     if not rates.unfinished:
-        failed = failed_at_first(rates.finished)
+        failed = failed_at_first(rates.finished).sum()
         solved = solved_of_failed(rates.finished, rates.intervals)
         return f"## Solved of the {failed} tasks that failed at trial 0\n\n{solved}"
 
     def counted(arms: Sequence[ArmResult]) -> str:
-        return f"Not solved at trial 0: {failed_at_first(arms)}.\n\n{solved_of_failed(arms, rates.intervals)}"
+        return f"Not solved at trial 0: {failed_at_first(arms).sum()}.\n\n{solved_of_failed(arms, rates.intervals)}"
 
     return f"## Solved of the tasks that failed at trial 0\n\n{render_views(rates, counted)}"
 

@@ -118,11 +118,12 @@ def _actor(experiment: Experiment, adapter_sha256: str | None) -> str:
 
 def _advice(experiment: Experiment, arm: Arm) -> str:
     words = ", in words that no demonstration used" if arm.wording == "unseen" else ""
+    words += ", before the first attempt, too" if arm.first else ""
     match arm.kind:
         case "none":
             return "none: retry without advice"
         case "phrase":
-            return "a fixed sentence without information"
+            return f"a fixed sentence without information{words}"
         case "placebo":
             limits = {"same_kind": " about the same kind of thing", "other_kinds": " about other kinds of things"}
             return f"advice that *{plain(arm.of)}* wrote about other tasks{limits.get(arm.among, '')}"
@@ -130,7 +131,7 @@ def _advice(experiment: Experiment, arm: Arm) -> str:
             learned = ", and by what they brought in earlier tasks of this evaluation" if arm.learns else ""
             return f"reflections collected on other tasks, retrieved by similarity and rating{learned}"
         case "document":
-            return f"the text of {code(arm.file)}, the same after every failure"
+            return f"the text of {code(arm.file)}, the same after every failure{words}"
         case "model":
             sees = {"all": ", from all attempts", "last": ", from the last attempt", None: ""}[arm.history]
             if isinstance(arm.model, str):

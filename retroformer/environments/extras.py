@@ -77,6 +77,8 @@ class AdviceKind:
     """Description of the advice in the report."""
     reads_solution: bool = False
     """True if it uses the solution, which no reflector can know: a yardstick."""
+    reads_failure: bool = True
+    """False if it reads only the beginning of an attempt, so that it can be given before the first one."""
     reads_attempts: bool = False
     """True if it uses the collected attempts of training tasks."""
     names_places: bool = False

@@ -31,8 +31,9 @@ def shared_trial(arm: str, arms: Sequence[str]) -> str | None:
     parts = arm.split("/")
     if parts[0] != "eval" or parts[-1] == "trial 0":
         return None
-    actors = ["/".join(parts[1:end]) for end in range(len(parts) - 1, 1, -1)]
-    return next((name for name in (*map(first_trial, actors), FIRST_TRIAL) if name in arms), None)
+    # The arm itself if its first attempts are its own, then the actor that it shares them with.
+    owners = ["/".join(parts[1:end]) for end in range(len(parts), 1, -1)]
+    return next((name for name in (*map(first_trial, owners), FIRST_TRIAL) if name in arms), None)
 
 
 def read_story(store: Store, arm: str, task_id: str, leaks: Leaks | None = None) -> Story | None:

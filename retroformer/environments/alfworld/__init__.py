@@ -163,12 +163,14 @@ extras = Extras(
         "table": AdviceKind(
             _table_advice,
             "a yardstick: the places at which training attempts most often found such things, without a model",
+            reads_failure=False,
             reads_attempts=True,
             names_places=True,
         ),
         "oracle": AdviceKind(
             _oracle_advice,
             "a yardstick: written by rule from the solution of the task, which no reflector sees",
+            reads_failure=False,
             reads_solution=True,
         ),
     },

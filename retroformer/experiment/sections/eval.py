@@ -45,6 +45,9 @@ class Arm(Section):
     the table, as in hindsight."""
     file: str = ""
     """For kind document: path of the text file."""
+    first: bool = False
+    """For kinds phrase and document, and table and oracle of ALFWorld. If true, the advice is given before the first
+    attempt, too, and this arm has a trial 0 of its own."""
     learns: bool = False
     """For kind retrieved. If true, the gain of each retry counts for the advice that it was made with, when advice for
     later tasks is chosen. Tasks are then played ten at a time, and every choice depends on their order."""
@@ -100,7 +103,8 @@ class Eval(Spending):
             "placebo": Arm(kind="placebo", of="trained reflector"),
         }
     )
-    """Arms by name: ways to retry, compared on the same tasks and seeds. They share trial 0."""
+    """Arms by name: ways to retry, compared on the same tasks and seeds. They share trial 0; an arm with `first` has
+    its own."""
     repeats: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of times that all arms are played, trial 0 included, with other random numbers each time; the report then
     gives mean and standard deviation."""

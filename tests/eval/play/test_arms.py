@@ -14,7 +14,7 @@ from collect.rate import rate_reflections
 from eval.play.arms import plan_of
 from eval.play.compare import compare_arms
 from retroformer.agents.phrases import PHRASES
-from retroformer.arm_names import FIRST_TRIAL
+from retroformer.arm_names import FIRST_TRIAL, own_first_trial
 from retroformer.environments.alfworld.advice.failure import view_of
 from retroformer.environments.alfworld.advice.places import PlaceTable
 from retroformer.environments.alfworld.advice.reader import read_advice
@@ -25,6 +25,7 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.parts import LoadedConfig, chosen_tasks
 from retroformer.experiment.storage import open_store
 from retroformer.records import Key, Outcome, Trajectory
+from retroformer.stories.reading import read_story, story_arms
 from tests.support.data import DATA, needs_data
 from tests.support.endpoint import Endpoint, prompt_of
 from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
@@ -212,6 +213,36 @@ def test_an_arm_may_name_fewer_places(tmp_path: Path) -> None:
         for arm in arms
     }
     assert {arm: max(counts) for arm, counts in named.items()} == {"rule": 3, "two": 2, "one": 1}
+
+
+def test_advice_before_the_first_attempt_has_a_first_attempt_of_its_own(tmp_path: Path) -> None:
+    arms: Arms = {
+        "told at once": {"kind": "oracle", "first": True},
+        "nothing": {"kind": "none"},
+        "told": {"kind": "oracle"},
+    }
+    config = config_with(tmp_path, NOWHERE, arms, "eval.tasks=8")
+    report = compare(config)
+    shared, own = facts(config, FIRST_TRIAL), facts(config, own_first_trial("eval/told at once"))
+    advised = facts(config, "eval/told at once")
+    assert len(own.trajectories) == len(shared.trajectories) == 8
+    failed = sum(not solved(attempt) for attempt in shared.trajectories.values())
+    assert failed > sum(not solved(attempt) for attempt in own.trajectories.values())
+    assert Counter(stored.key.trial for stored in advised.reflections)[0] == 8
+    after = {stored.key.task_id: stored.reflection.text for stored in facts(config, "eval/told").reflections}
+    before = {stored.key.task_id: stored.reflection.text for stored in advised.reflections if not stored.key.trial}
+    assert after.items() <= before.items(), "the oracle says the same before and after a failure"
+    rates = dict(re.findall(r"^\| (told at once|nothing|told) \| (0\.\d+|1\.000) \[", report, re.MULTILINE))
+    assert rates["nothing"] == rates["told"] < rates["told at once"]
+    assert f"## Solved of the {failed} tasks that failed at trial 0" in report
+    assert "no reflector sees, before the first attempt, too |" in report
+    with closing(open_store(config.experiment)) as store:
+        assert own_first_trial("eval/told at once") not in story_arms(store)
+        story = read_story(store, "eval/told at once", next(iter(before)))
+    assert story is not None
+    assert story.turns[0].memory == (before[story.task.id],)
+    assert len(story.turns[0].attempts) == 1
+    assert compare(config) == report, "nothing is played twice"
 
 
 def test_a_plan_is_stored_with_trial_0_and_cannot_be_changed_afterwards(tmp_path: Path) -> None:
@@ -408,6 +439,11 @@ def trial_1(key: Key) -> Key:
             "set actor.kind.",
         ),
         ("eval.arms.nothing.model=[]", "eval.arms.nothing.model: name at least one model."),
+        (
+            "eval.arms.nothing.first=true",
+            "eval.arms.nothing.first: none advice is about a failure, and before the first attempt there is none; "
+            "leave it out.",
+        ),
         ("eval.arms.nothing.places=8", "eval.arms.nothing.places: none advice has no limit of places; leave it out."),
         (
             "eval.arms.trained.model=[ppo, ppo]",

@@ -197,11 +197,12 @@ def reflection_cases(facts: SeedFacts) -> list[ReflectionCase]:
             trial=trial - 1,
         )
         for trial, advice in facts.reflections.items()
+        if trial  # Advice before the first attempt is about no failure.
     ]
 
 
 def _earlier(facts: SeedFacts, trial: int) -> Iterable[str]:
-    for number in range(1, trial):
+    for number in range(trial):
         advice = facts.reflections.get(number)
         if advice is not None and advice.text.strip():
             yield advice.text
