@@ -53,6 +53,12 @@ def own_first_trial(arm: str) -> str:
     return f"{arm}/trial 0"
 
 
+def first_trial_with(prompts: str, actor: str = "") -> str:
+    """Return the name in the store of the trial 0 that all arms of an actor with these prompts share."""
+    owner = f"prompts {prompts}"
+    return own_first_trial(evaluation(actor, owner) if actor else evaluation(owner))
+
+
 def collecting(number: int) -> str:
     """Return the name in the store of a collecting round; the first round is 1."""
     return COLLECT if number == 1 else f"{COLLECT} {number}"

@@ -101,7 +101,7 @@ class Experience:
         self._repeats, self._most_repeats = repeats, most_repeats
         self._branch: Branch = branch
         self._unadvised = unadvised
-        self._first_trial_arm, self._advises_first = first_trial_arm or arm, advises_first
+        self.first_trial_arm, self._advises_first = first_trial_arm or arm, advises_first
         self.on_event = on_event
         self._facts: dict[str, StoredFacts] = {}
         """Stored facts on the tasks in work, by task id."""
@@ -115,7 +115,7 @@ class Experience:
         store, ids = self._ledger.store, [task.id for task in tasks]
         attempts: defaultdict[str, list[AttemptRow]] = defaultdict(list)
         advised: defaultdict[str, list[AdviceRow]] = defaultdict(list)
-        for arm in dict.fromkeys((self._first_trial_arm, self.arm)):
+        for arm in dict.fromkeys((self.first_trial_arm, self.arm)):
             for attempt in store.attempt_rows(arm, ids):
                 attempts[attempt.task_id].append(attempt)
         for advice in store.advice_rows(self.arm, ids) if self._loop.trials > 1 else ():
@@ -142,7 +142,7 @@ class Experience:
     def facts_of(self, task_ids: Sequence[str]) -> dict[str, StoredFacts]:
         """Return all stored facts on these tasks, by task id. Run it in the ledger's thread."""
         store, facts = self._ledger.store, {task_id: StoredFacts() for task_id in task_ids}
-        for arm in dict.fromkeys((self._first_trial_arm, self.arm)):
+        for arm in dict.fromkeys((self.first_trial_arm, self.arm)):
             for key, trajectory in store.stream_trajectories(arm, task_ids):
                 facts[key.task_id].trajectories[key] = trajectory
         advised = self._advises_first or self._loop.trials > 1
@@ -295,7 +295,7 @@ class Experience:
         return await self._ledger.ask(self._ledger.store.reflection, key)
 
     def _key(self, task: Task, trial: int, candidate: int = 0, repeat: int = 0) -> Key:
-        arm = self.arm if trial else self._first_trial_arm
+        arm = self.arm if trial else self.first_trial_arm
         return Key(arm=arm, task_id=task.id, trial=trial, candidate=candidate, repeat=repeat)
 
     def _draw(self, key: Key) -> int:

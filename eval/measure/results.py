@@ -1,13 +1,13 @@
 """Results of the arms from the store: which tasks are solved by which trial, and which are unfinished."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retroformer.arm_names import FIRST_TRIAL, own_first_trial
+from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Outcome, Task, Usage
 from retroformer.store import AttemptRow, Store
 
@@ -33,6 +33,8 @@ class SeedResult:
     invalid: int
     """Number of invalid attempts; the store has the cause of each."""
     usage: Usage
+    first_trial: str = FIRST_TRIAL
+    """Name of its trial 0 in the store."""
 
     def solved_by(self, trial: int) -> Floats:
         """Return 1 for each task solved by a trial, else 0, (T)."""
@@ -54,7 +56,7 @@ class ArmResult:
     incomplete: int
     """Number of tasks that the infrastructure left unfinished in a seed of this arm."""
     shares_first: bool = True
-    """False if the arm has a trial 0 of its own."""
+    """False if its trial 0 is played under other conditions than that of the other arms."""
 
     @property
     def stored_names(self) -> tuple[str, ...]:
@@ -96,32 +98,37 @@ def arm_results(
     arms: Mapping[str, Sequence[str]],
     trials: int,
     shared: str = FIRST_TRIAL,
-    unshared: Set[str] = frozenset(),
+    own: Mapping[str, str] | None = None,
 ) -> list[ArmResult]:
     """Return the results of all arms on the tasks that every arm finished, to be compared task by task.
 
-    `arms` maps each name in the config to its names in the store, one for each training seed; `shared` is the name of
-    trial 0 in the store, and `unshared` has the arms, by their names in the store, that have a trial 0 of their own.
+    `arms` maps each name in the config to its names in the store, one for each training seed. `shared` is the name of
+    trial 0 in the store; `own` has the other name of that of arms whose first attempts have conditions of their own.
     """
-    first = _Attempts.empty(trials, tasks)
-    first.add(store.attempt_rows(shared))
-    attempts = {stored: first.copy() for names in arms.values() for stored in names}
+    firsts = {stored: (own or {}).get(stored, shared) for names in arms.values() for stored in names}
+    played = {first: _Attempts.empty(trials, tasks) for first in firsts.values()}
+    for first, first_attempts in played.items():
+        first_attempts.add(store.attempt_rows(first))
+    attempts = {stored: played[firsts[stored]].copy() for names in arms.values() for stored in names}
     for stored, arm_attempts in attempts.items():
-        if stored in unshared:
-            arm_attempts = attempts[stored] = _Attempts.empty(trials, tasks)
-            arm_attempts.add(store.attempt_rows(own_first_trial(stored)))
         arm_attempts.add(store.attempt_rows(stored))
     complete = {stored: arm_attempts.complete_T for stored, arm_attempts in attempts.items()}
     common_T = np.logical_and.reduce([np.ones(len(tasks), dtype=bool), *complete.values()])
     return [
         ArmResult(
             name=arm,
-            seeds=tuple(_seed_result(store, stored, attempts[stored], common_T) for stored in names),
+            seeds=tuple(_seed_result(store, stored, firsts[stored], attempts[stored], common_T) for stored in names),
             incomplete=len(tasks) - int(np.logical_and.reduce([complete[stored] for stored in names]).sum()),
-            shares_first=unshared.isdisjoint(names),
+            shares_first=all(firsts[stored] == shared for stored in names),
         )
         for arm, names in arms.items()
     ]
+
+
+def first_trials(results: Sequence[ArmResult]) -> dict[str, list[ArmResult]]:
+    """Return the arms that share each trial 0, by its name in the store."""
+    names = dict.fromkeys(seed.first_trial for arm in results for seed in arm.seeds)
+    return {name: [arm for arm in results if any(seed.first_trial == name for seed in arm.seeds)] for name in names}
 
 
 def with_unfinished(results: Sequence[ArmResult]) -> list[ArmResult]:
@@ -189,7 +196,7 @@ class _Attempts:
         return complete
 
 
-def _seed_result(store: Store, stored: str, attempts: _Attempts, common_T: _Flags) -> SeedResult:
+def _seed_result(store: Store, stored: str, first: str, attempts: _Attempts, common_T: _Flags) -> SeedResult:
     solved_NT, return_NT = (
         _of_last(values, attempts.present_NT) for values in (attempts.solved_NT, attempts.return_NT)
     )
@@ -202,6 +209,7 @@ def _seed_result(store: Store, stored: str, attempts: _Attempts, common_T: _Flag
         all_return_NT=np.where(reached_NT, return_NT, 0.0),
         invalid=store.invalid_count(stored),
         usage=store.usage(stored),
+        first_trial=first,
     )
 
 

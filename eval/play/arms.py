@@ -16,13 +16,13 @@ from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import STORE_FILE, Experiment
-from retroformer.experiment.parts import Parts, chosen_tasks, make_actor
+from retroformer.experiment.parts import Parts, check_prompts, chosen_tasks, make_actor, make_evaluator
 from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.views import reflection_renderer
 from retroformer.files.bounded_file import read_text
 from retroformer.files.canonical import sha256_of
 from retroformer.files.characters import storable
-from retroformer.protocols import Actor, Reflector
+from retroformer.protocols import Agent, Reflector
 from retroformer.records import Task, Trajectory
 from retroformer.store import Store, StoredReflection
 
@@ -85,6 +85,8 @@ def check_arms(experiment: Experiment) -> None:
                 f"{here}.actor_model: the {experiment.actor.kind} actor is a program without a model; leave it out, or "
                 "set actor.kind."
             )
+        if arm.prompts is not None:
+            _check_prompts(experiment, arm, here)
         if arm.last_attempt and not actor.reads_last_attempt:
             raise ConfigError(
                 f"{here}.last_attempt: the {experiment.actor.kind} actor reads only advice; leave it out, or set "
@@ -132,7 +134,7 @@ def reflector_of(experiment: Experiment, components: Parts, store: Store, arm: A
             pieces = [piece for source in sources for piece in store.reflections(source)]
             return PlaceboReflector(arm.of, pieces, _suiting(experiment, store, arm))
         case kind:
-            render = reflection_renderer(experiment)
+            render = reflection_renderer(with_arm_settings(experiment, arm))
             parts = AdviceParts(
                 experiment.environment,
                 experiment.seed,
@@ -175,11 +177,15 @@ def retrieving_reflector(experiment: Experiment, store: Store) -> RetrievingRefl
     return RetrievingReflector(experienced(store, experiment.eval.retrieval_days, leave_out=experiment.train.leave_out))
 
 
-def actor_of(experiment: Experiment, components: Parts, arm: Arm) -> Actor:
-    """Return the actor of an arm's retries: the configured actor, with the arm's own settings if it has any."""
-    if arm.actor_temperature is None and arm.last_attempt is None and arm.actor_model is None:
-        return components.actor
-    return make_actor(with_arm_settings(experiment, arm), components.connections)
+def agent_of(experiment: Experiment, components: Parts, arm: Arm, reflector: Reflector) -> Agent:
+    """Return the agent of an arm: this reflector, and the configured actor with the arm's own settings if it has any.
+
+    A model that judges attempts reads the arm's prompts, too.
+    """
+    own = with_arm_settings(experiment, arm)
+    changed = own.actor != experiment.actor or arm.last_attempt is not None
+    agent = components.agent(reflector, make_actor(own, components.connections) if changed else None)
+    return agent if arm.prompts is None else replace(agent, evaluator=make_evaluator(own, components.connections))
 
 
 def conditions_of(experiment: Experiment, components: Parts, store: Store, arm: Arm) -> dict[str, Any]:
@@ -252,6 +258,8 @@ def held_out_splits(experiment: Experiment) -> tuple[str, ...]:
 def with_arm_settings(experiment: Experiment, arm: Arm) -> Experiment:
     """Return the config with the settings of the arm's retries."""
     actor, loop, reflector = experiment.actor, experiment.loop, experiment.reflector
+    if arm.prompts is not None:
+        actor = actor.model_copy(update={"prompts": arm.prompts})
     if arm.actor_temperature is not None:
         actor = actor.model_copy(update={"temperature": arm.actor_temperature})
     if isinstance(arm.actor_model, str):
@@ -305,6 +313,17 @@ def _check_kind(experiment: Experiment, arm: Arm, here: str) -> None:
 def _advises_without_failure(experiment: Experiment, arm: Arm) -> bool:
     kind = extras(experiment.environment).advice.get(arm.kind)
     return arm.kind in ("phrase", "document") or (kind is not None and not kind.reads_failure)
+
+
+def _check_prompts(experiment: Experiment, arm: Arm, here: str) -> None:
+    actor = actor_kind(experiment)
+    if not (actor.asks_model and actor.reads_pack):
+        raise ConfigError(
+            f"{here}.prompts: the {experiment.actor.kind} actor reads no prompt pack; leave it out, or set actor.kind."
+        )
+    if arm.prompts == experiment.actor.prompts:
+        raise ConfigError(f"{here}.prompts: {arm.prompts!r} is actor.prompts already; leave it out.")
+    check_prompts(with_arm_settings(experiment, arm))
 
 
 def _check_models(experiment: Experiment, arm: Arm, here: str) -> None:

@@ -1,4 +1,4 @@
-"""Comparison of the arms on the same tasks and seeds: all share trial 0 and differ in how they retry."""
+"""Comparison of the arms on the same tasks and seeds: they share trial 0, unless its conditions differ, and retry."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -135,13 +135,13 @@ def _verify_actors(evaluation: Evaluation) -> None:
 
 
 async def _play(evaluation: Evaluation) -> None:
-    """Play trial 0 once, then the arms side by side, then those that learn, and last the placebos.
+    """Play each trial 0 once, then the arms side by side, then those that learn, and last the placebos.
 
     A placebo reuses what another arm wrote.
     """
     arms = evaluation.experiment.eval.arms
     placebos = {name: arm for name, arm in arms.items() if arm.kind == "placebo"}
-    await evaluation.play("trial 0", [evaluation.first_trial()])
+    await evaluation.play("trial 0", [evaluation.experience(stored) for stored in evaluation.shared_first_trials])
     learners = {name: arm for name, arm in arms.items() if arm.learns}
     played = await _retry(evaluation, {name: arm for name, arm in arms.items() if name not in {**placebos, **learners}})
     played |= await _retry_and_learn(evaluation, learners)
@@ -168,8 +168,7 @@ async def _retry_and_learn(evaluation: Evaluation, arms: Mapping[str, Arm]) -> d
             reflector = retrieving_reflector(evaluation.experiment, evaluation.store)
             learners.append(LearningArm(evaluation.experience_of(stored, single, reflector), reflector))
     if learners:
-        concurrency, shared = evaluation.experiment.loop.concurrency, first_trial(evaluation.name)
-        await play_and_learn(evaluation.ledger, learners, evaluation.tasks, concurrency, shared)
+        await play_and_learn(evaluation.ledger, learners, evaluation.tasks, evaluation.experiment.loop.concurrency)
     return {learner.experience.arm: learner.experience for learner in learners}
 
 
@@ -185,9 +184,9 @@ def _held_out(config: LoadedConfig) -> LoadedConfig:
 
 def _refuse_unfinished_source(evaluation: Evaluation, source: str, experience: Experience) -> None:
     """Raise InfrastructureFailure if a source is unfinished: a placebo draws from everything that its source wrote."""
-    if left := experience.unfinished & evaluation.store.played_tasks(first_trial(evaluation.name)):
-        # All arms share trial 0, whose causes are stored apart from theirs.
-        cause = evaluation.store.last_cause(source) or evaluation.store.last_cause(first_trial(evaluation.name))
+    if left := experience.unfinished & evaluation.store.played_tasks(experience.first_trial_arm):
+        # The causes of trial 0 are stored apart from those of the arms that share it.
+        cause = evaluation.store.last_cause(source) or evaluation.store.last_cause(experience.first_trial_arm)
         raise InfrastructureFailure(
             f"Arm {source.removeprefix('eval/')!r} left {len(left)} tasks unfinished, so its advice cannot be dealt "
             f"out yet: run the same command again to go on. The last cause: {cause}"
@@ -211,12 +210,11 @@ def _write_report(evaluation: Evaluation, verified: Sequence[VerifiedModel]) -> 
     """
     experiment, store, tasks = evaluation.experiment, evaluation.store, evaluation.tasks
     arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
-    shared = first_trial(evaluation.name)
-    if store.played_tasks(shared).isdisjoint(task.id for task in tasks):
-        cause = store.last_cause(shared) or "no arm is named"
+    firsts = evaluation.first_trials
+    if all(store.played_tasks(first).isdisjoint(task.id for task in tasks) for first in firsts.values()):
+        cause = next(filter(None, map(store.last_cause, firsts.values())), "no arm is named")
         raise MissingInput(f"No task could be played, so nothing can be compared: {cause}")
-    unshared = {stored for name, names in arms.items() if experiment.eval.arms[name].first for stored in names}
-    results = arm_results(store, tasks, arms, experiment.loop.trials, shared, unshared)
+    results = arm_results(store, tasks, arms, experiment.loop.trials, first_trial(evaluation.name), firsts)
     path = write_report(
         ReportInput(experiment, tasks, results, verified, store, evaluation.components.actor_sha256, evaluation.name)
     )

@@ -4,26 +4,24 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
-from retroformer.agents.baseline import NoReflector
-from retroformer.arm_names import first_trial, is_for_training, is_of_gate, own_first_trial
+from retroformer.arm_names import first_trial, first_trial_with, is_for_training, is_of_gate, own_first_trial
 from retroformer.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, Parts, chosen_tasks, parts
 from retroformer.experiment.sections.eval import Arm
-from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.progress import tally
-from retroformer.protocols import Agent, Reflector
+from retroformer.protocols import Reflector
 from retroformer.records import Task, Usage
 from retroformer.schedule import Work, work_through
 from retroformer.store import Store
 
 from .arms import (
-    actor_of,
+    agent_of,
     conditions_of,
     held_out_splits,
     plan_of,
@@ -68,10 +66,34 @@ class Evaluation:
     def store(self) -> Store:
         return self.ledger.store
 
-    def first_trial(self) -> Experience:
-        """Return the experience of trial 0, which all arms share."""
-        loop = self.experiment.loop.model_copy(update={"trials": 1})
-        return self._experience(first_trial(self.name), self.components.agent(NoReflector()), loop)
+    def first_trial_of(self, stored: str, arm: Arm) -> str:
+        """Return the name in the store of an arm's trial 0.
+
+        Arms share a trial 0 exactly if it is played under the same conditions: the same prompts, and no advice.
+        """
+        if arm.first:
+            return own_first_trial(stored)
+        return first_trial(self.name) if arm.prompts is None else first_trial_with(arm.prompts, self.name)
+
+    @cached_property
+    def first_trials(self) -> dict[str, str]:
+        """Name in the store of the trial 0 of each arm with one model, by the arm's name there."""
+        return {stored: self.first_trial_of(stored, arm) for stored, arm in self.arms.items()}
+
+    @cached_property
+    def shared_first_trials(self) -> dict[str, Arm]:
+        """Each trial 0 that is played before the arms that share it, by its name in the store: an arm without advice.
+
+        An arm that advises before the first attempt plays its own.
+        """
+        arms = {stored: arm for stored, arm in self.arms.items() if not arm.first}
+        return {self.first_trials[stored]: Arm(kind="none", prompts=arm.prompts) for stored, arm in arms.items()}
+
+    @cached_property
+    def arms(self) -> dict[str, Arm]:
+        """Arms with one model each, by their names in the store."""
+        singles = (single_model_arms(name, arm) for name, arm in self.experiment.eval.arms.items())
+        return {stored: arm for arms in singles for stored, arm in arms.items()}
 
     def experience_of(self, stored: str, arm: Arm, reflector: Reflector | None = None) -> Experience:
         """Return the experience of an arm with one model.
@@ -83,30 +105,24 @@ class Evaluation:
         """
         experiment, components = self.experiment, self.components
         advises = reflector or reflector_of(experiment, components, self.store, arm)
-        agent = components.agent(advises, actor_of(experiment, components, arm))
-        return self._experience(stored, agent, with_arm_settings(experiment, arm).loop, arm.first)
-
-    def experience(self, stored: str) -> Experience:
-        """Return the experience with this name in the store."""
-        if stored == first_trial(self.name):
-            return self.first_trial()
-        singles = (single_model_arms(name, arm) for name, arm in self.experiment.eval.arms.items())
-        arm = next(arms[stored] for arms in singles if stored in arms)
-        return self.experience_of(stored, arm)
-
-    def _experience(self, stored: str, agent: Agent, loop: Loop, advises_first: bool = False) -> Experience:
+        loop = with_arm_settings(experiment, arm).loop
+        is_first_trial = stored in self.shared_first_trials
         return Experience(
             self.ledger,
             stored,
-            self.components.pool,
-            agent,
-            loop,
+            components.pool,
+            agent_of(experiment, components, arm, advises),
+            loop.model_copy(update={"trials": 1}) if is_first_trial else loop,
             self.experiment.seed + _SEEDS_OF_A_REPEAT * self.repeat,
             self.budget,
             slots=self.slots,
-            first_trial_arm=own_first_trial(stored) if advises_first else first_trial(self.name),
-            advises_first=advises_first,
+            first_trial_arm=stored if is_first_trial else self.first_trials[stored],
+            advises_first=arm.first,
         )
+
+    def experience(self, stored: str) -> Experience:
+        """Return the experience with this name in the store."""
+        return self.experience_of(stored, (self.shared_first_trials | self.arms)[stored])
 
     async def play(self, title: str, experiences: Sequence[Experience]) -> None:
         """Play all tasks with each of these experiences, here or with the workers of a backend."""
@@ -189,12 +205,13 @@ def _declare(evaluation: Evaluation) -> None:
     """Raise ConfigError if any arm holds facts of other conditions, before an arm plays."""
     experiment, components, store = evaluation.experiment, evaluation.components, evaluation.store
     repeat = {"repeat": evaluation.repeat} if evaluation.repeat else {}
-    first = conditions_of(experiment, components, store, Arm(kind="none"))
-    store.declare(first_trial(evaluation.name), first | repeat | plan_of(experiment, evaluation.tasks))
-    for name, arm in experiment.eval.arms.items():
-        for stored, single in single_model_arms(name, arm).items():
-            for declared in (stored, own_first_trial(stored)) if single.first else (stored,):
-                store.declare(declared, conditions_of(experiment, components, store, single) | repeat)
+    plan = plan_of(experiment, evaluation.tasks)
+    firsts = {first: evaluation.arms[stored] for stored, first in evaluation.first_trials.items()}
+    for first, arm in (firsts | evaluation.shared_first_trials).items():
+        store.declare(first, conditions_of(experiment, components, store, arm) | repeat | plan)
+    for stored, arm in evaluation.arms.items():
+        named = {"first_trial": evaluation.first_trials[stored]}
+        store.declare(stored, conditions_of(experiment, components, store, arm) | repeat | named)
 
 
 def _spent(store: Store) -> Usage:

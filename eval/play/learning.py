@@ -36,9 +36,9 @@ class LearningArm(NamedTuple):
 
 
 async def play_and_learn(
-    ledger: Ledger, learners: Sequence[LearningArm], tasks: Sequence[Task], concurrency: int, shared: str
+    ledger: Ledger, learners: Sequence[LearningArm], tasks: Sequence[Task], concurrency: int
 ) -> None:
-    """Play the tasks chunk by chunk, the arms side by side. `shared` is the name of trial 0 in the store.
+    """Play the tasks chunk by chunk, the arms side by side.
 
     If the infrastructure leaves a task unfinished, the arm's later chunks are left for the next run, too: their choices
     depend on it.
@@ -56,7 +56,7 @@ async def play_and_learn(
             await work_through(ledger, works, concurrency, counts.done)
             for experience, reflector in playing:
                 ids = [task.id for task in chunk]
-                gains = await ledger.ask(brought, ledger.store, experience.arm, shared, ids)
+                gains = await ledger.ask(brought, ledger.store, experience.arm, experience.first_trial_arm, ids)
                 # Thousands of pieces of advice are rated anew, which would block the event loop.
                 await asyncio.to_thread(reflector.learn, gains)
     for learner in learners:

@@ -8,7 +8,7 @@ from retroformer.environments.extras import TaskFacts
 from retroformer.markdown import plain, share, table
 from retroformer.records import Outcome, Trajectory
 
-from ..measure.results import ArmResult
+from ..measure.results import ArmResult, first_trials
 from .failure_classes import hallucinated, planned_inefficiently
 
 
@@ -35,20 +35,25 @@ class AttemptCounts:
 
 
 class AttemptGroups:
-    """Counts over the attempts of trial 0, which all arms share, and over the retries of each arm."""
+    """Counts over the attempts of each trial 0, which arms share, and over the retries of each arm."""
 
     def __init__(self, results: Sequence[ArmResult]) -> None:
-        self._names = {seed.stored: f"{arm.name}, retries" for arm in results for seed in arm.seeds}
-        self.counts = {"trial 0, shared": AttemptCounts()} | {name: AttemptCounts() for name in self._names.values()}
+        self._retries = {seed.stored: f"{arm.name}, retries" for arm in results for seed in arm.seeds}
+        self._firsts = dict[str, str]()
+        """Group of each trial 0, by the name in the store of the first arm that has it."""
+        for trial, arms in first_trials(results).items():
+            of_arms = ", ".join(arm.name for arm in arms)
+            seed = next(seed for seed in arms[0].seeds if seed.first_trial == trial)
+            self._firsts[seed.stored] = "trial 0, shared" if arms[0].shares_first else f"trial 0 of {of_arms}"
+        self.counts = {name: AttemptCounts() for name in (*self._firsts.values(), *self._retries.values())}
 
     def add(self, facts: TaskFacts) -> None:
         """Count the attempts at one task."""
-        if facts.first is not None:
-            self.counts["trial 0, shared"].add(facts.first)
         for stored, seed in facts.seeds.items():
             for trial, attempt in seed.attempts.items():
-                if trial:
-                    self.counts[self._names[stored]].add(attempt)
+                group = self._retries[stored] if trial else self._firsts.get(stored)
+                if group is not None:
+                    self.counts[group].add(attempt)
 
 
 def endings(groups: Mapping[str, AttemptCounts]) -> str:

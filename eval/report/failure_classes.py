@@ -55,13 +55,13 @@ class ClassesByTrial:
         self._counts = {name: _Counts(self._trials) for name in self._arms}
 
     def add(self, facts: TaskFacts) -> None:
-        """Count one task; a task without a trial 0 is left out."""
-        if facts.first is None or facts.first.outcome is Outcome.INVALID:
-            return
+        """Count one task; it is left out of arms without a trial 0."""
         for name, stored_names in self._arms.items():
             for stored in stored_names:
-                self._tasks[name] += 1
-                self._counts[name].add(facts.seeds[stored])
+                first = facts.seeds[stored].attempts.get(0)
+                if first is not None and first.outcome is not Outcome.INVALID:
+                    self._tasks[name] += 1
+                    self._counts[name].add(facts.seeds[stored])
 
     def render(self) -> str:
         """Render what the classes mean, and one row for each arm and class with a column for each trial."""

@@ -47,11 +47,13 @@ def solved_figure(experiment: Experiment, rates: Rates) -> Figure:
 
 def _caption(experiment: Experiment, rates: Rates) -> str:
     name = experiment.environment.name
+    own = [arm.name for arm in rates.all_tasks if not arm.shares_first]
+    shared = f"trial 0 shared, except by {', '.join(own)}" if own else "trial 0 shared"
     shown = "the legend gives the share at the last trial"
     if not rates.finished_tasks:
         return f"{name}, {rates.tasks} held-out tasks, unfinished ones counted as failures; {shown}."
     dotted = f" (dotted, and in brackets: {rates.tasks}, unfinished as failures)" if rates.unfinished else ""
-    return f"{name}, {rates.finished_tasks} held-out tasks{dotted}, trial 0 shared; {shown}."
+    return f"{name}, {rates.finished_tasks} held-out tasks{dotted}, {shared}; {shown}."
 
 
 def difference_figure(rates: Rates, reference: str) -> Figure:

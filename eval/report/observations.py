@@ -37,8 +37,8 @@ class Observations:
 def observe(report_input: ReportInput) -> Observations:
     """Count the facts of all arms in one pass."""
     observations = Observations(report_input)
-    stored = [seed.stored for arm in report_input.results for seed in arm.seeds]
-    for facts in facts_by_task(report_input.store, first_trial(report_input.name), stored):
+    firsts = {seed.stored: seed.first_trial for arm in report_input.results for seed in arm.seeds}
+    for facts in facts_by_task(report_input.store, first_trial(report_input.name), list(firsts), firsts):
         observations.groups.add(facts)
         observations.classes.add(facts)
         observations.actions.add(facts)

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from retroformer.arm_names import first_trial
 from retroformer.experiment.sections.eval import PlannedComparison
 from retroformer.markdown import plain, table
 from retroformer.store import Store
 
 from ..measure.rates import Rates, among, failed_at_first, paired_difference
+from ..measure.results import first_trials
 from ..measure.statistics import Groups, MeanInterval, bootstrap_seeds
 
 
 def planned(
-    comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, name: str, clusters: Sequence[str] = ()
+    comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, clusters: Sequence[str] = ()
 ) -> str:
     """Render the result of each planned comparison over all tasks.
 
@@ -26,7 +26,6 @@ def planned(
         comparisons: the comparisons.
         rates: results of all arms.
         store: store of the evaluation.
-        name: name of the actor or repeat if the config has several.
         clusters: cluster of each task if several tasks are in the same one; empty: all tasks are independent.
     """
     rows = [_row(comparison, rates, np.array(clusters)) for comparison in comparisons]
@@ -41,7 +40,8 @@ def planned(
             f" The {len(clusters)} tasks form {len(set(clusters))} clusters with similar results: the last column is "
             "the interval with all tasks of a cluster resampled together, which decides nothing."
         )
-    sha256 = (store.conditions(first_trial(name)) or {}).get("plan_sha256", "")
+    first = next(iter(first_trials(rates.all_tasks)))
+    sha256 = (store.conditions(first) or {}).get("plan_sha256", "")
     stored = f"The plan has the sha256 `{sha256}`, which is stored with every attempt at trial 0."
     return f"{stored}\n\n{table(header, rows, explained)}"
 

@@ -2,7 +2,6 @@
 
 import yaml
 
-from retroformer.arm_names import first_trial
 from retroformer.experiment.config import Experiment
 from retroformer.markdown import code, fenced, plain
 from retroformer.provenance import code_version, package_versions
@@ -15,8 +14,9 @@ _CAUSES = 10
 
 def invalid_causes(report_input: ReportInput) -> str:
     """Render the causes of invalid attempts, most common first; empty if there are none."""
-    arms = [first_trial(report_input.name), *(seed.stored for arm in report_input.results for seed in arm.seeds)]
-    causes = report_input.store.cause_counts(arms, _CAUSES)
+    seeds = [seed for arm in report_input.results for seed in arm.seeds]
+    arms = dict.fromkeys(name for seed in seeds for name in (seed.first_trial, seed.stored))
+    causes = report_input.store.cause_counts(list(arms), _CAUSES)
     return "\n".join(f"- {count} x {plain(cause)}" for cause, count in causes)
 
 

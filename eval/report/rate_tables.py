@@ -97,7 +97,19 @@ def solved_of_failed(results: Sequence[ArmResult], intervals: Intervals) -> str:
     columns = [title for trial in by_trial for title in (trial, *(f"{trial}, {column}" for column in seeds))]
     caption = "Differences in the share of these tasks solved, first arm minus second arm."
     compared = table(["first arm", "second arm", *columns], differences, caption)
-    return f"{solved}\n\n{compared}" if differences else solved
+    return "\n\n".join([*_unshared(results), solved, *([compared] if differences else [])])
+
+
+def _unshared(results: Sequence[ArmResult]) -> Iterable[str]:
+    """Yield a sentence about the arms whose first attempts these failures are not."""
+    own = [f"*{plain(arm.name)}*" for arm in results if not arm.shares_first]
+    if not own:
+        return
+    sharing = next((arm for arm in results if arm.shares_first), results[0])
+    yield (
+        f"These are the tasks that failed at the trial 0 of *{plain(sharing.name)}*. Of its own is the trial 0 of "
+        f"{', '.join(own)}, which may solve such a task at once."
+    )
 
 
 def _rows(results: Sequence[ArmResult], intervals: Intervals) -> Iterable[list[str]]:

@@ -72,7 +72,7 @@ def _sections(
     yield from (figure.markdown for figure in front)
     yield _how_to_read(report_input, rates)
     if comparisons := experiment.eval.comparisons:
-        shown = planned(comparisons, rates, report_input.store, report_input.name, report_input.clusters)
+        shown = planned(comparisons, rates, report_input.store, report_input.clusters)
         yield f"## Planned comparisons\n\n{shown}"
     yield f"## Who played\n\n{actor_sentence(report_input)}\n\n{arms_table(experiment, observed.placebos)}"
     yield f"## Solved by trial\n\n{render_views(rates, lambda arms: solved_by_trial(arms, intervals))}"

@@ -117,7 +117,7 @@ class Index:
     def _changed(self, source: Source, arm: str) -> dict[str, int]:
         """Return the number of facts of each story that is not indexed as it is now."""
         facts = source.store.fact_counts(arm)
-        shared = shared_trial(arm, source.store.arms())
+        shared = shared_trial(source.store, arm, source.store.arms())
         if shared is not None:
             for task_id, count in source.store.fact_counts(shared).items():
                 facts[task_id] = facts.get(task_id, 0) + count
@@ -144,7 +144,9 @@ def _counts(source: Source) -> dict[tuple[Source, str], tuple[ArmCounts, ...]]:
     counts = source.store.arm_counts()
     arms = source.store.arms()
     return {
-        (source, arm): tuple(counts.get(name, ArmCounts()) for name in (arm, shared_trial(arm, arms)) if name)
+        (source, arm): tuple(
+            counts.get(name, ArmCounts()) for name in (arm, shared_trial(source.store, arm, arms)) if name
+        )
         for arm in story_arms(source.store)
     }
 

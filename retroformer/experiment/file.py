@@ -169,20 +169,25 @@ def _override(config: dict[str, Any], override: str) -> None:
 
 
 def _find_prompts_beside(path: Path, config: dict[str, Any]) -> None:
-    """Resolve `actor.prompts` beside the config unless the file exists relative to the current directory."""
-    actor = config.get("actor")
-    if not isinstance(actor, dict):
-        return
-    prompts = actor.get("prompts")
-    if not isinstance(prompts, str) or not is_pack_file(prompts):
-        return
+    """Resolve `prompts` of the actor and of arms beside the config unless the file is in the current directory."""
+    evaluation = config.get("eval")
+    arms = evaluation.get("arms") if isinstance(evaluation, dict) else None
+    for section in (config.get("actor"), *(arms.values() if isinstance(arms, dict) else ())):
+        if isinstance(section, dict) and isinstance(section.get("prompts"), str):
+            section["prompts"] = _found_beside(path, section["prompts"])
+
+
+def _found_beside(path: Path, prompts: str) -> str:
+    """Return the path of a prompt pack beside the config at `path`; else `prompts` itself."""
+    if not is_pack_file(prompts):
+        return prompts
     here, beside = Path.cwd(), path.parent.resolve() / prompts
     # An impossible file name, such as one of 5,000 characters, is refused later, when the pack is read.
     with contextlib.suppress(OSError, ValueError):
         if not Path(prompts).exists() and beside.exists():
             # Relative to the current directory: facts must not depend on how the config's path was written.
-            resolved = beside.relative_to(here) if beside.is_relative_to(here) else beside
-            config["actor"] = actor | {"prompts": str(resolved)}
+            return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+    return prompts
 
 
 def _fault(fault: Any, config: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ class StoryLine:
 
 def story_lines(store: Store, arm: str) -> Iterator[StoryLine]:
     """Yield the stories of an arm in the order of their task ids. Raises StoreError."""
-    shared = shared_trial(arm, store.arms())
+    shared = shared_trial(store, arm, store.arms())
     streams = [store.attempt_rows(name) for name in (shared, arm) if name is not None]
     before = {(row.task_id, row.trial, row.candidate): row.previous_candidate for row in store.advice_rows(arm)}
     for task_id, rows in groupby(merge(*streams, key=lambda row: row[:4]), key=lambda row: row.task_id):

@@ -22,18 +22,18 @@ _TASKS_AT_ONCE = 50
 def story_arms(store: Store) -> list[str]:
     """Return the arms that have stories. An arm that only holds the trial 0 of others has none."""
     arms = store.arms()
-    shared = {shared_trial(arm, arms) for arm in arms} - {None}
+    shared = {shared_trial(store, arm, arms) for arm in arms} - {None}
     return [arm for arm in arms if arm not in shared]
 
 
-def shared_trial(arm: str, arms: Sequence[str]) -> str | None:
-    """Return the arm that holds trial 0 of this arm's tasks; None if it holds them itself."""
+def shared_trial(store: Store, arm: str, arms: Sequence[str]) -> str | None:
+    """Return the one of `arms` that holds trial 0 of this arm's tasks; None if it holds them itself."""
     parts = arm.split("/")
     if parts[0] != "eval" or parts[-1] == "trial 0":
         return None
-    # The arm itself if its first attempts are its own, then the actor that it shares them with.
-    owners = ["/".join(parts[1:end]) for end in range(len(parts), 1, -1)]
-    return next((name for name in (*map(first_trial, owners), FIRST_TRIAL) if name in arms), None)
+    declared = (store.conditions(arm) or {}).get("first_trial")
+    actors = ["/".join(parts[1:end]) for end in range(len(parts) - 1, 1, -1)]
+    return next((name for name in (declared, *map(first_trial, actors), FIRST_TRIAL) if name in arms), None)
 
 
 def read_story(store: Store, arm: str, task_id: str, leaks: Leaks | None = None) -> Story | None:
@@ -55,7 +55,7 @@ def _stories(
         return  # Trial 0, which it would share with others, is not its own.
     attempts = defaultdict[str, dict[Key, Trajectory]](dict)
     invalid = defaultdict[str, list[tuple[Key, str]]](list)
-    shared = shared_trial(arm, arms)
+    shared = shared_trial(store, arm, arms)
     for name in (shared, arm) if shared else (arm,):
         for task_id, causes in store.causes_by_task(name, task_ids).items():
             invalid[task_id] += causes

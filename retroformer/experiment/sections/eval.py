@@ -28,6 +28,9 @@ class Arm(Section):
     rest. Where no such task has advice, that of any other task is given, and the report counts it."""
     wording: Literal["demonstrated", "unseen"] = "demonstrated"
     """For kinds rule and oracle. demonstrated: the words that the household actor was trained with; unseen: others."""
+    prompts: str | None = None
+    """Prompt pack of this arm's actor and reflector, with a trial 0 that only arms of the same pack share; None:
+    actor.prompts."""
     actor_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """Sampling temperature of the actor in this arm's retries; None: actor.temperature."""
     last_attempt: bool | None = None
@@ -56,7 +59,7 @@ class Arm(Section):
     def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # An arm is part of its conditions in the store, which must not change when these are left out.
         settings: dict[str, Any] = serialize(self)
-        left_out_if_empty = ("actor_model", "history", "learns", "runs", "places", "file")
+        left_out_if_empty = ("prompts", "actor_model", "history", "learns", "runs", "places", "file")
         absent = {name for name in left_out_if_empty if not settings.get(name)}
         absent |= {"among"} if settings.get("among") == "any" else set()
         return {name: value for name, value in settings.items() if name not in absent}
@@ -103,8 +106,8 @@ class Eval(Spending):
             "placebo": Arm(kind="placebo", of="trained reflector"),
         }
     )
-    """Arms by name: ways to retry, compared on the same tasks and seeds. They share trial 0; an arm with `first` has
-    its own."""
+    """Arms by name: ways to retry, compared on the same tasks and seeds. They share trial 0, except those with `first`
+    or `prompts`, whose first attempts are played under other conditions."""
     repeats: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of times that all arms are played, trial 0 included, with other random numbers each time; the report then
     gives mean and standard deviation."""

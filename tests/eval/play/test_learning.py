@@ -56,7 +56,7 @@ def play(folder: Path, tasks: Sequence[Task], school: School, concurrency: int =
             experience = Experience(
                 ledger, ARM, school, agent, loop, 0, budget, slots=slots, first_trial_arm=FIRST_TRIAL
             )
-            await play_and_learn(ledger, [LearningArm(experience, reflector)], tasks, concurrency, FIRST_TRIAL)
+            await play_and_learn(ledger, [LearningArm(experience, reflector)], tasks, concurrency)
             return experience.unfinished
 
     with closing(Store(f"sqlite:///{folder / 'experience.db'}", "riddles")) as store:

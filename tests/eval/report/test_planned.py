@@ -43,7 +43,7 @@ def result(
             )
         )
     comparison = PlannedComparison.model_validate({"first": "trained", "second": "rule"} | settings)
-    row = planned((comparison,), rates_of(arms, seed=0), store, "").splitlines()[-1]
+    row = planned((comparison,), rates_of(arms, seed=0), store).splitlines()[-1]
     _, _, _, _, wanted, difference, met, _ = map(str.strip, row.split("|"))
     return wanted, difference, met
 
@@ -98,7 +98,7 @@ def test_tasks_of_one_cluster_are_also_resampled_together(store: Store) -> None:
         arms.append(ArmResult(name, (seed,), incomplete=0))
     comparison = PlannedComparison(first="trained", second="rule", of="tasks")
     clusters = [f"room {task // 4}" for task in range(16)]
-    text = planned((comparison,), rates_of(arms, seed=0), store, "", clusters)
+    text = planned((comparison,), rates_of(arms, seed=0), store, clusters)
     row = text.splitlines()[-1].strip("| ").split(" | ")
     assert "The 16 tasks form 4 clusters" in text
     assert row[4].startswith("0.500 [0.2")
@@ -125,5 +125,5 @@ def test_fewer_than_two_clusters_have_no_interval(store: Store) -> None:
     seed = SeedResult("eval/trained", ones_NT, ones_NT, ones_NT, ones_NT, 0, Usage())
     arms = [ArmResult(name, (seed,), incomplete=0) for name in ("trained", "rule")]
     comparison = PlannedComparison(first="trained", second="rule", of="tasks")
-    text = planned((comparison,), rates_of(arms, seed=0), store, "", ["a room"] * 3)
+    text = planned((comparison,), rates_of(arms, seed=0), store, ["a room"] * 3)
     assert text.splitlines()[-1].strip("| ").split(" | ")[-1] == "-"

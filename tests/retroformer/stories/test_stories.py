@@ -52,7 +52,7 @@ def test_an_arm_of_the_evaluation_begins_with_the_shared_first_trial(store: Stor
     assert trained.columns == 3
     assert story_arms(store) == [COLLECT, EVAL]
     arms = ["eval/a/trial 0", "eval/a/trained", "eval/b/trained", "eval/trial 0", COLLECT]
-    assert [shared_trial(arm, arms) for arm in arms] == [None, "eval/a/trial 0", "eval/trial 0", None, None]
+    assert [shared_trial(store, arm, arms) for arm in arms] == [None, "eval/a/trial 0", "eval/trial 0", None, None]
 
 
 def test_the_memory_holds_as_many_pieces_of_advice_as_the_conditions_say(store: Store) -> None:

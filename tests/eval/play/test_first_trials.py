@@ -1,0 +1,85 @@
+"""Arms share a first attempt exactly if it is played under the same conditions, and the report says which do."""
+
+import asyncio
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from eval.play.compare import compare_arms
+from retroformer.arm_names import FIRST_TRIAL
+from retroformer.errors import ConfigError
+from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.storage import open_store
+from retroformer.stories.reading import read_story, story_arms
+from tests.support.endpoint import Body, Endpoint, prompt_of
+from tests.support.runs import HOUSEHOLD, facts, open_config, write_config
+
+OWN = "eval/prompts own.yaml/trial 0"
+ARMS = {
+    "plain": {"kind": "none"},
+    "own": {"kind": "none", "prompts": "own.yaml"},
+    "own, told": {"kind": "phrase", "prompts": "own.yaml"},
+}
+
+
+def look_or_wait(body: Body) -> str:
+    """Look around with the pack of the test, and wait with the shipped one."""
+    return "Action 1: " + ("look" if "Look well." in prompt_of(body) else "inventory")
+
+
+def config_at(folder: Path, url: str, *overrides: str) -> LoadedConfig:
+    (folder / "own.yaml").write_text("extends: default\nact: Look well.\n")
+    actor = {"kind": "react", "endpoint": {"base_url": url, "model": "actor"}}
+    section = HOUSEHOLD["eval"] | {"arms": ARMS, "reference": "plain", "tasks": 4}
+    path = write_config(folder, url, HOUSEHOLD | {"actor": actor, "eval": section})
+    return open_config(path, "loop.trials=2", "loop.actions=3", *overrides)
+
+
+def test_arms_share_a_first_attempt_exactly_if_it_is_played_with_the_same_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Endpoint(look_or_wait) as server:
+        config = config_at(tmp_path, server.url)
+        asyncio.run(compare_arms(config))
+        calls = Counter("Look well." in prompt_of(body) for body in server.requests)
+        report = (config.experiment.folder / "eval" / "report.md").read_text()
+        asyncio.run(compare_arms(config))
+        assert len(server.requests) == calls.total(), "nothing is played twice"
+    # Four tasks of three actions each: a trial 0 and a retry without prompts, a trial 0 and two retries with them.
+    assert calls == {False: 4 * 3 * 2, True: 4 * 3 * 3}
+    for arm, action in {FIRST_TRIAL: "inventory", OWN: "look"}.items():
+        played = facts(config, arm).trajectories
+        assert len(played) == 4
+        assert {step.action for attempt in played.values() for step in attempt.steps} == {action}
+    with closing(open_store(config.experiment)) as store:
+        assert story_arms(store) == ["eval/own", "eval/own, told", "eval/plain"]
+        task_id = next(iter(played)).task_id
+        for name in ("own", "own, told"):
+            story = read_story(store, f"eval/{name}", task_id)
+            assert story is not None
+            assert [turn.key.arm for turn in story.turns] == [OWN, f"eval/{name}"]
+    assert "| own | none: retry without advice | the prompts `own.yaml`, from a first attempt of its own on |" in report
+    assert "trial 0 shared, except by own, own, told;" in report
+    assert "| trial 0, shared |" in report
+    assert "| trial 0 of own, own, told |" in report
+    assert (
+        "These are the tasks that failed at the trial 0 of *plain*. Of its own is the trial 0 of *own*, *own, told*"
+    ) in report
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("actor.kind=rule", "eval.arms.own.prompts: the rule actor reads no prompt pack; leave it out"),
+        ("actor.prompts=own.yaml", "eval.arms.own.prompts: 'own.yaml' is actor.prompts already; leave it out."),
+    ],
+)
+def test_prompts_of_an_arm_that_would_do_nothing_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        asyncio.run(compare_arms(config_at(tmp_path, "http://127.0.0.1:1/v1", override)))
