@@ -124,6 +124,40 @@ def test_torch_stays_in_train_and_serve(room: str) -> None:
     assert not [path for path in modules(room) if "torch" in imported_names(path.read_text())]
 
 
+OF_PEFT = ("PeftConfig", "PeftModel")
+"""Classes whose `from_pretrained` reads an adapter and can run no code of its folder."""
+
+
+def loading_calls(source: str) -> list[ast.Call]:
+    """Return the calls of `from_pretrained` and `from_config`, except those on peft's classes."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        call
+        for call in calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("from_pretrained", "from_config")
+        and not (isinstance(call.func.value, ast.Name) and call.func.value.id in OF_PEFT)
+    ]
+
+
+def test_one_module_alone_loads_base_models_and_never_runs_their_code() -> None:
+    calls = {
+        path: found
+        for room in (*ROOMS, "retroformer")
+        for path in modules(room)
+        if (found := loading_calls(path.read_text()))
+    }
+    found = calls.pop(ROOT / "retroformer/models/loading.py")
+    assert not calls
+    assert len(found) == 2
+    assert all("trust_remote_code=False" in map(ast.unparse, call.keywords) for call in found)
+
+
+def test_the_test_of_loading_detects_a_call_inside_a_function() -> None:
+    assert loading_calls("def f():\n    return AutoModel.from_pretrained('x')\n")
+    assert not loading_calls("PeftModel.from_pretrained(base, 'x')")
+
+
 def test_no_module_touches_the_search_path_and_tests_are_no_packages() -> None:
     touching = [path for room in (*ROOMS, "retroformer") for path in modules(room) if "sys.path" in path.read_text()]
     # A user's own agent is imported from the folder where the command runs.

@@ -1,9 +1,11 @@
 """Tests of the start of a server, of its refusals in one sentence, and of the restart of its worker."""
 
+import json
 import os
 import shutil
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,15 @@ def test_a_port_in_use_is_reported_in_one_sentence_before_anything_starts(tmp_pa
     assert list((tmp_path / "runs" / "tiny" / "logs").iterdir()) == []
 
 
+def own_code(base: Path) -> None:
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "own.OwnConfig"}}))
+
+
+def cut(base: Path) -> None:
+    os.truncate(base / "model.safetensors", 1000)
+
+
 @pytest.mark.slow
 def test_a_broken_adapter_is_reported_in_one_sentence_with_its_folder_and_training_command(
     tmp_path: Path, tiny: Path, tiny_adapters: dict[str, Path]
@@ -51,6 +62,23 @@ def test_a_broken_adapter_is_reported_in_one_sentence_with_its_folder_and_traini
         "sft EXPERIMENT.yaml`, or name another folder in serve.adapters. (exit code 1; log: "
         "runs/tiny/logs/worker.log)"
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spoil", "reason"), [(own_code, "config.json names Python code"), (cut, "is damaged (")])
+def test_a_base_with_code_of_its_own_or_cut_weights_is_reported_in_one_sentence(
+    spoil: Callable[[Path], object], reason: str, tmp_path: Path, tiny: Path
+) -> None:
+    base = shutil.copytree(tiny, tmp_path / "base")
+    spoil(base)
+    process = start(tmp_path, config=tiny_config(base))
+    assert process.stderr is not None
+    errors = process.stderr.read()  # As above: communicate() would end it.
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, output) == (1, "")
+    (sentence,) = errors.strip().splitlines()
+    assert sentence.startswith("The worker stopped while starting: ")
+    assert reason in sentence
 
 
 def test_an_adapter_with_a_nan_weight_is_not_served(tmp_path: Path, tiny: Path, tiny_adapters: dict[str, Path]) -> None:

@@ -133,6 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._commit(repository, f"{kind}s/{repo}".removeprefix("models/"), body)
         elif (commit := repository.at(match["revision"] or "main")) is None:
             self._refuse(HTTPStatus.NOT_FOUND, "RevisionNotFound")
+        elif what == "tree":
+            listed = ({"type": "file", "path": name, "oid": name, "size": len(c)} for name, c in commit[1].items())
+            self._answer(list(listed))
         else:
             siblings = [{"rfilename": name} for name in commit[1]]
             self._answer(

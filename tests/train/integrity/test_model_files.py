@@ -1,6 +1,7 @@
 """Adapters and base models with damaged files, NaN or another shape are refused in one sentence, before training."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -223,6 +224,21 @@ def test_a_damaged_base_is_refused_in_one_sentence(
     assert str(base) in said
     assert name in said or name == "tokenizer.json"
     assert "Put the model's files there again" in said
+
+
+@pytest.mark.parametrize("words", ["warm", "sft", "ppo", "merge sft", "plan"])
+def test_a_base_with_code_of_its_own_is_refused_and_the_code_does_not_run(
+    words: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = shutil.copytree(run.base, tmp_path / "base")
+    config = json.loads((base / "config.json").read_text())
+    classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (base / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": classes}))
+    (base / "own.py").write_text("import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))  # transformers asks whether it may run the code.
+    said = sentence(command(run, words, f"train.base_model={base}"), ConfigError)
+    assert said.startswith(f"{base}/config.json names Python code of the model's own (auto_map)")
+    assert not (base / "ran").exists()
 
 
 def test_a_base_that_lacks_weights_is_refused(run: Run, tmp_path: Path) -> None:
