@@ -6,6 +6,9 @@ They are those that the check on the first batch of a stage compares with its li
 of hidden states, and of the gradient of the sum of a stage's values by the adapter: log-probabilities of tokens, or the
 scores of texts. Rounding is different as the shapes of tensors are. The model is the embedded one with small random
 adapters.
+
+A second table has the differences between `train.trainer: packed` and `trl`, each with its own code from tokens to
+gradient: of the loss of a batch, of its whole gradient, and of the parameter whose gradient differs most.
 """
 
 import argparse
@@ -16,7 +19,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.training_cases import SFT, Sizes, prepare, read_work
+from benchmarks.training_cases import CASES, SFT, Sizes, prepare, read_work
+from benchmarks.training_trl import differences as differences_from_trl
 from train.group_trainer import trunk_of
 from train.imitation import Imitation, adapted
 from train.reward import Ranking, scorer
@@ -56,6 +60,16 @@ def main() -> None:
                     )
                     figures = f"{measured['hidden states']:.1e} | {measured['gradient']:.1e}"
                     print(f"| {dtype} | {length} | {figures} | {name} |", flush=True)
+        print("\n| dtype | prompt | packed and TRL | loss | gradient | largest of a parameter |")
+        print("|---" * 6 + "|")
+        for dtype in chosen.dtypes:
+            for case in ("sft-4", "reward-4", "dpo-4"):
+                for length in chosen.prompts:
+                    rows = CASES[case].rows
+                    sizes = Sizes(case, length, chosen.response, 1, 1, rows, dtype, chosen.base_model)
+                    prepare(sizes, Path(folder))
+                    figures = " | ".join(f"{figure:.1e}" for figure in differences_from_trl(read_work(Path(folder))))
+                    print(f"| {dtype} | {length} | {case} | {figures} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from benchmarks.training_laps import Laps, Ready, StepLaps, used_seconds
 from train.base import load_base, load_tokenizer, switched_to
 from train.data.samples import Sample, SamplePair
 from train.dpo import REFERENCE, dpo_trainer, response_sums
-from train.group_trainer import GroupTrainer
+from train.group_trainer import make_trainer
 from train.imitation import Imitation, adapted
 from train.reward import Ranking, scorer
 from train.rl.grpo import grpo
@@ -27,7 +27,7 @@ from train.trainer import run_trainer
 
 def ours(work: Work) -> Ready:
     """Load the stage of the case."""
-    return {"ppo": _ppo, "grpo": _grpo}.get(work.case.stage, _supervised)(work)
+    return {"ppo": _ppo, "grpo": _grpo}.get(work.case.stage, supervised)(work)
 
 
 def share_of_even_tokens(tokens: Sequence[int]) -> float:
@@ -43,18 +43,12 @@ def rows(work: Work) -> Iterator[Sample | SamplePair]:
         yield from pairs or texts
 
 
-def _supervised(work: Work) -> Ready:
-    stage, train = Stage(work.case.stage, work.experiment, {}), work.experiment.train
-    groups, before = Groups(list(rows(work)), work.settings.micro_batch_tokens), 0.0
-    torch.manual_seed(work.experiment.seed)
-    if stage.name == "reward":
-        trainer = GroupTrainer(stage, train.reward, scorer(train), groups, Ranking(train.reward))
-    elif stage.name == "dpo":
-        trainer = dpo_trainer(stage, train.dpo, work.folder / SFT, groups)
-        before = _reference_seconds(trainer, groups, work.case.failures)
-    else:
-        trainer = GroupTrainer(stage, train.sft, adapted(train, work.folder / SFT), groups, Imitation())
-    trainer.args.output_dir, trainer.args.save_strategy = str(work.folder / "ours"), "no"
+def supervised(work: Work) -> Ready:
+    """Load the trainer of SFT, the reward model or DPO that the config names."""
+    stage, groups = Stage(work.case.stage, work.experiment, {}), groups_of(work)
+    trainer = trainer_of(work, groups)
+    packed_dpo = stage.name == "dpo" and trainer.reader.packs
+    before = _reference_seconds(trainer, groups, work.case.failures) if packed_dpo else 0.0
 
     def take(laps: Laps) -> list[float]:
         trainer.add_callback(StepLaps(laps))
@@ -64,12 +58,31 @@ def _supervised(work: Work) -> Ready:
     return Ready(trainer.model, take, before)
 
 
-def _reference_seconds(trainer: GroupTrainer, groups: Groups, failures: int) -> float:
+def groups_of(work: Work) -> Groups:
+    """Return the texts or pairs of the case, by prompt."""
+    return Groups(list(rows(work)), work.settings.micro_batch_tokens)
+
+
+def trainer_of(work: Work, groups: Groups) -> Any:
+    """Return the trainer of SFT, the reward model or DPO on `groups` that the config names; it saves nothing."""
+    stage, train, start = Stage(work.case.stage, work.experiment, {}), work.experiment.train, work.folder / SFT
+    torch.manual_seed(work.experiment.seed)
+    if stage.name == "reward":
+        trainer = make_trainer(stage, train.reward, scorer(train), groups, Ranking(train.reward))
+    elif stage.name == "dpo":
+        trainer = dpo_trainer(stage, train.dpo, start, groups)
+    else:
+        trainer = make_trainer(stage, train.sft, adapted(train, start), groups, Imitation())
+    trainer.args.output_dir, trainer.args.save_strategy = str(work.folder / train.trainer), "no"
+    return trainer
+
+
+def _reference_seconds(trainer: Any, groups: Groups, failures: int) -> float:
     """Read the groups of one update again as the reference does when DPO's trainer is made; return the CPU time."""
     start = used_seconds()
     with switched_to(trainer.model, REFERENCE):
         for group in groups[:failures]:
-            response_sums(trainer, group)
+            response_sums(trainer.reader, group)
     return used_seconds() - start
 
 

@@ -1,29 +1,21 @@
-"""TRL's side of `benchmarks/training.py`: its trainers for SFT, reward models, DPO and GRPO, with lean settings."""
+"""TRL's side of `benchmarks/training.py`, with lean settings: `train.trainer=trl`, and its trainer of GRPO.
 
-from collections.abc import Callable, Mapping
-from typing import Any
+`differences` compares a batch on both sides; `benchmarks/agreement.py` prints it.
+"""
+
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
-from trl import (
-    DPOConfig,
-    DPOTrainer,
-    GRPOConfig,
-    GRPOTrainer,
-    RewardConfig,
-    RewardTrainer,
-    SFTConfig,
-    SFTTrainer,
-)
+from torch import Tensor
+from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.training_cases import SFT, Work
 from benchmarks.training_laps import Laps, Ready, StepLaps
-from benchmarks.training_ours import share_of_even_tokens
+from benchmarks.training_ours import groups_of, share_of_even_tokens, supervised, trainer_of
 from train.base import keep_trainables_in_fp32, load_tokenizer
-from train.data.samples import IGNORED
 from train.imitation import adapted
-from train.reward import CENTRING, scorer
-from train.shared_prompt.batches import training_batches
+from train.shared_prompt.group import Groups
 from train.stage import Stage
 from train.trainer import trainer_settings
 
@@ -31,48 +23,50 @@ from train.trainer import trainer_settings
 def theirs(work: Work) -> Ready:
     """Load the trainer of the case's stage."""
     torch.manual_seed(work.experiment.seed)
-    return MAKERS[work.case.stage](work)
+    return _grpo(work) if work.case.stage == "grpo" else supervised(on_trl(work))
 
 
-def _sft(work: Work) -> Ready:
-    columns: dict[str, Any] = {"input_ids": [], "labels": []}
-    for prompt, responses in _failures(work):
-        for response in responses:
-            columns["input_ids"].append(prompt + response)
-            columns["labels"].append([IGNORED] * len(prompt) + response)
-    lean = {"max_length": None, "packing": False, "dataset_kwargs": {"skip_prepare_dataset": True}}
-    args = SFTConfig(**_arguments(work, work.sizes.their_rows), **lean)
-    return _ready(SFTTrainer(model=_policy(work), args=args, **_data(work, columns)))
+def on_trl(work: Work) -> Work:
+    """Return the work with TRL's trainer, micro-batches of `their_rows`, and nothing computed twice."""
+    train, rows = work.experiment.train, work.sizes.their_rows
+    tokens = rows * (work.sizes.prompt + work.sizes.response)
+    stage = work.settings.model_copy(update={"micro_batch_tokens": tokens})
+    changes = {"trainer": "trl", "gradient_checkpointing": False, work.case.stage: stage}
+    return work._replace(experiment=work.experiment.model_copy(update={"train": train.model_copy(update=changes)}))
 
 
-def _reward(work: Work) -> Ready:
-    columns: dict[str, Any] = {"chosen_ids": [], "rejected_ids": []}
-    for prompt, responses in _failures(work):
-        for better, worse in work.case.pairs:
-            columns["chosen_ids"].append(prompt + responses[better])
-            columns["rejected_ids"].append(prompt + responses[worse])
-    args = RewardConfig(
-        **_arguments(work, work.sizes.their_rows // 2), max_length=None, center_rewards_coefficient=CENTRING
+class Difference(NamedTuple):
+    """Differences between packed rows and TRL in a batch, relative to TRL's values."""
+
+    loss: float
+    gradient: float
+    """Norm of the difference of the whole gradient."""
+    largest: float
+    """The largest of those of single parameters: LoRA's matrices, and a score head."""
+
+
+def differences(work: Work, groups: Groups | None = None) -> Difference:
+    """Return how far loss and gradient of the first batch of `groups`, or of the case, differ from TRL's."""
+    groups = groups_of(work) if groups is None else groups
+    (loss, gradient), (their_loss, theirs) = (_first_batch(side, groups) for side in (work, on_trl(work)))
+    if gradient.keys() != theirs.keys():
+        raise AssertionError(f"Only one side trains {gradient.keys() ^ theirs.keys()}.")
+    each = {name: (gradient[name] - value).norm() / value.norm() for name, value in theirs.items()}
+    whole, other = (torch.cat([side[name].flatten() for name in theirs]) for side in (gradient, theirs))
+    return Difference(
+        abs(loss / their_loss - 1), float((whole - other).norm() / other.norm()), float(max(each.values()))
     )
-    return _ready(RewardTrainer(model=scorer(work.experiment.train), args=args, **_data(work, columns)))
 
 
-class DpoOnTokens(DPOTrainer):  # type: ignore[misc]
-    """TRL's trainer without its tokenisation, which would change the tokens."""
-
-    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
-        return dataset
-
-
-def _dpo(work: Work) -> Ready:
-    columns: dict[str, Any] = {"prompt_ids": [], "chosen_ids": [], "rejected_ids": []}
-    for prompt, responses in _failures(work):
-        for better, worse in work.case.pairs:
-            columns["prompt_ids"].append(prompt)
-            columns["chosen_ids"].append(responses[better])
-            columns["rejected_ids"].append(responses[worse])
-    args = DPOConfig(**_arguments(work, work.sizes.their_rows // 2), max_length=None, beta=work.settings.beta)
-    return _ready(DpoOnTokens(model=_policy(work), args=args, **_data(work, columns)))
+def _first_batch(work: Work, groups: Groups) -> tuple[float, dict[str, Tensor]]:
+    """Return loss and gradient of the first batch, at weights where no part of the gradient is zero."""
+    trainer = trainer_of(work, groups)
+    learnt = {name: parameter for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
+    torch.manual_seed(0)
+    for name in sorted(learnt):
+        learnt[name].data += 0.02 * torch.randn(learnt[name].shape).to(learnt[name])
+    loss = float(trainer.training_step(trainer.model, {"batch": 0}))
+    return loss, {name: parameter.grad.float() for name, parameter in learnt.items() if parameter.grad is not None}
 
 
 class GrpoOnTokens(GRPOTrainer):  # type: ignore[misc]
@@ -85,13 +79,20 @@ class GrpoOnTokens(GRPOTrainer):  # type: ignore[misc]
 
 
 def _grpo(work: Work) -> Ready:
-    settings, accumulated = work.settings, work.case.rows // work.sizes.their_rows
-    policy = _policy(work)
+    settings, at_once = work.settings, work.sizes.their_rows
+    policy = adapted(work.experiment.train, work.folder / SFT)
     no_token = policy.get_base_model().config.vocab_size
+    ours = trainer_settings(Stage(work.case.stage, work.experiment, {}), settings)
+    theirs = {
+        "output_dir": str(work.folder / "trl"),
+        "per_device_train_batch_size": at_once,
+        "gradient_accumulation_steps": work.case.batch_size // at_once,
+        "save_strategy": "no",
+    }
     args = GRPOConfig(
-        **_arguments(work, work.sizes.their_rows),
+        **(ours | theirs),
         num_generations=settings.group,
-        steps_per_generation=accumulated,
+        steps_per_generation=work.case.rows // at_once,
         max_completion_length=work.sizes.response,
         beta=settings.kl,
         epsilon=settings.clip,
@@ -104,53 +105,21 @@ def _grpo(work: Work) -> Ready:
     def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
         return [share_of_even_tokens(tokens) for tokens in completion_ids]
 
-    columns = {"prompt": [str(number) for number in range(len(work.prompts))]}
-    trainer: Any = GrpoOnTokens(model=policy, args=args, reward_funcs=reward, **_data(work, columns))
+    trainer: Any = GrpoOnTokens(
+        model=policy,
+        args=args,
+        reward_funcs=reward,
+        train_dataset=Dataset.from_dict({"prompt": [str(number) for number in range(len(work.prompts))]}),
+        processing_class=load_tokenizer(work.experiment.train),
+    )
     trainer.prompts, trainer.eos_token_ids = work.prompts, [no_token]
-    return _ready(trainer)
-
-
-MAKERS: Mapping[str, Callable[[Work], Ready]] = {"sft": _sft, "reward": _reward, "dpo": _dpo, "grpo": _grpo}
-
-
-def _failures(work: Work) -> list[tuple[list[int], list[list[int]]]]:
-    """Return prompts with their responses in the order in which our trainer reads them."""
-    count, each = len(work.prompts), work.case.batch_size // work.case.failures
-    lengths = [work.sizes.prompt + work.case.responses * work.sizes.response] * count
-    batches = training_batches([each] * count, lengths, work.case.batch_size, 1, work.experiment.seed)
-    return [(work.prompts[number], work.responses[number]) for batch in batches for number in batch]
-
-
-def _policy(work: Work) -> Any:
-    return adapted(work.experiment.train, work.folder / SFT)
-
-
-def _data(work: Work, columns: dict[str, Any]) -> dict[str, Any]:
-    tokenizer = load_tokenizer(work.experiment.train)
-    return {"train_dataset": Dataset.from_dict(columns), "processing_class": tokenizer}
-
-
-def _arguments(work: Work, at_once: int) -> dict[str, Any]:
-    """Return the settings of our trainer, but TRL's micro-batches, and nothing saved or computed twice."""
-    settings = trainer_settings(Stage(work.case.stage, work.experiment, {}), work.settings)
-    return settings | {
-        "output_dir": str(work.folder / "trl"),
-        "per_device_train_batch_size": at_once,
-        "gradient_accumulation_steps": work.case.batch_size // at_once,
-        "gradient_checkpointing": False,
-        "save_strategy": "no",
-    }
-
-
-def _ready(trainer: Any) -> Ready:
     # TRL trains adapters of 4-bit models in bf16; here both sides train them in fp32.
-    keep_trainables_in_fp32(trainer.model)
+    keep_trainables_in_fp32(policy)
 
     def take(laps: Laps) -> list[float]:
         trainer.add_callback(StepLaps(laps))
-        if sampled := isinstance(trainer, GRPOTrainer):
-            trainer._generate_single_turn = laps.timed("sampling", trainer._generate_single_turn)
+        trainer._generate_single_turn = laps.timed("sampling", trainer._generate_single_turn)
         trainer.train()
-        return [] if sampled else [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        return []
 
     return Ready(trainer.model.get_base_model(), take)

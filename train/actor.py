@@ -4,31 +4,29 @@ This is not part of Retroformer's method. It makes the frozen actor of the exper
 Reads the demonstrations of the config's environment; writes a LoRA adapter in bf16 to runs/NAME/actor.
 """
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-from trl.trainer.sft_config import SFTConfig
-from trl.trainer.sft_trainer import SFTTrainer
 
 from retroformer.environments.extras import Demonstration
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Demonstrations
 from retroformer.progress import line
 
 from . import processes
-from .base import CPU, device, keep_trainables_in_fp32, load_base, load_tokenizer, lora_config, trainable
-from .data.rows import write_rows
+from .base import load_tokenizer, trainable
+from .data.rows import Row, Rows, write_rows
 from .data.samples import IGNORED, order_of_training, require_length
+from .imitation import adapted
 from .room import require_room
 from .stage import Meter, Stage, publish
 from .stage_kinds import DEMONSTRATED_ACTIONS
-from .trainer import ParallelTrainer, run_trainer, trainer_settings
+from .trainer import run_trainer
+from .trl_trainers import MicroBatch, sft_trainer
 
 
 class LabelledText(NamedTuple):
@@ -64,7 +62,6 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
 
     Raises:
         ConfigError: a demonstration is longer than train.max_length.
-        RuntimeError: trl has dropped a row, which would be a silent fault.
     """
     meter, train, optimizer = Meter(), stage.experiment.train, stage.experiment.train.actor
     tokenizer = load_tokenizer(train)
@@ -75,9 +72,7 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
     require_length(lengths, train.max_length, "samples")
     require_room(stage, max(lengths, default=0))
     order = order_of_training(lengths, optimizer.batch_size, 1, stage.experiment.seed)
-    trainer = response_trainer(stage, optimizer, rows.in_order(order))
-    if (kept := len(trainer.train_dataset)) != len(order):
-        raise RuntimeError(f"The trainer holds {kept} rows of {len(order)}: it cut or dropped some.")
+    trainer = _trainer(stage, rows, order)
     progress = run_trainer(trainer, stage)
     for parameter in trainable(trainer.model):
         parameter.data = parameter.data.to(torch.bfloat16)
@@ -86,52 +81,20 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
     publish(stage, trainer.model.save_pretrained, metrics | cost)
 
 
-def response_trainer(stage: Stage, optimizer: Demonstrations, rows: Any) -> Any:
-    """Return the trainer of a fresh adapter on `rows` of input_ids and labels, in their order."""
-    settings = trainer_settings(stage, optimizer) | {
-        "per_device_train_batch_size": optimizer.micro_batch_size,
-        "gradient_accumulation_steps": optimizer.batch_size // optimizer.micro_batch_size,
-        "activation_checkpointing": device() != CPU,
-        "max_length": None,  # The rows were checked, and trl must not cut them.
-        "packing": False,
-    }
-    train = stage.experiment.train
-    base = load_base(train)
-    trainer = ResponseTrainer(
-        model=base,
-        peft_config=lora_config(base, train.lora),
-        args=SFTConfig(**settings),
-        processing_class=load_tokenizer(train),
-        train_dataset=rows,
-    )
-    keep_trainables_in_fp32(trainer.model)
-    return trainer
+def _trainer(stage: Stage, rows: Rows[Row], order: Sequence[int]) -> Any:
+    """Return the trainer of a fresh adapter on `rows` in this order."""
+    optimizer = stage.experiment.train.actor
+    torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
 
+    def parts(number: int) -> Iterator[MicroBatch]:
+        batch = [rows[index] for index in order[number * optimizer.batch_size :][: optimizer.batch_size]]
+        learnt = sum(label != IGNORED for row in batch for label in row["labels"])
+        for start in range(0, len(batch), optimizer.micro_batch_size):
+            part = batch[start : start + optimizer.micro_batch_size]
+            yield MicroBatch(part, sum(len(row["input_ids"]) for row in part), learnt=learnt)
 
-class ResponseTrainer(ParallelTrainer, SFTTrainer):  # type: ignore[misc]
-    """trl's trainer, with the language head run only on labelled positions.
-
-    On a CPU, trl runs the head on every position, including prompts, which for a small model with a large vocabulary
-    is a third of all work. On a GPU it does not, and its own loss is used.
-    """
-
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """Return the mean cross-entropy over the response tokens of the optimiser step."""
-        if device() != CPU or return_outputs:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        labels_BT = inputs["labels"][:, 1:]
-        is_learnt_BT = labels_BT != IGNORED
-        trunk, head = model.get_base_model().base_model, model.get_base_model().get_output_embeddings()
-        read = trunk(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False)
-        logits_NV = head(read.last_hidden_state[:, :-1][is_learnt_BT])
-        total = cross_entropy(logits_NV.float(), labels_BT[is_learnt_BT], reduction="sum")
-        return total / (is_learnt_BT.sum() if num_items_in_batch is None else num_items_in_batch)
+    batches = math.ceil(len(order) / optimizer.batch_size)
+    return sft_trainer(stage, optimizer, adapted(stage.experiment.train, None), batches, parts)
 
 
 def labelled_text(tokenizer: Any, demonstration: Demonstration) -> LabelledText:

@@ -4,12 +4,6 @@ DPO: Rafailov et al., Direct Preference Optimization: Your Language Model is Sec
 
 Reads preference pairs and the SFT adapter, which is both the policy's start and the reference; writes a LoRA adapter to
 runs/NAME/dpo. The held-out tasks are those of the reward model.
-
-trl's DPO trainer (1.16) is not used because
-
-1. it takes only text, and tokenises prompt and response itself: not always into the tokens that are served;
-2. with a 4-bit base it rounds the policy to bf16 but not the reference, so they differ before the first step;
-3. it reads a prompt again for every response, and on a CPU it runs the language head on every position.
 """
 
 from collections.abc import Sequence
@@ -25,12 +19,12 @@ from retroformer.records import PreferencePair
 
 from . import processes
 from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
-from .group_trainer import GroupTrainer, log_probs, trunk_of
+from .group_trainer import Reader, log_probs, make_trainer
 from .losses import divergence, implicit_rewards, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed, pack
-from .shared_prompt.reading import hidden_states, predicting
+from .shared_prompt.reading import predicting
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
 
@@ -70,52 +64,57 @@ def train_by_dpo(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], 
     split = split_pairs(stage, load_tokenizer(stage.experiment.train), pairs, optimizer)
     trainer = dpo_trainer(stage, optimizer, sft, split.train)
     progress = run_trainer(trainer, stage)
-    measured = measure(trainer, split.measured(seed), optimizer.beta, "train")
-    measured |= measure(trainer, split.held_out, optimizer.beta, "held_out")
+    measured = measure(trainer.reader, split.measured(seed), optimizer.beta, "train")
+    measured |= measure(trainer.reader, split.held_out, optimizer.beta, "held_out")
     cost = meter.read(optimizer.epochs * split.tokens, progress["resumed_from_step"])
     metrics = split.counts | split.read_by(sft) | measured | progress | cost
     publish(stage, lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]), metrics)
 
 
-def dpo_trainer(stage: Stage, optimizer: Dpo, sft: Path, groups: Groups) -> GroupTrainer:
+def dpo_trainer(stage: Stage, optimizer: Dpo, sft: Path, groups: Groups) -> Any:
     """Return the trainer of the adapter in `sft`, which is also the reference, on `groups`."""
     model = policy_and_reference(load_base(stage.experiment.train), sft, stage)
     objective = DirectPreference(optimizer)
     # Not quick: the policy is compared with readings of the reference that are made before training.
-    trainer = GroupTrainer(stage, optimizer, model, groups, objective, quick=False)
-    # Read once, as the reference does not change: each group alone, so that a resumed run reads the same numbers.
-    with switched_to(model, REFERENCE):
-        objective.references = processes.each(groups, lambda group: response_sums(trainer, group))
+    trainer = make_trainer(stage, optimizer, model, groups, objective, quick=False)
+    if trainer.reader.packs:
+        # Read once, as the reference does not change: each group alone, so that a resumed run reads the same numbers.
+        with switched_to(model, REFERENCE):
+            objective.references = processes.each(groups, lambda group: response_sums(trainer.reader, group))
     return trainer
 
 
 def policy_and_reference(base: Any, sft: Path, stage: Stage) -> Any:
-    """Put the SFT adapter on `base` twice: as the policy, which is trained, and as the reference, which is not."""
+    """Put the SFT adapter on `base` twice: as the policy, which is trained, and as the reference, which is not.
+
+    TRL makes the reference itself.
+    """
     model = load_adapter(base, sft, stage.experiment.train.lora)
-    model.load_adapter(str(sft), REFERENCE)
+    if stage.experiment.train.trainer == "packed":
+        model.load_adapter(str(sft), REFERENCE)
     switch_dropout_off(model)
     keep_trainables_in_fp32(model)
     return model
 
 
-def response_sums(trainer: GroupTrainer, group: Group) -> Tensor:
+def response_sums(reader: Reader, group: Group) -> Tensor:
     """Return the log-probability of each response under the model's active adapter, on the CPU, (R,)."""
-    return pack([group]).sums(*trainer.measured([group]))
+    return pack([group]).sums(*reader.measured([group]))
 
 
 @torch.no_grad()
-def measure(trainer: GroupTrainer, groups: Sequence[Group], beta: float, name: str) -> dict[str, float]:
+def measure(reader: Reader, groups: Sequence[Group], beta: float, name: str) -> dict[str, float]:
     """Return accuracy, loss and margin of the implicit rewards, and the KL from the SFT policy; {} without pairs.
 
     The KL is exact at each token, but measured along the recorded responses, not along samples of the policy.
     """
     if not groups:
         return {}
-    model = trainer.model.eval()
+    reader.model.eval()
     rewards, divergences = list[Tensor](), list[Tensor]()
-    for group in groups:
-        packed = pack([group]).to(model.device)
-        policy_NV, reference_NV = _distributions(model, packed, POLICY), _distributions(model, packed, REFERENCE)
+    for row in (row for group in groups for row in reader.rows(group)):
+        packed = pack([row]).to(reader.model.device)
+        policy_NV, reference_NV = (_distributions(reader, packed, adapter) for adapter in (POLICY, REFERENCE))
         policy_R, reference_R = (
             packed.sums(log_probs_NV.gather(1, packed.token_N[:, None])[:, 0])
             for log_probs_NV in (policy_NV, reference_NV)
@@ -133,9 +132,9 @@ def measure(trainer: GroupTrainer, groups: Sequence[Group], beta: float, name: s
     }
 
 
-def _distributions(model: Any, packed: Packed, adapter: str) -> Tensor:
+def _distributions(reader: Reader, packed: Packed, adapter: str) -> Tensor:
     """Return the log-probabilities of the whole vocabulary at the tokens of all responses, (N, V)."""
-    head = model.get_base_model().get_output_embeddings().weight.float()
-    with switched_to(model, adapter):
-        hidden_BLH = hidden_states(trunk_of(model), packed)
+    head = reader.model.get_base_model().get_output_embeddings().weight.float()
+    with switched_to(reader.model, adapter):
+        hidden_BLH = reader.hidden(packed)
     return linear(predicting(hidden_BLH, packed), head).log_softmax(dim=-1)

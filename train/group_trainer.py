@@ -1,11 +1,13 @@
-"""Trains on groups by transformers' trainer: imitation, the reward model and DPO.
+"""Trains on groups: imitation, the reward model and DPO, on packed rows or by TRL's trainers (`train.trainer`).
 
-TRL's trainers are not used: batches, collation, losses and measurements all work on groups. transformers' trainer
-supplies the loop, the optimiser and its schedule, clipping, logging and checkpoints.
+TRL reads a prompt again for every response. Packed rows need batches, collation, losses and measurements on groups, so
+their trainer is transformers' own: it supplies the loop, the optimiser and its schedule, clipping, logging and
+checkpoints.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,14 +15,12 @@ from transformers import TrainingArguments
 
 from retroformer.experiment.sections.steps import Groupwise
 
-from . import processes
-from .base import save_memory, trainable
-from .integrity.finite import require_finite_gradients
+from .base import save_memory
 from .shared_prompt.agreement import settle_attention
 from .shared_prompt.batches import micro_batches, training_batches
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed, pack
-from .shared_prompt.reading import hidden_states, predicting, token_readings
+from .shared_prompt.reading import hidden_states, plain_states, predicting, token_readings
 from .stage import Stage
 from .trainer import ParallelTrainer, trainer_settings
 
@@ -37,11 +37,52 @@ class Objective(Protocol):
         ...
 
 
-class GroupTrainer(ParallelTrainer):
-    """Takes one optimiser step for each batch of groups.
+class Reader(NamedTuple):
+    """Reads groups as the trainer of a model does, and computes the values of its stage."""
 
-    With `quick`, short rows are read by quick attention.
+    model: Any
+    objective: Objective
+    packs: bool = True
+    """False for TRL, which reads each response in a row of its own."""
+
+    def rows(self, group: Group) -> list[Group]:
+        """Return the rows of a group."""
+        return [group] if self.packs else group.alone
+
+    def hidden(self, packed: Packed) -> Tensor:
+        """Return the last hidden states of rows, (B, L, H)."""
+        return (hidden_states if self.packs else plain_states)(trunk_of(self.model), packed)
+
+    def read(self, packed: Packed) -> Tensor:
+        """Return the values of rows."""
+        return self.objective.values(self.model, self.hidden(packed), packed)
+
+    @torch.no_grad()
+    def measured(self, groups: Sequence[Group]) -> list[Tensor]:
+        """Return the values of each group, on the CPU; rows are read one by one, so that padding has no effect."""
+        self.model.eval()
+        return [
+            torch.cat([self.read(pack([row]).to(self.model.device)).cpu() for row in self.rows(group)])
+            for group in groups
+        ]
+
+
+def make_trainer(
+    stage: Stage, optimizer: Groupwise, model: Any, groups: Groups, objective: Objective, *, quick: bool = True
+) -> Any:
+    """Return the trainer that `train.trainer` names, with a `reader`.
+
+    With `quick`, short packed rows are read by quick attention.
     """
+    if stage.experiment.train.trainer == "packed":
+        return GroupTrainer(stage, optimizer, model, groups, objective, quick=quick)
+    from .trl_trainers import trainer_on_groups  # Its import takes seconds.
+
+    return trainer_on_groups(stage, optimizer, model, groups, objective)
+
+
+class GroupTrainer(ParallelTrainer):
+    """Trains on packed rows. With `quick`, short rows are read by quick attention."""
 
     def __init__(
         self,
@@ -53,16 +94,14 @@ class GroupTrainer(ParallelTrainer):
         *,
         quick: bool = True,
     ) -> None:
-        self._groups, self._objective, self._most_tokens = groups, objective, optimizer.micro_batch_tokens
-        self._quick = quick
-        self._batches = training_batches(
-            groups.sizes, groups.lengths, optimizer.batch_size, optimizer.epochs, stage.experiment.seed
-        )
+        self._groups, self._most_tokens, self._quick = groups, optimizer.micro_batch_tokens, quick
+        self.reader = Reader(model, objective)
+        self._batches = batches_of(stage, optimizer, groups)
         checkpointing = stage.experiment.train.gradient_checkpointing
         save_memory(model.get_base_model(), model, gradient_checkpointing=checkpointing)
         super().__init__(
             model=model,
-            args=TrainingArguments(**trainer_settings(stage, optimizer), remove_unused_columns=False),
+            args=TrainingArguments(**trainer_settings(stage, optimizer)),
             train_dataset=[{"batch": number} for number in range(len(self._batches))],
         )
 
@@ -71,37 +110,24 @@ class GroupTrainer(ParallelTrainer):
         if self._batches:
             self.model.train()
             groups = [self._groups[number] for number in self._batches[0]]
-            settle_attention(trunk_of(self.model), self._values, groups, quick=self._quick)
+            values = partial(self.reader.objective.values, self.model)
+            settle_attention(trunk_of(self.model), values, groups, quick=self._quick)
         return super().train(**options)
 
-    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Compute the loss and the gradients of a batch, micro-batch by micro-batch."""
-        model.train()
-        batch = [self._groups[number] for number in self._batches[int(inputs["batch"])]]
-        loss = torch.zeros((), device=self.args.device)
-        for index, groups in enumerate(micro_batches(batch, self._most_tokens)):
-            if processes.is_mine(index):
-                processes.seed_item(self.args.seed, self.state.global_step, index)
-                packed = pack(groups).to(self.args.device)
-                part = self._objective.loss(self.read(packed), packed, groups, batch)
-                part.backward()  # type: ignore[no-untyped-call]
-                loss += part.detach()
-        processes.sum_gradients(trainable(model))
-        require_finite_gradients(model.named_parameters(), f"in step {self.state.global_step + 1}")
-        return loss
+    def losses(self, batch: int) -> Iterator[Callable[[], Tensor]]:
+        """Yield a function for each micro-batch of a batch, which computes its share in the loss of the batch."""
+        groups = [self._groups[number] for number in self._batches[batch]]
+        for part in micro_batches(groups, self._most_tokens):
+            yield partial(self._loss, part, groups)
 
-    def read(self, packed: Packed) -> Tensor:
-        """Return the values of packed groups."""
-        return self._values(hidden_states(trunk_of(self.model), packed), packed)
+    def _loss(self, groups: Sequence[Group], batch: Sequence[Group]) -> Tensor:
+        packed = pack(groups).to(self.args.device)
+        return self.reader.objective.loss(self.reader.read(packed), packed, groups, batch)
 
-    @torch.no_grad()
-    def measured(self, groups: Sequence[Group]) -> list[Tensor]:
-        """Return the values of each group, on the CPU; groups are read one by one, so that padding has no effect."""
-        self.model.eval()
-        return [self.read(pack([group]).to(self.args.device)).cpu() for group in groups]
 
-    def _values(self, hidden_BLH: Tensor, packed: Packed) -> Tensor:
-        return self._objective.values(self.model, hidden_BLH, packed)
+def batches_of(stage: Stage, optimizer: Groupwise, groups: Groups) -> list[list[int]]:
+    """Return the numbers of the groups of each batch, all epochs in one list."""
+    return training_batches(groups.sizes, groups.lengths, optimizer.batch_size, optimizer.epochs, stage.experiment.seed)
 
 
 def trunk_of(model: Any) -> Any:

@@ -2,7 +2,7 @@
 C).
 
 Reads prompts and responses; writes a LoRA adapter to runs/NAME/STAGE. Only tokens of responses contribute to the loss.
-All responses to one prompt are in one row.
+Packed rows hold all responses to one prompt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from retroformer.experiment.sections.train import Train
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_adapter, load_base
 from .data.rows import write_samples
 from .data.samples import Sample, require_length
-from .group_trainer import GroupTrainer, log_probs
+from .group_trainer import log_probs, make_trainer
 from .room import require_room
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed
@@ -60,7 +60,7 @@ def imitate(
     groups = Groups(rows, optimizer.micro_batch_tokens)
     require_room(stage, max(groups.lengths, default=0))
     torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
-    trainer = GroupTrainer(stage, optimizer, adapted(train, start), groups, Imitation())
+    trainer = make_trainer(stage, optimizer, adapted(train, start), groups, Imitation())
     progress = run_trainer(trainer, stage)
     tokens = sum(groups.lengths) * optimizer.epochs
     metrics = {"samples": len(rows), **counts} | progress | meter.read(tokens, progress["resumed_from_step"])

@@ -22,7 +22,7 @@ from retroformer.records import PreferencePair, RatedReflection
 
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer, require_same_shape
 from .data.samples import Advice, Sample, samples
-from .group_trainer import GroupTrainer
+from .group_trainer import Reader, make_trainer
 from .losses import preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .reward_audit import audit_of_pairs
@@ -72,15 +72,15 @@ def train_reward_model(
     split = split_pairs(stage, tokenizer, pairs, optimizer)
     torch.manual_seed(seed)  # The score head is initialised at random when the model is loaded.
     model = scorer(stage.experiment.train, start, optimizer.trains)
-    trainer = GroupTrainer(stage, optimizer, model, split.train, Ranking(optimizer))
+    trainer = make_trainer(stage, optimizer, model, split.train, Ranking(optimizer))
     progress = run_trainer(trainer, stage)
     held_out = [pair for group in split.held_out for pair in group.sample_pairs]
     trained_on = [pair for group in split.train for pair in group.sample_pairs]
-    chosen, rejected = scores_of_pairs(trainer, split.held_out)
-    measured: dict[str, Any] = measure(*scores_of_pairs(trainer, split.measured(seed)), "train")
+    chosen, rejected = scores_of_pairs(trainer.reader, split.held_out)
+    measured: dict[str, Any] = measure(*scores_of_pairs(trainer.reader, split.measured(seed)), "train")
     measured |= measure(chosen, rejected, "held_out") | audit_of_pairs(chosen, rejected, held_out, trained_on)
     texts = [rating for rating in rated if rating.key.task_id in split.held_out_tasks]
-    measured |= audit(trainer, tokenizer, texts)
+    measured |= audit(trainer.reader, tokenizer, texts)
     cost = meter.read(optimizer.epochs * split.tokens, progress["resumed_from_step"])
     metrics = split.counts | (split.read_by(start) if start else {}) | measured | progress | cost
     publish(stage, trainer.model.save_pretrained, metrics)
@@ -120,7 +120,7 @@ def measure(chosen: Sequence[float], rejected: Sequence[float], name: str) -> di
     }
 
 
-def audit(trainer: GroupTrainer, tokenizer: Any, rated: Sequence[RatedReflection]) -> dict[str, float]:
+def audit(reader: Reader, tokenizer: Any, rated: Sequence[RatedReflection]) -> dict[str, float]:
     """Return Pearson's correlation of the scores of reflections with their ratings, and with their lengths.
 
     Unlike pairs, this includes ties and compares across trajectories, so it is the harder measure.
@@ -131,7 +131,7 @@ def audit(trainer: GroupTrainer, tokenizer: Any, rated: Sequence[RatedReflection
         by_text.setdefault(advice, []).append(row.rating)
     ratings = {text: fmean(values) for text, values in by_text.items()}
     texts = list(samples(tokenizer, ratings))
-    scores = scores_of(trainer, texts)
+    scores = scores_of(reader, texts)
     metrics: dict[str, float] = {"held_out_reflections": len(ratings)}
     lengths = [float(len(sample.response_ids)) for sample in texts]
     compared: dict[str, list[float]] = {"correlation": list(ratings.values()), "length_correlation": lengths}
@@ -141,22 +141,22 @@ def audit(trainer: GroupTrainer, tokenizer: Any, rated: Sequence[RatedReflection
     return metrics
 
 
-def scores_of(trainer: GroupTrainer, texts: Sequence[Sample]) -> list[float]:
+def scores_of(reader: Reader, texts: Sequence[Sample]) -> list[float]:
     """Score texts, those on one prompt in one row."""
     of_prompt: dict[tuple[int, ...], list[Sample]] = {}
     for sample in texts:
         of_prompt.setdefault(tuple(sample.prompt_ids), []).append(sample)
     scores: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
     groups = [group_of(of_one) for of_one in of_prompt.values()]
-    for group, scores_R in zip(groups, trainer.measured(groups), strict=True):
+    for group, scores_R in zip(groups, reader.measured(groups), strict=True):
         for response, score in zip(group.responses, scores_R.tolist(), strict=True):
             scores[tuple(group.prompt), tuple(response)] = score
     return [scores[tuple(sample.prompt_ids), tuple(sample.response_ids)] for sample in texts]
 
 
-def scores_of_pairs(trainer: GroupTrainer, groups: Sequence[Group]) -> tuple[list[float], list[float]]:
+def scores_of_pairs(reader: Reader, groups: Sequence[Group]) -> tuple[list[float], list[float]]:
     """Score the better and the worse texts of all pairs of `groups`."""
     if not groups:
         return [], []
-    chosen_P, rejected_P = in_pairs(torch.cat(trainer.measured(groups)), groups)
+    chosen_P, rejected_P = in_pairs(torch.cat(reader.measured(groups)), groups)
     return chosen_P.tolist(), rejected_P.tolist()

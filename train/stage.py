@@ -98,6 +98,7 @@ def make_stage(
         "quantization": train.quantization,
         "dtype": compute_dtype(train),
         "lora": train.lora.model_dump(),
+        "trainer": train.trainer if STAGES[name].on_groups else None,
         "max_length": train.max_length,
         "max_new_tokens": experiment.reflector.max_new_tokens if STAGES[name].on_policy else None,
         "optimizer": optimizer.model_dump(exclude=_WITHOUT_EFFECT_ON_WEIGHTS) | dict(STAGES[name].constants),

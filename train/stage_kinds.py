@@ -47,6 +47,11 @@ class StageKind:
     """Settings of its section that no config can change. They are part of the fingerprint under these names, so that
     stages of earlier versions, whose configs had the keys, stay finished."""
 
+    @property
+    def on_groups(self) -> bool:
+        """True if it trains a reflector on stored texts, by the trainer that train.trainer names."""
+        return not (self.on_policy or self.trains_actor)
+
 
 _KINDS = (
     StageKind(

@@ -3,10 +3,12 @@
 import logging
 import math
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from retroformer.errors import NotFinite
@@ -36,7 +38,7 @@ def trainer_settings(stage: Stage, optimizer: Steps) -> dict[str, Any]:
     """Return the arguments of the trainer's config. All are explicit, since TRL's defaults differ from transformers'.
 
     The batches are already in their final order with all epochs, so the trainer runs one epoch in sequence, and takes
-    one batch for each step.
+    one batch for each step. TRL would compute layers again by itself: `save_memory` decides that.
     """
     train = stage.experiment.train
     on_cpu = device() == CPU
@@ -62,31 +64,35 @@ def trainer_settings(stage: Stage, optimizer: Steps) -> dict[str, Any]:
         "seed": stage.experiment.seed,
         "disable_tqdm": True,
         "dataloader_pin_memory": not on_cpu,
+        "activation_checkpointing": False,
+        "remove_unused_columns": False,
     }
 
 
 class ParallelTrainer(Trainer):  # type: ignore[misc]
-    """Shares its micro-batches with the same trainer in other processes, see `train.processes`.
+    """Takes an optimiser step for each batch, whose number a row of the dataset has under the name `batch`.
 
-    Each process reads every batch, computes its own micro-batches, and sums gradients with the others before the
-    optimiser's step. Everything else is the same in all processes: the token count, an incomplete last batch, clipping,
-    and the learning rates.
+    It shares the micro-batches with the same trainer in other processes, see `train.processes`: each process computes
+    its own ones, and sums gradients with the others before the optimiser's step. Everything else is the same in all
+    processes: the token count, an incomplete last batch, clipping, and the learning rates.
     """
 
-    _next = 0
-    """Index of the next micro-batch of this optimiser step."""
+    def losses(self, batch: int) -> Iterator[Callable[[], Tensor]]:
+        """Yield a function for each micro-batch of a batch, which computes its share in the loss of the batch."""
+        raise NotImplementedError
 
-    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Compute the loss and the gradients of a micro-batch; return 0 if it belongs to another process."""
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Compute the loss and the gradients of a batch, micro-batch by micro-batch."""
+        model.train()
         loss = torch.zeros((), device=self.args.device)
-        if processes.is_mine(self._next):
-            processes.seed_item(self.args.seed, self.state.global_step, self._next)
-            loss = super().training_step(model, inputs, num_items_in_batch)
-        self._next += 1
-        if self.accelerator.sync_gradients:
-            processes.sum_gradients(trainable(model))
-            require_finite_gradients(model.named_parameters(), f"in step {self.state.global_step + 1}")
-            self._next = 0
+        for index, loss_of_part in enumerate(self.losses(int(inputs["batch"]))):
+            if processes.is_mine(index):
+                processes.seed_item(self.args.seed, self.state.global_step, index)
+                part = loss_of_part()
+                part.backward()  # type: ignore[no-untyped-call]
+                loss += part.detach()
+        processes.sum_gradients(trainable(model))
+        require_finite_gradients(model.named_parameters(), f"in step {self.state.global_step + 1}")
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -182,8 +188,7 @@ def run_trainer(trainer: Any, stage: Stage) -> dict[str, Any]:
     trainer.remove_callback(PrinterCallback)
     resumed = _to_resume_from(stage)
     done = _step(resumed) if resumed else 0
-    rows = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps
-    steps = math.ceil(len(trainer.train_dataset) / rows)
+    steps = len(trainer.train_dataset)
     shown = line(f"train {stage.name}", steps, done, console=processes.screen())
     with tracker(stage) as track, shown as progress:
         trainer.add_callback(Watcher(progress, track))

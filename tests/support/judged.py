@@ -13,10 +13,8 @@ from retroformer.experiment.file import load
 from tests.train.world import prompt, save_tiny_model
 from train.base import load_base, load_tokenizer, lora_config
 from train.data.samples import Advice, samples
-from train.group_trainer import GroupTrainer
+from train.group_trainer import Reader
 from train.reward import Ranking, scores_of
-from train.shared_prompt.group import Groups
-from train.stage import Stage
 
 CONTEXT_TOKENS = 8192
 """Context length of the base: its tokens are bytes, so prompts are long."""
@@ -66,10 +64,9 @@ class ScoresOfTraining:
         self._tokenizer = load_tokenizer(train)
         with warnings.catch_warnings(action="ignore"):
             model = PeftModel.from_pretrained(load_base(train, scores=True), str(folder))
-            stage, nothing = Stage("reward", experiment, {}), Groups([], train.reward.micro_batch_tokens)
-            self._trainer = GroupTrainer(stage, train.reward, model, nothing, Ranking(train.reward))
+            self._reader = Reader(model, Ranking(train.reward))
 
     def __call__(self, asked: str, texts: Sequence[str]) -> list[float]:
         """Return the scores of these different answers to `world.prompt(asked)`."""
         answers = [Advice(prompt(asked), text) for text in texts]
-        return scores_of(self._trainer, list(samples(self._tokenizer, answers)))
+        return scores_of(self._reader, list(samples(self._tokenizer, answers)))

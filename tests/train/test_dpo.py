@@ -72,7 +72,7 @@ def first_loss(trainer: GroupTrainer, pairs: list[SamplePair]) -> Tensor:
     trainer.model.train()
     groups = groups_of(pairs)
     packed = pack(groups)
-    return trainer._objective.loss(trainer.read(packed), packed, groups, groups)
+    return trainer.reader.objective.loss(trainer.reader.read(packed), packed, groups, groups)
 
 
 def test_dpo_trains_on_the_served_prompt_and_the_whole_response(tiny_base: Path, workplace: Path) -> None:
@@ -114,43 +114,6 @@ def test_policy_and_reference_are_read_with_the_same_attention(tiny_base: Path, 
     assert before == trunk_of(trainer.model).config._attn_implementation == SPLIT
 
 
-def test_the_loss_is_the_one_that_trl_computes(tiny_base: Path, workplace: Path) -> None:
-    from datasets import Dataset
-    from trl.trainer.dpo_config import DPOConfig
-    from trl.trainer.dpo_trainer import DPOTrainer
-
-    experiment = tiny_experiment(workplace, tiny_base)
-    sft, settings = (
-        sft_adapter(workplace, experiment),
-        Dpo(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, beta=0.3),
-    )
-    mine = trainer_of(experiment, settings, sft, two_pairs(experiment))
-    disturb(mine.model, ".default.")
-    tokenizer = load_tokenizer(experiment.train)
-    # Our tokens are bytes, so trl tokenises the text equally; with other tokenizers it may not.
-    texts = [tokenizer.decode(pair.chosen.prompt_ids) for pair in two_pairs(experiment)]
-    rows = [{"prompt": text, "chosen": GOOD * (n + 1), "rejected": BAD} for n, text in enumerate(texts)]
-    theirs: Any = DPOTrainer(
-        model=load_adapter(load_base(experiment.train), sft, experiment.train.lora),
-        args=DPOConfig(
-            output_dir=str(workplace / "trl"), beta=0.3, max_length=None, use_cpu=True, bf16=False, report_to=[]
-        ),
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list(rows),
-    )
-    weights = {name: value for name, value in mine.model.named_parameters() if ".default." in name}
-    for name, value in theirs.model.named_parameters():
-        if name in weights:
-            value.data.copy_(weights[name])
-    prepared = theirs.data_collator(list(theirs.train_dataset))
-    read = [ids[mask > 0].tolist() for ids, mask in zip(prepared["input_ids"], prepared["attention_mask"], strict=True)]
-    pairs = two_pairs(experiment)
-    assert read == [*(pair.chosen.ids for pair in pairs), *(pair.rejected.ids for pair in pairs)]
-    expected = theirs.compute_loss(theirs.model.train(), prepared)
-    assert abs(expected.item() - math.log(2)) > 0.01
-    torch.testing.assert_close(first_loss(mine, pairs), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_log_probabilities_agree_with_the_plain_model(tiny_base: Path, workplace: Path) -> None:
     experiment = tiny_experiment(workplace, tiny_base)
     sft, pairs = sft_adapter(workplace, experiment), two_pairs(experiment)
@@ -163,7 +126,7 @@ def test_log_probabilities_agree_with_the_plain_model(tiny_base: Path, workplace
     trainer = trainer_of(experiment, QUICK, sft, pairs)
     disturb(trainer.model, ".default.")
     with switched_to(trainer.model, "ref"):
-        sums = [response_sums(trainer, group) for group in groups_of(pairs)]
+        sums = [response_sums(trainer.reader, group) for group in groups_of(pairs)]
     torch.testing.assert_close(torch.cat(sums), torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
@@ -192,7 +155,7 @@ def test_pairs_of_unseen_tasks_are_ordered_and_the_adapter_loads_alone(tiny_base
         "README.md",
     }
     [group] = groups_of(two_pairs(experiment)[:1])
-    sums = [response_sums(trainer_of(experiment, QUICK, folder, []), group) for folder in (stage.folder, sft)]
+    sums = [response_sums(trainer_of(experiment, QUICK, folder, []).reader, group) for folder in (stage.folder, sft)]
     chosen, rejected = implicit_rewards(sums[0], sums[1], QUICK.beta)
     assert preference_loss(chosen, rejected).item() == pytest.approx(metrics["train_loss"], abs=0.05)
 

@@ -7,13 +7,9 @@ from safetensors.torch import load_file
 
 from retroformer.experiment.sections.steps import Groupwise
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
-from train.base import load_adapter, load_base, load_tokenizer, lora_config
+from train.base import load_adapter, load_base, load_tokenizer
 from train.data.samples import Advice, samples
-from train.group_trainer import trunk_of
-from train.imitation import Imitation, imitate
-from train.shared_prompt.group import Groups
-from train.shared_prompt.packed import pack
-from train.shared_prompt.reading import hidden_states
+from train.imitation import imitate
 from train.stage import finished, make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -26,35 +22,6 @@ def train_once(experiment: Any, optimizer: Groupwise, texts: Any, start: Path | 
     done = finished(stage)
     assert done
     return done.model_dump()
-
-
-def test_the_loss_equals_that_of_trl_which_reads_every_text_in_a_row_of_its_own(
-    tiny_base: Path, workplace: Path
-) -> None:
-    from datasets import Dataset
-    from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
-
-    experiment = tiny_experiment(workplace, tiny_base)
-    tokenizer = load_tokenizer(experiment.train)
-    texts = [*TEXTS, *(Advice(advice.prompt, f"{GOOD} {BAD}") for advice in TEXTS)]
-    data = list(samples(tokenizer, texts))
-    rows = [{"input_ids": row.ids, "labels": [-100] * len(row.prompt_ids) + row.response_ids} for row in data]
-    settings = {"use_cpu": True, "bf16": False, "report_to": [], "activation_checkpointing": False}
-    base = load_base(experiment.train)
-    trainer: Any = SFTTrainer(
-        model=base,
-        peft_config=lora_config(base, experiment.train.lora),
-        args=SFTConfig(output_dir=str(workplace), max_length=None, **settings),
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list(rows),
-    )
-    theirs = trainer.compute_loss(trainer.model, trainer.data_collator(rows))
-    groups = list(Groups(data, 10_000))
-    assert len(groups) == len(TEXTS)
-    packed = pack(groups)
-    values = Imitation().values(trainer.model, hidden_states(trunk_of(trainer.model), packed), packed)
-    torch.testing.assert_close(Imitation().loss(values, packed, groups, groups), theirs)
 
 
 def test_a_few_steps_lower_the_loss_and_the_saved_adapter_gives_equal_logits(tiny_base: Path, workplace: Path) -> None:

@@ -12,8 +12,6 @@ from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 import pyarrow.compute
-from datasets import Dataset
-from datasets.table import InMemoryTable
 
 from ..integrity.disk import writing_to
 from .samples import Sample, SamplePair
@@ -51,11 +49,6 @@ class Rows(Sequence[Item]):
         """Return the number of tokens of each row in a column."""
         numbers: list[int] = pyarrow.compute.list_value_length(self._table[column]).to_pylist()
         return numbers
-
-    def in_order(self, order: Sequence[int]) -> Dataset:
-        """Return a dataset of the rows with these indices, in this order, without copying any."""
-        # Fingerprints name the caches of `datasets`, which are not used here; without them it would hash all rows.
-        return Dataset(InMemoryTable(self._table), fingerprint="rows").select(order, new_fingerprint="ordered")
 
 
 def write_rows(rows: Iterable[Mapping[str, Sequence[int]]], columns: Sequence[str], folder: Path) -> Rows[Row]:

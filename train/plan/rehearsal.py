@@ -21,7 +21,7 @@ from retroformer.provenance import ADAPTER_WEIGHTS
 from ..base import CPU, add_fresh_adapter, device, load_base, load_tokenizer
 from ..data.samples import Sample, SamplePair
 from ..dpo import dpo_trainer
-from ..group_trainer import GroupTrainer
+from ..group_trainer import make_trainer
 from ..imitation import Imitation, adapted
 from ..reward import Ranking, scorer
 from ..rl import grpo, ppo
@@ -81,11 +81,11 @@ def _supervised(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     rows = [row for prompt in _prompts(stage, case, STEPS) for row in _rows(stage, case, prompt)]
     groups = Groups(rows, case.read_at_once)
     if stage.name == "reward":
-        trainer = GroupTrainer(stage, train.reward, scorer(train), groups, Ranking(train.reward))
+        trainer = make_trainer(stage, train.reward, scorer(train), groups, Ranking(train.reward))
     elif stage.name == "dpo":
         trainer = dpo_trainer(stage, train.dpo, fresh_adapter(stage.experiment, folder / "sft"), groups)
     else:
-        trainer = GroupTrainer(stage, getattr(train, stage.name), adapted(train, None), groups, Imitation())
+        trainer = make_trainer(stage, getattr(train, stage.name), adapted(train, None), groups, Imitation())
     trainer.args.output_dir, trainer.args.save_strategy = str(folder), "no"
     return trainer.model, lambda: run_trainer(trainer, stage)
 

@@ -17,7 +17,7 @@ from retroformer.errors import ConfigError
 from .attention import QUICK, SPLIT
 from .group import Group
 from .packed import Packed, pack
-from .reading import FLEX, computing, hidden_states, predicting
+from .reading import FLEX, SEPARATE_ROWS, hidden_states, plain_states, predicting
 
 Values = Callable[[Tensor, Packed], Tensor]
 """Computes what a stage trains on from the hidden states of packed groups: a value for each token, or each response."""
@@ -86,7 +86,7 @@ def require_agreement(trunk: Any, values: Values, group: Group) -> None:
             raise ConfigError(
                 f"The base model does not read a prompt with several responses in one row as it reads separate rows: "
                 f"the relative difference of the {what} is {difference:.2g}, and rounding explains at most "
-                f"{allowed[what]:.2g}. Its attention ignores the mask or the positions: take another train.base_model."
+                f"{allowed[what]:.2g}. Its layers ignore the mask or the positions: {SEPARATE_ROWS}."
             )
 
 
@@ -107,7 +107,7 @@ def rounding_of_separate_rows(trunk: Any, values: Values, group: Group) -> dict[
 def _compared(trunk: Any, values: Values, masked: Sequence[Group], plain: Sequence[Group]) -> dict[str, float]:
     with _without_dropout(trunk):
         ours = _reading(trunk, values, masked, hidden_states)
-        theirs = _reading(trunk, values, plain, _plainly_read)
+        theirs = _reading(trunk, values, plain, plain_states)
     return {
         "hidden states": _relative_difference(ours.states, theirs.states),
         "gradient": _relative_difference(ours.gradient, theirs.gradient),
@@ -140,13 +140,6 @@ def _states(hidden_BLH: Tensor, packed: Packed) -> list[Tensor]:
     """Return the hidden states that predict the tokens of responses, (N, H), and those at their ends, (R, H)."""
     hidden_BLH = hidden_BLH.detach()
     return [predicting(hidden_BLH, packed), hidden_BLH[packed.row_R, packed.last_R].float()]
-
-
-def _plainly_read(trunk: Any, packed: Packed) -> Tensor:
-    """Return the hidden states of one row, read from the first token to the last as any library does."""
-    with computing(trunk):
-        hidden_BLH: Tensor = trunk(input_ids=packed.ids_BL, use_cache=False).last_hidden_state
-    return hidden_BLH
 
 
 def _relative_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:

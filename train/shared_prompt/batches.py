@@ -1,7 +1,8 @@
 """Divides groups into the batches of a stage, and a batch into micro-batches."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 from .group import Group
 
@@ -48,15 +49,17 @@ def _cut(numbers: Sequence[int], sizes: Sequence[int], size: int) -> Iterator[li
         yield part
 
 
-def micro_batches(groups: Sequence[Group], most_tokens: int) -> list[list[Group]]:
+def micro_batches(
+    groups: Sequence[Group], most_tokens: int, length: Callable[[Group], int] = attrgetter("length")
+) -> list[list[Group]]:
     """Divide groups, in their order, into micro-batches of at most `most_tokens`, counted with padding.
 
-    A group that is longer is alone in its micro-batch.
+    A group that is longer is alone in its micro-batch. `length` returns the tokens in which a group is read.
     """
     divided: list[list[Group]] = []
     for group in groups:
         last = divided[-1] if divided else []
-        if last and (len(last) + 1) * max(group.length, *(other.length for other in last)) <= most_tokens:
+        if last and (len(last) + 1) * max(length(group), *map(length, last)) <= most_tokens:
             last.append(group)
         else:
             divided.append([group])

@@ -15,6 +15,10 @@ from .packed import Packed
 
 FLEX = "flex_attention"
 """transformers' name of the attention that takes a block mask."""
+SEPARATE_ROWS = (
+    "set train.trainer=trl for warm, sft, reward and dpo, and take another train.base_model for ppo and grpo"
+)
+"""What to do about a model that cannot read packed rows, for messages."""
 AT_ONCE, WORDS_AT_ONCE = 128, 16_384
 """Tokens and entries of the vocabulary whose logits are in memory at once: 8 MB."""
 
@@ -37,8 +41,8 @@ def hidden_states(trunk: Any, packed: Packed) -> Tensor:
     if window is not None and packed.longest > window:
         raise ConfigError(
             f"A prompt with its response has {packed.longest} tokens, and layers of the base model see only {window} "
-            "(its sliding window), which training does not support: lower train.max_length and "
-            "reflector.prompt_characters, or take another train.base_model."
+            "(its sliding window), which packed rows do not support: "
+            f"{SEPARATE_ROWS}, or lower train.max_length and reflector.prompt_characters."
         )
     attention = trunk.config._attn_implementation
     first = packed.shortest_prompt if attention in (SPLIT, QUICK) else 0
@@ -46,6 +50,13 @@ def hidden_states(trunk: Any, packed: Packed) -> Tensor:
     with computing(trunk):
         read = trunk(input_ids=packed.ids_BL, attention_mask=mask, position_ids=packed.positions_BL, use_cache=False)
     hidden_BLH: Tensor = read.last_hidden_state
+    return hidden_BLH
+
+
+def plain_states(trunk: Any, packed: Packed) -> Tensor:
+    """Return the last hidden states of one row with one response, read from first to last as any library does."""
+    with computing(trunk):
+        hidden_BLH: Tensor = trunk(input_ids=packed.ids_BL, use_cache=False).last_hidden_state
     return hidden_BLH
 
 

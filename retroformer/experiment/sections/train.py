@@ -246,6 +246,10 @@ class Train(Section):
         default_factory=dict
     )
     """Settings of the model's chat template, in training and serving alike, such as `{enable_thinking: false}`."""
+    trainer: Literal["packed", "trl"] = "packed"
+    """Trainer of warm, sft, reward and dpo. packed: our own, which puts a prompt and all its responses into one row;
+    trl: TRL's trainers, which read each response in a row of its own, and so train any decoder. Losses and gradients
+    agree within rounding; ppo and grpo always pack."""
     quantization: Quantization = "nf4"
     """Quantisation of the base. nf4: 4-bit weights with compute in `dtype`; none: weights and compute in `dtype`."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"

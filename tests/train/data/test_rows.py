@@ -61,7 +61,6 @@ def test_rows_are_written_as_a_stream_and_leave_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     assert len(rows) == 5 * AT_ONCE
     assert [rows[number] for number in (0, 2345, -1)] == [{"ids": [n, n + 1]} for n in (0, 2345, 4999)]
-    assert [row["ids"] for row in rows.in_order([4321, 0, 4321])] == [[4321, 4322], [0, 1], [4321, 4322]]
 
 
 def test_an_empty_list_of_rows_can_be_written(tmp_path: Path) -> None:

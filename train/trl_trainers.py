@@ -1,0 +1,187 @@
+"""TRL's trainers of SFT, reward models and DPO, on our tokens and batches.
+
+TRL's are the collation and the reading of rows, the loss, and DPO's reference. Ours are the tokens, the batches and
+their micro-batches, the weights of pairs, and checkpoints. Each response is in a row of its own, with its prompt.
+
+Silent faults of TRL 1.16 that this module prevents:
+
+1. A row longer than `max_length` is cut or dropped. No row passes through TRL's preparation of data, and the number of
+   tokens of each micro-batch is checked.
+2. Trainable weights of a 4-bit model are rounded to bf16, at the start and in each step, but DPO's reference is not.
+3. Layers are computed again on a CPU too, for nothing, and dropout of reward models is switched off.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+from torch import Tensor
+from transformers import default_data_collator
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DPOTrainer
+from trl.trainer.reward_config import RewardConfig
+from trl.trainer.reward_trainer import RewardTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from retroformer.experiment.sections.steps import Groupwise, Steps
+from retroformer.experiment.sections.train import Dpo, Paired
+
+from .base import load_tokenizer, save_memory
+from .data.samples import IGNORED
+from .group_trainer import Objective, Reader, batches_of
+from .pair_split import weights_of_pairs
+from .reward import CENTRING
+from .shared_prompt.batches import micro_batches
+from .shared_prompt.group import Group, Groups
+from .stage import Stage
+from .trainer import ParallelTrainer, trainer_settings
+
+_Row = Callable[[list[int], list[int], list[int]], dict[str, list[int]]]
+"""Makes TRL's row of a prompt, the better and the worse response."""
+
+
+class MicroBatch(NamedTuple):
+    """Rows that TRL reads at once."""
+
+    rows: list[dict[str, list[int]]]
+    """Token lists by the names of TRL's columns."""
+    tokens: int
+    """Number of tokens that TRL reads."""
+    weight: float = 1.0
+    """Factor of TRL's loss."""
+    learnt: int | None = None
+    """For SFT, the number of tokens with a label in the whole batch, of which the loss is the mean."""
+
+
+Parts = Callable[[int], Iterator[MicroBatch]]
+"""Reads the micro-batches of the batch with a number."""
+
+
+class OnTokens(ParallelTrainer):
+    """Our side of the three trainers."""
+
+    def __init__(self, stage: Stage, model: Any, batches: int, parts: Parts, args: Any) -> None:
+        self._parts = parts
+        train, trunk = stage.experiment.train, model.get_base_model().base_model
+        trunk.config._attn_implementation = "sdpa" if trunk._supports_sdpa else "eager"
+        save_memory(model.get_base_model(), model, gradient_checkpointing=train.gradient_checkpointing)
+        exact = {name: parameter.data for name, parameter in model.named_parameters() if parameter.requires_grad}
+        super().__init__(
+            model=model,
+            args=args,
+            processing_class=load_tokenizer(train),
+            train_dataset=Dataset.from_dict({"batch": list(range(batches))}),
+        )
+        for name, parameter in model.named_parameters():
+            if name in exact:
+                parameter.data = exact[name]
+        self._collate, self.data_collator = self.data_collator, default_data_collator
+
+    def losses(self, batch: int) -> Iterator[Callable[[], Tensor]]:
+        """Yield a function for each micro-batch of a batch, which computes its share in the loss of the batch."""
+        for part in self._parts(batch):
+            yield partial(self._loss, part)
+
+    def _loss(self, part: MicroBatch) -> Tensor:
+        inputs = self._prepare_inputs(self._collate(part.rows))
+        if (read := int(inputs["attention_mask"].sum())) != part.tokens:
+            raise RuntimeError(f"TRL reads {read} of {part.tokens} tokens: it cut or dropped some.")
+        with self.compute_loss_context_manager():
+            loss: Tensor = self.compute_loss(self.model, inputs, num_items_in_batch=part.learnt)
+        return loss * part.weight
+
+    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+        return dataset
+
+
+class Sft(OnTokens, SFTTrainer):  # type: ignore[misc]
+    """The mean cross-entropy of labelled tokens."""
+
+
+class RewardModel(OnTokens, RewardTrainer):  # type: ignore[misc]
+    """The Bradley-Terry loss, with the centring term."""
+
+
+class Preferences(OnTokens, DPOTrainer):  # type: ignore[misc]
+    """DPO. The reference is a copy of the policy, under the name `ref`."""
+
+
+def sft_trainer(stage: Stage, optimizer: Steps, model: Any, batches: int, parts: Parts) -> Any:
+    """Return TRL's trainer of a language model on rows of `input_ids` and `labels`."""
+    return Sft(stage, model, batches, parts, SFTConfig(**_settings(stage, optimizer), **_NO_BALANCING))
+
+
+def trainer_on_groups(stage: Stage, optimizer: Groupwise, model: Any, groups: Groups, objective: Objective) -> Any:
+    """Return TRL's trainer of a stage, with a `reader` for measurements."""
+    batches, settings = batches_of(stage, optimizer, groups), _settings(stage, optimizer)
+
+    def batch(number: int) -> list[Group]:
+        return [groups[index] for index in batches[number]]
+
+    def texts(number: int) -> Iterator[MicroBatch]:
+        return _texts(batch(number), optimizer.micro_batch_tokens)
+
+    def pairs(row: _Row, number: int) -> Iterator[MicroBatch]:
+        assert isinstance(optimizer, Paired)
+        return _pairs(batch(number), optimizer, row)
+
+    if isinstance(optimizer, Dpo):
+        args = DPOConfig(**settings, beta=optimizer.beta, **_NO_BALANCING)
+        trainer: Any = Preferences(stage, model, len(batches), partial(pairs, _apart), args)
+    elif isinstance(optimizer, Paired):
+        rewards = RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=False)
+        trainer = RewardModel(stage, model, len(batches), partial(pairs, _whole), rewards)
+    else:
+        trainer = sft_trainer(stage, optimizer, model, len(batches), texts)
+    trainer.reader = Reader(model, objective, packs=False)
+    return trainer
+
+
+_NO_BALANCING = {"router_aux_loss_coef": 0.0}
+"""TRL would add a loss that balances the experts of a mixture; the router is frozen."""
+
+
+def _settings(stage: Stage, optimizer: Steps) -> dict[str, Any]:
+    return trainer_settings(stage, optimizer) | {"max_length": None}
+
+
+def _texts(batch: Sequence[Group], most_tokens: int) -> Iterator[MicroBatch]:
+    texts = [text for group in batch for text in group.alone]
+    learnt = sum(len(text.responses[0]) for text in texts)
+    for part in micro_batches(texts, most_tokens):
+        rows = [
+            {
+                "input_ids": text.prompt + text.responses[0],
+                "labels": [IGNORED] * len(text.prompt) + text.responses[0],
+            }
+            for text in part
+        ]
+        yield MicroBatch(rows, sum(text.length for text in part), learnt=learnt)
+
+
+def _pairs(batch: Sequence[Group], optimizer: Paired, row: _Row) -> Iterator[MicroBatch]:
+    """Yield micro-batches of pairs with the same weight, since TRL's loss is the mean over a micro-batch."""
+
+    def weight(group: Group) -> float:
+        return float(weights_of_pairs([group], batch, optimizer.pair_weight)[0])
+
+    for of_each, groups in groupby(batch, weight):
+        pairs = [
+            Group(group.prompt, [group.responses[better], group.responses[worse]])
+            for group in groups
+            for better, worse in group.pairs
+        ]
+        for part in micro_batches(pairs, optimizer.micro_batch_tokens, length=lambda pair: 2 * pair.longest):
+            tokens = sum(pair.length + len(pair.prompt) for pair in part)
+            yield MicroBatch([row(pair.prompt, *pair.responses) for pair in part], tokens, of_each * len(part))
+
+
+def _apart(prompt: list[int], chosen: list[int], rejected: list[int]) -> dict[str, list[int]]:
+    return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
+
+
+def _whole(prompt: list[int], chosen: list[int], rejected: list[int]) -> dict[str, list[int]]:
+    return {"chosen_ids": prompt + chosen, "rejected_ids": prompt + rejected}
