@@ -79,13 +79,12 @@ def measure(side: str, work: Work) -> Figures:
 
     ready, drawn, laps = _maker(side, work)(work), list[int](), Laps()
 
-    def count_drawn(_: Any, __: Any, read: Any) -> None:
+    def count_drawn(_: Any, __: Any, logits: Any) -> None:
         # Rollouts compute logits of the next token only, training of more tokens or none.
-        logits = getattr(read, "logits", None)
-        if logits is not None and logits.ndim == 3 and logits.shape[1] == 1:
+        if logits.ndim == 2 or logits.shape[1] == 1:
             drawn.append(len(logits))
 
-    ready.language_model.register_forward_hook(count_drawn)
+    ready.language_model.get_output_embeddings().register_forward_hook(count_drawn)
     loading = resident().peak
     reset_peak()
     loaded = resident().now

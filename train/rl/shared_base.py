@@ -4,24 +4,22 @@ Policy, SFT policy and reward model are adapters on one base; the value head rea
 Four separate models of 7 billion parameters would take 50 GiB in bf16; this takes 3.6 GiB with a 4-bit base.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from retroformer.errors import NotFinite
 from retroformer.models.adapter_fit import require_fit
 from retroformer.models.reward_adapter import load_lora, read_reward_adapter
 
 from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switch_dropout_off, switched_to, trainable
-from ..integrity.finite import LOWER_THE_RATE
 from ..shared_prompt.agreement import dense_attention, settle_attention
 from ..shared_prompt.group import Group
 from ..shared_prompt.packed import Packed
 from ..shared_prompt.reading import TokenReadings, computing, hidden_states, predicting, token_readings
+from .generation import sampled
 
 POLICY, REFERENCE, REWARD = "policy", "ref", "reward"
 
@@ -120,42 +118,9 @@ class SharedBase(nn.Module):
 
         Temperature is 1 and the distribution is not truncated, since PPO's ratio compares the policies themselves.
         """
-        ids_BP, attention_BP = _padded(prompts, pad_id, self.device)
-        with computing(self._trunk), dense_attention(self._trunk), _reporting_bad_probabilities():
-            drawn_BL: Tensor = self.language_model.generate(
-                input_ids=ids_BP,
-                attention_mask=attention_BP,
-                past_key_values=self._prompts_read_once(ids_BP, attention_BP),
-                max_new_tokens=max_new_tokens,
-                do_sample=True,
-                temperature=1.0,
-                top_k=0,
-                top_p=1.0,
-                pad_token_id=pad_id,
-                eos_token_id=eos_id,
-                use_cache=True,
-            )
-        return drawn_BL[:, ids_BP.shape[1] :]
-
-    def _prompts_read_once(self, ids_BP: Tensor, attention_BP: Tensor) -> Any:
-        """Return keys and values of all tokens of the prompts but the last, with each distinct prompt read once."""
-        from transformers import DynamicCache
-
-        cache = DynamicCache(config=self._trunk.config)
-        if ids_BP.shape[1] > 1:
-            rows_BX = torch.cat([ids_BP, attention_BP], dim=1)
-            distinct_UX, number_B = torch.unique(rows_BX, dim=0, return_inverse=True)
-            ids_UP, attention_UP = distinct_UX.chunk(2, dim=1)
-            positions_UP = (attention_UP.cumsum(dim=1) - 1).clamp(min=0)
-            self._trunk(
-                input_ids=ids_UP[:, :-1],
-                attention_mask=attention_UP[:, :-1],
-                position_ids=positions_UP[:, :-1],
-                past_key_values=cache,
-                use_cache=True,
-            )
-            cache.batch_select_indices(number_B)
-        return cache
+        head = self.language_model.get_base_model().get_output_embeddings()
+        with computing(self._trunk), dense_attention(self._trunk):
+            return sampled(self._trunk, head, prompts, max_new_tokens, pad_id, eos_id)
 
     def save_policy(self, folder: Path) -> None:
         """Write the policy's adapter into `folder`."""
@@ -175,22 +140,3 @@ class SharedBase(nn.Module):
         self.score_head.weight.data.copy_(adapter.head)
         self.language_model.add_adapter(REWARD, adapter.config)
         load_lora(self.language_model, adapter, REWARD)
-
-
-@contextmanager
-def _reporting_bad_probabilities() -> Iterator[None]:
-    """Raise NotFinite if torch refuses to sample, because the policy's probabilities are infinite or NaN."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "probability tensor" not in str(error):
-            raise
-        raise NotFinite(f"The policy's probabilities are infinite or not numbers: {LOWER_THE_RATE}") from None
-
-
-def _padded(prompts: Sequence[list[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Pad prompts on the left; return ids and attention mask, both (B, P)."""
-    width = max(map(len, prompts))
-    ids = [[pad_id] * (width - len(prompt)) + prompt for prompt in prompts]
-    attention = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(attention, device=device)

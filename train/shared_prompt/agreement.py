@@ -60,7 +60,7 @@ def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, qui
 def dense_attention(trunk: Any) -> Iterator[None]:
     """Use attention with a dense mask, for generation, whose lengths change with every token."""
     settled = trunk.config._attn_implementation
-    trunk.config._attn_implementation = SPLIT
+    trunk.config._attn_implementation = QUICK
     try:
         yield
     finally:

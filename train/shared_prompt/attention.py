@@ -17,6 +17,8 @@ SPLIT, QUICK = "shared_prompt", "shared_prompt_quick"
 rows. Plain attention rounds scores to bf16 before the softmax, so its error is half as large again."""
 SHORT = 512
 """Maximum number of keys for which plain attention is faster than fused attention, in bf16 on a CPU."""
+STEP = 16
+"""Maximum number of queries for which plain attention is faster on a CPU: responses to a prompt, in generation."""
 _Attend: TypeAlias = Callable[[Any, Tensor, Tensor, Tensor, Tensor | None, dict[str, Any]], Tensor]
 
 
@@ -79,13 +81,17 @@ def _quick(
 
 
 def _plain_is_faster(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Return True for a part that plain attention computes faster.
+    """Return True for a part that plain attention computes faster: of a short row in bf16, or of a step of generation.
 
-    With a cache there are fewer queries than keys, and fused attention computes them. A mask of another dtype is one of
-    transformers' own, of truth values.
+    Fused attention copies the keys for each head of the queries. A mask of another dtype is one of transformers' own,
+    of truth values.
     """
-    whole = query.shape[2] == key.shape[2] if mask is None else mask.dtype == key.dtype
-    return whole and key.device.type == "cpu" and key.dtype == torch.bfloat16 and key.shape[2] <= SHORT
+    if key.device.type != "cpu" or (mask is not None and mask.dtype != key.dtype):
+        return False
+    if mask is None and query.shape[2] != key.shape[2]:
+        return False
+    is_step = mask is not None and query.shape[2] <= STEP
+    return is_step or (key.dtype == torch.bfloat16 and key.shape[2] <= SHORT)
 
 
 def _plain(query_BHQD: Tensor, key_BGKD: Tensor, value_BGKD: Tensor, mask: Tensor | None, scaling: float) -> Tensor:

@@ -146,36 +146,6 @@ def test_the_policy_reads_as_the_plain_model_does_beside_other_responses(tiny_ba
     assert readings.log_probs_RT.shape == readings.values_RT.shape == (4, 3)
 
 
-def test_a_prompt_is_read_once_for_all_its_responses_and_they_are_those_of_the_plain_model(
-    tiny_base: Path, workplace: Path
-) -> None:
-    train, sft, reward = adapters(workplace, tiny_base)
-    model = SharedBase(load_base(train), sft, reward)
-    asked = [prompt for prompt in PROMPTS[3:] for _ in range(3)]
-    read = list[tuple[int, ...]]()
-    layers = model.language_model.get_base_model().base_model
-    layers.register_forward_pre_hook(
-        lambda _, __, given: read.append(tuple(given["input_ids"].shape)), with_kwargs=True
-    )
-    torch.manual_seed(5)
-    ours = respond(model, asked, DRAW)
-    width = len(PROMPTS[5])
-    assert read == [(3, width - 1), *[(9, 1)] * DRAW.max_new_tokens]
-    ids = torch.tensor([[PAD] * (width - len(prompt)) + prompt for prompt in asked])
-    plain = load_base(train).eval()
-    torch.manual_seed(5)
-    drawn_BL = plain.generate(
-        input_ids=ids,
-        attention_mask=(ids != PAD).long(),
-        max_new_tokens=DRAW.max_new_tokens,
-        do_sample=True,
-        top_k=0,
-        pad_token_id=PAD,
-        eos_token_id=END,
-    )
-    assert ended_responses(asked, drawn_BL[:, width:], DRAW).tokens == ours.tokens
-
-
 def test_the_saved_policy_gives_equal_log_probabilities(tiny_base: Path, workplace: Path) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward)
@@ -207,10 +177,10 @@ def test_the_config_sets_the_batch_size_of_sampling(
     draw = draw_of(experiment, "ppo", load_tokenizer(train), PROMPTS)
     model, rows = SharedBase(load_base(train), sft, reward), list[int]()
 
-    def note(_: Any, __: Any, read: Any) -> None:
-        rows.append(len(read.logits))
+    def note(_: Any, __: Any, logits_BV: Tensor) -> None:
+        rows.append(len(logits_BV))
 
-    model.language_model.get_base_model().register_forward_hook(note)
+    model.language_model.get_base_model().get_output_embeddings().register_forward_hook(note)
     responses = respond(model, PROMPTS, draw._replace(eos_id=-1))
     assert rows == [size for size in drawn_at_once for _ in range(draw.max_new_tokens)]
     assert len(responses.tokens) == len(PROMPTS)
