@@ -14,6 +14,7 @@ import zstandard
 from retroformer.__main__ import main
 from retroformer.environments.alfworld.game.engine import GameEngine
 from retroformer.environments.alfworld.game.generated import GeneratedGames
+from retroformer.environments.alfworld.game.rules import Home
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.environments.registry import taskset
 from retroformer.errors import EnvironmentFailure, RetroformerError
@@ -190,12 +191,11 @@ def test_a_game_file_that_is_damaged_is_refused(folder: Path) -> None:
     ids=["brackets", "shape", "itself", "doubling"],
 )
 def test_a_game_with_an_endless_grammar_is_refused(folder: Path, rules: dict[str, Any], said: str) -> None:
-    pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
     source = GeneratedGames(Alfworld(source="generated", receptacles=6), 0)
     made = source.game(source.tasks()[0])
     text = rules["intro"] if isinstance(rules["intro"], str) else json.dumps(rules)
     with pytest.raises(EnvironmentFailure, match=said):
-        GameEngine().start(made._replace(grammar=f'grammar :: """{text}""";'))
+        GameEngine(Home()).start(made._replace(grammar=f'grammar :: """{text}""";'))
 
 
 HOTPOTQA = "run: toy\nenvironment: {name: hotpotqa, data: ., split: all, context: true}\n"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from retroformer.environments.alfworld.game.engine import Game, GameEngine
+from retroformer.environments.alfworld.game.planner import Planner
 from tests.support.data import DATA
 
 SHARED = DATA / "alfworld"
@@ -93,7 +94,7 @@ def without_help(domain: str) -> str:
 
 def play(game: Game, seed: str) -> Iterator[Answer]:
     """Yield our answers in a seeded game: harmless commands, an impossible one, a win, and three random commands."""
-    engine, chance = GameEngine(), random.Random(seed)
+    engine, chance = GameEngine(Planner()), random.Random(seed)
 
     def one_of(*beginnings: str) -> str:
         return chance.choice([command for command in engine.commands if command.startswith(beginnings)])

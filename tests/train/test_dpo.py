@@ -191,15 +191,19 @@ def test_a_killed_run_resumes_and_ends_like_an_unbroken_one(
     assert "dpo is already done with these inputs" in capsys.readouterr().out
 
 
-def test_each_round_starts_from_its_own_sft_policy(tiny_base: Path, workplace: Path) -> None:
+def test_a_round_starts_from_its_own_sft_policy_or_from_the_last_one_before(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base, checkpoint_steps=50)
     collect(config, tasks=3)
+    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/sft-3: run `retroformer train sft"):
+        main(["dpo", str(config), "round=3"])
     main(["sft", str(config)])
-    with pytest.raises(MissingInput, match=r"No adapter at runs/tiny/sft-2: run `retroformer train sft"):
-        main(["dpo", str(config), "round=2"])
-    main(["sft", str(config), "round=2"])
-    main(["dpo", str(config), "round=2"])
-    assert metrics(workplace, "dpo-2")["stage"] == "dpo"
+    main(["dpo", str(config), "round=3"])
+    first = metrics(workplace, "dpo-3")["inputs"]["adapters"]["start"]
+    assert first == metrics(workplace, "sft")["adapter_sha256"]
+    main(["sft", str(config), "round=2", "seed=1"])
+    main(["dpo", str(config), "round=3"])
+    second = metrics(workplace, "dpo-3")["inputs"]["adapters"]["start"]
+    assert second == metrics(workplace, "sft-2")["adapter_sha256"] != first
 
 
 def test_a_pair_that_is_too_long_stops_the_stage(tiny_base: Path, workplace: Path) -> None:

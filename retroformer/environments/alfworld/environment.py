@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 
 from retroformer.environments.alfworld.game.engine import Game, GameEngine
+from retroformer.environments.alfworld.game.planner import Planner
+from retroformer.environments.alfworld.game.rules import Home
 from retroformer.errors import EnvironmentFailure
 from retroformer.records import Task, Transition
 
@@ -22,11 +24,11 @@ _NUMBERED_ARRIVAL = re.compile(r"\AYou arrive at loc \d+\. ")
 class AlfworldEnvironment:
     """Episodes of household games; `find` returns the game of a task, in the grammar to play."""
 
-    def __init__(self, find: Callable[[Task], Game], max_steps: int) -> None:
+    def __init__(self, find: Callable[[Task], Game], max_steps: int, planner: Planner | Home) -> None:
         self._find = find
         self._max_steps = max_steps
         # The planner's library takes 34 MB, so an environment has one and plays all its episodes on it.
-        self._engine = GameEngine()
+        self._engine = GameEngine(planner)
         self._steps = 0
         self._answer: Transition | None = None
 

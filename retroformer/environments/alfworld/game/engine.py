@@ -1,4 +1,4 @@
-"""Engine of ALFWorld games: the planner holds the state, and the game's own grammar words it.
+"""Engine of ALFWorld games: the planner, or rules of our own, hold the state, and the game's own grammar words it.
 
 Commands, observations and admissible commands are those of TextWorld's PddlEnv with ALFWorld's names. This engine is
 faster: it translates a problem once, words a command once per game, and parses nothing again.
@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from retroformer.environments.alfworld.game.facts import Bindings, Facts
-from retroformer.environments.alfworld.game.planner import Operator, Planner, Translation, translate
+from retroformer.environments.alfworld.game.planner import Operator, Planner, Translation
+from retroformer.environments.alfworld.game.rules import Home
 from retroformer.environments.alfworld.game.textgen import Grammar
 
 INVALID = "Nothing happens."
@@ -26,10 +27,10 @@ class Game(NamedTuple):
 
 
 class GameEngine:
-    """Engine that plays one game after another."""
+    """Engine that plays one game after another, with the planner or, for generated games only, the rules in Python."""
 
-    def __init__(self) -> None:
-        self._planner = Planner()
+    def __init__(self, planner: Planner | Home) -> None:
+        self._planner = planner
         self._game: Game | None = None
         self._translation = Translation("", [], {}, {})
         self._names: Mapping[str, str] = {}
@@ -41,11 +42,11 @@ class GameEngine:
         """Start a game and return its opening. Raises EnvironmentFailure."""
         if game != self._game:
             # A game that cannot be read must leave the engine unchanged.
-            grammar, translation = Grammar(game.grammar), translate(game.domain, game.problem)
+            grammar, translation = Grammar(game.grammar), self._planner.translate(game.domain, game.problem)
             self._grammar, self._translation, self._game = grammar, translation, game
             self._names = names({entity for fact in translation.facts for entity in fact[1:]})
             self._worded = {}
-        self._planner.load(self._translation.sas)
+        self._planner.load(self._translation)
         self._facts = Facts(self._translation.facts, self._translation.types)
         self._look_around()
         return self._write("#intro#", {})

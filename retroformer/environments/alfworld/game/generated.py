@@ -19,6 +19,7 @@ from retroformer.environments.alfworld.game.engine import Game
 from retroformer.environments.alfworld.game.grammar import in_grammar
 from retroformer.environments.alfworld.game.problems import problem, walkthrough
 from retroformer.environments.alfworld.game.rooms import KINDS, Kind
+from retroformer.environments.alfworld.game.rules import Home
 from retroformer.environments.alfworld.game.worlds import Wish, draw_wish, draw_world
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.errors import MissingInput, UnknownTask
@@ -54,7 +55,7 @@ class GeneratedGames:
         return self.game(task).walkthrough
 
     def environment(self) -> AlfworldEnvironment:
-        return AlfworldEnvironment(self.game, self._section.max_steps)
+        return AlfworldEnvironment(self.game, self._section.max_steps, Home())
 
     def game(self, task: Task) -> Game:
         """Return the texts of a game in the configured grammar. Raises UnknownTask, MissingInput."""

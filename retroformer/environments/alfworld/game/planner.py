@@ -114,9 +114,13 @@ class Planner:
         # Unloading one of several copies crashes the process, at exit at the latest, so the next planner reuses it.
         weakref.finalize(self, _idle.append, self._library).atexit = False
 
-    def load(self, sas: str) -> None:
+    def translate(self, domain: str, problem: str) -> Translation:
+        """Return the translation of a problem. Raises EnvironmentFailure."""
+        return translate(domain, problem)
+
+    def load(self, translation: Translation) -> None:
         """Go to the initial state of a problem."""
-        self._library.load_sas(sas.encode())
+        self._library.load_sas(translation.sas.encode())
 
     def operators(self) -> Iterator[Operator]:
         """Yield the operators possible now."""

@@ -20,6 +20,7 @@ from retroformer.environments.alfworld.environment import AlfworldEnvironment
 from retroformer.environments.alfworld.game.engine import Game
 from retroformer.environments.alfworld.game.grammar import in_grammar
 from retroformer.environments.alfworld.game.packs import MOST_GAME_BYTES, GamePack
+from retroformer.environments.alfworld.game.planner import Planner
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.files.bounded_file import read_bytes
@@ -87,7 +88,7 @@ class ReleasedGames:
         return self.game(task).walkthrough
 
     def environment(self) -> AlfworldEnvironment:
-        return AlfworldEnvironment(self.game, self._section.max_steps)
+        return AlfworldEnvironment(self.game, self._section.max_steps, Planner())
 
     def game(self, task: Task) -> Game:
         """Return the texts of a game in the configured grammar.

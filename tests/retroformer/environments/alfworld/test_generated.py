@@ -11,12 +11,12 @@ from retroformer.environments.alfworld.game import rooms
 from retroformer.environments.alfworld.game.engine import GameEngine
 from retroformer.environments.alfworld.game.generated import GeneratedGames
 from retroformer.environments.alfworld.game.grammar import check_grammar
+from retroformer.environments.alfworld.game.planner import Planner
+from retroformer.environments.alfworld.game.rules import Home
 from retroformer.environments.alfworld.game.worlds import draw_wish, draw_world, kind_of
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.errors import ConfigError, UnknownTask
 from tests.support.alfworld import StockEngine, alfworld_at_home, needs_stock_engine
-
-fast_downward = pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,6 +49,7 @@ def test_walkthroughs_win_games_of_all_types(grammar: str, receptacles: int, num
 
 
 def test_the_planner_finds_plans_no_longer_than_the_walkthroughs() -> None:
+    fast_downward = pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
     source = games(receptacles=6)
     library = fast_downward.load_lib()
     for task in source.tasks()[:6]:
@@ -153,13 +154,38 @@ def test_the_canary_knows_the_grammar_of_generated_games() -> None:
         check_grammar(games(receptacles=6), ["put mug 1 in/on desk 1"])
 
 
+def test_the_rules_in_python_are_those_of_the_planner() -> None:
+    pytest.importorskip("fast_downward", reason="the extra `alfworld` is not installed")
+    ours, planner, seen = GameEngine(Home()), GameEngine(Planner()), set[str]()
+    for seed, receptacles in ((0, 6), (1, 10), (2, 14)):
+        source = games(seed=seed, receptacles=receptacles)
+        for task in source.tasks()[:6]:
+            game, chance = source.game(task), random.Random(task.id)
+            assert ours.start(game) == planner.start(game)
+            for turn in range(60 + len(game.walkthrough)):
+                assert (ours.commands, ours.won) == (planner.commands, planner.won)
+                # Nothing is taken before the walkthrough, so that it wins; afterwards anything may happen.
+                harmless = [word for word in ours.commands if word.split()[0] in ("go", "look", "examine", "close")]
+                knives = [
+                    word for word in ours.commands if word.startswith(("slice", "take knife", "take butterknife"))
+                ]
+                action = chance.choice(harmless if turn < 8 else knives or ours.commands)
+                if 8 <= turn < 8 + len(game.walkthrough):
+                    action = game.walkthrough[turn - 8]
+                seen.add(action.split()[0])
+                assert ours.do(action) == planner.do(action)
+                assert ours.won or turn != 7 + len(game.walkthrough)
+    deeds = "clean close cool examine go heat help inventory look move open slice take use"
+    assert seen == set(deeds.split())
+
+
 @needs_stock_engine
 def test_the_stock_engine_gives_the_same_answers() -> None:
     source = games(receptacles=6, grammar="move")
     for task in (source.tasks()[0], source.tasks()[5]):
         game = source.game(task)
         stock = StockEngine(game)
-        engine = GameEngine()
+        engine = GameEngine(Home())
         assert (engine.start(game), engine.commands) == (stock.feedback, stock.commands)
         chance = random.Random(task.id)
         detours = [chance.choice(engine.commands), "help", "look", "inventory", "fly away"]

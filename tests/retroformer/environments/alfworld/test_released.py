@@ -13,6 +13,7 @@ import pytest
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.game.engine import GameEngine
 from retroformer.environments.alfworld.game.grammar import check_grammar
+from retroformer.environments.alfworld.game.planner import Planner
 from retroformer.environments.alfworld.game.released import ReleasedGames
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
@@ -154,7 +155,7 @@ def test_a_broken_or_unsolvable_game_is_an_environment_failure(tmp_path: Path) -
 def test_every_answer_equals_the_stock_engines(line: str) -> None:
     trace = json.loads(line)
     task = Task(id=trace["task"], environment="alfworld", split=trace["split"])
-    engine = GameEngine()
+    engine = GameEngine(Planner())
     for answer in trace["answers"]:
         action = answer["action"]
         observation = engine.start(games(task.split).game(task)) if action is None else engine.do(action)
@@ -343,7 +344,7 @@ def test_an_invalid_pack_is_named(tmp_path: Path) -> None:
 @needs_games
 def test_a_game_that_cannot_be_read_leaves_the_environment_usable(tmp_path: Path) -> None:
     source = games()
-    engine = GameEngine()
+    engine = GameEngine(Planner())
     game = source.game(source.tasks()[0])
     opening = engine.start(game)
     with pytest.raises(EnvironmentFailure, match="grammar"):
