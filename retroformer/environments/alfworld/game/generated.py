@@ -123,6 +123,6 @@ def _alfworld_logic() -> tuple[str, str]:
     """Read ALFWorld's domain and grammar from the package without importing it (its import creates folders)."""
     package = importlib.util.find_spec("alfworld")
     if package is None or package.origin is None:
-        raise MissingInput("ALFWorld is not installed: run pip install 'retroformer[alfworld]'.")
+        raise MissingInput("ALFWorld words generated games: run pip install --no-deps alfworld==0.4.2.")
     data = Path(package.origin).parent / "data"
     return (data / "alfred.pddl").read_text(), (data / "alfred.twl2").read_text()

@@ -148,7 +148,7 @@ def _planner() -> Any:
         with _own_arguments():
             import fast_downward
     except ImportError:
-        raise MissingInput("ALFWorld is not installed: run pip install 'retroformer[alfworld]'.") from None
+        raise MissingInput("ALFWorld's planner is not installed: run pip install 'retroformer[alfworld]'.") from None
     return fast_downward
 
 
