@@ -1,4 +1,7 @@
-"""Reader of structured reflections: a section "Reflection" and a section "New plan" (Retroformer, Fig. 7)."""
+"""Reader of structured reflections: a section "Reflection" and a section "New plan" (Retroformer, Fig. 7).
+
+The prompt of appendix E.2 ends with the word "Reflection:", so an answer may begin with that section's text.
+"""
 
 import re
 from typing import NamedTuple
@@ -29,7 +32,8 @@ class Structure(NamedTuple):
 def read_structure(text: str) -> Structure:
     """Return which of the two sections a text has.
 
-    Titles may be in any case and order, numbered, in Markdown, or in the middle of a line after a sentence.
+    Titles may be in any case and order, numbered, in Markdown, or in the middle of a line after a sentence. The text
+    before a plan that comes first is the reflection.
     """
     headings = list(_HEADING.finditer(text))
     ends = [*(heading.start() for heading in headings[1:]), len(text)]
@@ -38,4 +42,6 @@ def read_structure(text: str) -> Structure:
         for heading, end in zip(headings, ends, strict=False)
         if _WORD.search(text, heading.end(), end)
     }
-    return Structure(any("reflection" in title for title in titles), any("plan" in title for title in titles))
+    plans = any("plan" in title for title in titles)
+    untitled = plans and _WORD.search(text, 0, headings[0].start()) is not None
+    return Structure(untitled or any("reflection" in title for title in titles), plans)

@@ -3,6 +3,9 @@
 import pytest
 
 from eval.report.structure import read_structure
+from retroformer.experiment.file import load, load_domains
+from retroformer.prompts import load_pack
+from tests.support.runs import ROOT
 
 STRUCTURED = [
     "Reflection: I searched the wrong page.\nNew plan: Search the film first.",
@@ -16,6 +19,9 @@ STRUCTURED = [
     "NEW PLAN: Search the film.\nREFLECTION: I was wrong.",
     "Here is my answer.\n- Reflection : I was wrong!\n- My new plan: Search the film.",
     "__Self-reflection__: wrong page.\n\n# The new plan\n\nSearch.",
+    # The prompt has ended with the title of the first section.
+    "I searched the singer, who is not in the film. New plan: search the film, and answer with its director.",
+    "I ran out of steps before I read the page.\n\n**New plan:** Search the film first.",
 ]
 UNSTRUCTURED = [
     "",
@@ -52,3 +58,14 @@ def test_words_in_a_sentence_and_titles_without_text_are_no_sections(text: str) 
 def test_a_single_section_is_not_structured(text: str, sections: tuple[bool, bool]) -> None:
     assert read_structure(text) == sections
     assert not read_structure(text).complete
+
+
+@pytest.mark.parametrize("name", ["hotpotqa", "alfworld", "webshop", "domains"])
+def test_retroformer_s_configs_show_the_reflector_structured_examples(name: str) -> None:
+    path = ROOT / "configs" / "paper" / f"{name}.yaml"
+    for experiment in load_domains(path) if name == "domains" else [load(path)]:
+        pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+        assert "New plan" in pack.reflect
+        assert len(pack.reflect_examples) == 2
+        for example in pack.reflect_examples:
+            assert read_structure(example.partition(pack.ask)[2]).complete
