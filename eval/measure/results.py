@@ -1,4 +1,9 @@
-"""Results of the arms from the store: which tasks are solved by which trial, and which are unfinished."""
+"""Results of the arms from the store: which tasks are solved by which trial, and which are unfinished.
+
+The environment says what is solved, and the agent's evaluator only whether the agent tries again. A game that is won
+stays won, even if the agent plays it again (the cumulative curves of Reflexion, Fig. 3a). A program is handed in when
+the agent is content with its own tests, so its last one counts (pass@1 of Reflexion, Table 1).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +28,9 @@ class SeedResult:
     stored: str
     """Name in the store, such as `eval/trained/ppo-1`."""
     solved_NT: Floats
-    """1 if the last attempt made by trial N solved task T, else 0; shape (trials, tasks finished in every arm)."""
+    """1 if task T is solved by trial N, else 0; shape (trials, tasks finished in every arm)."""
     return_NT: Floats
-    """Return of the last attempt made by trial N, of the same shape."""
+    """Return of the attempt that counts by trial N, the last or the one that solved the task; of the same shape."""
     all_solved_NT: Floats
     """Same as `solved_NT` over all tasks, shape (trials, tasks); 0 from the first missing trial on."""
     all_return_NT: Floats
@@ -57,6 +62,8 @@ class ArmResult:
     """Number of tasks that the infrastructure left unfinished in a seed of this arm."""
     shares_first: bool = True
     """False if its trial 0 is played under other conditions than that of the other arms."""
+    last_counts: bool = False
+    """True if the last attempt at a task counts, even after one that solved it."""
 
     @property
     def stored_names(self) -> tuple[str, ...]:
@@ -70,7 +77,7 @@ class ArmResult:
 
     @cached_property
     def solved_NT(self) -> Floats:
-        """Share of the seeds whose last attempt made by trial N solved task T."""
+        """Share of the seeds that solved task T by trial N."""
         return _mean([seed.solved_NT for seed in self.seeds])
 
     def solved_by(self, trial: int) -> Floats:
@@ -80,7 +87,7 @@ class ArmResult:
 
     @cached_property
     def return_NT(self) -> Floats:
-        """Mean return of the last attempts made by trial N."""
+        """Mean return of the attempts that count by trial N."""
         return _mean([seed.return_NT for seed in self.seeds])
 
     @property
@@ -99,19 +106,32 @@ def arm_results(
     trials: int,
     shared: str = FIRST_TRIAL,
     own: Mapping[str, str] | None = None,
+    *,
+    last_counts: bool = False,
+    stops: bool = False,
 ) -> list[ArmResult]:
     """Return the results of all arms on the tasks that every arm finished, to be compared task by task.
 
-    `arms` maps each name in the config to its names in the store, one for each training seed. `shared` is the name of
-    trial 0 in the store; `own` has the other name of that of arms whose first attempts have conditions of their own.
+    Args:
+        store: the store.
+        tasks: the tasks of the evaluation.
+        arms: names in the store of each arm in the config, one for each training seed.
+        trials: number of attempts at a task, the first included.
+        shared: name of trial 0 in the store.
+        own: the other name of trial 0 of arms, by their names in the store, whose first attempts have conditions of
+            their own.
+        last_counts: whether the last attempt at a task counts, even after one that solved it.
+        stops: whether each arm stops after its first retry that solved no further task.
     """
     firsts = {stored: (own or {}).get(stored, shared) for names in arms.values() for stored in names}
-    played = {first: _Attempts.empty(trials, tasks) for first in firsts.values()}
+    played = {first: _Attempts.empty(trials, tasks, last_counts=last_counts) for first in firsts.values()}
     for first, first_attempts in played.items():
         first_attempts.add(store.attempt_rows(first))
     attempts = {stored: played[firsts[stored]].copy() for names in arms.values() for stored in names}
     for stored, arm_attempts in attempts.items():
         arm_attempts.add(store.attempt_rows(stored))
+        if stops:
+            arm_attempts.stop()
     complete = {stored: arm_attempts.complete_T for stored, arm_attempts in attempts.items()}
     common_T = np.logical_and.reduce([np.ones(len(tasks), dtype=bool), *complete.values()])
     return [
@@ -120,6 +140,7 @@ def arm_results(
             seeds=tuple(_seed_result(store, stored, firsts[stored], attempts[stored], common_T) for stored in names),
             incomplete=len(tasks) - int(np.logical_and.reduce([complete[stored] for stored in names]).sum()),
             shares_first=all(firsts[stored] == shared for stored in names),
+            last_counts=last_counts,
         )
         for arm, names in arms.items()
     ]
@@ -129,6 +150,19 @@ def first_trials(results: Sequence[ArmResult]) -> dict[str, list[ArmResult]]:
     """Return the arms that share each trial 0, by its name in the store."""
     names = dict.fromkeys(seed.first_trial for arm in results for seed in arm.seeds)
     return {name: [arm for arm in results if any(seed.first_trial == name for seed in arm.seeds)] for name in names}
+
+
+def last_trial(
+    store: Store, tasks: Sequence[Task], stored: str, trials: int, shared: str, *, last_counts: bool
+) -> int | None:
+    """Return the first retry of an arm that solved no further task; None while there is none, or a task is unfinished.
+
+    The arguments are those of `arm_results`, for one arm.
+    """
+    attempts = _Attempts.empty(trials, tasks, last_counts=last_counts)
+    attempts.add(store.attempt_rows(shared))
+    attempts.add(store.attempt_rows(stored))
+    return attempts.last_trial
 
 
 def with_unfinished(results: Sequence[ArmResult]) -> list[ArmResult]:
@@ -155,20 +189,22 @@ class _Attempts:
     """True if the agent judged the attempt as failed and retries."""
     solved_NT: Floats
     return_NT: Floats
+    last_counts: bool
 
     @classmethod
-    def empty(cls, trials: int, tasks: Sequence[Task]) -> "_Attempts":
+    def empty(cls, trials: int, tasks: Sequence[Task], *, last_counts: bool) -> "_Attempts":
         shape = (trials, len(tasks))
         columns = {task.id: column for column, task in enumerate(tasks)}
-        return cls(columns, np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape), np.zeros(shape))
+        flags, numbers = (lambda: np.zeros(shape, bool)), (lambda: np.zeros(shape))
+        return cls(columns, flags(), flags(), numbers(), numbers(), last_counts)
 
     def copy(self) -> "_Attempts":
-        return _Attempts(
-            self.columns,
-            self.present_NT.copy(),
-            self.failed_NT.copy(),
-            self.solved_NT.copy(),
-            self.return_NT.copy(),
+        return replace(
+            self,
+            present_NT=self.present_NT.copy(),
+            failed_NT=self.failed_NT.copy(),
+            solved_NT=self.solved_NT.copy(),
+            return_NT=self.return_NT.copy(),
         )
 
     def add(self, rows: Iterable[AttemptRow]) -> None:
@@ -185,43 +221,64 @@ class _Attempts:
             self.return_NT[row.trial, column] = row.episode_return
 
     @property
+    def last_trial(self) -> int | None:
+        """First retry that solved no further task; None while there is none, or a task is unfinished."""
+        reached_N, solved_N = self.reached_NT.all(axis=1), self.counted(self.solved_NT).sum(axis=1)
+        ends = (trial for trial in range(1, len(solved_N)) if solved_N[trial] <= solved_N[trial - 1])
+        last = next(ends, None)
+        return last if last is not None and reached_N[: last + 1].all() else None
+
+    def stop(self) -> None:
+        """Leave out what was played after the last trial, after which the agent does not retry."""
+        if (last := self.last_trial) is not None:
+            self.present_NT[last + 1 :] = False
+            self.failed_NT[last] = False
+
+    @property
     def reached_NT(self) -> _Flags:
         """True if every trial up to this one was made, or every trial up to one that the agent judged as solved."""
         made_NT = np.logical_and.accumulate(self.present_NT)
         return made_NT | np.logical_or.accumulate(made_NT & ~self.failed_NT)
 
     @property
+    def settled_NT(self) -> _Flags:
+        """True if this trial is reached, or no missing attempt can change the result."""
+        return self.reached_NT | self._won_NT
+
+    @property
     def complete_T(self) -> _Flags:
         complete: _Flags = self.reached_NT[-1]
         return complete
 
+    def counted(self, values_NT: Floats) -> Floats:
+        """Return the value of the attempt that counts by each trial: the last, or the one that won the game."""
+        won_NT, counted_NT = self._won_NT, values_NT.copy()
+        for trial in range(1, len(counted_NT)):
+            counts_T = self.present_NT[trial] & ~won_NT[trial - 1]
+            counted_NT[trial] = np.where(counts_T, values_NT[trial], counted_NT[trial - 1])
+        return counted_NT
+
+    @property
+    def _won_NT(self) -> _Flags:
+        """True if an attempt by this trial has won the game; never if the last attempt counts."""
+        made_NT = np.logical_and.accumulate(self.present_NT)
+        won_NT: _Flags = np.logical_or.accumulate(made_NT & (self.solved_NT == 1))
+        return won_NT & (not self.last_counts)
+
 
 def _seed_result(store: Store, stored: str, first: str, attempts: _Attempts, common_T: _Flags) -> SeedResult:
-    solved_NT, return_NT = (
-        _of_last(values, attempts.present_NT) for values in (attempts.solved_NT, attempts.return_NT)
-    )
-    reached_NT = attempts.reached_NT
+    solved_NT, return_NT = (attempts.counted(values) for values in (attempts.solved_NT, attempts.return_NT))
+    settled_NT = attempts.settled_NT
     return SeedResult(
         stored=stored,
         solved_NT=solved_NT[:, common_T],
         return_NT=return_NT[:, common_T],
-        all_solved_NT=np.where(reached_NT, solved_NT, 0.0),
-        all_return_NT=np.where(reached_NT, return_NT, 0.0),
+        all_solved_NT=np.where(settled_NT, solved_NT, 0.0),
+        all_return_NT=np.where(settled_NT, return_NT, 0.0),
         invalid=store.invalid_count(stored),
         usage=store.usage(stored),
         first_trial=first,
     )
-
-
-def _of_last(values_NT: Floats, present_NT: _Flags) -> Floats:
-    """Return the value of the last attempt made by each trial.
-
-    The agent makes no attempt after one that it judges as solved.
-    """
-    last_NT = values_NT.copy()
-    for trial in range(1, len(last_NT)):
-        last_NT[trial] = np.where(present_NT[trial], values_NT[trial], last_NT[trial - 1])
-    return last_NT
 
 
 def _mean(values: Sequence[Floats]) -> Floats:

@@ -217,9 +217,10 @@ def conditions_of(experiment: Experiment, components: Parts, store: Store, arm: 
     if reads_attempts(experiment, arm):
         stored_conditions["experience_sha256"] = sha256_of_attempts(experiment, arm)
     if arm.kind == "placebo":
-        # More tasks, or one more training seed, would change the advice that is dealt out.
+        # More tasks, one more training seed, or an earlier stop would change the advice that is dealt out.
         ids = [task.id for task in chosen_tasks(experiment, experiment.eval.tasks, splits)]
-        stored_conditions["advice_of_tasks"] = {"count": len(ids), "sha256": sha256_of({"tasks": ids})}
+        dealt = {"count": len(ids), "sha256": sha256_of({"tasks": ids}), "stop": experiment.eval.stop}
+        stored_conditions["advice_of_tasks"] = dealt
         if len(sources := list(single_model_arms(arm.of, experiment.eval.arms[arm.of]))) > 1:
             stored_conditions["sources"] = sources
     return stored_conditions

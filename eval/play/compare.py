@@ -18,7 +18,7 @@ from retroformer.ledger import Ledger
 from retroformer.records import Task
 from retroformer.stage_metrics import training_tasks
 
-from ..measure.results import ArmResult, arm_results
+from ..measure.results import ArmResult, arm_results, last_trial
 from ..report.actors_table import write_actors_table
 from ..report.domains_table import write_domains_table
 from ..report.input import ReportInput
@@ -152,12 +152,34 @@ async def _play(evaluation: Evaluation) -> None:
 
 
 async def _retry(evaluation: Evaluation, arms: Mapping[str, Arm]) -> dict[str, Experience]:
-    """Play the later trials of these arms side by side; return their experiences by name in the store."""
+    """Play the later trials of these arms side by side; return their experiences by name in the store.
+
+    If arms stop without gain, they are played trial by trial. An arm with unfinished tasks waits for the next run.
+    """
     singles = {stored: single for name, arm in arms.items() for stored, single in single_model_arms(name, arm).items()}
-    played = {stored: evaluation.experience_of(stored, arm) for stored, arm in singles.items()}
-    if played:
-        await evaluation.play(", ".join(arms), list(played.values()))
+    trials, played = evaluation.experiment.loop.trials, dict[str, Experience]()
+    stops = evaluation.experiment.eval.stop == "no_gain" and trials > 1
+    for number in range(2, trials + 1) if stops else (trials,):
+        part = replace(evaluation, trials=number)
+        playing = {stored: part.experience_of(stored, arm) for stored, arm in singles.items()}
+        if not playing:
+            break
+        title = ", ".join(arms)
+        await part.play(f"{title}, trial {number - 1}" if stops else title, list(playing.values()))
+        played |= playing
+        left = [stored for stored, experience in playing.items() if not experience.unfinished]
+        gaining = await evaluation.ledger.ask(_gaining, part, left) if number < trials else ()
+        singles = {stored: singles[stored] for stored in gaining}
     return played
+
+
+def _gaining(evaluation: Evaluation, stored: Sequence[str]) -> list[str]:
+    """Return those of these arms whose every retry so far has solved a further task."""
+    store, tasks, trials = evaluation.store, evaluation.tasks, evaluation.trials or 1
+    firsts, last_counts = evaluation.first_trials, evaluation.experiment.evaluator.last_counts
+    return [
+        arm for arm in stored if last_trial(store, tasks, arm, trials, firsts[arm], last_counts=last_counts) is None
+    ]
 
 
 async def _retry_and_learn(evaluation: Evaluation, arms: Mapping[str, Arm]) -> dict[str, Experience]:
@@ -214,7 +236,16 @@ def _write_report(evaluation: Evaluation, verified: Sequence[VerifiedModel]) -> 
     if all(store.played_tasks(first).isdisjoint(task.id for task in tasks) for first in firsts.values()):
         cause = next(filter(None, map(store.last_cause, firsts.values())), "no arm is named")
         raise MissingInput(f"No task could be played, so nothing can be compared: {cause}")
-    results = arm_results(store, tasks, arms, experiment.loop.trials, first_trial(evaluation.name), firsts)
+    results = arm_results(
+        store,
+        tasks,
+        arms,
+        experiment.loop.trials,
+        first_trial(evaluation.name),
+        firsts,
+        last_counts=experiment.evaluator.last_counts,
+        stops=experiment.eval.stop == "no_gain",
+    )
     path = write_report(
         ReportInput(experiment, tasks, results, verified, store, evaluation.components.actor_sha256, evaluation.name)
     )

@@ -52,6 +52,8 @@ class Evaluation:
     """Name of the actor or repeat if the config has several: prefix of its arms, and folder of its report."""
     repeat: int = 0
     """Number of the repeat, from 1; 0 if all arms are played once."""
+    trials: int | None = None
+    """Number of trials to play now; None: loop.trials."""
 
     def repeated(self, number: int) -> "Evaluation":
         """Return the evaluation for one of its repeats."""
@@ -105,14 +107,14 @@ class Evaluation:
         """
         experiment, components = self.experiment, self.components
         advises = reflector or reflector_of(experiment, components, self.store, arm)
-        loop = with_arm_settings(experiment, arm).loop
-        is_first_trial = stored in self.shared_first_trials
+        loop, is_first_trial = with_arm_settings(experiment, arm).loop, stored in self.shared_first_trials
+        trials = 1 if is_first_trial else self.trials or loop.trials
         return Experience(
             self.ledger,
             stored,
             components.pool,
             agent_of(experiment, components, arm, advises),
-            loop.model_copy(update={"trials": 1}) if is_first_trial else loop,
+            loop.model_copy(update={"trials": trials}),
             self.experiment.seed + _SEEDS_OF_A_REPEAT * self.repeat,
             self.budget,
             slots=self.slots,
@@ -129,7 +131,7 @@ class Evaluation:
         with tally(title, len(experiences) * len(self.tasks)) as counts:
             if (backend := self.experiment.eval.backend) != LOCAL:
                 ids = [task.id for task in self.tasks]
-                opener = partial(open_player, name=self.name, repeat=self.repeat)
+                opener = partial(open_player, name=self.name, repeat=self.repeat, trials=self.trials)
                 by_arm = {experience.arm: ids for experience in experiences}
                 left = await play_elsewhere(backend, opener, self.config, by_arm, counts)
                 for experience in experiences:
@@ -159,8 +161,8 @@ async def open_evaluations(
 
 
 @asynccontextmanager
-async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIterator[Play]:
-    """Start what a worker needs, and yield what plays chunks of an arm's tasks.
+async def open_player(config: LoadedConfig, name: str, repeat: int, trials: int | None = None) -> AsyncIterator[Play]:
+    """Start what a worker needs, and yield what plays chunks of an arm's tasks, up to `trials` trials.
 
     Raises:
         RetroformerError: the store, an endpoint or the environment is not available, or an arm holds facts of other
@@ -172,6 +174,7 @@ async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIter
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with _started(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:
             _declare(evaluation)
+            evaluation = replace(evaluation, trials=trials)
 
             async def play(chunk: Chunk) -> Played:
                 # A placebo reads what its source has written, so an arm is made when its first chunk comes.

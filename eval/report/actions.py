@@ -49,6 +49,7 @@ class ActionsByTrial:
     def __init__(self, results: Sequence[ArmResult]) -> None:
         self._arms = {arm.name: arm.stored_names for arm in results}
         self._trials = len(results[0].solved_NT) if results else 0
+        self._last_counts = any(arm.last_counts for arm in results)
         self._solved = {name: _Actions(self._trials) for name in self._arms}
         self._all = {name: _Actions(self._trials) for name in self._arms}
 
@@ -72,7 +73,8 @@ class ActionsByTrial:
                 self._solved[name].by_trial[trial].add(len(attempt.steps))
         together = sum(len(attempt.steps) for attempt in attempts.values())
         self._all[name].together.add(together)
-        if attempts[max(attempts)].outcome is Outcome.SUCCESS:
+        solving = [trial for trial, attempt in attempts.items() if attempt.outcome is Outcome.SUCCESS]
+        if max(attempts) in solving or (solving and not self._last_counts):
             self._solved[name].together.add(together)
 
     def render(self) -> str:

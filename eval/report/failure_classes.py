@@ -52,7 +52,7 @@ class ClassesByTrial:
         self._arms = {arm.name: arm.stored_names for arm in results}
         self._trials = len(results[0].solved_NT) if results else 0
         self._tasks: Counter[str] = Counter()
-        self._counts = {name: _Counts(self._trials) for name in self._arms}
+        self._counts = {arm.name: _Counts(self._trials, last_counts=arm.last_counts) for arm in results}
 
     def add(self, facts: TaskFacts) -> None:
         """Count one task; it is left out of arms without a trial 0."""
@@ -78,7 +78,8 @@ class ClassesByTrial:
 class _Counts:
     """Number of tasks in each class after each trial."""
 
-    def __init__(self, trials: int) -> None:
+    def __init__(self, trials: int, *, last_counts: bool) -> None:
+        self._last_counts = last_counts
         self._hallucinated = [0] * trials
         self._inefficient = [0] * trials
         self._failed = [0] * trials
@@ -89,8 +90,12 @@ class _Counts:
             made = seed.attempts.get(trial)
             # An attempt that the infrastructure spoiled says nothing about the agent.
             last = last if made is None or made.outcome is Outcome.INVALID else made
-            if last is None or last.outcome is not Outcome.FAILURE:
+            if last is None:
                 continue
+            if last.outcome is Outcome.SUCCESS:
+                if self._last_counts:
+                    continue
+                return  # A game that is won stays won, even if the agent plays it again.
             self._failed[trial] += 1
             self._hallucinated[trial] += hallucinated(last)
             self._inefficient[trial] += planned_inefficiently(last)

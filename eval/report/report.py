@@ -160,10 +160,11 @@ def _how_to_read(report_input: ReportInput, rates: Rates) -> str:
             "tasks and other training seeds (with few seeds it is a little too narrow); *with these seeds* gives the "
             "interval over tasks alone. An arm with one model does not cover variation between training seeds."
         )
+    stop = " Each arm, and each of its training seeds, ended after its first retry that solved no further task."
     return (
         f"{rates.finished_tasks} of {len(report_input.tasks)} held-out tasks of {_splits(report_input.tasks)} were "
         f"finished in every arm. {_unfinished(rates)} Brackets are 95% percentile bootstrap intervals over tasks "
-        f"({DRAWS:,} draws, seed {experiment.seed}); {seeds}"
+        f"({DRAWS:,} draws, seed {experiment.seed}); {seeds}{stop if experiment.eval.stop == 'no_gain' else ''}"
     )
 
 

@@ -1,6 +1,7 @@
 """Where each arm would have stopped under the stopping rules of Reflexion (NeurIPS, section 4).
 
-The trials after that point are played anyway, so one run shows the whole curve and every rule.
+Unless `eval.stop` applies the second rule, the trials after that point are played anyway, so one run shows the whole
+curve and every rule.
 """
 
 from collections.abc import Sequence

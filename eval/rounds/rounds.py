@@ -128,6 +128,7 @@ def _comparing(experiment: Experiment, names: Sequence[str]) -> list[str]:
         "eval.examples=null",
         "eval.comparisons=[]",
         "eval.repeats=1",
+        "eval.stop=never",
         "eval.actors={}",
         "eval.actors_reflect=false",
         f"serve.adapters={json.dumps(own | adapters)}",
@@ -139,5 +140,6 @@ def _solved(experiment: Experiment, config: Path, overrides: Sequence[str], name
     development = load(config, [*overrides, *_comparing(experiment, names)])
     tasks = chosen_tasks(development, development.eval.tasks, (str(experiment.rounds.split),))
     with closing(open_whole_store(development)) as store:
-        results = arm_results(store, tasks, {name: [evaluation(name)] for name in names}, development.loop.trials)
+        arms, last_counts = {name: [evaluation(name)] for name in names}, development.evaluator.last_counts
+        results = arm_results(store, tasks, arms, development.loop.trials, last_counts=last_counts)
     return {result.name: float(result.solved_NT[-1].mean()) for result in results}

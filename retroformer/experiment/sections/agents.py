@@ -28,11 +28,16 @@ class ActorSection(Section):
 
 class EvaluatorSection(Section):
     kind: str = "oracle"
-    """Rule by which an attempt counts as failed. oracle: the true outcome; heuristic: it ended by repetition or took
-    too long (Reflexion, section 4.1); tests: it fails the tests that the agent wrote (programming); model: a language
-    model decides."""
+    """Rule by which the agent tries again; what is solved is for the environment to say. oracle: the attempt failed;
+    heuristic: it ended by repetition or took too long (Reflexion, section 4.1); tests: it fails the tests that the
+    agent wrote (programming); model: a language model decides."""
     endpoint: Endpoint = Endpoint()
     """Endpoint of the model, for kind model."""
+
+    @property
+    def last_counts(self) -> bool:
+        """True if the last attempt at a task counts, even after one that solved it: a program that is handed in."""
+        return self.kind == "tests"
 
 
 _ABSENT = (("history", "last"), ("tokens", False))

@@ -111,6 +111,9 @@ class Eval(Spending):
     repeats: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of times that all arms are played, trial 0 included, with other random numbers each time; the report then
     gives mean and standard deviation."""
+    stop: Literal["never", "no_gain"] = "never"
+    """End of an arm before `loop.trials`. no_gain: after its first retry that solves no further task (Reflexion, first
+    version); all tasks finish a trial before the next one begins."""
     reference: str = "no reflection"
     """Arm that every other arm is compared with; the others are also compared with each other."""
     actors: dict[str, Endpoint] = Field(default={})
@@ -127,3 +130,12 @@ class Eval(Spending):
     examples: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Arms whose advice on the same failures the report shows, such as those of all stages of training; None: all that
     write advice."""
+
+    @model_validator(mode="after")
+    def _an_arm_that_learns_plays_all_trials(self) -> Self:
+        if self.stop != "never" and (learners := [name for name, arm in self.arms.items() if arm.learns]):
+            raise ValueError(
+                f"stop={self.stop} waits for all tasks at each trial, and {learners[0]!r} learns from task to task: "
+                "leave stop or arms.NAME.learns out"
+            )
+        return self

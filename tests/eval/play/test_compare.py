@@ -1,15 +1,19 @@
 """Tests of all of `eval` on generated games: arms that share trial 0, a placebo, and a faulty server."""
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from collect.rate import rate_reflections
+from eval.measure.results import arm_results
 from eval.play.compare import compare_arms
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.errors import ConfigError, EndpointFailure, InfrastructureFailure
-from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.parts import LoadedConfig, chosen_tasks
+from retroformer.experiment.storage import open_store
 from retroformer.records import Outcome
 from tests.support.endpoint import Behaviour, Endpoint
 from tests.support.runs import facts, open_config, run, write_config
@@ -152,6 +156,61 @@ def test_a_fault_on_the_command_line_is_one_sentence_and_status_1(tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_judge_that_is_always_wrong_makes_the_agent_play_won_games_again_and_loses_none(tmp_path: Path) -> None:
+    """The judge never says yes, and the retries with advice lose games that trial 0 has won."""
+    judged = ("evaluator.kind=model", "evaluator.endpoint.model=big", "evaluator.endpoint.base_url=")
+    with Endpoint() as server:
+        config = open_config(write_config(tmp_path, server.url), *judged[:2], f"{judged[2]}{server.url}")
+        compare(config)
+    first = facts(config, FIRST_TRIAL).trajectories
+    won = {key.task_id for key, attempt in first.items() if attempt.outcome is Outcome.SUCCESS}
+    again = facts(config, REMOTE).trajectories
+    assert won
+    assert {key.task_id for key in again} == {key.task_id for key in first}
+    assert any(key.task_id in won and attempt.outcome is Outcome.FAILURE for key, attempt in again.items())
+    with closing(open_store(config.experiment)) as store:
+        arms = {REMOTE: [REMOTE]}
+        (curve,) = arm_results(store, chosen_tasks(config.experiment, 6, ("held_out",)), arms, trials=3)
+    assert (np.diff(curve.solved_NT, axis=0) >= 0).all()
+    assert curve.solved_NT[:, curve.solved_NT[0] == 1].tolist() == [[1.0] * len(won)] * 3
+
+
+def spent_by_stopping(folder: Path, url: str, stop: str, *overrides: str) -> tuple[int, str]:
+    """Return the last trial that the arm without advice has played, and the report."""
+    config = open_config(write_config(folder, url), f"run={stop}", "loop.trials=5", f"eval.stop={stop}", *overrides)
+    compare(config)
+    trials = max(key.trial for key in facts(config, ALONE).trajectories)
+    return trials, (folder / f"runs/{stop}/eval/report.md").read_text()
+
+
+def test_an_arm_stops_after_the_first_retry_without_gain(tmp_path: Path) -> None:
+    with Endpoint() as server:
+        stopped, report = spent_by_stopping(tmp_path, server.url, "no_gain")
+        whole, reference = spent_by_stopping(tmp_path, server.url, "never")
+        with pytest.raises(ConfigError, match=r"eval/placebo.*advice_of_tasks\.stop='?never'?, not '?no_gain"):
+            spent_by_stopping(tmp_path, server.url, "no_gain", "run=never")
+    # A scripted actor without advice solves nothing more.
+    assert (stopped, whole) == (1, 4)
+    assert "6 of 6 held-out tasks" in report
+    assert "ended after its first retry that solved no further task" in report
+    assert "ended after its first retry" not in reference
+    rows = [
+        next(line for line in text.splitlines() if line.startswith("| no reflection |")) for text in (report, reference)
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_a_stopped_run_is_not_played_on_by_the_same_command(tmp_path: Path) -> None:
+    with Endpoint() as server:
+        spent_by_stopping(tmp_path, server.url, "no_gain")
+        server.requests.clear()
+        config = open_config(tmp_path / "toy.yaml", "run=no_gain", "loop.trials=5", "eval.stop=no_gain")
+        before = {arm: facts(config, arm).counts for arm in (REMOTE, PLACEBO, ALONE)}
+        compare(config)
+        assert {arm: facts(config, arm).counts for arm in (REMOTE, PLACEBO, ALONE)} == before
+        assert len(server.requests) <= 2, "nothing but the probes"
+
+
 def test_arms_without_a_model_need_no_server(tmp_path: Path) -> None:
     arms = "eval.arms={retry: {kind: none}, rule: {kind: rule}}"
     config = open_config(write_config(tmp_path, "http://127.0.0.1:9/v1"), arms, "reflector.endpoint.base_url=null")

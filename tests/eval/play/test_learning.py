@@ -227,5 +227,9 @@ def test_only_retrieved_advice_can_be_learned_about(tmp_path: Path) -> None:
     content = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": {"phrase": {"kind": "phrase", "learns": True}}}}
     path = tmp_path / "phrase.yaml"
     path.write_text(yaml.safe_dump(content))
+    with pytest.raises(
+        ConfigError, match=r"eval: .*stop=no_gain waits for all tasks at each trial, and 'phrase' learns"
+    ):
+        open_config(path, "eval.stop=no_gain")
     with pytest.raises(ConfigError, match=r"eval\.arms\.phrase\.learns: only retrieved advice is learned about"):
         evaluated(open_config(path))

@@ -102,13 +102,13 @@ def test_four_solved_of_eight_problems_with_four_unfinished_are_a_half() -> None
     assert "The infrastructure left 4 tasks unfinished in some arm, so every rate is given twice" in text
 
 
-def test_a_task_counts_as_unsolved_from_its_first_missing_trial_on() -> None:
+def test_a_task_counts_as_unsolved_from_its_first_missing_trial_on_unless_it_was_solved_before() -> None:
     # Solved at once; retry missing; solved by a retry; second retry missing; solved, judged as failed, retry missing.
     attempts = {FIRST_TRIAL: ["+", ".", ".", ".", "n"], "eval/x": ["", "?", "+", ".?", "?"]}
     (x,) = outcomes_of(["x"], 3, attempts)
     (whole,) = with_unfinished([x])
     assert x.solved_NT.tolist() == [[1, 0], [1, 1], [1, 1]]
-    assert whole.solved_NT.tolist() == [[1, 0, 0, 0, 1], [1, 0, 1, 0, 0], [1, 0, 1, 0, 0]]
+    assert whole.solved_NT.tolist() == [[1, 0, 0, 0, 1], [1, 0, 1, 0, 1], [1, 0, 1, 0, 1]]
     assert whole.return_NT.tolist() == whole.solved_NT.tolist()
     assert (x.incomplete, whole.incomplete) == (3, 3)
 

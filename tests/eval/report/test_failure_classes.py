@@ -71,6 +71,15 @@ def test_the_share_of_tasks_in_each_class_is_shown_for_each_trial(tmp_path: Path
     ]
 
 
+def test_a_game_that_was_won_before_the_agent_lost_it_is_in_no_class(tmp_path: Path) -> None:
+    distrusted = did(*WRONG, outcome=Outcome.SUCCESS).model_copy(update={"judged": False})
+    assert rows(tmp_path, {"a": [distrusted, did(*STUCK), did(*LOST)]}, {"x": ["eval/x"]}) == [
+        "| x | hallucination | 0 of 1 (0%) | 0 of 1 (0%) | 0 of 1 (0%) |",
+        "| x | inefficient planning | 0 of 1 (0%) | 0 of 1 (0%) | 0 of 1 (0%) |",
+        "| x | all failures | 0 of 1 (0%) | 0 of 1 (0%) | 0 of 1 (0%) |",
+    ]
+
+
 def test_training_seeds_of_an_arm_are_pooled(tmp_path: Path) -> None:
     assert rows(tmp_path, ATTEMPTS, {"x": ["eval/x/1", "eval/x/2"]})[0] == (
         "| x | hallucination | 6 of 8 (75%) | 2 of 8 (25%) | 4 of 8 (50%) |"
