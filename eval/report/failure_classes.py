@@ -1,7 +1,8 @@
 """Failure classes of attempts, counted by trial, as in Fig. 3b of Reflexion (NeurIPS version, section 4.1).
 
 hallucination: the attempt has two or more consecutive identical actions to which the environment responded with the
-same observation. The stop heuristic of the same section (`loop.repetitions`) wants more than 3 such cycles.
+same observation, or it went in a cycle, the sign of hallucination by which the stop heuristic of the same section ends
+an attempt (`loop.repetitions`): more than Omega = 3 times the same action with the same observation.
 
 inefficient planning: the attempt has at least epsilon = 30 actions. The paper says more than 30, but its stop
 heuristic, like `loop.actions: 30`, ends an attempt at its 30th action, so no attempt would be in that class.
@@ -15,25 +16,26 @@ from itertools import pairwise
 
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.markdown import plain, share, table
-from retroformer.records import Outcome, Trajectory
+from retroformer.records import Ending, Outcome, Trajectory
 
 from ..measure.results import ArmResult
 
 EPSILON = 30
 """Fewest actions of an attempt with inefficient planning."""
+OMEGA = 3
+"""Most times that an attempt without a cycle has the same action with the same observation."""
 _NOTE = (
     "Share of tasks whose last attempt made by each trial failed and is in the class. *Hallucination*: two or more "
-    "consecutive identical actions with the same observation. *Inefficient planning*: at least "
-    f"{EPSILON} actions. An attempt may be in both or in none."
+    f"consecutive identical actions with the same observation, or a cycle: the same action with the same observation "
+    f"more than {OMEGA} times. *Inefficient planning*: at least {EPSILON} actions. An attempt may be in both or in none."
 )
 
 
 def hallucinated(attempt: Trajectory) -> bool:
-    """Return True if the agent repeated an action at once and got the same observation."""
-    return any(
-        (step.action, step.observation) == (following.action, following.observation)
-        for step, following in pairwise(attempt.steps)
-    )
+    """Return True if the agent repeated an action at once and got the same observation, or went in a cycle."""
+    seen = [(step.action, step.observation) for step in attempt.steps]
+    at_once = any(step == following for step, following in pairwise(seen))
+    return at_once or attempt.ending is Ending.REPETITION or max(Counter(seen).values(), default=0) > OMEGA
 
 
 def planned_inefficiently(attempt: Trajectory) -> bool:

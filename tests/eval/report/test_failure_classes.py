@@ -8,7 +8,7 @@ from eval.measure.records import facts_by_task
 from eval.measure.results import arm_results
 from eval.report.failure_classes import ClassesByTrial, hallucinated, planned_inefficiently
 from retroformer.arm_names import FIRST_TRIAL
-from retroformer.records import Key, Outcome, Step, Trajectory
+from retroformer.records import Ending, Key, Outcome, Step, Trajectory
 from retroformer.store import Store
 from tests.support.characters import attempt_at, task
 
@@ -30,6 +30,18 @@ def test_a_repeated_action_with_the_same_answer_is_a_hallucination() -> None:
 
 def test_equal_actions_that_are_not_consecutive_are_no_hallucination() -> None:
     assert not hallucinated(did(("look", "A desk."), ("wait", "Noted."), ("look", "A desk.")))
+
+
+def test_a_cycle_is_a_hallucination() -> None:
+    doors = (("go left", "A door."), ("go right", "A desk."))
+    assert not hallucinated(did(*(doors * 3)))
+    assert hallucinated(did(*(doors * 4)))
+
+
+def test_an_attempt_that_ended_in_a_cycle_is_a_hallucination_at_any_limit_of_repetitions() -> None:
+    doors = did(("go left", "A door."), ("go right", "A desk."), ("go left", "A door."))
+    assert not hallucinated(doors)
+    assert hallucinated(doors.model_copy(update={"ending": Ending.REPETITION}))
 
 
 @pytest.mark.parametrize(("actions", "inefficient"), [(29, False), (30, True), (31, True)])
