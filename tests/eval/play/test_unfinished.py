@@ -225,7 +225,7 @@ def test_arms_that_finished_no_common_task_still_have_a_report() -> None:
 
 def test_a_missing_retry_is_not_a_failed_one() -> None:
     text = report_of(DISPUTED | {TRAINED: ["+", "?", *"++++++++++"]})
-    assert "| capital-00 | trained | Say Paris. | solved |" in text
+    assert "| trained | Say Paris. | solved |" in text
     experiment = load(Path("riddles.yaml"))
     store = Store(experiment.store_url, experiment.run)
     store.add_reflection(Key(arm=TRAINED, task_id="capital-01", trial=1), 0, advice("Say Paris."))
@@ -233,7 +233,7 @@ def test_a_missing_retry_is_not_a_failed_one() -> None:
     tasks = tasks_of(DISPUTED)
     write_report(ReportInput(experiment, tasks, arm_results(store, tasks, arms, 2), [], store))
     store.close()
-    assert "| capital-01 | trained | Say Paris. | not tried |" in Path("runs/riddles/eval/report.md").read_text()
+    assert "| trained | Say Paris. | not tried | - |" in Path("runs/riddles/eval/report.md").read_text()
 
 
 def test_the_table_of_several_actors_gives_its_rates_twice() -> None:
