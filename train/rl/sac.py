@@ -8,9 +8,10 @@ says that the mean of the embeddings of the generated text, of 768 dimensions, r
 
 1. The algorithm is SAC for discrete actions (Christodoulou, 2019). The gradient of the continuous algorithm passes
    through a sampled action, and cannot pass through sampled text.
-2. The actions are those that the environment lists as possible now, so it must list them. The policy is the softmax of
-   their log-likelihoods under the actor given the prompt of the state. Only the sampling of experience draws an action;
-   targets and policy loss are exact sums over all actions.
+2. The actions are those that the environment lists as possible now, so it must list them; in WebShop, where a query
+   may be any text, the only search is for the request itself. The policy is the softmax of their log-likelihoods under
+   the actor given the prompt of the state. Only the sampling of experience draws an action; targets and policy loss
+   are exact sums over all actions.
 3. An action is embedded as the mean of the hidden states of its text, and a state as the last hidden state of its
    prompt, both in the base model's size (576 for SmolLM2-135M) and by the actor as it was before training.
 4. The critics are two perceptrons with two hidden layers of 256 units on these two embeddings. They share the actor's
