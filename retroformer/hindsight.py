@@ -1,4 +1,4 @@
-"""Hindsight: advice about a failure that attempts of training tasks have proved right.
+"""Hindsight: advice about a failure that a program writes from the attempts of training tasks.
 
 A writer is given stored attempts and advice, and nothing else. Tests check that the writers of ALFWorld and HotPotQA
 import nothing that knows a solution.

@@ -45,7 +45,7 @@ class Lora(Section):
 class Sft(Groupwise):
     texts: Literal["rated", "hindsight", "both"] = "rated"
     """Texts to imitate. rated: reflections with a positive rating (as in the paper); hindsight: for each failure,
-    advice that other attempts at the task, or at other training tasks, have proved right; both: both."""
+    advice that a program writes from all attempts at training tasks; both: both."""
     other_goals: Annotated[int, Field(ge=0, le=16)] = 0
     """Number of variations of each failure: hindsight also writes about parts of the attempts so far as failures at
     other tasks (hindsight experience replay)."""

@@ -1,4 +1,4 @@
-"""Advice that other attempts have proved right: where the missing things were, or usually are.
+"""Advice counted in attempts: where the missing things were, or usually are.
 
 It reads attempts at training games only. A reflector can learn to write it as far as things are in their usual places.
 """
