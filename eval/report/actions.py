@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.markdown import plain, table
-from retroformer.records import Outcome
+from retroformer.records import Outcome, Task, Trajectory
 
 from ..measure.results import ArmResult
+
+_ROWS = 30
+"""Most rows of the table of single tasks: SALA's 14 tasks with two arms."""
 
 _NOTE = (
     "Mean number of actions of the attempts of each trial, and of all attempts at a task together. *Solved* are the "
@@ -87,3 +90,40 @@ class ActionsByTrial:
         header = ["arm", "tasks", *(f"trial {trial}" for trial in range(self._trials)), "all trials"]
         shown = table(header, rows, "Mean number of actions, by trial and at a task together.")
         return f"{_NOTE}\n\n{shown}"
+
+
+class ActionsOfTasks:
+    """Number of actions of each attempt at the first tasks, by arm and trial (SALA, Table 2 task by task)."""
+
+    def __init__(self, tasks: Sequence[Task], results: Sequence[ArmResult]) -> None:
+        self._names = {seed.stored: seed.name for arm in results for seed in arm.seeds}
+        self._trials = len(results[0].solved_NT) if results else 0
+        self._shown = [task.id for task in tasks][: max(1, _ROWS // max(1, len(self._names)))]
+        self._tasks = len(tasks)
+        self._rows = dict[str, list[list[str]]]()
+
+    def add(self, facts: TaskFacts) -> None:
+        """Note the attempts at one task, if it is among those that are shown."""
+        if facts.task_id in self._shown:
+            self._rows[facts.task_id] = [
+                [
+                    plain(facts.task_id),
+                    plain(name),
+                    *(_length(facts.seeds[stored].attempts.get(trial)) for trial in range(self._trials)),
+                ]
+                for stored, name in self._names.items()
+            ]
+
+    def render(self) -> str:
+        """Render a row for each of these tasks and each arm, in the order in which the tasks are played."""
+        rows = [row for task_id in self._shown for row in self._rows.get(task_id, [])]
+        header = ["task", "arm", *(f"trial {trial}" for trial in range(self._trials))]
+        of_all = "" if len(self._shown) == self._tasks else f", the first {len(self._shown)} of {self._tasks} tasks"
+        return table(header, rows, f"Number of actions of each attempt{of_all}.")
+
+
+def _length(attempt: Trajectory | None) -> str:
+    """Render `13, solved` or `49`; a dash if there is no valid attempt."""
+    if attempt is None or attempt.outcome is Outcome.INVALID:
+        return "-"
+    return f"{len(attempt.steps)}{', solved' * (attempt.outcome is Outcome.SUCCESS)}"

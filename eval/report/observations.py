@@ -4,7 +4,7 @@ from retroformer.arm_names import first_trial
 from retroformer.environments.registry import extras
 
 from ..measure.records import facts_by_task
-from .actions import ActionsByTrial
+from .actions import ActionsByTrial, ActionsOfTasks
 from .endings import AttemptGroups
 from .equal_budget import EqualBudget
 from .examples import Examples
@@ -24,6 +24,7 @@ class Observations:
         self.groups = AttemptGroups(results)
         self.classes = ClassesByTrial(results)
         self.actions = ActionsByTrial(results)
+        self.tasks = ActionsOfTasks(report_input.tasks, results)
         self.telemetry = AdviceTelemetry(results)
         self.leaks = LeakCounter(experiment, results)
         self.written = Examples(results, experiment.eval.examples)
@@ -42,6 +43,7 @@ def observe(report_input: ReportInput) -> Observations:
         observations.groups.add(facts)
         observations.classes.add(facts)
         observations.actions.add(facts)
+        observations.tasks.add(facts)
         observations.telemetry.add(facts)
         observations.leaks.add(facts)
         observations.written.add(facts)

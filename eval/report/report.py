@@ -100,7 +100,7 @@ def _about_attempts(report_input: ReportInput, observed: Observations) -> Iterab
     groups = observed.groups.counts
     yield f"## How attempts ended\n\n{endings(groups)}\n\n{failure_classes(groups)}"
     yield f"## Failure classes by trial\n\n{observed.classes.render()}"
-    yield f"## Actions of each task by trial\n\n{observed.actions.render()}"
+    yield f"## Actions of each task by trial\n\n{observed.actions.render()}\n\n{observed.tasks.render()}"
     if judged := judgements(groups):
         yield f"## How the agent judged its own attempts\n\n{judged}"
     if causes := invalid_causes(report_input):

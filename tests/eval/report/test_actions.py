@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eval.measure.records import facts_by_task
 from eval.measure.results import arm_results
-from eval.report.actions import ActionsByTrial
+from eval.report.actions import ActionsByTrial, ActionsOfTasks
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Key, Outcome, Trajectory
 from retroformer.store import Store
@@ -28,10 +28,29 @@ def test_actions_are_averaged_over_solved_and_over_all_tasks(tmp_path: Path) -> 
                 key = Key(arm=f"eval/{arm}", task_id=name, trial=trial)
                 store.add_trajectory(key, took(actions, name, solved))
     arms = {arm: [f"eval/{arm}"] for arm in ("x", "y", "silent")}
-    counted = ActionsByTrial(arm_results(store, [task(name) for name in first], arms, trials=3))
+    tasks = [task(name) for name in ("c", "b", "a")]
+    results = arm_results(store, tasks, arms, trials=3)
+    counted, each, some = (
+        ActionsByTrial(results),
+        ActionsOfTasks(tasks, results),
+        ActionsOfTasks([*tasks, *tasks * 4], results),
+    )
     for facts in facts_by_task(store, FIRST_TRIAL, [f"eval/{arm}" for arm in arms]):
-        counted.add(facts)
+        for counter in (counted, each, some):
+            counter.add(facts)
     store.close()
+    assert tables_in(each.render())[0] == [
+        "| c | x | 20 | 12 | 8 |",
+        "| c | y | 20 | - | - |",
+        "| c | silent | 20 | - | - |",
+        "| b | x | 10 | 6, solved | - |",
+        "| b | y | 10 | 10 | 2, solved |",
+        "| b | silent | 10 | - | - |",
+        "| a | x | 4, solved | - | - |",
+        "| a | y | 4, solved | - | - |",
+        "| a | silent | 4, solved | - | - |",
+    ]
+    assert "of each attempt, the first 10 of 15 tasks." in some.render(), "30 rows at most"
     assert tables_in(counted.render())[0] == [
         # x: a took 4; b 10 + 6, solved; c 20 + 12 + 8, unsolved.
         "| x | solved | 4.0 (1) | 6.0 (1) | - | 10.0 (2) |",
