@@ -37,8 +37,8 @@ class Examples:
         for stored, seed in seeds.items():
             if any(advice.text.strip() for advice in seed.reflections.values()):
                 self._writing.add(stored)
-        wrote = frozenset(stored for stored, seed in seeds.items() if 1 in seed.reflections and _advice(seed))
-        if facts.first is not None and wrote:
+        failed = {stored: seed for stored, seed in seeds.items() if 0 in seed.attempts and 1 in seed.reflections}
+        if wrote := frozenset(stored for stored, seed in failed.items() if _advice(seed)):
             first = self._first.setdefault(wrote, [])
             insort(first, (sha256(facts.task_id.encode()).hexdigest(), facts), key=itemgetter(0))
             del first[EXAMPLES:]
@@ -61,10 +61,14 @@ class Examples:
         return "\n\n".join([rule, *(self._render(facts, shown) for facts in tasks)])
 
     def _render(self, facts: TaskFacts, shown: set[str]) -> str:
-        assert facts.first is not None, "add() keeps only tasks with a first attempt"
-        task = quoted("".join(facts.first.opening.strip().splitlines()[-1:]), _LONGEST_TEXT)
-        rows = [["trial 0", "", "failed", moves(facts.first)]]
-        rows += [_row(name, facts.seeds[stored]) for stored, name in self._arms.items() if stored in shown]
+        seeds = {name: facts.seeds[stored] for stored, name in self._arms.items() if stored in shown}
+        failures = {name: seed.attempts[0] for name, seed in seeds.items()}
+        first = next(iter(failures.values()))
+        task = quoted("".join(first.opening.strip().splitlines()[-1:]), _LONGEST_TEXT)
+        rows = [["trial 0", "", "failed", moves(first)]]
+        if any(failure != first for failure in failures.values()):
+            rows = [[f"trial 0 of {plain(name)}", "", "failed", moves(failure)] for name, failure in failures.items()]
+        rows += [_row(name, seed) for name, seed in seeds.items()]
         return table(["arm", "advice", "result", "the actor"], rows, f"{task} ({code(facts.task_id)})")
 
 

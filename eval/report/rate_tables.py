@@ -107,8 +107,8 @@ def _unshared(results: Sequence[ArmResult]) -> Iterable[str]:
         return
     sharing = next((arm for arm in results if arm.shares_first), results[0])
     yield (
-        f"These are the tasks that failed at the trial 0 of *{plain(sharing.name)}*. Of its own is the trial 0 of "
-        f"{', '.join(own)}, which may solve such a task at once."
+        f"These tasks failed at the trial 0 of *{plain(sharing.name)}*. Arms that played another trial 0, and may have "
+        f"solved such a task at once: {', '.join(own)}."
     )
 
 

@@ -66,7 +66,8 @@ def test_arms_share_a_first_attempt_exactly_if_it_is_played_with_the_same_prompt
     assert "| trial 0, shared |" in report
     assert "| trial 0 of own, own, told |" in report
     assert (
-        "These are the tasks that failed at the trial 0 of *plain*. Of its own is the trial 0 of *own*, *own, told*"
+        "These tasks failed at the trial 0 of *plain*. Arms that played another trial 0, and may have solved such a "
+        "task at once: *own*, *own, told*."
     ) in report
 
 

@@ -72,6 +72,15 @@ def test_each_stage_s_advice_on_one_failure_stands_beside_what_the_actor_then_di
     ]
 
 
+def test_the_failures_of_arms_with_other_first_attempts_are_shown_apart() -> None:
+    both = facts("mug/1", {"warm": "Look.", "sft": "Look."})
+    both.seeds["sft"].attempts[0] = attempt(*walked("desk 1"))
+    assert [line.split(" | ")[0::3] for line in tables_in(rendered([both]))[0][:2]] == [
+        ["| trial 0 of warm", "go to drawer 1; 1 action, step limit |"],
+        ["| trial 0 of sft", "go to desk 1; 1 action, step limit |"],
+    ]
+
+
 def test_a_failure_is_shown_only_if_every_arm_wrote_about_it() -> None:
     both = {"warm": "Look.", "sft": "Look."}
     text = rendered([facts("both", both), facts("alone", {"sft": "Look."}), facts("blank", both | {"warm": " "})])
