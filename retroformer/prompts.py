@@ -44,6 +44,12 @@ class PromptPack(Record):
     """Finished attempts in this layout; none for a zero-shot prompt."""
     examples_by_task: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default={})
     """Examples in place of `examples` for tasks whose id contains the key; the first such key counts."""
+    most_examples: Annotated[int, Field(ge=1)] | None = None
+    """Largest number of examples that a prompt shows; None: all."""
+    solved: str = ""
+    """Line below each example, which says that it was solved."""
+    failures: tuple[str, ...] = ()
+    """Failed attempts, each with the advice on it, after the examples of a model that acts and adapts (SALA)."""
     remember: str
     """Line above the reflections in the actor's memory."""
     last_attempt: str = "Your last attempt at this task, which was not good enough:"
@@ -66,13 +72,15 @@ class PromptPack(Record):
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Every action in the examples, without thoughts."""
-        examples = chain(self.examples, *self.examples_by_task.values())
+        """Every action in the examples and failures, without thoughts."""
+        examples = chain(self.examples, *self.examples_by_task.values(), self.failures)
         return tuple(_EXAMPLE_ACTION.findall("\n".join(examples)))
 
     def examples_for(self, task: Task) -> tuple[str, ...]:
-        """Return the examples that the actor reads before this task."""
-        return next((chosen for key, chosen in self.examples_by_task.items() if key in task.id), self.examples)
+        """Return the examples that the actor reads before this task, then the failures."""
+        chosen = next((texts for key, texts in self.examples_by_task.items() if key in task.id), self.examples)
+        ending = f"\n{self.solved}" if self.solved else ""
+        return (*(example.rstrip() + ending for example in chosen[: self.most_examples]), *self.failures)
 
 
 def load_pack(name: str, environment: str) -> PromptPack:

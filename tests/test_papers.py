@@ -21,10 +21,11 @@ from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
-from retroformer.experiment.parts import LoadedConfig, load_configs
+from retroformer.experiment.parts import LoadedConfig, chosen_tasks, load_configs
 from retroformer.files.canonical import differences
+from retroformer.markdown import plain
 from tests.support.data import require_data
-from tests.support.endpoint import Endpoint
+from tests.support.endpoint import Endpoint, prompt_of
 from tests.support.papers import Row, read_ledger
 from tests.support.runs import ROOT
 from tests.support.scripted_model import ScriptedModel, walkthroughs_of
@@ -89,7 +90,8 @@ def scripted(config: Path, overrides: tuple[str, ...], folder: Path) -> Endpoint
     shipped = load(config, overrides)
     data = data_of(shipped, folder)
     played = load(config, (*overrides, f"environment.data={data}"))
-    return Endpoint(ScriptedModel(played, walkthroughs_of(played, TASKS) if shipped.actor.prompts == "sala" else None))
+    adapts = any(arm.prompts == "sala" for arm in shipped.eval.arms.values())
+    return Endpoint(ScriptedModel(played, walkthroughs_of(played, TASKS) if adapts else None))
 
 
 def opened(config: Path, folder: Path, overrides: tuple[str, ...], url: str) -> LoadedConfig:
@@ -187,12 +189,25 @@ def models_of(experiment: Experiment, *, collects: bool) -> set[str]:
 
 
 def test_the_model_of_sala_solves_what_it_adapts_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By trial 0 it has the two games of the first opening, by trial 1 all three: its adaptation is in its prompt."""
+    """By trial 0 it has the two games of the first opening, by trial 1 all three: its adaptation is in its prompt.
+
+    ReAct plays trial 0 with two examples and no failures. A thought, which the model writes first, is a step of a game.
+    """
     monkeypatch.chdir(tmp_path)
     path = ROOT / "configs" / "paper" / "sala-alfworld.yaml"
     with scripted(path, (), tmp_path) as server:
         config = opened(path, tmp_path, ("loop.trials=2",), server.url)
         report = report_of(config)
+        prompts = [prompt for prompt in map(prompt_of, server.requests) if "Your task is to:" in prompt]
+    # Two examples and this game for ReAct; two examples, two failures and this game for SALA.
+    assert {(prompt.count("Your task is to:"), "STATUS: FAIL" in prompt) for prompt in prompts} == {
+        (3, False),
+        (5, True),
+    }
+    (walkthrough, *_) = walkthroughs_of(config.experiment, TASKS).values()
+    game = next(iter(chosen_tasks(config.experiment, 1))).id
+    for arm in ("ReAct", "SALA"):
+        assert f"| {plain(game)} | {arm} | {1 + len(walkthrough)}, solved | - |" in report
     (row, *_) = re.findall(r"^\|.* SALA \| (0\.667 .*) \|$", report, re.MULTILINE)
     assert re.match(r"0\.667 \[[^\]]+\] \| 1\.000 \[", row)
 

@@ -1,5 +1,6 @@
 """Test that a prompt contains the whole trajectory and marks what it leaves out."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -118,10 +119,28 @@ def test_the_prompt_of_one_model_that_acts_and_adapts_continues_its_own_prompt()
     assert adapts[1].content == acted[1].content.removesuffix("Thought 3:") + PACK.ask
 
 
-def test_the_pack_of_one_model_shows_a_won_attempt_and_the_advice_after_a_lost_one() -> None:
-    endings = [example.strip().splitlines()[-2:] for example in load_pack("sala", "alfworld").examples]
-    assert [lines[-1].partition(":")[0] for lines in endings] == ["New plan", "New plan", "STATUS", "STATUS"]
-    assert [lines[0] for lines in endings[:2]] == ["STATUS: FAIL"] * 2
+def test_the_one_model_of_sala_reads_two_examples_of_the_kind_of_task_and_then_two_failures_with_plans() -> None:
+    sala, commands = load_pack("sala", "alfworld"), load_pack("commands", "alfworld")
+    task = GAME.model_copy(update={"id": "pick_cool_then_place_in_recep-Apple/trial_1"})
+    advised = scene(Memory(reflections=("Look in fridge 1.",)), ()).model_copy(update={"task": task})
+    system, user = react_prompt(sala, advised)
+    act, *parts = system.content.split("You are in the middle of a room. ")
+    first, second, lost, also_lost = (f"You are in the middle of a room. {part.strip()}" for part in parts)
+    assert [first, second] == [f"{text.strip()}\nSTATUS: OK" for text in commands.examples_by_task["pick_cool"][:2]]
+    assert all("STATUS: FAIL\nNew plan: " in text for text in (lost, also_lost))
+    assert [lost, also_lost] == [text.strip() for text in sala.failures]
+    assert "put OBJECT in/on PLACE" in act
+    assert not re.search(r"Thought|Action|Observation|move", system.content)
+    assert user.content == f"Your plan after the last attempt failed:\n- Look in fridge 1.\n\n{OPENING}\n>"
+
+
+def test_react_beside_sala_reads_the_two_examples_alone() -> None:
+    task = GAME.model_copy(update={"id": "look_at_obj_in_light-Bowl/trial_1"})
+    system, _ = react_prompt(load_pack("react", "alfworld"), scene().model_copy(update={"task": task}))
+    examples = load_pack("commands", "alfworld").examples_by_task["look_at_obj"]
+    assert [text.strip() in system.content for text in examples] == [True, True, False]
+    assert system.content.count("Your task is to:") == 2
+    assert "STATUS" not in system.content
 
 
 def test_in_the_layout_of_commands_a_thought_is_an_action_and_a_step_has_no_labels() -> None:

@@ -27,20 +27,22 @@ class ScriptedModel:
     """
 
     def __init__(self, experiment: Experiment, walkthroughs: Mapping[str, Sequence[str]] | None = None) -> None:
-        self._pack = load_pack(experiment.actor.prompts, experiment.environment.name)
+        named = (experiment.actor.prompts, *(arm.prompts for arm in experiment.eval.arms.values() if arm.prompts))
+        self._packs = [load_pack(name, experiment.environment.name) for name in named]
+        self._pack = self._packs[0]
         self._environment = experiment.environment.name
         self._walkthroughs = walkthroughs or {}
 
     def __call__(self, body: Body) -> str:
         prompt = prompt_of(body).rstrip()
-        if prompt.endswith(self._pack.ask.strip()):
+        if any(prompt.endswith(pack.ask.strip()) for pack in self._packs):
             return ADVICE
         if prompt.endswith("yes or no?"):
             return "No."
         if thought := _THOUGHT.search(prompt):
             number = int(thought[1])
             return f" I go on.\nAction {number}: {self._action(prompt, number)}"
-        return "look" if prompt.endswith(">") else self._code(prompt)
+        return self._command(prompt) if prompt.endswith(">") else self._code(prompt)
 
     def _action(self, prompt: str, number: int) -> str:
         """Return the next action of an attempt whose actions so far came from here."""
@@ -49,9 +51,14 @@ class ScriptedModel:
                 return "Search[Norway]" if number == 1 and "Search[" in self._pack.act else "Finish[yes]"
             case "webshop":
                 return "search[shoes]"
+        return "look"
+
+    def _command(self, prompt: str) -> str:
+        """Return the next line of an attempt in the layout of commands: a thought, then the actions that win."""
         for place, (opening, actions) in enumerate(self._walkthroughs.items()):
-            if opening in prompt and (place == 0 or _is_advised(self._pack, prompt)):
-                return actions[number - 1]
+            if opening in prompt and (place == 0 or any(pack.remember.strip() in prompt for pack in self._packs)):
+                made = prompt.rpartition(opening)[2].count("\n> ")
+                return actions[made - 1] if made else "think: I go on."
         return "look"
 
     def _code(self, prompt: str) -> str:
@@ -79,10 +86,6 @@ def _walkthroughs(section: str, seed: int, count: int) -> Mapping[str, Sequence[
     games = taskset(Alfworld.model_validate_json(section), seed)
     environment = games.environment()
     return {environment.reset(task).observation.strip(): games.walkthrough(task) for task in games.tasks()[:count]}
-
-
-def _is_advised(pack: PromptPack, prompt: str) -> bool:
-    return pack.remember.strip() in _without_examples(pack, prompt)
 
 
 def _without_examples(pack: PromptPack, prompt: str) -> str:

@@ -1,4 +1,4 @@
-"""Test that the examples of the prompt pack `commands` are attempts that the games answer as printed."""
+"""Test that the examples of the prompt packs `commands` and `sala` are attempts that the games answer as printed."""
 
 import re
 
@@ -9,7 +9,7 @@ from retroformer.environments.alfworld.taskset import taskset
 from retroformer.prompts import load_pack
 from tests.support.data import require_data
 
-PACK = load_pack("commands", "alfworld")
+PACK, SALA = load_pack("commands", "alfworld"), load_pack("sala", "alfworld")
 STEP = re.compile(r"^> (.+)\n((?:(?!> ).*\n)*)", re.MULTILINE)
 GAMES = {
     "pick_and_place_simple": (
@@ -49,6 +49,11 @@ LOST = (
     "pick_heat_then_place_in_recep-Mug-None-Cabinet-19/trial_T20190907_152738_415962",
 )
 """Train games of the reflector's examples."""
+LOST_BY_SALA = (
+    "pick_two_obj_and_place-CellPhone-None-Dresser-327/trial_T20190908_042553_191155",
+    "pick_clean_then_place_in_recep-Kettle-None-StoveBurner-18/trial_T20190907_153921_393288",
+)
+"""Train games of the failures in the prompt of SALA's one model."""
 
 
 @pytest.mark.parametrize("kind", GAMES)
@@ -62,6 +67,13 @@ def test_a_game_answers_the_reflectors_examples_as_printed_and_is_not_won(exampl
     attempt, _, advice = example.partition("\n\nThe attempt failed (too many actions).\n")
     assert not answered_as_printed(f"{attempt}\n", game)
     assert advice.startswith(PACK.ask)
+
+
+@pytest.mark.parametrize(("example", "game"), list(zip(SALA.failures, LOST_BY_SALA, strict=True)))
+def test_a_game_answers_the_failures_of_sala_as_printed_and_is_not_won(example: str, game: str) -> None:
+    attempt, _, plan = example.partition(SALA.ask.strip())
+    assert not answered_as_printed(attempt, game)
+    assert plan.strip()
 
 
 def test_the_examples_for_other_tasks_are_among_those_by_task() -> None:
