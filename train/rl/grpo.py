@@ -60,6 +60,8 @@ class GrpoBatch(NamedTuple):
     """Responses, with their advantages within their groups."""
 
     responses: Responses
+    blocks: list[Block]
+    """The micro-batches, the same in every pass."""
     log_probs_BT: Tensor
     reference_BT: Tensor
     advantages_B: Tensor
@@ -164,7 +166,7 @@ def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, settings
     }
     if compares:
         facts["kl"] = float(divergences_B.mean())
-    return GrpoBatch(responses, log_probs_BT, reference_BT, advantages_NG.flatten(), weights_BT, facts)
+    return GrpoBatch(responses, micro_batches, log_probs_BT, reference_BT, advantages_NG.flatten(), weights_BT, facts)
 
 
 def accumulate_gradients(
@@ -177,8 +179,7 @@ def accumulate_gradients(
     Raises:
         NotFinite: the gradient of a parameter is infinite or not a number.
     """
-    micro_batches = blocks(batch.responses, settings.micro_batch_tokens)
-    return accumulate(model, optimizer, micro_batches, lambda block: _add_gradients(model, block, batch, settings))
+    return accumulate(model, optimizer, batch.blocks, lambda block: _add_gradients(model, block, batch, settings))
 
 
 def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, settings: Grpo) -> dict[str, float]:

@@ -56,6 +56,8 @@ class PpoBatch(NamedTuple):
     """Responses, with log-probabilities, values, advantages and returns under the policy that generated them."""
 
     responses: Responses
+    blocks: list[Block]
+    """The micro-batches, the same in every pass."""
     log_probs_BT: Tensor
     values_BT: Tensor
     advantages_BT: Tensor
@@ -142,7 +144,7 @@ def evaluate(model: SharedBase, responses: Responses, settings: Ppo, scale: Scor
         facts |= {"kl": float(k1(*pair).sum(dim=1).mean()), "kl_k3": float(k3(*pair).sum(dim=1).mean())}
     if settings.whiten_advantages:
         advantages_BT = whitened(advantages_BT, mask_BT)
-    return PpoBatch(responses, log_probs_BT, values_BT, advantages_BT, returns_BT, facts)
+    return PpoBatch(responses, micro_batches, log_probs_BT, values_BT, advantages_BT, returns_BT, facts)
 
 
 def accumulate_gradients(
@@ -153,8 +155,7 @@ def accumulate_gradients(
     Raises:
         NotFinite: the gradient of a parameter is infinite or not a number.
     """
-    micro_batches = blocks(batch.responses, settings.micro_batch_tokens)
-    return accumulate(model, optimizer, micro_batches, lambda block: _add_gradients(model, block, batch, settings))
+    return accumulate(model, optimizer, batch.blocks, lambda block: _add_gradients(model, block, batch, settings))
 
 
 def _add_gradients(model: SharedBase, block: Block, batch: PpoBatch, settings: Ppo) -> dict[str, float]:

@@ -16,6 +16,7 @@ from retroformer.models.reward_adapter import load_lora, read_reward_adapter
 
 from ..base import keep_trainables_in_fp32, save_memory, save_one_adapter, switch_dropout_off, switched_to, trainable
 from ..shared_prompt.agreement import dense_attention, settle_attention
+from ..shared_prompt.below import LayersBelow
 from ..shared_prompt.group import Group
 from ..shared_prompt.packed import Packed
 from ..shared_prompt.reading import TokenReadings, computing, hidden_states, predicting, token_readings
@@ -65,6 +66,7 @@ class SharedBase(nn.Module):
         switch_dropout_off(self.language_model)
         keep_trainables_in_fp32(self)
         save_memory(base, self.language_model, gradient_checkpointing=gradient_checkpointing)
+        self._below = LayersBelow(self._trunk)
 
     @property
     def device(self) -> torch.device:
@@ -91,7 +93,7 @@ class SharedBase(nn.Module):
 
     def read(self, packed: Packed, length: int) -> PolicyReadings:
         """Return the policy's log-probabilities, values and entropies of responses, padded to `length` (T)."""
-        hidden_BLH = hidden_states(self._trunk, packed)
+        hidden_BLH = self._hidden_states(packed)
         readings, values_N1 = self._readings(hidden_BLH, packed), self.value_head(predicting(hidden_BLH, packed))
         entropies_N = readings.entropies_N if len(readings.entropies_N) else torch.zeros_like(readings.log_probs_N)
         columns = (readings.log_probs_N, values_N1[:, 0], entropies_N)
@@ -101,14 +103,14 @@ class SharedBase(nn.Module):
     def reference_log_probs(self, packed: Packed, length: int) -> Tensor:
         """Return the SFT policy's log-probabilities of responses, padded to `length`, (R, T)."""
         with switched_to(self.language_model, REFERENCE):
-            hidden_BLH = hidden_states(self._trunk, packed)
+            hidden_BLH = self._hidden_states(packed)
         return packed.by_response(self._readings(hidden_BLH, packed).log_probs_N, length)
 
     @torch.no_grad()
     def scores(self, packed: Packed) -> Tensor:
         """Return the reward model's score at the last token of each response, (R,)."""
         with switched_to(self.language_model, REWARD):
-            hidden_BLH = hidden_states(self._trunk, packed)
+            hidden_BLH = self._hidden_states(packed)
         scores_R1: Tensor = self.score_head(hidden_BLH[packed.row_R, packed.last_R].float())
         return scores_R1[:, 0]
 
@@ -129,6 +131,10 @@ class SharedBase(nn.Module):
     @property
     def _trunk(self) -> Any:
         return self.language_model.get_base_model().base_model
+
+    def _hidden_states(self, packed: Packed) -> Tensor:
+        with self._below.reading(packed):
+            return hidden_states(self._trunk, packed)
 
     def _readings(self, hidden_BLH: Tensor, packed: Packed) -> TokenReadings:
         head = self.language_model.get_base_model().get_output_embeddings()

@@ -94,24 +94,26 @@ class Packed(NamedTuple):
 
 
 def pack(groups: Sequence[Group]) -> Packed:
-    """Put each group into a row; rows are padded on the right."""
+    """Put each group into a row, equal responses once; rows are padded on the right."""
     rows, positions, parts = list[Tensor](), list[Tensor](), list[Tensor]()
     columns: list[tuple[int, int, int, int, int]] = []
     ends: list[tuple[int, int]] = []
     for row, group in enumerate(groups):
         ids, start = list(group.prompt), len(group.prompt)
         places, numbers = list(range(start)), [_PROMPT] * start
+        firsts: dict[tuple[int, ...], int] = {}
         for number, response in enumerate(group.responses):
-            first = len(ids)
+            first = firsts.setdefault(tuple(response), len(ids))
             sources = [start - 1, *range(first, first + len(response) - 1)]
             columns += [
                 (row, source, token, len(ends), place)
                 for place, (source, token) in enumerate(zip(sources, response, strict=True))
             ]
-            ids += response
-            places += range(start, start + len(response))
-            numbers += [number] * len(response)
-            ends.append((row, len(ids) - 1))
+            ends.append((row, first + len(response) - 1))
+            if first == len(ids):
+                ids += response
+                places += range(start, start + len(response))
+                numbers += [number] * len(response)
         rows.append(torch.tensor(ids))
         positions.append(torch.tensor(places))
         parts.append(torch.tensor(numbers))

@@ -99,6 +99,17 @@ def test_dpo(experiment: Any, workplace: Path) -> None:
     assert {POLICY, REFERENCE} == set(model.peft_config)
 
 
+def test_equal_responses_to_a_prompt_are_read_once(experiment: Any, workplace: Path) -> None:
+    model = adapted(experiment, workplace / "start", checkpointing=False)
+    twice = Group([5, 6, 7], [[8, 9], [8, 10, 11], [8, 9]])
+    packed, objective = pack([twice]), Imitation()
+    assert packed.ids_BL.tolist() == [[5, 6, 7, 8, 9, 8, 10, 11]]
+    shared = objective.values(model, hidden_states(trunk_of(model), packed), packed)
+    singles = [pack([single]) for single in twice.alone]
+    alone = [objective.values(model, plain_hidden(trunk_of(model), single), single) for single in singles]
+    torch.testing.assert_close(shared, torch.cat(alone), atol=1e-4, rtol=1e-4)
+
+
 def sees_other_responses(packed: Packed) -> Tensor:
     index_L = torch.arange(packed.ids_BL.shape[1])
     return (index_L[:, None] >= index_L).expand(len(packed.ids_BL), -1, -1)
