@@ -82,6 +82,6 @@ def test_a_config_runs_as_shipped_on_shards_from_collect_to_eval(name: str, tmp_
         run(tmp_path, "eval", config, words)
     assert bases_of_answers(folder / "experience.db") == {sha256}
     # One step of so small a rate is lost in bfloat16, and a merge that loses it is refused.
-    run(tmp_path, "train merge", config, ["sft", *words, "serve.dtype=float32"])
-    assert read(folder / "sft-merged" / "merge.json")["base_sha256"] == sha256
-    assert list((folder / "sft-merged").glob("*.safetensors"))
+    run(tmp_path, "train merge", config, ["ppo", *words, "serve.dtype=float32"])
+    assert read(folder / "ppo-merged" / "merge.json")["base_sha256"] == sha256
+    assert list((folder / "ppo-merged").glob("*.safetensors"))

@@ -64,9 +64,9 @@ def save_as_safetensors(folder: Path, other: Path) -> Path:
 def _save_tokenizer(folder: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     written = io.BytesIO()
-    texts = [line for path in sorted((ROOT / "retroformer/packs").glob("*.yaml")) for line in path.open()]
+    texts = [path.read_text() for path in sorted((ROOT / "retroformer/packs").glob("*.yaml"))]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
+        sentence_iterator=iter("".join(texts).splitlines()),
         model_writer=written,
         vocab_size=CONFIG["vocab_size"],
         model_type="bpe",
