@@ -26,8 +26,9 @@ OMEGA = 3
 """Most times that an attempt without a cycle has the same action with the same observation."""
 _NOTE = (
     "Share of tasks whose last attempt made by each trial failed and is in the class. *Hallucination*: two or more "
-    f"consecutive identical actions with the same observation, or a cycle: the same action with the same observation "
-    f"more than {OMEGA} times. *Inefficient planning*: at least {EPSILON} actions. An attempt may be in both or in none."
+    "consecutive identical actions with the same observation, or a cycle, which is the same action with the same "
+    f"observation more than {OMEGA} times. *Inefficient planning*: at least {EPSILON} actions. An attempt may be in "
+    "both or in none."
 )
 
 
