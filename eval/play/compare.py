@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.arm_names import first_trial
+from retroformer.arm_names import first_trial, is_for_training
 from retroformer.backends import LOCAL, backend_of
-from retroformer.errors import InfrastructureFailure, MissingInput
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Experience
+from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks, require_addresses
 from retroformer.experiment.sections.eval import Arm
@@ -67,6 +68,7 @@ class _Compared(NamedTuple):
 
 def _accepted_tasks(experiment: Experiment) -> tuple[Task, ...]:
     """Return the tasks to play. Raises ConfigError, MissingInput if they, an arm or an actor cannot be played."""
+    _refuse_temperature_of_collection(experiment)
     check_repetitions(experiment)
     if experiment.eval.backend != LOCAL:
         backend_of(experiment.eval.backend)
@@ -84,6 +86,25 @@ def _accepted_tasks(experiment: Experiment) -> tuple[Task, ...]:
         refuse_adapters_trained_on(repetition, tasks)
         refuse_tasks_of_runs(repetition, tasks)
     return tasks
+
+
+def _refuse_temperature_of_collection(experiment: Experiment) -> None:
+    """Refuse a temperature that no command reads: eval asks at its own, and this run is for eval alone.
+
+    Raises:
+        ConfigError: `reflector.temperature` is set, and the run neither has training facts nor a section about them.
+    """
+    if "temperature" not in experiment.reflector.model_fields_set or experiment.model_fields_set & {"collect", "train"}:
+        return
+    if any(map(best_of, reflector_models(experiment.eval.arms))):
+        return
+    if experiment.has_store:
+        with closing(open_store(experiment)) as store:
+            if any(map(is_for_training, store.arms())):
+                return
+    raise ConfigError(
+        "reflector.temperature is that of collect, and this run is only evaluated: set eval.temperature instead."
+    )
 
 
 def _repetitions(experiment: Experiment) -> dict[str, Experiment]:

@@ -58,7 +58,8 @@ class ReflectorSection(Section):
     """Attempts that the prompt shows. all: every attempt at the task so far, as far as the view has room; last: the
     last one, with the advice that it was given (as in the papers)."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.9
-    """Sampling temperature of candidates in collect; eval uses eval.temperature."""
+    """Sampling temperature of candidates in collect; eval uses eval.temperature, and refuses this key in a config that
+    only evaluates."""
     max_new_tokens: Positive = 128
     """Largest number of tokens of one reflection (128 in the paper)."""
     stop: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from retroformer.experiment.parts import LoadedConfig, chosen_tasks
 from retroformer.experiment.storage import open_store
 from retroformer.records import Outcome
 from tests.support.endpoint import Behaviour, Endpoint
-from tests.support.runs import facts, open_config, run, write_config
+from tests.support.runs import HOUSEHOLD, facts, open_config, run, write_config
 
 REMOTE, PLACEBO, ALONE = "eval/remote reflector", "eval/placebo", "eval/no reflection"
 
@@ -155,22 +155,22 @@ def test_a_fault_on_the_command_line_is_one_sentence_and_status_1(tmp_path: Path
     assert done.stderr == "The model 'big' at http://127.0.0.1:1/v1 APIConnectionError: Connection error.\n"
 
 
-@pytest.mark.slow
 def test_a_judge_that_is_always_wrong_makes_the_agent_play_won_games_again_and_loses_none(tmp_path: Path) -> None:
-    """The judge never says yes, and the retries with advice lose games that trial 0 has won."""
-    judged = ("evaluator.kind=model", "evaluator.endpoint.model=big", "evaluator.endpoint.base_url=")
+    """The judge never says yes. With few actions, bad advice loses games that trial 0 has won."""
     with Endpoint() as server:
-        config = open_config(write_config(tmp_path, server.url), *judged[:2], f"{judged[2]}{server.url}")
+        judge = [f"evaluator.endpoint.{key}" for key in ("model=big", f"base_url={server.url}")]
+        arms = ("eval.arms={remote reflector: {kind: model, model: big}}", "eval.reference=remote reflector")
+        path = write_config(tmp_path, server.url)
+        config = open_config(path, "evaluator.kind=model", *judge, *arms, "eval.tasks=8", "loop.actions=7")
         compare(config)
     first = facts(config, FIRST_TRIAL).trajectories
     won = {key.task_id for key, attempt in first.items() if attempt.outcome is Outcome.SUCCESS}
     again = facts(config, REMOTE).trajectories
-    assert won
-    assert {key.task_id for key in again} == {key.task_id for key in first}
+    assert {key.task_id for key in again if key.trial == 2} == {key.task_id for key in first}
     assert any(key.task_id in won and attempt.outcome is Outcome.FAILURE for key, attempt in again.items())
     with closing(open_store(config.experiment)) as store:
-        arms = {REMOTE: [REMOTE]}
-        (curve,) = arm_results(store, chosen_tasks(config.experiment, 6, ("held_out",)), arms, trials=3)
+        tasks = chosen_tasks(config.experiment, 8, ("held_out",))
+        (curve,) = arm_results(store, tasks, {REMOTE: [REMOTE]}, trials=3)
     assert (np.diff(curve.solved_NT, axis=0) >= 0).all()
     assert curve.solved_NT[:, curve.solved_NT[0] == 1].tolist() == [[1.0] * len(won)] * 3
 
@@ -211,6 +211,24 @@ def test_a_stopped_run_is_not_played_on_by_the_same_command(tmp_path: Path) -> N
         assert len(server.requests) <= 2, "nothing but the probes"
 
 
+def test_a_temperature_that_eval_does_not_read_is_refused_unless_the_run_collects(tmp_path: Path) -> None:
+    only_eval = {name: section for name, section in HOUSEHOLD.items() if name != "collect"}
+    with Endpoint() as server:
+        path = write_config(tmp_path, server.url, only_eval)
+        sampling = ("loop.trials=2", "eval.tasks=2", "reflector.temperature=0.2")
+        with pytest.raises(
+            ConfigError, match=r"reflector\.temperature is that of collect.*set eval\.temperature instead"
+        ):
+            compare(open_config(path, *sampling))
+        compare(open_config(path, "loop.trials=2", "eval.tasks=2", "eval.temperature=0.2"))
+        probe, *asked = [request["temperature"] for request in server.requests]
+        assert probe == 0
+        assert set(asked) == {0.2}
+        asyncio.run(rate_reflections(open_config(path, *sampling, "run=both", "collect.tasks=2")))
+        compare(open_config(path, *sampling, "run=both"))
+
+
+@pytest.mark.slow
 def test_arms_without_a_model_need_no_server(tmp_path: Path) -> None:
     arms = "eval.arms={retry: {kind: none}, rule: {kind: rule}}"
     config = open_config(write_config(tmp_path, "http://127.0.0.1:9/v1"), arms, "reflector.endpoint.base_url=null")

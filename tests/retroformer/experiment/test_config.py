@@ -9,8 +9,9 @@ from retroformer.environments.alfworld.section import Alfworld
 from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.file import load
+from retroformer.experiment.file import load, load_domains
 from retroformer.experiment.sections.train import Ppo
+from tests.support.runs import ROOT
 
 SMALLEST = "run: toy\nenvironment: {name: alfworld}\n"
 
@@ -222,3 +223,20 @@ def test_a_server_sets_its_own_batch_size() -> None:
     assert Ppo.model_validate(section).model_dump()["draw_batch_size"] == 4
     with pytest.raises(ValueError, match="A server draws the responses"):
         Ppo.model_validate(section | {"generation": {"base_url": "http://127.0.0.1:1/v1"}})
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_a_temperature_in_a_shipped_config_is_read_by_its_commands(path: Path) -> None:
+    """Collection reads reflector.temperature and evaluation eval.temperature, if a model writes the advice."""
+    only_evaluates = path.read_text().startswith("# retroformer eval ")
+    for experiment in load_domains(path):
+        assert not (only_evaluates and "temperature" in experiment.reflector.model_fields_set)
+        if "temperature" in experiment.eval.model_fields_set:
+            assert any(arm.kind == "model" for arm in experiment.eval.arms.values())
+
+
+def test_the_reflector_of_programs_samples_as_in_the_paper() -> None:
+    configs = [load(path) for path in sorted((ROOT / "configs" / "paper").glob("reflexion-*.yaml"))]
+    temperatures = {config.run: config.eval.temperature for config in configs if config.eval.temperature}
+    assert set(temperatures) == {config.run for config in configs if config.environment.name == "programming"}
+    assert set(temperatures.values()) == {0.2}
