@@ -84,12 +84,12 @@ def test_a_row_that_shows_a_prompt_pack_shows_its_config_s_pack_or_what_that_ext
 
 
 def packs_of(experiment: Experiment) -> Iterator[str]:
-    """Yield the path of the config's prompt pack, then of those that it extends."""
-    name = experiment.actor.prompts
-    while name:
-        path = f"retroformer/packs/{experiment.environment.name}-{name}.yaml"
-        yield path
-        name = yaml.safe_load((ROOT / path).read_text()).get("extends", "")
+    """Yield the paths of the prompt packs of the config and of its arms, each followed by those that it extends."""
+    for name in (experiment.actor.prompts, *(arm.prompts for arm in experiment.eval.arms.values())):
+        while name:
+            path = f"retroformer/packs/{experiment.environment.name}-{name}.yaml"
+            yield path
+            name = yaml.safe_load((ROOT / path).read_text()).get("extends", "")
 
 
 def test_the_reflectors_of_the_papers_read_two_examples_and_one_in_rust() -> None:

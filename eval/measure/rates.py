@@ -72,9 +72,13 @@ def rates_of(results: Sequence[ArmResult], seed: int) -> Rates:
 
 def failed_at_first(results: Sequence[ArmResult]) -> NDArray[np.bool_]:
     """Return True for each task that was not solved at the trial 0 that arms share."""
-    sharing = next((arm for arm in results if arm.shares_first), results[0])
-    failed_T: NDArray[np.bool_] = sharing.solved_NT[0] == 0
+    failed_T: NDArray[np.bool_] = sharing(results).solved_NT[0] == 0
     return failed_T
+
+
+def sharing(results: Sequence[ArmResult]) -> ArmResult:
+    """Return the first arm that shares its trial 0; the first arm if each has its own."""
+    return next((arm for arm in results if arm.shares_first), results[0])
 
 
 def difference_after_last(first: ArmResult, second: ArmResult, intervals: Intervals) -> MeanInterval:

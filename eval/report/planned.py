@@ -9,7 +9,7 @@ from retroformer.experiment.sections.eval import PlannedComparison
 from retroformer.markdown import plain, table
 from retroformer.store import Store
 
-from ..measure.rates import Rates, among, failed_at_first, paired_difference
+from ..measure.rates import Rates, among, failed_at_first, paired_difference, sharing
 from ..measure.results import first_trials
 from ..measure.statistics import Groups, MeanInterval, bootstrap_seeds
 
@@ -53,7 +53,8 @@ def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str
     trial_number = -1 if comparison.trial is None else comparison.trial
     difference = among(paired_difference(first, second, trial_number), included_T)
     trial = "the last trial" if comparison.trial is None else f"trial {comparison.trial}"
-    tasks = "tasks" if comparison.of == "tasks" else "tasks that failed at trial 0"
+    of_shared = "" if first.shares_first and second.shares_first else f" of {plain(sharing(rates.all_tasks).name)}"
+    tasks = "tasks" if comparison.of == "tasks" else f"tasks that failed at trial 0{of_shared}"
     row = [plain(first.name), plain(second.name), f"{included_T.sum()} {tasks}, {trial}", _wanted(comparison)]
     if not included_T.any():
         return [*row, "-", "open", *(["-"] if len(clusters_T) else [])]

@@ -12,6 +12,7 @@ from ..measure.rates import (
     comparison,
     failed_at_first,
     paired_difference,
+    sharing,
     with_seeds,
     with_these_seeds,
 )
@@ -105,10 +106,9 @@ def _unshared(results: Sequence[ArmResult]) -> Iterable[str]:
     own = [f"*{plain(arm.name)}*" for arm in results if not arm.shares_first]
     if not own:
         return
-    sharing = next((arm for arm in results if arm.shares_first), results[0])
     yield (
-        f"These tasks failed at the trial 0 of *{plain(sharing.name)}*. Arms that played another trial 0, and may have "
-        f"solved such a task at once: {', '.join(own)}."
+        f"These tasks failed at the trial 0 of *{plain(sharing(results).name)}*. Arms that played another trial 0, and "
+        f"may have solved such a task at once: {', '.join(own)}."
     )
 
 

@@ -105,6 +105,18 @@ def test_tasks_of_one_cluster_are_also_resampled_together(store: Store) -> None:
     assert row[-1] == "[0.000, 1.000]"
 
 
+def test_failures_of_arms_with_other_first_attempts_are_those_of_the_shared_one(store: Store) -> None:
+    arms = []
+    for name, first_T in {"own": (1.0, 1.0, 1.0, 0.0), "rule": (1.0, 0.0, 0.0, 0.0)}.items():
+        solved_NT = np.array([first_T, first_T])
+        seed = SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
+        arms.append(ArmResult(name, (seed,), incomplete=0, shares_first=name == "rule"))
+    comparison = PlannedComparison(first="own", second="rule")
+    row = planned((comparison,), rates_of(arms, seed=0), store).splitlines()[-1].strip("| ").split(" | ")
+    assert row[2] == "3 tasks that failed at trial 0 of rule, the last trial"
+    assert row[4].startswith("0.667 [")
+
+
 def test_games_with_one_goal_in_one_room_are_one_cluster_and_generated_ones_have_their_own() -> None:
     cluster_of = alfworld.extras.cluster_of
     assert cluster_of is not None
