@@ -91,7 +91,8 @@ def reward(experiment: Experiment) -> str:
     """Train the reward model on pairs of rated reflections."""
     from .reward import train_reward_model
 
-    optimizer, pairs = experiment.train.reward, inputs.pairs(experiment)
+    optimizer = experiment.train.reward
+    pairs = inputs.pairs(experiment, optimizer.staleness)
     data = (pair.model_dump() for pair in pairs)
     start = None if optimizer.start == "base" else require_adapter(newest_of(experiment, optimizer.start))
     adapters = {"start": start} if start else {}
@@ -114,7 +115,8 @@ def dpo(experiment: Experiment) -> str:
     """Optimise the SFT policy on the preference pairs directly."""
     from .dpo import train_by_dpo
 
-    optimizer, pairs = experiment.train.dpo, inputs.pairs(experiment)
+    optimizer = experiment.train.dpo
+    pairs = inputs.pairs(experiment, optimizer.staleness)
     start = require_adapter(newest_of(experiment, "sft"))
     data, tasks = (pair.model_dump() for pair in pairs), inputs.rated_tasks(experiment)
     stage = make_stage("dpo", experiment, optimizer, data, {"start": start}, tasks)

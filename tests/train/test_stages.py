@@ -253,6 +253,7 @@ def test_a_later_round_trains_on_all_rounds_and_keeps_the_first_adapters(tiny_ba
     assert len(inputs.positive_reflections(load(config))) == 3
     assert len(inputs.positive_reflections(load(config, ["round=2"]))) == 5
     assert len(inputs.pairs(load(config, ["round=2"]))) == 5
+    assert {pair.task_id[:9] for pair in inputs.pairs(load(config, ["round=2"]), staleness=0)} == {"collect 2"}
     main(["sft", str(config)])
     main(["sft", str(config), "round=2"])
     assert metrics(workplace, "sft")["samples_with_duplicates"] == 3

@@ -105,13 +105,18 @@ def _view(experiment: Experiment) -> View:
     return lambda failure, lessons: render(failure, memory_of(lessons, capacity))
 
 
-def pairs(experiment: Experiment) -> list[PreferencePair]:
-    """Read pairs of reflections on one trajectory with different ratings. Raises MissingInput if there is none."""
+def pairs(experiment: Experiment, staleness: int | None = None) -> list[PreferencePair]:
+    """Read pairs of reflections on one trajectory with different ratings, of the rounds that `staleness` admits.
+
+    Raises:
+        MissingInput: there is none.
+    """
     with _open(experiment, "collect") as sources:
         # Arms are paired separately: the same trial of the same task is another trajectory in another arm.
         pairs = [
             pair
             for arm in _rated_arms(sources)
+            if staleness is None or arm.arm in _latest(experiment, staleness)
             for pair in preference_pairs(arm.store, arm.arm, arm.anew)
             if pair.task_id not in arm.left_out
         ]
@@ -147,9 +152,7 @@ def groups(experiment: Experiment) -> list[RatedGroup]:
         MissingInput: there is none.
         ConfigError: a reflection was stored without its tokens, or was sampled at another temperature than 1.
     """
-    stale = experiment.train.grpo.staleness
-    first = 1 if stale is None else max(1, experiment.round - stale)
-    arms = {collecting(number) for number in range(first, experiment.round + 1)}
+    arms = _latest(experiment, experiment.train.grpo.staleness)
     found = rated_groups(reflection for reflection in rated(experiment) if reflection.key.arm in arms)
     if not found:
         raise MissingInput(
@@ -157,6 +160,12 @@ def groups(experiment: Experiment) -> list[RatedGroup]:
             "more candidates for each failure."
         )
     return found
+
+
+def _latest(experiment: Experiment, staleness: int | None) -> set[str]:
+    """Return the arms of the rounds that are at most this much older than the experiment's."""
+    first = 1 if staleness is None else max(1, experiment.round - staleness)
+    return {collecting(number) for number in range(first, experiment.round + 1)}
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:

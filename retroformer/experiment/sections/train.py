@@ -64,6 +64,9 @@ class Paired(Groupwise):
     pair_weight: Literal["by_failure", "equal"] = "by_failure"
     """Weight of a pair in the loss. by_failure: all pairs of a failure together weigh as much as those of any other, as
     in InstructGPT (eq. 1); equal: each pair weighs the same, so failures with more reflections weigh more."""
+    staleness: Annotated[int, Field(ge=0)] | None = None
+    """Rounds by which a pair may be older than this one, such as 0 for pairs of the latest reflector alone; None: any
+    number, so all pairs count."""
 
 
 class Reward(Paired):
