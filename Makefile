@@ -9,8 +9,6 @@ NEWEST ?= python3.13
 RUN := $(VENV)/bin/python
 DEMO := configs/demo.yaml
 SEED := configs/evidence/seed.yaml
-# The second round collects on other games, with the model that SFT has trained.
-SECOND := $(DEMO) round=2 reflector.endpoint.model=sft
 # Seeds 1 to 3 served to choose the method on valid_seen; the others are for valid_unseen.
 FRESH := $(addprefix evidence-,9 10 11 12 13)
 EVIDENCE := $(addprefix evidence-,1 2 3) $(FRESH)
@@ -64,11 +62,11 @@ demo: $(VENV)/.installed  ## the whole method on two cores in 8 minutes: collect
 	@echo "SFT: imitate the positively rated advice"
 	$(RUN) -m train sft $(DEMO)
 	@echo "Collect again: advice of the SFT model, on other games"
-	$(RUN) -m collect $(SECOND)
+	$(RUN) -m collect $(DEMO) round=2 reflector.endpoint.model=sft collect.candidates=8
 	@echo "Reward model: learn from pairs which of two pieces of advice is rated higher"
-	$(RUN) -m train reward $(SECOND)
+	$(RUN) -m train reward $(DEMO) round=2
 	@echo "PPO: train the SFT model against the reward model"
-	$(RUN) -m train ppo $(SECOND)
+	$(RUN) -m train ppo $(DEMO) round=2
 	@echo "Serve and evaluate: held-out games, with the advice of every stage"
 	$(RUN) -m eval $(DEMO)
 

@@ -17,15 +17,14 @@ NOTE = (
     "The demo's config with the same seed on both devices. Rounding differs, so texts do, and results agree only as "
     "far as chance allows."
 )
-_SECOND = ("round=2", "reflector.endpoint.model=sft")
 _STAGES = (
     ("collect warm",),
     ("train warm",),
     ("collect",),
     ("train sft",),
-    ("collect", *_SECOND),
-    ("train reward", *_SECOND),
-    ("train ppo", *_SECOND),
+    ("collect", "round=2", "reflector.endpoint.model=sft", "collect.candidates=8"),
+    ("train reward", "round=2"),
+    ("train ppo", "round=2"),
     ("eval",),
 )
 """Commands, each with overrides of its own."""
