@@ -12,6 +12,7 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
+from eval.play.arms import reflector_models
 from retroformer.__main__ import OF_EVAL
 from retroformer.environments.registry import section_class
 from retroformer.environments.section import EnvironmentSection
@@ -66,6 +67,19 @@ def test_every_make_target_exists(command: str) -> None:
     words = command.removeprefix("make ").replace("|", " ").split()
     # `evidence-1` is one seed of `evidence`.
     assert {re.sub(r"-\d+$", "", word) for word in words if not word.startswith("-") and "=" not in word} <= targets
+
+
+def test_the_demo_trains_every_model_that_it_evaluates() -> None:
+    (lines,) = re.findall(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    commands = re.findall(r"-m ([a-z ]+) \$\(DEMO\)(.*)", lines)
+    demo = ROOT / "configs/demo.yaml"
+    trained = {
+        load(demo, overrides.split()).stage_folder(command.split()[1]).name
+        for command, overrides in commands
+        if command.startswith("train ")
+    }
+    assert trained == {"warm", "sft", "reward-2", "ppo-2"}
+    assert set(reflector_models(load(demo).eval.arms)) == trained - {"reward-2"} | {"base"}
 
 
 @pytest.mark.parametrize("command", starting_with("retroformer ", "python ", "accelerate "))
