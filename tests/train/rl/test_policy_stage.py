@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from retroformer.errors import ConfigError
 from tests.train.rl.test_ppo import adapters
 from tests.train.world import prompt, tiny_experiment
 from train.base import load_base, load_tokenizer
@@ -68,3 +69,12 @@ def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumptio
     assert (resumed["history"], resumed["alarms"]) == (metrics["history"], metrics["alarms"])
     assert resumed_weights == weights
     assert said == metrics["alarms"][len(first_rings(metrics["history"][:2])) :]
+
+
+def test_a_policy_of_another_shape_than_the_config_asks_for_is_refused(tiny_base: Path, workplace: Path) -> None:
+    _, sft, reward = adapters(workplace, tiny_base)
+    (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
+    experiment = tiny_experiment(workplace, tiny_base, lora={"layers": "upper_half"})
+    stage = make_stage("ppo", experiment, experiment.train.ppo, [], {})
+    with pytest.raises(ConfigError, match="layers .*'all'.*, but train.lora asks for .*'upper_half'"):
+        train_by_ppo(stage, [prompt("task")], sft, reward)
