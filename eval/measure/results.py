@@ -195,8 +195,9 @@ class _Attempts:
     def empty(cls, trials: int, tasks: Sequence[Task], *, last_counts: bool) -> "_Attempts":
         shape = (trials, len(tasks))
         columns = {task.id: column for column, task in enumerate(tasks)}
-        flags, numbers = (lambda: np.zeros(shape, bool)), (lambda: np.zeros(shape))
-        return cls(columns, flags(), flags(), numbers(), numbers(), last_counts)
+        present_NT, failed_NT = np.zeros((2, *shape), bool)
+        solved_NT, return_NT = np.zeros((2, *shape))
+        return cls(columns, present_NT, failed_NT, solved_NT, return_NT, last_counts)
 
     def copy(self) -> "_Attempts":
         return replace(
@@ -223,7 +224,8 @@ class _Attempts:
     @property
     def last_trial(self) -> int | None:
         """First retry that solved no further task; None while there is none, or a task is unfinished."""
-        reached_N, solved_N = self.reached_NT.all(axis=1), self.counted(self.solved_NT).sum(axis=1)
+        reached_N: _Flags = np.logical_and.reduce(self.reached_NT, axis=1)
+        solved_N = self.counted(self.solved_NT).sum(axis=1)
         ends = (trial for trial in range(1, len(solved_N)) if solved_N[trial] <= solved_N[trial - 1])
         last = next(ends, None)
         return last if last is not None and reached_N[: last + 1].all() else None

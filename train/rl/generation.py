@@ -28,7 +28,7 @@ class _Grid:
         from transformers import DynamicCache
 
         runs = [(prompt, len(list(same))) for prompt, same in groupby(prompts)]
-        numbers = torch.arange(len(prompts), device=device).split([count for _, count in runs])
+        numbers = torch.split(torch.arange(len(prompts), device=device), [count for _, count in runs])
         self.number_UQ = pad_sequence(list(numbers), batch_first=True, padding_value=_NONE)
         self.ids_UP = pad_sequence([torch.tensor(prompt, device=device) for prompt, _ in runs], batch_first=True)
         self.length_U = torch.tensor([len(prompt) for prompt, _ in runs], device=device)
@@ -64,8 +64,8 @@ class _Grid:
         self.ids_UP, self.length_U = self.ids_UP[rows], self.length_U[rows]
 
         def kept(all_UGKD: Tensor) -> Tensor:
-            of_prompt, own = all_UGKD[rows].split([P, self.read * Q], dim=2)
-            own = own.unflatten(2, (self.read, Q)).take_along_dim(place_UQ[:, None, None, :, None], dim=3)
+            of_prompt, own = torch.split(all_UGKD[rows], [P, self.read * Q], dim=2)
+            own = torch.unflatten(own, 2, (self.read, Q)).take_along_dim(place_UQ[:, None, None, :, None], dim=3)
             return torch.cat([of_prompt, own.flatten(2, 3)], dim=2)
 
         for layer in self.cache.layers:

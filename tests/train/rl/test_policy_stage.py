@@ -76,5 +76,5 @@ def test_a_policy_of_another_shape_than_the_config_asks_for_is_refused(tiny_base
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
     experiment = tiny_experiment(workplace, tiny_base, lora={"layers": "upper_half"})
     stage = make_stage("ppo", experiment, experiment.train.ppo, [], {})
-    with pytest.raises(ConfigError, match="layers .*'all'.*, but train.lora asks for .*'upper_half'"):
+    with pytest.raises(ConfigError, match=r"layers .*'all'.*, but train.lora asks for .*'upper_half'"):
         train_by_ppo(stage, [prompt("task")], sft, reward)
