@@ -19,9 +19,10 @@ from retroformer.records import PreferencePair
 
 from . import processes
 from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
-from .group_trainer import Reader, log_probs, make_trainer
+from .group_trainer import Reader, log_probs, make_trainer, trunk_of
 from .losses import divergence, implicit_rewards, preference_loss
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
+from .shared_prompt.agreement import require_plain_logits
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed, pack
 from .shared_prompt.reading import predicting
@@ -74,6 +75,8 @@ def train_by_dpo(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], 
 def dpo_trainer(stage: Stage, optimizer: Dpo, sft: Path, groups: Groups) -> Any:
     """Return the trainer of the adapter in `sft`, which is also the reference, on `groups`."""
     model = policy_and_reference(load_base(stage.experiment.train), sft, stage)
+    # Whichever trainer is used, `measure` computes logits.
+    require_plain_logits(trunk_of(model).config, "train the reward model in place of DPO, or another train.base_model")
     objective = DirectPreference(optimizer)
     # Not quick: the policy is compared with readings of the reference that are made before training.
     trainer = make_trainer(stage, optimizer, model, groups, objective, quick=False)

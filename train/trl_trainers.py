@@ -63,6 +63,8 @@ Parts = Callable[[int], Iterator[MicroBatch]]
 class OnTokens(ParallelTrainer):
     """Our side of the three trainers."""
 
+    data_collator: Any
+
     def __init__(self, stage: Stage, model: Any, batches: int, parts: Parts, args: Any) -> None:
         self._parts = parts
         train, trunk = stage.experiment.train, model.get_base_model().base_model
@@ -78,7 +80,8 @@ class OnTokens(ParallelTrainer):
         for name, parameter in model.named_parameters():
             if name in exact:
                 parameter.data = exact[name]
-        self._collate, self.data_collator = self.data_collator, default_data_collator
+        self._collate: Any = self.data_collator
+        self.data_collator = default_data_collator
 
     def losses(self, batch: int) -> Iterator[Callable[[], Tensor]]:
         """Yield a function for each micro-batch of a batch, which computes its share in the loss of the batch."""

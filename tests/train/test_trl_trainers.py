@@ -1,5 +1,6 @@
 """`train.trainer: trl` beside packed rows: losses, gradients and whole stages, and a model with a sliding window."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,27 @@ def test_a_sliding_window_needs_trl_and_its_stages_learn(workplace: Path) -> Non
         assert losses[-1] < 0.8 * losses[0], stage
     with pytest.raises(ConfigError, match=r"take another train\.base_model for ppo and grpo"):
         main(["ppo", str(config), "train.trainer=trl"])
+
+
+def test_a_model_that_caps_its_logits_needs_trl(tiny_base: Path, workplace: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    base, taken = workplace / "base", ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    shutil.copytree(tiny_base, base)
+    shape = {name: getattr(AutoConfig.from_pretrained(base), name) for name in (*taken, "eos_token_id", "pad_token_id")}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 16}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma2", **shape, **heads)).save_pretrained(base)
+    quick = {"learning_rate": 1e-2, "batch_size": 4, "micro_batch_tokens": 400}
+    config = config_file(workplace, base, checkpoint_steps=50, sft=quick, reward=quick)
+    collect(config)
+    with pytest.raises(ConfigError, match=r"attn_logit_softcapping=50.0 in its config.json.*: set train\.trainer=trl"):
+        main(["sft", str(config)])
+    for stage in ("sft", "reward"):
+        main([stage, str(config), "train.trainer=trl"])
+        losses = metrics(workplace, stage)["losses"]
+        assert losses[-1] < losses[0], stage
+    with pytest.raises(ConfigError, match=r"attn_logit_softcapping=50.0 .*: train the reward model in place of DPO"):
+        main(["dpo", str(config), "train.trainer=trl"])
 
 
 def test_a_4_bit_base_does_not_round_the_initial_weights(tiny_base: Path, workplace: Path) -> None:

@@ -27,6 +27,15 @@ LIMIT = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 """Norm of the difference, relative to that of separate rows. Rounding gave up to 2e-6 in fp32 and 4e-2 in bf16 with
 fresh adapters (`python benchmarks/agreement.py`). Positions that do not restart gave 0.25 in hidden states and 0.38 in
 gradients; responses that see each other gave 0.47 and 0.85."""
+SCALES = (
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "logit_scale",
+    "logits_scaling",
+    "lm_head_multiplier",
+    "output_multiplier",
+)
+"""Entries of a model's config that change attention scores or logits, as in Gemma 2, Cohere and Granite."""
 MORE_ROUNDING = 3
 """Factor by which one row may round more than separate rows do. It rounded up to 1.6 times as much."""
 logger = logging.getLogger(__name__)
@@ -40,8 +49,9 @@ def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, qui
     response the same log-probability with and without gradients, so that the first ratios of an update are exactly 1.
 
     Raises:
-        ConfigError: the model does not read the group as it reads separate rows.
+        ConfigError: the model does not read the group as it reads separate rows, or changes its logits.
     """
+    require_plain_logits(trunk.config, SEPARATE_ROWS)
     group = max(groups, key=lambda group: (len(group.responses), -group.length))
     if trunk.device.type == "cuda":
         trunk.config._attn_implementation = FLEX
@@ -54,6 +64,16 @@ def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, qui
     elif quick:
         trunk.config._attn_implementation = QUICK
     require_agreement(trunk, values, group)
+
+
+def require_plain_logits(config: Any, advice: str) -> None:
+    """Raise ConfigError, with `advice`, if a model does more to logits than `token_readings` and fused attention do."""
+    for name in SCALES:
+        if (scale := getattr(config, name, None)) not in (None, 1.0):
+            raise ConfigError(
+                f"The base model changes its attention scores or logits ({name}={scale} in its config.json), which "
+                f"our own code does not: {advice}."
+            )
 
 
 @contextmanager
