@@ -19,8 +19,9 @@ from retroformer.records import PreferencePair
 
 from . import processes
 from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
-from .group_trainer import Reader, log_probs, make_trainer, trunk_of
+from .group_trainer import Reader, log_probs, trunk_of
 from .losses import divergence, implicit_rewards, preference_loss
+from .packed_or_trl import make_trainer
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .shared_prompt.agreement import require_plain_logits
 from .shared_prompt.group import Group, Groups

@@ -1,8 +1,7 @@
-"""Trains on groups: imitation, the reward model and DPO, on packed rows or by TRL's trainers (`train.trainer`).
+"""Trains on groups in packed rows by transformers' trainer: imitation, the reward model and DPO.
 
-TRL reads a prompt again for every response. Packed rows need batches, collation, losses and measurements on groups, so
-their trainer is transformers' own: it supplies the loop, the optimiser and its schedule, clipping, logging and
-checkpoints.
+Batches, collation, losses and measurements all work on groups. transformers' trainer supplies the loop, the optimiser
+and its schedule, clipping, logging and checkpoints.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,20 +64,6 @@ class Reader(NamedTuple):
             torch.cat([self.read(pack([row]).to(self.model.device)).cpu() for row in self.rows(group)])
             for group in groups
         ]
-
-
-def make_trainer(
-    stage: Stage, optimizer: Groupwise, model: Any, groups: Groups, objective: Objective, *, quick: bool = True
-) -> Any:
-    """Return the trainer that `train.trainer` names, with a `reader`.
-
-    With `quick`, short packed rows are read by quick attention.
-    """
-    if stage.experiment.train.trainer == "packed":
-        return GroupTrainer(stage, optimizer, model, groups, objective, quick=quick)
-    from .trl_trainers import trainer_on_groups  # Its import takes seconds.
-
-    return trainer_on_groups(stage, optimizer, model, groups, objective)
 
 
 class GroupTrainer(ParallelTrainer):

@@ -21,6 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+CENTRING = 0.01
+"""Weight of the squared sum of a pair's scores in the reward model's loss. Bradley-Terry fixes only differences; this
+keeps scores around zero."""
+
 
 def k1(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
     """Return log(pi / pi_ref) of drawn tokens, (B, T). Its mean is KL(pi || pi_ref); single values have either sign.

@@ -22,17 +22,15 @@ from retroformer.records import PreferencePair, RatedReflection
 
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer, require_same_shape
 from .data.samples import Advice, Sample, samples
-from .group_trainer import Reader, make_trainer
-from .losses import preference_loss
+from .group_trainer import Reader
+from .losses import CENTRING, preference_loss
+from .packed_or_trl import make_trainer
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .reward_audit import audit_of_pairs
 from .shared_prompt.group import Group, group_of
 from .shared_prompt.packed import Packed
 from .stage import Meter, Stage, publish
 from .trainer import run_trainer
-
-CENTRING = 0.01
-"""Weight of the squared sum of a pair's scores. The loss fixes only differences; this keeps scores around zero."""
 
 
 class Ranking:

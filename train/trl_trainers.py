@@ -32,8 +32,8 @@ from retroformer.experiment.sections.train import Dpo, Paired
 from .base import load_tokenizer, save_memory
 from .data.samples import IGNORED
 from .group_trainer import Objective, Reader, batches_of
+from .losses import CENTRING
 from .pair_split import weights_of_pairs
-from .reward import CENTRING
 from .shared_prompt.batches import micro_batches
 from .shared_prompt.group import Group, Groups
 from .stage import Stage
