@@ -226,11 +226,13 @@ def test_a_server_sets_its_own_batch_size() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda path: path.stem)
-def test_a_temperature_in_a_shipped_config_is_read_by_its_commands(path: Path) -> None:
-    """Collection reads reflector.temperature and evaluation eval.temperature, if a model writes the advice."""
+def test_model_and_temperature_of_a_shipped_config_are_read_by_its_commands(path: Path) -> None:
+    """Collection reads both from the reflector, evaluation from its arms and eval.temperature."""
     only_evaluates = path.read_text().startswith("# retroformer eval ")
     for experiment in load_domains(path):
-        assert not (only_evaluates and "temperature" in experiment.reflector.model_fields_set)
+        if only_evaluates:
+            assert "temperature" not in experiment.reflector.model_fields_set
+            assert "model" not in experiment.reflector.endpoint.model_fields_set
         if "temperature" in experiment.eval.model_fields_set:
             assert any(arm.kind == "model" for arm in experiment.eval.arms.values())
 
