@@ -22,17 +22,22 @@ class _Spending:
     """Spending on the tasks of an arm, in one currency."""
 
     to_solve: list[float] = field(default_factory=list)
-    """Spending up to the first success at each task; infinite if there was none."""
+    """Spending up to the success that counts at each task; infinite if there was none."""
     most: float = 0.0
     """Largest spending on one task."""
 
-    def add(self, spent: Sequence[tuple[float, bool]]) -> None:
-        """Add a task: the spending on each trial, and whether it solved the task."""
+    def add(self, spent: Sequence[tuple[float, bool]], *, last_counts: bool) -> None:
+        """Add a task: the spending on each trial, and whether it solved the task.
+
+        The first success counts; if the last attempt does, the first after the last failure.
+        """
         total, first = 0.0, math.inf
         for cost, solved in spent:
             total += cost
             if solved:
                 first = min(first, total)
+            elif last_counts:
+                first = math.inf
         self.to_solve.append(first)
         self.most = max(self.most, total)
 
@@ -40,8 +45,8 @@ class _Spending:
 class EqualBudget:
     """Table of the arms at equal budgets."""
 
-    def __init__(self, arms: Sequence[ReportedArm]) -> None:
-        self._arms = arms
+    def __init__(self, arms: Sequence[ReportedArm], *, last_counts: bool = False) -> None:
+        self._arms, self._last_counts = arms, last_counts
         self._tokens, self._calls = ({arm.name: _Spending() for arm in arms} for _ in range(2))
 
     def add(self, facts: TaskFacts) -> None:
@@ -52,8 +57,10 @@ class EqualBudget:
                     (usage, attempt.outcome is Outcome.SUCCESS) for usage, attempt in _trials(facts.seeds[stored])
                 ]
                 if trials:
-                    self._tokens[arm.name].add([(u.prompt_tokens + u.completion_tokens, won) for u, won in trials])
-                    self._calls[arm.name].add([(usage.calls, won) for usage, won in trials])
+                    tokens = [(usage.prompt_tokens + usage.completion_tokens, won) for usage, won in trials]
+                    self._tokens[arm.name].add(tokens, last_counts=self._last_counts)
+                    calls = [(usage.calls, won) for usage, won in trials]
+                    self._calls[arm.name].add(calls, last_counts=self._last_counts)
 
     def render(self) -> str:
         """Return the tables; empty if no arm has spent anything."""

@@ -28,7 +28,7 @@ class Observations:
         self.telemetry = AdviceTelemetry(results)
         self.leaks = LeakCounter(experiment, results)
         self.written = Examples(results, experiment.eval.examples)
-        self.budget = EqualBudget(results)
+        self.budget = EqualBudget(results, last_counts=experiment.evaluator.last_counts)
         self.retrieved = RetrievedAdvice(report_input)
         self.placebos = PlaceboAdvice(experiment, results)
         chapter = extras(experiment.environment).chapter

@@ -60,3 +60,12 @@ def test_an_invalid_attempt_is_not_charged_and_arms_without_calls_have_no_table(
     counted = EqualBudget([Arm("x")])
     counted.add(TaskFacts("a", free, {"x": SeedFacts({0: free, 1: spoiled}, {})}))
     assert counted.render() == ""
+
+
+def test_of_programs_the_last_one_counts() -> None:
+    """The agent doubts a right program, spoils it, and repairs it; budgets are 38, 75, 113 and 150 tokens."""
+    attempts = dict(enumerate(attempt(50, solved=solved) for solved in (True, False, True)))
+    for last_counts, row in ((False, "0.000 | 1.000 | 1.000 | 1.000"), (True, "0.000 | 0.000 | 0.000 | 1.000")):
+        counted = EqualBudget([Arm("x")], last_counts=last_counts)
+        counted.add(TaskFacts("a", attempts[0], {"x": SeedFacts(attempts, {})}))
+        assert f"| x | {row} |" in counted.render()
