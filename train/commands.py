@@ -273,14 +273,13 @@ def silence_libraries() -> None:
     """Hide harmless warnings, logs and progress bars of libraries, so that users see only our own messages."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # Otherwise trl reports its use.
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=UserWarning, module=r"(peft|trl|torch|transformers)\b")
     for name in ("transformers", "bitsandbytes", "peft", "trl", "accelerate", "datasets", "torch"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    from datasets.utils.logging import disable_progress_bar
     from transformers.utils import logging as transformers_logging
 
-    disable_progress_bar()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

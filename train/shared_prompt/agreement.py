@@ -38,11 +38,13 @@ SCALES = (
 """Entries of a model's config that change attention scores or logits, as in Gemma 2, Cohere and Granite."""
 MORE_ROUNDING = 3
 """Factor by which one row may round more than separate rows do. It rounded up to 1.6 times as much."""
+CHECKED = 3
+"""Responses of a group in the check, each of which is also read alone."""
 logger = logging.getLogger(__name__)
 
 
 def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, quick: bool = False) -> None:
-    """Choose the attention that reads packed groups, and check it on the group with the most responses.
+    """Choose the attention that reads packed groups, and check it on a group with several responses.
 
     On a GPU this is flex attention with a block mask if it works there, else attention with a dense mask; on a CPU it
     is the latter. With `quick`, a CPU computes short rows in bf16 by plain attention. Without it, a policy gives a
@@ -52,7 +54,7 @@ def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, qui
         ConfigError: the model does not read the group as it reads separate rows, or changes its logits.
     """
     require_plain_logits(trunk.config, SEPARATE_ROWS)
-    group = max(groups, key=lambda group: (len(group.responses), -group.length))
+    group = max(map(_few_responses, groups), key=lambda group: (len(group.responses), -group.length))
     if trunk.device.type == "cuda":
         trunk.config._attn_implementation = FLEX
         try:
@@ -74,6 +76,11 @@ def require_plain_logits(config: Any, advice: str) -> None:
                 f"The base model changes its attention scores or logits ({name}={scale} in its config.json), which "
                 f"our own code does not: {advice}."
             )
+
+
+def _few_responses(group: Group) -> Group:
+    """Return a group with its first distinct responses: enough for one to have others before and after it."""
+    return Group(group.prompt, [list(response) for response in dict.fromkeys(map(tuple, group.responses))][:CHECKED])
 
 
 @contextmanager

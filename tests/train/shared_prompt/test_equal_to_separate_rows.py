@@ -99,6 +99,15 @@ def test_dpo(experiment: Any, workplace: Path) -> None:
     assert {POLICY, REFERENCE} == set(model.peft_config)
 
 
+def test_the_check_reads_three_distinct_responses(experiment: Any, workplace: Path) -> None:
+    model, read = adapted(experiment, workplace / "start", checkpointing=False), list[int]()
+    trunk = trunk_of(model)
+    trunk.register_forward_pre_hook(lambda _, __, given: read.append(given["input_ids"].shape[1]), with_kwargs=True)
+    equal, several = Group([5, 6], [[8, 9]] * 5), Group([5, 6, 7], [[8, 9], [8, 9], [10], [11, 12], [13]])
+    settle_attention(trunk, lambda hidden, packed: Imitation().values(model, hidden, packed), [equal, several])
+    assert read[:4] == [8, 5, 4, 5]
+
+
 def test_equal_responses_to_a_prompt_are_read_once(experiment: Any, workplace: Path) -> None:
     model = adapted(experiment, workplace / "start", checkpointing=False)
     twice = Group([5, 6, 7], [[8, 9], [8, 10, 11], [8, 9]])
