@@ -33,7 +33,6 @@ _SMALL = (
     "collect.written=24",
     "train.ppo.updates=2",
     "eval.tasks=6",
-    "train.weak_reward_model=allow",
 )
 """Overrides that make the demo small enough to check the kit on a CPU."""
 
