@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from collect.tasks import tasks_of_round
 from retroformer.environments import alfworld, hotpotqa, webshop
@@ -52,10 +53,10 @@ def _wins(experiment: Experiment) -> Mapping[str, Sequence[str]]:
     return wins
 
 
-def _actions(games: object, task: Task, opening: str) -> Sequence[str]:
+def _actions(games: Any, task: Task, opening: str) -> Sequence[str]:
     if isinstance(games, hotpotqa.HotpotqaTaskset):
         return [f"Finish[{games.answer(task)}]"]
     if isinstance(games, webshop.WebshopTaskset):
         return [f"search[{opening.splitlines()[2]}]", "click[{product}]", "click[Buy Now]"]
-    assert isinstance(games, alfworld.AlfworldTaskset)
-    return games.walkthrough(task)
+    walkthrough: Sequence[str] = games.walkthrough(task)
+    return walkthrough
