@@ -8,8 +8,8 @@ from eval.report.verdict import Measured, sentence
 from tests.support.runs import ROOT
 from tests.test_docs import PAGES
 
-QUOTE = re.compile(r"<!--\s+from\s+(\S+)\s+-->\s*(.+?\.)(?=\s|\*|$)", re.DOTALL)
-"""A quoted sentence behind the name of the file that has it."""
+QUOTE = re.compile(r"(?<!`)<!--\s+from\s+(\S+)\s+-->\s*(.+?\.)(?=\s|\*|$)", re.DOTALL)
+"""A quoted sentence behind the name of the file that has it; not an example of one in code."""
 EVIDENCE = (ROOT / "docs/results/evidence-report.md").read_text()
 
 
