@@ -224,11 +224,11 @@ def test_arms_that_finished_no_common_task_still_have_a_report() -> None:
 
 
 def test_a_missing_retry_is_not_a_failed_one() -> None:
-    text = report_of(DISPUTED | {TRAINED: ["+", "?", *"++++++++++"]})
+    text = report_of(DISPUTED | {TRAINED: ["+", "+", "?", *"+++++++++"]})
     assert "| trained | Say Paris. | solved |" in text
     experiment = load(Path("riddles.yaml"))
     store = Store(experiment.store_url, experiment.run)
-    store.add_reflection(Key(arm=TRAINED, task_id="capital-01", trial=1), 0, advice("Say Paris."))
+    store.add_reflection(Key(arm=TRAINED, task_id="capital-02", trial=1), 0, advice("Say Paris."))
     arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
     tasks = tasks_of(DISPUTED)
     write_report(ReportInput(experiment, tasks, arm_results(store, tasks, arms, 2), [], store))
