@@ -6,7 +6,7 @@ from hashlib import sha256
 from operator import itemgetter
 
 from retroformer.environments.extras import ReportedArm, SeedFacts, TaskFacts
-from retroformer.markdown import code, plain, quoted, table
+from retroformer.markdown import plain, quoted, table
 from retroformer.records import Outcome, Trajectory
 
 EXAMPLES = 5
@@ -69,7 +69,9 @@ class Examples:
         if any(failure != first for failure in failures.values()):
             rows = [[f"trial 0 of {plain(name)}", "", "failed", moves(failure)] for name, failure in failures.items()]
         rows += [_row(name, seed) for name, seed in seeds.items()]
-        return table(["arm", "advice", "result", "the actor"], rows, f"{task} ({code(facts.task_id)})")
+        # The viewer links a task's name in the row of an arm to the story.
+        header = ["arm", "advice", "result", "the actor", "task"]
+        return table(header, [[*row, plain(facts.task_id)] for row in rows], task)
 
 
 def moves(attempt: Trajectory) -> str:

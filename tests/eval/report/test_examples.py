@@ -47,7 +47,7 @@ def test_the_first_tasks_by_hash_are_shown_whatever_their_order() -> None:
     names = [f"mug/{number}" for number in range(20)]
     text = rendered(facts(name, {"sft": "Look."}) for name in names)
     by_hash = sorted(names, key=lambda name: sha256(name.encode()).hexdigest())[:EXAMPLES]
-    assert [name for name in by_hash if f"(`{name}`)" in text] == by_hash
+    assert [name for name in by_hash if f"| {name} |" in text] == by_hash
     assert text.count("Table: ") == EXAMPLES < len(names)
     assert text == rendered(facts(name, {"sft": "Look."}) for name in reversed(names))
 
@@ -61,13 +61,13 @@ def test_each_stage_s_advice_on_one_failure_stands_beside_what_the_actor_then_di
         "The first task, in the order of the SHA-256 of their id, that failed at trial 0 and about which each of "
         "these arms wrote something: *warm*, *sft*, *ppo*."
     )
-    assert "Table: Your task is to: put some mug on desk. (`mug/1`)" in text
+    assert "Table: Your task is to: put some mug on desk.\n" in text
     assert tables_in(text) == [
         [
-            "| trial 0 |  | failed | go to drawer 1; 1 action, step limit |",
-            "| warm | Look in drawer 1 \\| \\*now\\*. | failed | go to drawer 1; 1 action, step limit |",
-            "| sft | Look in shelf 1. | solved | go to shelf 1; take mug 1 from shelf 1; 2 actions, solved |",
-            "| ppo | Look in shelf 1. | not tried | - |",
+            "| trial 0 |  | failed | go to drawer 1; 1 action, step limit | mug/1 |",
+            "| warm | Look in drawer 1 \\| \\*now\\*. | failed | go to drawer 1; 1 action, step limit | mug/1 |",
+            "| sft | Look in shelf 1. | solved | go to shelf 1; take mug 1 from shelf 1; 2 actions, solved | mug/1 |",
+            "| ppo | Look in shelf 1. | not tried | - | mug/1 |",
         ]
     ]
 
@@ -76,15 +76,15 @@ def test_the_failures_of_arms_with_other_first_attempts_are_shown_apart() -> Non
     both = facts("mug/1", {"warm": "Look.", "sft": "Look."})
     both.seeds["sft"].attempts[0] = attempt(*walked("desk 1"))
     assert [line.split(" | ")[0::3] for line in tables_in(rendered([both]))[0][:2]] == [
-        ["| trial 0 of warm", "go to drawer 1; 1 action, step limit |"],
-        ["| trial 0 of sft", "go to desk 1; 1 action, step limit |"],
+        ["| trial 0 of warm", "go to drawer 1; 1 action, step limit"],
+        ["| trial 0 of sft", "go to desk 1; 1 action, step limit"],
     ]
 
 
 def test_a_failure_is_shown_only_if_every_arm_wrote_about_it() -> None:
     both = {"warm": "Look.", "sft": "Look."}
     text = rendered([facts("both", both), facts("alone", {"sft": "Look."}), facts("blank", both | {"warm": " "})])
-    assert (text.count("Table: "), "(`both`)" in text) == (1, True)
+    assert (text.count("Table: "), "| both |" in text) == (1, True)
 
 
 def test_a_config_may_name_the_arms_to_show() -> None:

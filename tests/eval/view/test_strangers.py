@@ -32,7 +32,10 @@ REFUSED = {
     "a candidate is a word": (["UPDATE reflections SET previous_candidate = 'x'"], "reflections.previous_candidate"),
     "a cause is no text": (["UPDATE invalids SET cause = x'ff00'"], "invalids.cause holds a value of another type"),
     "usage is a word": (["UPDATE accounts SET dollars = 'much'"], "accounts.dollars holds a value of another type"),
-    "a column is missing": (["ALTER TABLE trajectories DROP COLUMN split"], "written by an earlier version"),
+    "a column is missing": (
+        ["ALTER TABLE trajectories DROP COLUMN split"],
+        "lacks the table .trajectories. or a column of it",
+    ),
     "an attempt is no JSON": (["UPDATE trajectories SET record = '['"], "holds a text that is no trajectory"),
     "advice lacks its text": (["UPDATE reflections SET record = '{}'"], r"no reflection \(Field required\)"),
     "a time is none": (["UPDATE reflections SET stored_at = 'noon'"], "holds a text that is no time"),
