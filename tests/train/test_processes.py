@@ -55,14 +55,13 @@ def both(folder: Path, alone: int | None, stage: str, config: Path, *overrides: 
     return metrics
 
 
-SLOW = [pytest.param(stage, marks=pytest.mark.slow) for stage in ("dpo", "sft", "reward")]
-
-
-@pytest.mark.parametrize("stage", SLOW)
-def test_two_processes_train_as_one_process_does(tiny_base: Path, workplace: Path, stage: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", ["packed", "trl"])
+@pytest.mark.parametrize("stage", ["dpo", "sft", "reward"])
+def test_two_processes_train_as_one_process_does(tiny_base: Path, workplace: Path, stage: str, trainer: str) -> None:
     # Eight micro-batches per step, with an incomplete last batch: 36 rows of sft, 30 of reward and dpo.
     many = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_tokens": 100, "epochs": 3}
-    config = trained(workplace, tiny_base, sft=many, reward=many, dpo=many)
+    config = trained(workplace, tiny_base, trainer=trainer, sft=many, reward=many, dpo=many)
     alone, shared = both(workplace, None, stage, config)
     assert alone["fingerprint"] == shared["fingerprint"]
     assert alone["steps"] == shared["steps"] == {"sft": 5, "reward": 4, "dpo": 4}[stage]
