@@ -33,10 +33,12 @@ FACTS = (
 def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumption(
     tiny_base: Path, workplace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    quick = {"learning_rate": 0.3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 4, "updates": 4}
+    quick = {"learning_rate": 0.3, "batch_size": 16, "micro_batch_tokens": 400, "epochs": 4, "updates": 4}
     train, sft, reward = adapters(workplace, tiny_base)
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
     experiment = tiny_experiment(workplace, tiny_base, ppo={**quick, "kl": 1e-3, "kl_target": 5.0, "kl_horizon": 20})
+    # With this seed some of the first responses end, and none of the second update.
+    experiment = experiment.model_copy(update={"seed": 4})
     stage = make_stage("ppo", experiment, experiment.train.ppo, [], {})
     prompts = [prompt(f"task {number}") for number in range(4)]
     caplog.set_level(logging.WARNING, logger="train.rl.updates")
