@@ -238,7 +238,7 @@ def test_the_estimate_of_a_pass_through_the_trunk_agrees_with_live_bytes(checkpo
         model.enable_input_require_grads()
     adapted: Any = add_fresh_adapter(model, lora).train()
     leave_casting_to_autocast(adapted)
-    packed = pack([Group([7] * 256, [[8] * 32] * 8)])
+    packed = pack([Group([7] * 256, [[8 + number] * 32 for number in range(8)])])
     with LiveBytes([*tensors_of(adapted), *(part for part in packed if isinstance(part, torch.Tensor))]) as live:
         before = live.now
         hidden_BLH = hidden_states(adapted.get_base_model().model, packed)
