@@ -19,7 +19,6 @@ from tests.train.world import collect, config_file, metrics
 from train.__main__ import main
 from train.data import inputs
 from train.stage import make_stage
-from train.stage_kinds import StageName
 from train.trainer import COMPLETE, Watcher, complete_checkpoints
 
 REPOSITORY = Path(__file__).parents[2]
@@ -95,49 +94,6 @@ def test_a_finished_stage_is_done_until_its_inputs_change(
     main(["warm", str(config), "train.warm.epochs=2"])
     assert capsys.readouterr().out.startswith("trained warm")
     assert metrics(workplace, "warm")["steps"] == 12
-
-
-OF_EVERY_PPO = {
-    "clip": 0.2,
-    "gamma": 1.0,
-    "kl_estimator": "k1",
-    "kl_horizon": 10000,
-    "kl_stop": None,
-    "kl_target": None,
-    "lam": 0.95,
-    "responses_per_prompt": 1,
-    "value_weight": 0.1,
-    "whiten_advantages": True,
-    "whiten_rewards": False,
-}
-IN_FINGERPRINTS = {
-    ("demo", "ppo"): OF_EVERY_PPO
-    | {"learning_rate": 3e-4, "batch_size": 16, "micro_batch_tokens": 1024, "epochs": 2, "updates": 7, "kl": 0.2}
-    | {"responses_per_prompt": 4},
-    ("paper/hotpotqa", "ppo"): OF_EVERY_PPO
-    | {"learning_rate": 1.4e-5, "batch_size": 64, "micro_batch_tokens": 4096, "epochs": 4, "updates": 300, "kl": 0.2},
-    ("paper/webshop", "sft"): {"learning_rate": 1e-5, "batch_size": 32, "micro_batch_tokens": 4096, "epochs": 2},
-    ("actor/household", "actor"): {
-        "learning_rate": 1e-3,
-        "batch_size": 8,
-        "micro_batch_size": 2,
-        "epochs": 1,
-        "actions": 20,
-        "demonstrations": 3200,
-    },
-}
-"""Settings in the fingerprints of stages: with `value_weight` and `actions`, which were keys of earlier versions."""
-
-
-@pytest.mark.parametrize(("name", "stage"), IN_FINGERPRINTS)
-def test_a_stage_that_an_earlier_version_finished_has_the_same_settings_in_its_fingerprint(
-    tiny_base: Path, workplace: Path, name: str, stage: StageName
-) -> None:
-    experiment = load(REPOSITORY / "configs" / f"{name}.yaml", [f"train.base_model={tiny_base}"])
-    settings = make_stage(stage, experiment, getattr(experiment.train, stage), [], {}).inputs["optimizer"]
-    # As text, since 10000 and 10000.0 would be equal but have different hashes.
-    expected = json.dumps(IN_FINGERPRINTS[name, stage], sort_keys=True)
-    assert json.dumps(settings, sort_keys=True) == expected
 
 
 def test_a_stage_records_the_tasks_that_it_and_its_adapters_were_trained_on(tiny_base: Path, workplace: Path) -> None:

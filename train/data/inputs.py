@@ -4,7 +4,7 @@ The facts of a config's domains are pooled, in the order of the config.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from typing import NamedTuple
@@ -116,7 +116,7 @@ def pairs(experiment: Experiment, staleness: int | None = None) -> list[Preferen
         pairs = [
             pair
             for arm in _rated_arms(sources)
-            if staleness is None or arm.arm in _latest(experiment, staleness)
+            if _is_recent(arm.arm, experiment, staleness)
             for pair in preference_pairs(arm.store, arm.arm, arm.anew)
             if pair.task_id not in arm.left_out
         ]
@@ -152,8 +152,8 @@ def groups(experiment: Experiment) -> list[RatedGroup]:
         MissingInput: there is none.
         ConfigError: a reflection was stored without its tokens, or was sampled at another temperature than 1.
     """
-    arms = _latest(experiment, experiment.train.grpo.staleness)
-    found = rated_groups(reflection for reflection in rated(experiment) if reflection.key.arm in arms)
+    staleness = experiment.train.grpo.staleness
+    found = rated_groups(text for text in rated(experiment) if _is_recent(text.key.arm, experiment, staleness))
     if not found:
         raise MissingInput(
             f"No failure of the run {experiment.name!r} has reflections with different ratings: collect more tasks, or "
@@ -162,16 +162,22 @@ def groups(experiment: Experiment) -> list[RatedGroup]:
     return found
 
 
-def _latest(experiment: Experiment, staleness: int | None) -> set[str]:
-    """Return the arms of the rounds that are at most this much older than the experiment's."""
-    first = 1 if staleness is None else max(1, experiment.round - staleness)
-    return {collecting(number) for number in range(first, experiment.round + 1)}
+def _is_recent(arm: str, experiment: Experiment, staleness: int | None) -> bool:
+    """Return True for an arm of a round that is at most this much older than the experiment's; None: for every arm."""
+    if staleness is None:
+        return True
+    return arm in {collecting(number) for number in range(max(1, experiment.round - staleness), experiment.round + 1)}
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:
-    """Read each distinct prompt of the rated reflections once. Raises MissingInput if there is none."""
+    """Read each distinct prompt of the rated reflections once. Raises MissingInput if there is none.
+
+    They are of the rounds whose pairs the reward model reads: on other failures its scores are worth less.
+    """
+    staleness = experiment.train.reward.staleness
     with _open(experiment, "collect") as sources:
-        prompts = list(dict.fromkeys(rating.prompt for rating in _rated(sources)))
+        recent = _rated(sources, lambda arm: _is_recent(arm, experiment, staleness))
+        prompts = list(dict.fromkeys(rating.prompt for rating in recent))
         _refuse_unrated(sources, prompts)
         return prompts
 
@@ -258,9 +264,9 @@ def _rated_arms(sources: Sequence[_Source]) -> list[RatedArm]:
     return rated
 
 
-def _rated(sources: Sequence[_Source]) -> Iterator[Rating]:
-    """Yield the ratings of all domains and rounds so far, with their reflections."""
-    rated = _rated_arms(sources)
+def _rated(sources: Sequence[_Source], counts: Callable[[str], bool] = lambda arm: True) -> Iterator[Rating]:
+    """Yield the ratings of all domains and rounds so far, with their reflections, in the arms that count."""
+    rated = [arm for arm in _rated_arms(sources) if counts(arm.arm)]
     return (
         rating
         for arm in rated
