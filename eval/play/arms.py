@@ -8,7 +8,7 @@ from typing import Any
 
 from retroformer.agents.baseline import DocumentReflector, NoReflector, PhraseReflector, PlaceboReflector
 from retroformer.agents.retrieval import EXPLORATION, RetrievingReflector, experienced
-from retroformer.arm_names import FIRST_TRIAL, evaluation
+from retroformer.arm_names import FIRST_TRIAL, evaluation, first_trial_with, own_first_trial
 from retroformer.environments.extras import AdviceParts
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
@@ -93,7 +93,10 @@ def check_arms(experiment: Experiment) -> None:
                 "actor.kind."
             )
     _check_names(experiment)
-    names = Counter([FIRST_TRIAL, *(stored for name, arm in arms.items() for stored in _stored_names(name, arm))])
+    stored = [name for title, arm in arms.items() for name in _stored_names(title, arm)]
+    own = [own_first_trial(name) for title, arm in arms.items() if arm.first for name in _stored_names(title, arm)]
+    shared = {FIRST_TRIAL, *(first_trial_with(arm.prompts) for arm in arms.values() if arm.prompts and not arm.first)}
+    names = Counter([*shared, *own, *stored])
     if duplicates := [name for name, count in names.items() if count > 1]:
         raise ConfigError(f"eval.arms: two arms would be stored as {duplicates[0]!r}; give one of them another name.")
 

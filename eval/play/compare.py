@@ -1,4 +1,4 @@
-"""Comparison of the arms on the same tasks and seeds: they share trial 0, unless its conditions differ, and retry."""
+"""Compares the arms on the same tasks and seeds. Arms share a trial 0 if its conditions are equal."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing

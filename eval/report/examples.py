@@ -37,7 +37,8 @@ class Examples:
         for stored, seed in seeds.items():
             if any(advice.text.strip() for advice in seed.reflections.values()):
                 self._writing.add(stored)
-        failed = {stored: seed for stored, seed in seeds.items() if 0 in seed.attempts and 1 in seed.reflections}
+        # An agent that judges itself also reflects on games that it has won.
+        failed = {stored: seed for stored, seed in seeds.items() if _lost_first(seed) and 1 in seed.reflections}
         if wrote := frozenset(stored for stored, seed in failed.items() if _advice(seed)):
             first = self._first.setdefault(wrote, [])
             insort(first, (sha256(facts.task_id.encode()).hexdigest(), facts), key=itemgetter(0))
@@ -88,6 +89,10 @@ def _row(name: str, seed: SeedFacts) -> list[str]:
     if retry is None or retry.outcome is Outcome.INVALID:
         return [plain(name), advice, "not tried", "-"]
     return [plain(name), advice, "solved" if retry.outcome is Outcome.SUCCESS else "failed", moves(retry)]
+
+
+def _lost_first(seed: SeedFacts) -> bool:
+    return 0 in seed.attempts and seed.attempts[0].outcome is Outcome.FAILURE
 
 
 def _advice(seed: SeedFacts) -> str:

@@ -50,6 +50,9 @@ class LeakCounter:
     def _add(self, check: LeakCheck, name: str, task_id: str, seed: SeedFacts) -> None:
         for trial, reflection in seed.reflections.items():
             attempts = [attempt for number, attempt in sorted(seed.attempts.items()) if number < trial]
+            if trial == 0 and 0 in seed.attempts:
+                # Before the first attempt, the task's opening is all that advice can have been written from.
+                attempts = [seed.attempts[0].model_copy(update={"steps": ()})]
             if not attempts or not reflection.text.strip():
                 continue
             self._counts[name]["pieces"] += 1

@@ -143,7 +143,7 @@ def _advice(experiment: Experiment, arm: Arm) -> str:
 
 
 def _retries(arm: Arm) -> str:
-    changes = [] if arm.prompts is None else [f"the prompts {code(arm.prompts)}, from a first attempt of its own on"]
+    changes = [] if arm.prompts is None else [f"the prompts {code(arm.prompts)} from the first attempt on"]
     changes += [] if arm.actor_temperature is None else [f"at temperature {arm.actor_temperature:g}"]
     if isinstance(arm.actor_model, str):
         changes.insert(0, f"the model {code(arm.actor_model)}")

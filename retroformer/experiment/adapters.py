@@ -47,10 +47,10 @@ def finished_advisers(experiment: Experiment) -> list[str]:
 
 
 def newest_of(experiment: Experiment, stage: str) -> Path:
-    """Return the folder of a stage's adapter of this round, or of the last round before it that has one."""
+    """Return the folder of a stage in this round, or in the last round before it in which the stage was begun."""
     numbers = range(experiment.round, 0, -1)
     folders = [experiment.model_copy(update={"round": number}).stage_folder(stage) for number in numbers]
-    return next(filter(has_adapter, folders), folders[0])
+    return next((folder for folder in folders if folder.exists()), folders[0])
 
 
 def asked_for(experiment: Experiment) -> list[str]:

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 from retroformer.errors import ConfigError, DamagedFile, RetroformerError, first_line
 
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 """Patterns of the files with weights, in the order in which transformers prefers them."""
 SETTINGS = ("config.json", "tokenizer_config.json")
 """Files in which a model can name Python code of its own."""
@@ -18,6 +19,20 @@ SETTINGS = ("config.json", "tokenizer_config.json")
 def weight_files(folder: Path) -> list[Path]:
     """Return the files with the weights of the model in `folder`; `.bin` files only if there are no safetensors."""
     return next((files for pattern in WEIGHTS if (files := sorted(folder.glob(pattern)))), [])
+
+
+def shards(index: Path) -> list[Path]:
+    """Return the shards that an index lists.
+
+    Raises:
+        DamagedFile: it lists none, or a file by another name than those that are checked and hashed.
+    """
+    weights, pattern = _content(index).get("weight_map"), WEIGHTS[index.name.startswith("pytorch_model")]
+    names = list(weights.values()) if isinstance(weights, dict) and weights else [None]
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not fnmatch(name, pattern):
+            raise damaged_base(index, ValueError(f"it lists {name!r:.100}, and shards are called {pattern}"))
+    return sorted({index.with_name(str(name)) for name in names})
 
 
 def weights_index(folder: Path) -> Path | None:
@@ -36,25 +51,43 @@ def weights_of(path: Path) -> dict[str, Any]:
     from transformers.modeling_utils import load_state_dict
 
     try:
-        weights = load_state_dict(path, map_location="meta", weights_only=True)
-        if not isinstance(weights, dict) or not all(hasattr(weight, "shape") for weight in weights.values()):
+        weights: dict[str, Any] = load_state_dict(path, map_location="meta", weights_only=True)
+        if not all(isinstance(name, str) and str(weight.layout) == "torch.strided" for name, weight in weights.items()):
             raise UnpicklingError
-    except UnpicklingError:
+    except (UnpicklingError, AttributeError):
         reason = "it holds something other than weights, which could be code, and nothing of it was run"
         raise damaged_base(path, ValueError(reason)) from None
-    except Exception as error:  # What a library raises on garbage is its own affair.
+    except Exception as error:  # Libraries raise many kinds of errors on damaged files.
         raise damaged_base(path, error) from None
     return weights
 
 
-def require_no_code(folder: Path) -> None:
-    """Raise ConfigError if the model in `folder` comes with Python code of its own, which transformers could run."""
+def require_plain_model(folder: Path) -> None:
+    """Raise ConfigError if the model in `folder` names code that transformers could run, or has an adapter."""
     for path in (folder / name for name in SETTINGS):
-        if path.is_file() and "auto_map" in _content(path):
+        if path.is_file() and (key := _key_of_code(_content(path))):
             raise ConfigError(
-                f"{path} names Python code of the model's own (auto_map), which is never run: set train.base_model to "
-                "a model without such code, or delete the entry if transformers itself has this architecture."
+                f"{path} names Python code of the model's own ({key}), which is never run: set train.base_model to a "
+                "model without such code, or delete the entry if transformers itself has this architecture."
             )
+    if (folder / "adapter_config.json").is_file():
+        raise ConfigError(
+            f"{folder} holds an adapter (adapter_config.json), which would be read as part of the base model: set "
+            "train.base_model to a folder with the base model alone."
+        )
+
+
+def _key_of_code(content: Any) -> str:
+    """Return the first key of a JSON value, at any depth, that names code; empty if there is none."""
+    if isinstance(content, list):
+        return next(filter(None, map(_key_of_code, content)), "")
+    if not isinstance(content, dict):
+        return ""
+    for key, value in content.items():
+        # A slash is in the name of a kernel on the hub.
+        if (key == "auto_map" and value) or (key.endswith("attn_implementation") and "/" in str(value)):
+            return str(key)
+    return _key_of_code(list(content.values()))
 
 
 def require_sound_base(folder: Path) -> None:
@@ -62,9 +95,9 @@ def require_sound_base(folder: Path) -> None:
     for path in (path for pattern in ("*config.json", "tokenizer*.json") for path in folder.glob(pattern)):
         _content(path)
     if index := weights_index(folder):
-        for part in sorted(set(_content(index).get("weight_map", {}).values())):
-            if not (folder / part).is_file():
-                raise damaged_base(folder / part, FileNotFoundError(f"it is missing, but {index.name} lists it"))
+        for part in shards(index):
+            if not part.is_file():
+                raise damaged_base(part, FileNotFoundError(f"it is missing, but {index.name} lists it"))
     for path in weight_files(folder):
         weights_of(path)
 
@@ -86,7 +119,16 @@ def reading_base(folder: Path) -> Iterator[None]:
         yield
     except RetroformerError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        NotImplementedError,
+        UnpicklingError,
+        SafetensorError,
+    ) as error:
         raise damaged_base(folder, error) from None
     except RuntimeError as error:
         if "mismatch" not in str(error):  # It may mean a GPU out of memory.
@@ -101,6 +143,9 @@ def reading_base(folder: Path) -> Iterator[None]:
 def _content(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises DamagedFile."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise damaged_base(path, error) from None
+    if not isinstance(content, dict):
+        raise damaged_base(path, ValueError("it is no JSON object"))
+    return content

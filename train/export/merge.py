@@ -253,7 +253,7 @@ def _add_tokenizer_and_config(base: Path, folder: Path, settings: Mapping[str, J
 
 
 def _read_back(dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]], *, scores: bool) -> Tensor:
-    attention = "eager" if device() == CPU else "sdpa"  # The same as in load_base.
+    attention = "eager" if device() == CPU else "sdpa"  # Plain attention, as users of the merged model have it.
     model = load_model(folder, scores=scores, dtype=dtype, attn_implementation=attention)
     return logits(model.to(device()).eval(), texts, scores=scores)
 

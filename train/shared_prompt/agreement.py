@@ -17,7 +17,7 @@ from retroformer.errors import ConfigError
 from .attention import QUICK, SPLIT
 from .group import Group
 from .packed import Packed, pack
-from .reading import FLEX, SEPARATE_ROWS, hidden_states, plain_states, predicting
+from .reading import CHANGED_LOGITS, FLEX, SEPARATE_ROWS, hidden_states, plain_states, predicting
 
 Values = Callable[[Tensor, Packed], Tensor]
 """Computes what a stage trains on from the hidden states of packed groups: a value for each token, or each response."""
@@ -53,7 +53,7 @@ def settle_attention(trunk: Any, values: Values, groups: Sequence[Group], *, qui
     Raises:
         ConfigError: the model does not read the group as it reads separate rows, or changes its logits.
     """
-    require_plain_logits(trunk.config, SEPARATE_ROWS)
+    require_plain_logits(trunk.config, CHANGED_LOGITS)
     group = max(map(_few_responses, groups), key=lambda group: (len(group.responses), -group.length))
     if trunk.device.type == "cuda":
         trunk.config._attn_implementation = FLEX

@@ -19,6 +19,8 @@ SEPARATE_ROWS = (
     "set train.trainer=trl for warm, sft, reward and dpo, and take another train.base_model for ppo and grpo"
 )
 """What to do about a model that cannot read packed rows, for messages."""
+CHANGED_LOGITS = "set train.trainer=trl for warm, sft and reward, and take another train.base_model for other stages"
+"""What to do about a model that changes its logits, for messages."""
 AT_ONCE, WORDS_AT_ONCE = 128, 16_384
 """Tokens and entries of the vocabulary whose logits are in memory at once: 8 MB."""
 

@@ -66,7 +66,8 @@ class Paired(Groupwise):
     in InstructGPT (eq. 1); equal: each pair weighs the same, so failures with more reflections weigh more."""
     staleness: Annotated[int, Field(ge=0)] | None = None
     """Rounds by which a pair may be older than this one, such as 0 for pairs of the latest reflector alone; None: any
-    number, so all pairs count."""
+    number, so all pairs count, those of imported logs too. PPO and GRPO ask about failures of the same rounds as the
+    reward model's pairs."""
 
 
 class Reward(Paired):

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from retroformer.errors import ConfigError, DamagedFile
-from retroformer.models.base_files import require_sound_base
+from retroformer.models.base_files import require_sound_base, weight_files
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.loading import load_model, load_tokenizer
 from retroformer.provenance import folder_sha256
 from tests.support.hub import LocalHub, Repository, local_hub
 from tests.support.longchat import save_as_safetensors, save_longchat
+from tests.train.world import save_tiny_model
 
 SHARD = "pytorch_model-00001-of-00002.bin"
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -187,3 +188,52 @@ def test_the_weights_of_a_model_with_code_of_its_own_are_not_fetched(longchat: P
         complained = fetch(hub, tmp_path, files | {"own.py": b"import os"}).stderr
     assert "names Python code of the model's own (auto_map)" in complained.splitlines()[-1]
     assert not [request for request in hub.requests if request.endswith((".bin", ".py"))]
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [],
+        {},
+        {"a": 3},
+        {"a": "."},
+        {"a": "../model-2.safetensors"},
+        {"a": "/tmp/model.safetensors"},
+        {"a": "other.bin"},
+    ],
+)
+def test_an_index_lists_shards_of_its_own_folder_alone(tmp_path: Path, weights: object) -> None:
+    """Files of other names would be loaded, and neither checked nor hashed."""
+    folder = tmp_path / "base"
+    save_tiny_model(folder)
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+    with pytest.raises(DamagedFile, match=r"it lists .*, and shards are called model\*\.safetensors"):
+        require_sound_base(folder)
+
+
+def test_files_of_other_formats_beside_the_weights_do_not_hide_them(tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    save_tiny_model(folder)
+    before = folder_sha256(folder)
+    (folder / "consolidated.safetensors").write_bytes(b"")
+    assert folder_sha256(folder) == before
+    assert [path.name for path in weight_files(folder)] == ["model.safetensors"]
+
+
+def test_an_adapter_in_the_folder_of_a_base_is_refused(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "base")
+    (tmp_path / "base" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"holds an adapter \(adapter_config\.json\)"):
+        base_model_folder(str(tmp_path / "base"))
+
+
+@pytest.mark.parametrize(
+    "entry", [{"text_config": {"auto_map": {"AutoConfig": "own.C"}}}, {"attn_implementation": "a/b"}]
+)
+def test_code_is_found_at_any_depth_of_a_config(tmp_path: Path, entry: dict[str, object]) -> None:
+    save_tiny_model(tmp_path / "base")
+    path = tmp_path / "base" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entry))
+    with pytest.raises(ConfigError, match="names Python code of the model's own"):
+        base_model_folder(str(tmp_path / "base"))

@@ -173,7 +173,7 @@ def _literals(goal: list[Any]) -> Iterator[list[str]]:
     """Yield the facts of a conjunction under `exists`; different variables are different entities anyway."""
     head, *rest = goal
     if head in ("and", "exists"):
-        for part in rest[head == "exists" :]:
+        for part in rest if head == "and" else rest[1:]:
             yield from _literals(part)
     elif head != "not":
         yield goal
