@@ -312,7 +312,7 @@ def test_text_of_a_model_stays_text_in_its_cell(folder: Path) -> None:
     assert "b" not in html_text.tags
     widths = {tuple(row[:2]): len(row) for row in html_text.rows}
     written = [row for row in html_text.rows if row[:1] == ["trained"] and "<script>" in row[1]]
-    assert {(len(row), row[2]) for row in written} == {(4, "solved"), (4, "failed")}
+    assert {(len(row), row[2]) for row in written} == {(5, "solved"), (5, "failed")}
     assert widths["ppo", "abababababab"] == 6
 
 
