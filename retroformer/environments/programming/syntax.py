@@ -24,8 +24,8 @@ def functions(code: str) -> dict[str, ast.FunctionDef]:
 def defined(code: str) -> set[str]:
     """Return the names of the functions and classes that a module defines at its top level."""
     tree = parsed(code)
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return {node.name for node in tree.body if isinstance(node, kinds)} if tree else set()
+    body = tree.body if tree else []
+    return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
 
 
 def called(node: ast.AST) -> set[str]:
