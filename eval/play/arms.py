@@ -89,16 +89,15 @@ def check_arms(experiment: Experiment) -> None:
             _check_prompts(experiment, arm, here)
         if arm.last_attempt and not actor.reads_last_attempt:
             raise ConfigError(
-                f"{here}.last_attempt: the {experiment.actor.kind} actor reads only advice; leave it out, or set "
-                "actor.kind."
+                f"{here}.last_attempt: the {experiment.actor.kind} actor reads only advice; leave it out."
             )
     _check_names(experiment)
-    stored = [name for title, arm in arms.items() for name in _stored_names(title, arm)]
-    own = [own_first_trial(name) for title, arm in arms.items() if arm.first for name in _stored_names(title, arm)]
+    stored = [(name, arm) for title, arm in arms.items() for name in _stored_names(title, arm)]
     shared = {FIRST_TRIAL, *(first_trial_with(arm.prompts) for arm in arms.values() if arm.prompts and not arm.first)}
-    names = Counter([*shared, *own, *stored])
-    if duplicates := [name for name, count in names.items() if count > 1]:
-        raise ConfigError(f"eval.arms: two arms would be stored as {duplicates[0]!r}; give one of them another name.")
+    own = [own_first_trial(name) for name, arm in stored if arm.first]
+    name, count = Counter([*shared, *own, *(name for name, _ in stored)]).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"eval.arms: two arms would be stored as {name!r}; give one of them another name.")
 
 
 def _check_names(experiment: Experiment) -> None:

@@ -61,7 +61,7 @@ def test_arms_share_a_first_attempt_exactly_if_it_is_played_with_the_same_prompt
             story = read_story(store, f"eval/{name}", task_id)
             assert story is not None
             assert [turn.key.arm for turn in story.turns] == [OWN, f"eval/{name}"]
-    assert "| own | none: retry without advice | the prompts `own.yaml`, from a first attempt of its own on |" in report
+    assert "| own | none: retry without advice | the prompts `own.yaml` from the first attempt on |" in report
     assert "trial 0 shared, except by own, own, told;" in report
     assert "| trial 0, shared |" in report
     assert "| trial 0 of own, own, told |" in report
