@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded_yaml import read_yaml
+from retroformer.files.canonical import sha256_of
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Message, Record, Step, Task, Trajectory
 
@@ -69,6 +70,11 @@ class PromptPack(Record):
     """Instruction for the actor with native tool calling."""
     judge: str = "You are shown one attempt of an agent at a task. Did it solve the task? Answer yes or no."
     """Instruction for a model that judges attempts."""
+
+    @property
+    def sha256(self) -> str:
+        """The sha256 of the texts, regardless of the pack's name, path and comments."""
+        return sha256_of(self.model_dump(mode="json"))
 
     @property
     def actions(self) -> tuple[str, ...]:

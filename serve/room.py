@@ -1,6 +1,5 @@
 """Refuses a base model that would not fit into the memory of a CPU, before it is loaded."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import torch
 from retroformer.available_memory import available_memory
 from retroformer.errors import ConfigError
 from retroformer.models.base_dtype import Dtype
-from retroformer.models.base_files import weight_files, weights_index, weights_of
+from retroformer.models.base_files import shards, weight_files, weights_index, weights_of
 from retroformer.models.quantization import Quantization
 
 GIB = 1024**3
@@ -55,8 +54,7 @@ def _stays(name: str) -> bool:
 
 def _sizes(folder: Path, bytes_each: int) -> Iterator[tuple[str, int]]:
     index = weights_index(folder)
-    parts = set(json.loads(index.read_text())["weight_map"].values()) if index else None
-    for path in (path for path in weight_files(folder) if parts is None or path.name in parts):
+    for path in shards(index) if index else weight_files(folder):
         for name, weight in weights_of(path).items():
             # Numbers of one byte, as of 4-bit weights, stay as they are; others are converted to the type of serving.
             yield name, weight.numel() * (bytes_each if weight.element_size() > 1 else 1)

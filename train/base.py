@@ -144,7 +144,7 @@ def keep_trainables_in_fp32(model: nn.Module) -> None:
     """Cast trainable parameters to fp32.
 
     In bf16, a step of 1e-5 (the paper's learning rate) is less than half of the distance between neighbouring numbers
-    near most weights, so it rounds to nothing. TRL casts the adapters of 4-bit models to bf16.
+    near most weights, so it rounds to nothing.
     """
     for parameter in trainable(model):
         parameter.data = parameter.data.float()

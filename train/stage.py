@@ -107,7 +107,7 @@ def make_stage(
         "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},
     }
     if settings := train.chat_template_kwargs:
-        # Left out if empty, so that stages of earlier versions stay finished.
+        # An empty one changes nothing.
         inputs["chat_template_kwargs"] = settings
     return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()))
 

@@ -44,8 +44,8 @@ class StageKind:
     language_head: Literal["none", "fp32"] = "fp32"
     """The dtype of the language head, if the stage reads it: small differences matter."""
     constants: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Settings of its section that no config can change. They are part of the fingerprint under these names, so that
-    stages of earlier versions, whose configs had the keys, stay finished."""
+    """Settings of its section that no config can change. They are part of the fingerprint under these names,
+    so that changing one trains the stage again."""
 
     @property
     def on_groups(self) -> bool:

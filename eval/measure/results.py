@@ -165,6 +165,11 @@ def last_trial(
     return attempts.last_trial
 
 
+def first_without_gain(solved_N: Floats) -> int | None:
+    """Return the first retry that solved no further task (Reflexion, first version, section 2); None without one."""
+    return next((trial for trial in range(1, len(solved_N)) if solved_N[trial] <= solved_N[trial - 1]), None)
+
+
 def with_unfinished(results: Sequence[ArmResult]) -> list[ArmResult]:
     """Return the same arms over all tasks; an unfinished task counts as failed from its first missing trial on."""
     return [
@@ -225,9 +230,7 @@ class _Attempts:
     def last_trial(self) -> int | None:
         """First retry that solved no further task; None while there is none, or a task is unfinished."""
         reached_N: _Flags = np.logical_and.reduce(self.reached_NT, axis=1)
-        solved_N = self.counted(self.solved_NT).sum(axis=1)
-        ends = (trial for trial in range(1, len(solved_N)) if solved_N[trial] <= solved_N[trial - 1])
-        last = next(ends, None)
+        last = first_without_gain(self.counted(self.solved_NT).sum(axis=1))
         return last if last is not None and reached_N[: last + 1].all() else None
 
     def stop(self) -> None:

@@ -74,23 +74,7 @@ def check_arms(experiment: Experiment) -> None:
             raise ConfigError(f"{here}.of: {arm.of!r} is not an arm that writes advice; name one of {', '.join(arms)}.")
         _check_models(experiment, arm, here)
         _check_kind(experiment, arm, here)
-        actor = actor_kind(experiment)
-        if arm.actor_temperature is not None and not actor.asks_model:
-            raise ConfigError(
-                f"{here}.actor_temperature: the {experiment.actor.kind} actor is a program that samples nothing; "
-                "leave it out, or set actor.kind."
-            )
-        if arm.actor_model is not None and not actor.asks_model:
-            raise ConfigError(
-                f"{here}.actor_model: the {experiment.actor.kind} actor is a program without a model; leave it out, or "
-                "set actor.kind."
-            )
-        if arm.prompts is not None:
-            _check_prompts(experiment, arm, here)
-        if arm.last_attempt and not actor.reads_last_attempt:
-            raise ConfigError(
-                f"{here}.last_attempt: the {experiment.actor.kind} actor reads only advice; leave it out."
-            )
+        _check_actor(experiment, arm, here)
     _check_names(experiment)
     stored = [(name, arm) for title, arm in arms.items() for name in _stored_names(title, arm)]
     shared = {FIRST_TRIAL, *(first_trial_with(arm.prompts) for arm in arms.values() if arm.prompts and not arm.first)}
@@ -318,15 +302,23 @@ def _advises_without_failure(experiment: Experiment, arm: Arm) -> bool:
     return arm.kind in ("phrase", "document") or (kind is not None and not kind.reads_failure)
 
 
-def _check_prompts(experiment: Experiment, arm: Arm, here: str) -> None:
+def _check_actor(experiment: Experiment, arm: Arm, here: str) -> None:
     actor = actor_kind(experiment)
-    if not (actor.asks_model and actor.reads_pack):
-        raise ConfigError(
-            f"{here}.prompts: the {experiment.actor.kind} actor reads no prompt pack; leave it out, or set actor.kind."
-        )
-    if arm.prompts == experiment.actor.prompts:
-        raise ConfigError(f"{here}.prompts: {arm.prompts!r} is actor.prompts already; leave it out.")
-    check_prompts(with_arm_settings(experiment, arm))
+    reads_pack = actor.asks_model and actor.reads_pack
+    for key, is_set, has_effect, reason in (
+        ("actor_temperature", arm.actor_temperature is not None, actor.asks_model, "is a program that samples nothing"),
+        ("actor_model", arm.actor_model is not None, actor.asks_model, "is a program without a model"),
+        ("prompts", arm.prompts is not None, reads_pack, "reads no prompt pack"),
+        ("last_attempt", arm.last_attempt, actor.reads_last_attempt, "reads only advice"),
+    ):
+        if is_set and not has_effect:
+            raise ConfigError(
+                f"{here}.{key}: the {experiment.actor.kind} actor {reason}; leave it out, or set actor.kind."
+            )
+    if arm.prompts is not None:
+        if arm.prompts == experiment.actor.prompts:
+            raise ConfigError(f"{here}.prompts: {arm.prompts!r} is actor.prompts already; leave it out.")
+        check_prompts(with_arm_settings(experiment, arm))
 
 
 def _check_models(experiment: Experiment, arm: Arm, here: str) -> None:

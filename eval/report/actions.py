@@ -126,4 +126,5 @@ def _length(attempt: Trajectory | None) -> str:
     """Render `13, solved` or `49`; a dash if there is no valid attempt."""
     if attempt is None or attempt.outcome is Outcome.INVALID:
         return "-"
-    return f"{len(attempt.steps)}{', solved' * (attempt.outcome is Outcome.SUCCESS)}"
+    solved = ", solved" if attempt.outcome is Outcome.SUCCESS else ""
+    return f"{len(attempt.steps)}{solved}"

@@ -1,4 +1,6 @@
-"""Where each arm would have stopped under the stopping rules of Reflexion (NeurIPS, section 4).
+"""Where each arm would have stopped under the stopping rules of Reflexion.
+
+They are from section 4.2 of the NeurIPS paper and section 2 of its first version.
 
 Unless `eval.stop` applies the second rule, the trials after that point are played anyway, so one run shows the whole
 curve and every rule.
@@ -8,7 +10,7 @@ from collections.abc import Sequence
 
 from retroformer.markdown import plain, table
 
-from ..measure.results import ArmResult
+from ..measure.results import ArmResult, first_without_gain
 from ..measure.statistics import Floats
 
 FAILURES_IN_A_ROW = 3
@@ -40,8 +42,5 @@ def stopping_rules(results: Sequence[ArmResult]) -> str:
 
 def last_trial(solved_NT: Floats) -> int:
     """Return the first retry that solved no further task, or the last trial if every retry solved some."""
-    shares_N = solved_NT.mean(axis=1)
-    for trial in range(1, len(shares_N)):
-        if shares_N[trial] <= shares_N[trial - 1]:
-            return trial
-    return len(shares_N) - 1
+    last = first_without_gain(solved_NT.mean(axis=1))
+    return len(solved_NT) - 1 if last is None else last

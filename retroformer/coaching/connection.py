@@ -13,7 +13,6 @@ from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import RetroformerError
 from retroformer.experiment.sections.base import Section
 from retroformer.experiment.sections.endpoint import Endpoint
-from retroformer.files.canonical import sha256_of
 from retroformer.ledger import Ledger
 from retroformer.prompts import load_pack, reflection_prompt
 from retroformer.secrets.redaction import keep_secret
@@ -50,9 +49,7 @@ class Connection:
         self.store = Store(settings.store, settings.run)
         try:
             for arm in (COLLECT, UNADVISED):
-                self.store.declare(
-                    arm, {"recorded": {"return": "score", "prompts_sha256": sha256_of(pack.model_dump(mode="json"))}}
-                )
+                self.store.declare(arm, {"recorded": {"return": "score", "prompts_sha256": pack.sha256}})
         except BaseException:
             self.store.close()
             raise

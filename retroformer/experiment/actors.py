@@ -1,5 +1,6 @@
 """Select the actor that a config names: ReAct, native tool calling, a chooser, or an actor of the environment."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from retroformer.environments.extras import ActorKind, ActorParts
@@ -30,20 +31,18 @@ def _tools(parts: ActorParts) -> Actor:
     return ToolActor(parts.model(), parts.pack(), parts.settings.temperature, parts.settings.max_new_tokens, tools)
 
 
-def _chooser(parts: ActorParts) -> Actor:
-    from retroformer.agents.chooser import Chooser
+def _chooser(choices: Callable[[Scene], Sequence[str]]) -> ActorKind:
+    def build(parts: ActorParts) -> Actor:
+        from retroformer.agents.chooser import Chooser
 
-    choices, settings = extras(parts.section).choices, parts.settings
-    assert choices is not None, "only such an environment has this actor"
-    return Chooser(parts.model(), choices, settings.temperature, settings.max_new_tokens)
+        return Chooser(parts.model(), choices, parts.settings.temperature, parts.settings.max_new_tokens)
 
+    def offers(_: Any, scene: Scene) -> OfferedActions:
+        from retroformer.agents.chooser import offered_among
 
-def _choices_offered(section: Any, scene: Scene) -> OfferedActions:
-    from retroformer.agents.chooser import offered_among
+        return offered_among(choices, scene)
 
-    choices = extras(section).choices
-    assert choices is not None, "only such an environment has this actor"
-    return offered_among(choices, scene)
+    return ActorKind(build, reads_pack=False, reads_last_attempt=False, offers=offers)
 
 
 def actor_kind(experiment: Experiment) -> ActorKind:
@@ -62,7 +61,7 @@ def actor_kinds(experiment: Experiment) -> dict[str, ActorKind]:
     if offered.plays_text or offered.tools is not None:
         general[TOOLS] = ActorKind(_tools)
     if offered.choices is not None:
-        general[CHOOSER] = ActorKind(_chooser, reads_pack=False, reads_last_attempt=False, offers=_choices_offered)
+        general[CHOOSER] = _chooser(offered.choices)
     return general | dict(offered.actors)
 
 

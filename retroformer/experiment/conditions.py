@@ -16,7 +16,7 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.returns import STORED
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.experiment.views import reads_pack
-from retroformer.files.canonical import differences, sha256_of
+from retroformer.files.canonical import differences
 from retroformer.prompts import load_pack
 from retroformer.provenance import Provenance, package_versions
 from retroformer.store import Store
@@ -85,9 +85,8 @@ def _settings(
 
 
 def prompts_sha256(experiment: Experiment) -> str:
-    """Return the sha256 of the prompt pack's texts, regardless of its name, path and comments. Raises MissingInput."""
-    pack = load_pack(experiment.actor.prompts, experiment.environment.name)
-    return sha256_of(pack.model_dump(mode="json"))
+    """Return the sha256 of the texts of the config's prompt pack. Raises MissingInput."""
+    return load_pack(experiment.actor.prompts, experiment.environment.name).sha256
 
 
 def check_training_facts(

@@ -27,7 +27,9 @@ def shards(index: Path) -> list[Path]:
     Raises:
         DamagedFile: it lists none, or a file by another name than those that are checked and hashed.
     """
-    weights, pattern = _content(index).get("weight_map"), WEIGHTS[index.name.startswith("pytorch_model")]
+    weights = _content(index).get("weight_map")
+    safetensors, binary = WEIGHTS
+    pattern = binary if index.name.startswith("pytorch_model") else safetensors
     names = list(weights.values()) if isinstance(weights, dict) and weights else [None]
     for name in names:
         if not isinstance(name, str) or Path(name).name != name or not fnmatch(name, pattern):

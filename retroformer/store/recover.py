@@ -169,7 +169,8 @@ def _readable(source: sqlite3.Connection, table: str, most: int) -> Iterator[lis
 def _is_whole(table: str, row: sqlite3.Row) -> bool:
     """Return True if a row is what was stored, as far as its checksum or its JSON tells."""
     try:
-        columns = {name: row[name] for name in row.keys() if name != _ROW_NUMBER}  # noqa: SIM118, because a row iterates over its values
+        # A row itself iterates over its values.
+        columns = {name: row[name] for name in row.keys() if name != _ROW_NUMBER}  # noqa: SIM118
         if CHECKSUM in columns and columns[CHECKSUM] != checksum(columns):
             return False
         if table == TRAJECTORIES.name:

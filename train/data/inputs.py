@@ -4,7 +4,7 @@ The facts of a config's domains are pooled, in the order of the config.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from typing import NamedTuple
@@ -115,8 +115,7 @@ def pairs(experiment: Experiment, staleness: int | None = None) -> list[Preferen
         # Arms are paired separately: the same trial of the same task is another trajectory in another arm.
         pairs = [
             pair
-            for arm in _rated_arms(sources)
-            if _is_recent(arm.arm, experiment, staleness)
+            for arm in _rated_arms(sources, staleness)
             for pair in preference_pairs(arm.store, arm.arm, arm.anew)
             if pair.task_id not in arm.left_out
         ]
@@ -134,13 +133,7 @@ def pairs(experiment: Experiment, staleness: int | None = None) -> list[Preferen
 def rated(experiment: Experiment) -> list[RatedReflection]:
     """Read every rated reflection. Raises MissingInput if there is none."""
     with _open(experiment, "collect") as sources:
-        # A blank text is no advice: its retry tells nothing about advice.
-        reflections = [
-            reflection
-            for arm in _rated_arms(sources)
-            for reflection in rated_reflections(arm.store, arm.arm, arm.anew)
-            if reflection.text.strip() and reflection.key.task_id not in arm.left_out
-        ]
+        reflections = _reflections(sources)
         _refuse_unrated(sources, reflections)
         return reflections
 
@@ -152,21 +145,15 @@ def groups(experiment: Experiment) -> list[RatedGroup]:
         MissingInput: there is none.
         ConfigError: a reflection was stored without its tokens, or was sampled at another temperature than 1.
     """
-    staleness = experiment.train.grpo.staleness
-    found = rated_groups(text for text in rated(experiment) if _is_recent(text.key.arm, experiment, staleness))
-    if not found:
-        raise MissingInput(
-            f"No failure of the run {experiment.name!r} has reflections with different ratings: collect more tasks, or "
-            "more candidates for each failure."
-        )
-    return found
-
-
-def _is_recent(arm: str, experiment: Experiment, staleness: int | None) -> bool:
-    """Return True for an arm of a round that is at most this much older than the experiment's; None: for every arm."""
-    if staleness is None:
-        return True
-    return arm in {collecting(number) for number in range(max(1, experiment.round - staleness), experiment.round + 1)}
+    with _open(experiment, "collect") as sources:
+        found = rated_groups(_reflections(sources, experiment.train.grpo.staleness))
+        if not found:
+            _refuse_unrated(sources, _reflections(sources))
+            raise MissingInput(
+                f"No failure of the run {experiment.name!r} has reflections with different ratings: collect more "
+                "tasks, or more candidates for each failure."
+            )
+        return found
 
 
 def prompts(experiment: Experiment) -> list[Prompt]:
@@ -174,9 +161,8 @@ def prompts(experiment: Experiment) -> list[Prompt]:
 
     They are of the rounds whose pairs the reward model reads: on other failures its scores are worth less.
     """
-    staleness = experiment.train.reward.staleness
     with _open(experiment, "collect") as sources:
-        recent = _rated(sources, lambda arm: _is_recent(arm, experiment, staleness))
+        recent = _rated(sources, experiment.train.reward.staleness)
         prompts = list(dict.fromkeys(rating.prompt for rating in recent))
         _refuse_unrated(sources, prompts)
         return prompts
@@ -249,30 +235,46 @@ def _arms(store: Store, experiment: Experiment) -> list[str]:
     return [arm for arm in store.arms() if is_rated(arm, experiment.round)]
 
 
-def _rated_arms(sources: Sequence[_Source]) -> list[RatedArm]:
+def _rated_arms(sources: Sequence[_Source], staleness: int | None = None) -> list[RatedArm]:
     """Return the arms to train on, of all domains: one replay buffer (Retroformer, Algorithm 1).
 
+    `staleness` admits the arms of rounds that are at most this much older than the config's; None admits every arm.
+
     Raises:
-        ConfigError: an arm was collected under other conditions than the config's.
+        ConfigError: an arm, admitted or not, was collected under other conditions than the config's.
     """
     rated = list[RatedArm]()
     for store, experiment in sources:
         arms, anew = _arms(store, experiment), rerating(experiment)
         check_training_facts(store, experiment, arms)
+        if staleness is not None:
+            rounds = range(max(1, experiment.round - staleness), experiment.round + 1)
+            arms = [arm for arm in arms if arm in set(map(collecting, rounds))]
         for arm in arms:
             rated.append(RatedArm(store, arm, anew, store.marks.tasks(arm, experiment.train.leave_out)))
     return rated
 
 
-def _rated(sources: Sequence[_Source], counts: Callable[[str], bool] = lambda arm: True) -> Iterator[Rating]:
-    """Yield the ratings of all domains and rounds so far, with their reflections, in the arms that count."""
-    rated = [arm for arm in _rated_arms(sources) if counts(arm.arm)]
+def _rated(sources: Sequence[_Source], staleness: int | None = None) -> Iterator[Rating]:
+    """Yield the ratings of all domains and of the rounds that `staleness` admits, with their reflections."""
+    rated = _rated_arms(sources, staleness)
     return (
         rating
         for arm in rated
         for rating in ratings(arm.store, arm.arm, records=True, anew=arm.anew)
         if rating.task_id not in arm.left_out
     )
+
+
+def _reflections(sources: Sequence[_Source], staleness: int | None = None) -> list[RatedReflection]:
+    """Return the rated reflections of all domains and of the rounds that `staleness` admits."""
+    # A blank text is no advice: its retry tells nothing about advice.
+    return [
+        reflection
+        for arm in _rated_arms(sources, staleness)
+        for reflection in rated_reflections(arm.store, arm.arm, arm.anew)
+        if reflection.text.strip() and reflection.key.task_id not in arm.left_out
+    ]
 
 
 def _refuse_unrated(sources: Sequence[_Source], rated: Sized) -> None:

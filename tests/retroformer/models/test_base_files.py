@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from retroformer.errors import ConfigError, DamagedFile
-from retroformer.models.base_files import require_sound_base, weight_files
+from retroformer.models.base_files import require_sound_base, weight_files, weights_index
 from retroformer.models.embedded import base_model_folder
 from retroformer.models.loading import load_model, load_tokenizer
 from retroformer.provenance import folder_sha256
@@ -145,6 +145,8 @@ def test_a_copy_with_the_index_of_the_other_kind_is_sound(longchat: Path, tmp_pa
     other = save_as_safetensors(longchat, tmp_path / "other")
     shutil.copyfile(longchat / "pytorch_model.bin.index.json", other / "pytorch_model.bin.index.json")
     require_sound_base(other)
+    assert weights_index(other) is None
+    assert [path.name for path in weight_files(other)] == ["model.safetensors"]
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
