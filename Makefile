@@ -23,8 +23,8 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where several processes compute on few cores, threads that spin while they wait cost more than they bring.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) test test-slow \
-	test-newest faults gpu check site clean
+.PHONY: install demo try transfer evidence $(EVIDENCE) ablation $(ABLATION) budget alternatives $(ALTERNATIVES) test test-integrations \
+	test-browser test-docs test-slow test-all test-newest faults gpu check site clean
 
 install: $(VENV)/.planner
 
@@ -149,12 +149,26 @@ $(ALTERNATIVES): alternatives-%: $(VENV)/.installed
 	$(RUN) -m train grpo $(ALTERNATIVE) train.weak_reward_model=allow
 	$(RUN) -m train grpo $(ALTERNATIVE) train.grpo.reward=live train.variants.grpo=live
 
+PYTEST := $(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 100 --durations-min 3
+ELSEWHERE := gpu or network or slow
+
 # The tests of the PostgreSQL store need its server (Debian: apt-get install postgresql); without it they are skipped.
-test: $(VENV)/.developing  ## the suite without slow tests: real parts, no GPU, no network
-	$(RUN) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 100 --durations-min 3
+test: $(VENV)/.developing  ## the core: the method, the store, the stages and the environments; no GPU, no network
+	$(PYTEST) -m "not ($(ELSEWHERE) or integrations or browser or docs)"
+
+test-integrations: $(VENV)/.developing  ## other programs: gateway, MCP, traces, hubs, Ray and foreign environments
+	$(PYTEST) -m "integrations and not ($(ELSEWHERE))"
+
+test-browser: $(VENV)/.developing  ## reports and the viewer in a real browser (Debian: apt-get install chromium)
+	$(PYTEST) -m "browser and not ($(ELSEWHERE))"
+
+test-docs: $(VENV)/.developing  ## the documentation, the papers' ledger, the help and the wheel
+	$(PYTEST) -m "docs and not ($(ELSEWHERE))"
 
 test-slow: $(VENV)/.developing  ## tests of over ten seconds, and repeats of faster ones in other circumstances
 	$(RUN) -m pytest -m slow
+
+test-all: test test-integrations test-browser test-docs  ## what CI runs
 
 faults: $(VENV)/.developing  ## hundreds of faults, and what they did to the store: half an hour
 	$(RUN) -m tests.faults
@@ -162,7 +176,7 @@ faults: $(VENV)/.developing  ## hundreds of faults, and what they did to the sto
 gpu: $(VENV)/.developing  ## what a CPU cannot check, on a machine with a card: one report, in pieces of ten minutes
 	$(RUN) -m benchmarks.gpu
 
-test-newest:  ## the suite on the newest Python, in an environment of its own
+test-newest:  ## the core on the newest Python, in an environment of its own
 	$(MAKE) test PYTHON=$(NEWEST) VENV=.venv-newest
 
 check: $(VENV)/.developing  ## formatting, lint, types and tests: what pre-commit and CI ask

@@ -22,6 +22,26 @@ from tests.support.postgres import (
 _FOLDER = pytest.StashKey[Path]()
 _WRITERS = pytest.StashKey[dict[Path, str]]()
 _LEFT_BY_WORKERS = pytest.StashKey[list[str]]()
+_TARGETS = {
+    "integrations": ("tests/retroformer/integrations/", "tests/test_integrations.py"),
+    "docs": tuple(
+        f"tests/test_{name}.py"
+        for name in (
+            "docs",
+            "environment_guide",
+            "evidence",
+            "help",
+            "paper_ledger",
+            "papers",
+            "quotes",
+            "readme",
+            "recorded_runs",
+            "site",
+            "wheel",
+        )
+    ),
+}
+"""Tests by their marker, which has a target of its own (`make test-integrations`)."""
 _PATIENCE_SECONDS = 60.0
 """Time for processes to end after the suite; most end at once."""
 
@@ -42,8 +62,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the folders with the longest tests first: two processes that share the files then end at about one time."""
+    """Mark the tests that `make test` leaves to other targets, and run the folders with the longest tests first.
+
+    Two processes that share the files then end at about one time.
+    """
+    for item in items:
+        for target, paths in _TARGETS.items():
+            if item.nodeid.startswith(paths):
+                item.add_marker(target)
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
     items.sort(key=lambda item: not item.nodeid.startswith(("tests/train/", "tests/serve/")))
 
 
