@@ -176,13 +176,9 @@ async def measure(arguments: argparse.Namespace, config_words: Sequence[str]) ->
 
 
 @contextlib.asynccontextmanager
-async def fixed_latency_endpoint(milliseconds: float, capacity: int, times: Path | None = None) -> AsyncIterator[str]:
-    """Run an OpenAI-compatible server in a separate process, so that the event loop under test loses no time to it.
-
-    It writes its process id, and the time of each answer in seconds, to the file `times`.
-    """
+async def fixed_latency_endpoint(milliseconds: float, capacity: int) -> AsyncIterator[str]:
+    """Run an OpenAI-compatible server in a separate process, so that the event loop under test loses no time to it."""
     command = [sys.executable, __file__, "--endpoint", f"--latency-ms={milliseconds}", f"--capacity={capacity}"]
-    command += [f"--times={times}"] if times else []
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
@@ -192,12 +188,9 @@ async def fixed_latency_endpoint(milliseconds: float, capacity: int, times: Path
         await process.wait()
 
 
-async def serve(milliseconds: float, capacity: int, times: Path | None) -> None:
+async def serve(milliseconds: float, capacity: int) -> None:
     """Answer each request after `milliseconds`, at most `capacity` at a time."""
     rows = asyncio.Semaphore(capacity)
-    noted = times.open("w", buffering=1) if times else contextlib.nullcontext()
-    if times:
-        noted.write(f"{os.getpid()}\n")
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -210,8 +203,6 @@ async def serve(milliseconds: float, capacity: int, times: Path | None) -> None:
                 content = json.dumps(completion(body)).encode()
                 head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
                 writer.write(head.encode() + content)
-                if times:
-                    noted.write(f"{time.time():.4f}\n")
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -234,7 +225,7 @@ def completion(body: dict[str, Any]) -> dict[str, Any]:
 
 async def main(arguments: argparse.Namespace) -> None:
     if arguments.endpoint:
-        await serve(arguments.latency_ms, arguments.capacity, arguments.times)
+        await serve(arguments.latency_ms, arguments.capacity)
     elif arguments.config:
         await measure(arguments, arguments.config)
     else:
@@ -253,6 +244,5 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--latency-ms", type=float, default=200.0, help="of the local endpoint; few models are faster")
     parser.add_argument("--capacity", type=int, default=16, help="requests that the local endpoint answers at a time")
-    parser.add_argument("--times", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--endpoint", action="store_true", help=argparse.SUPPRESS)
     asyncio.run(main(parser.parse_args()))

@@ -2,26 +2,39 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from benchmarks.viewer_store import LONG, Size, write_store
 from eval.view.index import Index
 from eval.view.site import Site
 from eval.view.table import StoryFilter, neighbours, story_page
 from eval.view.tables import SORTS
+from retroformer.arm_names import COLLECT
+from retroformer.records import Key, Task
+from retroformer.store import NewReflection, NewTrajectory, Store
+from tests.support.stories import advice, attempt
 
 LISTS = ("/", "/stories?q=go", "/stories?sort=best&page=2", "/compare?show=won", "/learning", "/review", "/version")
-STORY = {"run": "alpha", "arm": LONG, "task": "long-000001"}
+STORY = {"run": "alpha", "arm": COLLECT, "task": "task-07"}
 
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    write_store(tmp_path / "run", Size(attempts=400, long_stories=2, step_characters=100))
-    return tmp_path / "run"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with closing(Store(f"sqlite:///{folder}/experience.db", "alpha")) as store:
+        for arm in (COLLECT, "eval/warm", "eval/trained"):
+            store.declare(arm, {"loop": {"memory": 3}})
+            for number in range(40):
+                task = Task(id=f"task-{number:02}", environment="doors", split="train")
+                retry = Key(arm=arm, task_id=task.id, trial=1)
+                solved = attempt("go", "open", solved=number % 3 == 0, task=task)
+                failed = NewTrajectory(retry.model_copy(update={"trial": 0}), attempt("go", "wait", task=task))
+                store.add([failed, NewReflection(retry, 0, advice("Open it.")), NewTrajectory(retry, solved)])
+    return folder
 
 
 class TracedIndex(Index):
