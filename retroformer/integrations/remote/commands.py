@@ -1,11 +1,13 @@
 """The commands `retroformer push` and `retroformer pull`."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from retroformer.command_line import ConfigFile, Overrides, example
+from retroformer.errors import MissingInput
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 Address = Annotated[
@@ -35,6 +37,7 @@ def push(
     Reads the store of the run, or its folder runs/RUN/STAGE. Writes the facts as Parquet files, or the adapter with its
     card, the config without secrets, and a manifest of hashes to ADDRESS.
     """
+    _require_packages()
     from .push import push_run
 
     typer.echo(push_run(config, overrides, address, stage, private=private))
@@ -60,6 +63,14 @@ def pull(
     Reads what `retroformer push` wrote to ADDRESS. Writes a folder, or to the run of a config: runs/RUN/STAGE, or its
     store.
     """
+    _require_packages()
     from .pull import pull_to
 
     typer.echo(pull_to(address, target, if_pushed=if_pushed))
+
+
+def _require_packages() -> None:
+    """Raises MissingInput: the extra `remote` is not installed."""
+    for package in ("fsspec", "huggingface_hub"):
+        if find_spec(package) is None:
+            raise MissingInput(f"push and pull need {package}: install it with `pip install 'retroformer[remote]'`.")

@@ -1,36 +1,99 @@
-"""Pushes the adapter of a stage, or the ratings of a run.
+"""Pushes the adapter of a stage, or the ratings of a run, in one flat folder with a manifest of sizes and hashes.
 
 Only files named here leave the machine: never the store, never a file outside the run's folder, no key or password.
 """
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import yaml
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from retroformer.cases.case import Case
 from retroformer.cases.files import write_cases
 from retroformer.cases.stored import exported_arms, stored_cases
-from retroformer.errors import ConfigError, MissingInput, ProvenanceError
-from retroformer.experiment.adapters import ACTORS, ADVISERS, REWARD, has_adapter
+from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError
+from retroformer.experiment.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWARD, has_adapter
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
 from retroformer.experiment.storage import open_store
-from retroformer.files.bounded_file import size
+from retroformer.files.bounded_file import sha256, size
 from retroformer.parquet import export_run
 from retroformer.provenance import ADAPTER_FILES, folder_sha256
-from retroformer.secrets.redaction import redacted, redacted_data
+from retroformer.records import Record
+from retroformer.secrets.redaction import redacted
 from retroformer.stage_metrics import METRICS, StageMetrics, how_to_replace, read_metrics
 
-from .address import open_remote
-from .contents import MANIFEST, RATINGS_FILES, Contents
+from .places import MANIFEST, Place
 
+MANIFEST_BYTES = 1 << 20
+"""Largest size of a manifest."""
 CARD, CONFIG, CASES = "README.md", "config.yaml", "cases.parquet"
+RATINGS_FILES = ("trajectories.parquet", "reflections.parquet")
 STAGES = (*ADVISERS, REWARD, *ACTORS)
+
+FileName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*\.(json|jsonl|md|parquet|safetensors|yaml)$")
+]
+"""A file beside the manifest, in a format that holds data alone: no path, no pickle, no code."""
+
+
+class FileFacts(Record):
+    """Size and hash of a file."""
+
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Manifest(Record):
+    """Content of `retroformer.json`, which is written last and read first."""
+
+    format: Literal[1] = 1
+    kind: Literal["adapter", "ratings"]
+    name: str
+    """For an adapter its folder below runs/RUN, such as `sft`, `sft-2` or `sft-rated`; for ratings the run."""
+    files: dict[FileName, FileFacts]
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        needed = ADAPTER_FILES if self.kind == "adapter" else RATINGS_FILES
+        if missing := [name for name in needed if name not in self.files]:
+            raise ValueError(f"{missing[0]} is not listed")
+        if self.kind == "adapter" and not FOLDER_NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is not the name of a stage's adapter")
+        return self
+
+    def write(self, folder: Path) -> None:
+        (folder / MANIFEST).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def parse_manifest(path: Path, address: str) -> Manifest:
+    """Parse the manifest that was copied from an address. Raises DamagedFile."""
+    try:
+        return Manifest.model_validate(json.loads(path.read_bytes()))
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in fault["loc"] if part != "[key]")
+        reason = f"{place}: {fault['msg']}" if place else fault["msg"]
+    except (ValueError, RecursionError):
+        reason = "it is not JSON"
+    raise DamagedFile(
+        f"{MANIFEST} at {address} is refused ({reason}): push again with `retroformer push`, and pull only from "
+        "addresses that you trust."
+    ) from None
+
+
+def require_sound(folder: Path, manifest: Manifest, address: str) -> None:
+    """Compare the files in a folder with the manifest. Raises DamagedFile."""
+    for name, facts in manifest.files.items():
+        found = _facts(folder / name) if (folder / name).is_file() else None
+        if found != facts:
+            state = "is missing" if found is None else f"({found.bytes} bytes) is not as it was pushed"
+            raise DamagedFile(f"{name} at {address} {state}: run the command again, or push again.")
 
 
 def push_run(path: Path, overrides: Sequence[str], address: str, stage: str | None, *, private: bool = False) -> str:
@@ -45,60 +108,65 @@ def push_run(path: Path, overrides: Sequence[str], address: str, stage: str | No
     if stage is not None and stage not in STAGES:
         raise ConfigError(f"--stage {stage}: no stage has this name; choose from {', '.join(STAGES)}.")
     experiment = load(path, overrides) if stage is None else load_domains(path, overrides)[0]
-    remote = open_remote(address, "ratings" if stage is None else "adapter", private=private)
+    kind: Literal["adapter", "ratings"] = "ratings" if stage is None else "adapter"
+    place = Place(address, kind, private=private)
     with TemporaryDirectory(prefix="retroformer-push-") as scratch:
-        contents = _ratings(experiment, Path(scratch)) if stage is None else _adapter(experiment, stage, Path(scratch))
-        manifest = contents.manifest()
-        listed = Path(scratch) / MANIFEST
-        listed.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        what = f"{'the ratings of run' if stage is None else f'the adapter {contents.name} of run'} {experiment.name}"
-        remote.write({**contents.files, MANIFEST: listed}, f"Push {what}")
-    total = sum(facts.bytes for facts in manifest.files.values())
+        folder = Path(scratch)
+        name = _gather_ratings(experiment, folder) if stage is None else _gather_adapter(experiment, stage, folder)
+        facts = {path.name: _facts(path) for path in sorted(folder.iterdir())}
+        Manifest(kind=kind, name=name, files=facts).write(folder)
+        what = f"{'the ratings of run' if stage is None else f'the adapter {name} of run'} {experiment.name}"
+        place.upload(folder, f"Push {what}")
+    total = _rounded(sum(file.bytes for file in facts.values()))
     return (
-        f"pushed {what} to {remote.address} ({len(manifest.files) + 1} files, {_rounded(total)}). To copy "
-        f"them: `retroformer pull {remote.address}`"
+        f"pushed {what} to {place.address} ({len(facts) + 1} files, {total}). To copy them: "
+        f"`retroformer pull {place.address}`"
     )
 
 
-def _adapter(experiment: Experiment, stage: str, scratch: Path) -> Contents:
-    """Return the files of the adapter of a stage. Raises MissingInput, DamagedFile, ProvenanceError."""
+def _facts(path: Path) -> FileFacts:
+    return FileFacts(bytes=path.stat().st_size, sha256=sha256(path).hexdigest())
+
+
+def _gather_adapter(experiment: Experiment, stage: str, target: Path) -> str:
+    """Copy the files of the adapter of a stage; return its name. Raises MissingInput, DamagedFile, ProvenanceError."""
     folder = experiment.stage_folder(stage)
     if not has_adapter(folder):
         raise MissingInput(f"No adapter in {folder}: train it with `retroformer train {stage} EXPERIMENT.yaml` first.")
     metrics = read_metrics(folder)
     if metrics.adapter_sha256 is not None and metrics.adapter_sha256 != folder_sha256(folder):
         raise ProvenanceError(f"The adapter in {folder} was changed after training: {how_to_replace(folder)}")
-    files = {name: _own_file(folder, name) for name in (*ADAPTER_FILES, CARD) if (folder / name).exists()}
-    public = {name: value for name, value in _json(folder / METRICS).items() if _is_public(name, value)}
-    config = yaml.safe_load(_own_file(folder, CONFIG).read_text(encoding="utf-8"))
-    files[METRICS] = _written(scratch / METRICS, redacted(json.dumps(public, indent=2)))
-    files[CONFIG] = _written(scratch / CONFIG, _without_secrets(config))
-    return Contents("adapter", folder.name, files)
+    for name in (*ADAPTER_FILES, CARD):
+        if (folder / name).exists():
+            shutil.copy(_own_file(folder, name), target)
+    measures = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    # Texts among the measures of a stage are left out, since one could be a path of this machine.
+    public = {n: v for n, v in measures.items() if n in StageMetrics.model_fields or not isinstance(v, str)}
+    (target / METRICS).write_text(redacted(json.dumps(public, indent=2)), encoding="utf-8")
+    _write_config(target, yaml.safe_load(_own_file(folder, CONFIG).read_text(encoding="utf-8")))
+    return folder.name
 
 
-def _ratings(experiment: Experiment, scratch: Path) -> Contents:
-    """Export the facts of a run. Raises MissingInput, ConfigError, StoreError."""
-    counts = export_run(experiment, scratch).partition(" are in ")[0]
-    tables = [*RATINGS_FILES, *([CASES] if _wrote_cases(experiment, scratch / CASES) else [])]
-    card = _written(scratch / CARD, _ratings_card(experiment, counts, tables))
-    config = _written(scratch / CONFIG, _without_secrets(experiment.as_file()))
-    files = {name: scratch / name for name in tables} | {CARD: card, CONFIG: config}
-    return Contents("ratings", experiment.run, files)
+def _gather_ratings(experiment: Experiment, target: Path) -> str:
+    """Export the facts of a run; return its name. Raises MissingInput, ConfigError, StoreError."""
+    counts = export_run(experiment, target).partition(" are in ")[0]
+    _write_cases(experiment, target / CASES)
+    tables = [name for name in (*RATINGS_FILES, CASES) if (target / name).exists()]
+    (target / CARD).write_text(_ratings_card(experiment, counts, tables), encoding="utf-8")
+    _write_config(target, experiment.as_file())
+    return experiment.run
 
 
-def _wrote_cases(experiment: Experiment, path: Path) -> bool:
-    """Write the cases of a run for other programs. Return False if it has none, or returns that are no scores."""
+def _write_cases(experiment: Experiment, path: Path) -> None:
+    """Write the cases of a run for other programs, if it has any and their returns are scores."""
     with closing(open_store(experiment)) as store:
         cases = (case for arm in exported_arms(store) for case in stored_cases(store, arm))
         try:
-            # Stores of earlier versions may hold a key that a task or model has shown.
-            return write_cases(path, (_redacted(case) for case in cases)) > 0
+            written = write_cases(path, cases)
         except ConfigError:
-            return False
-
-
-def _redacted(case: Case) -> Case:
-    return Case.model_validate_json(redacted_data(case.model_dump_json()))
+            written = 0
+    if not written:
+        path.unlink(missing_ok=True)
 
 
 def _own_file(folder: Path, name: str) -> Path:
@@ -109,20 +177,10 @@ def _own_file(folder: Path, name: str) -> Path:
     return path
 
 
-def _json(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
-
-
-def _is_public(name: str, value: Any) -> bool:
-    """Return False for texts among the measures of a stage, since one could be a path of this machine."""
-    return name in StageMetrics.model_fields or not isinstance(value, str)
-
-
-def _without_secrets(config: Mapping[str, Any]) -> str:
-    """Return a config as YAML without the store's address, which is of no use elsewhere, and without credentials."""
+def _write_config(target: Path, config: Mapping[str, Any]) -> None:
+    """Write a config without the store's address, which is of no use elsewhere, and without credentials."""
     own = {key: value for key, value in config.items() if key != "store"}
-    return redacted(yaml.safe_dump(own, sort_keys=False))
+    (target / CONFIG).write_text(redacted(yaml.safe_dump(own, sort_keys=False)), encoding="utf-8")
 
 
 def _ratings_card(experiment: Experiment, counts: str, tables: Sequence[str]) -> str:
@@ -136,11 +194,6 @@ def _ratings_card(experiment: Experiment, counts: str, tables: Sequence[str]) ->
         "in the column `record`. `retroformer pull ADDRESS CONFIG` adds "
         "them to the store of a run with the settings of `config.yaml`.\n"
     )
-
-
-def _written(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def _rounded(count: int) -> str:

@@ -15,6 +15,7 @@ from retroformer.cases.files import read_cases
 from retroformer.errors import ConfigError, DamagedFile, MissingInput, ProvenanceError, RetroformerError
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
+from retroformer.integrations.remote.commands import pull_app
 from retroformer.integrations.remote.pull import pull_to
 from retroformer.integrations.remote.push import push_run
 from retroformer.provenance import folder_sha256
@@ -230,8 +231,6 @@ def test_what_cannot_be_pushed_is_one_sentence(
 
 
 def test_without_the_extra_the_sentence_says_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("fsspec", "fsspec.core"):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "retroformer.integrations.remote.bucket")
-    with pytest.raises(MissingInput, match=r"need fsspec\S*: install it with `pip install 'retroformer\[remote\]'`\.$"):
-        push_run(CONFIG, (), "memory://x", "sft")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(MissingInput, match=r"need fsspec: install it with `pip install 'retroformer\[remote\]'`\.$"):
+        pull_app(["memory://x"], standalone_mode=False)
