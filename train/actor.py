@@ -22,7 +22,7 @@ from .base import load_tokenizer, trainable
 from .data.rows import Row, Rows, write_rows
 from .data.samples import IGNORED, order_of_training, require_length
 from .imitation import adapted
-from .room import require_room
+from .plan.estimate import require_room
 from .stage import Meter, Stage, publish
 from .stage_kinds import DEMONSTRATED_ACTIONS
 from .trainer import run_trainer

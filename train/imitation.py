@@ -21,7 +21,7 @@ from .data.rows import write_samples
 from .data.samples import Sample, require_length
 from .group_trainer import log_probs
 from .packed_or_trl import make_trainer
-from .room import require_room
+from .plan.estimate import require_room
 from .shared_prompt.group import Group, Groups
 from .shared_prompt.packed import Packed
 from .stage import Meter, Stage, publish

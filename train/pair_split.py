@@ -17,7 +17,7 @@ from retroformer.stage_metrics import recorded_tasks
 
 from .data.rows import write_pairs
 from .data.samples import require_length, sample_pairs
-from .room import require_room
+from .plan.estimate import require_room
 from .shared_prompt.group import Group, Groups
 from .stage import Stage
 

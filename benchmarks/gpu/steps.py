@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 from benchmarks.gpu.models import SHAPES, random_model
 from benchmarks.gpu.piece import Bench, Piece
-from train.plan.estimate import case_of, estimate
+from train.plan.estimate import USABLE_SHARE, case_of, estimate, memory_of
 from train.plan.rehearsal import rehearse
-from train.plan.report import USABLE_SHARE, memory_of
 from train.plan.shape import read_config, shape_of
 from train.stage_kinds import STAGES
 

@@ -8,8 +8,7 @@ import torch
 from retroformer.experiment.file import load
 from retroformer.models.quantization import nf4
 from tests.support.runs import ROOT
-from train.plan.estimate import cases, estimate
-from train.plan.report import GIB, USABLE_SHARE
+from train.plan.estimate import GIB, USABLE_SHARE, cases, estimate
 from train.plan.shape import read_config, shape_of
 
 CONFIGS = [ROOT / "configs" / "paper" / f"{name}.yaml" for name in ("hotpotqa", "alfworld", "webshop")]

@@ -1,29 +1,39 @@
-"""Estimates the memory of a training stage by arithmetic, without a model or a device. All sizes are in bytes.
+"""Estimates the memory of a training stage before anything is loaded, and refuses what does not fit. Sizes in bytes.
 
 What autograd keeps follows from the code of transformers' Llama, peft's LoRA and bitsandbytes, and holds for similar
 decoders. A micro-batch counts as one row of responses, and terms that change a peak by less than 1 percent up to rank
 16 are left out. docs/results/memory.md compares the estimates with measurements.
 """
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
+from retroformer.available_memory import available_memory
+from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.steps import Groupwise
 from retroformer.experiment.sections.train import Demonstrations, Grpo, Ppo, Train
 
-from ..base import computes_bfloat16
+from ..base import CPU, computes_bfloat16, device
 from ..shared_prompt.reading import AT_ONCE
-from ..stage_kinds import Device, StageKind, stages_of
-from .shape import Shape
+from ..stage import Stage
+from ..stage_kinds import STAGES, Device, StageKind, stages_of
+from .shape import Shape, read_config, shape_of
 
+GIB = 1024**3
+USABLE_SHARE = {"cuda": 0.92, "cpu": 1 / 1.3}
+"""Share of the memory that tensors can use. A GPU's driver keeps about half a GiB, and freed blocks of odd sizes cannot
+all be reused. A process on a CPU grows to 1.3 times its tensors: 1.21 to 1.45 times in the runs of
+docs/results/memory.md, most at the smallest ones, to which the code of the libraries adds a hundred MiB or more."""
 FP32 = 4
 NF4 = 1 / 2 + 1 / 64 + FP32 / (64 * 256)
 """Bytes of a 4-bit weight: 64 weights share a scale of one byte, 256 scales share one in fp32 (QLoRA, section 3)."""
 
-
-_SMALLEST_GPU_BYTES = 10 * 1024**3
+_SMALLEST_GPU_BYTES = 10 * GIB
 """Memory that every supported GPU has for tensors: the smallest has 12 GB."""
 
 
@@ -187,3 +197,63 @@ def _logits(case: Case, tokens: int) -> float:
     shape, at_once = case.shape, min(tokens, AT_ONCE)
     head = shape.vocabulary * shape.hidden * (case.size < FP32)
     return FP32 * (3 * shape.vocabulary * at_once + head + 2 * tokens * shape.hidden)
+
+
+def fit(case: Case, room: float) -> tuple[int, list[str]]:
+    """Return the largest micro-batch in tokens that fits into `room` bytes (0 if none fits), and settings that fit.
+
+    The settings are, in order of preference: a smaller micro-batch; drawing one response at a time; shorter samples.
+    They are [] if the model itself does not fit.
+    """
+    section, least = f"train.{case.kind.name}", case._replace(micro_batch_tokens=1)
+    tokens = largest(lambda tokens: estimate(case._replace(micro_batch_tokens=tokens)).peak <= room)
+    if tokens >= least.read_at_once:
+        return tokens, [f"{section}.micro_batch_tokens={tokens}"]
+    if case.drawn and case.drawn > 1:
+        _, settings = fit(case._replace(drawn=1), room)
+        return 0, [f"{section}.draw_batch_size=1", *settings] if settings else []
+    response = case.response_tokens
+    prompt = largest(lambda tokens: estimate(least._replace(tokens=response + tokens)).peak <= room)
+    if not prompt:
+        return 0, []
+    length = response + prompt
+    shorter = least._replace(tokens=length).read_at_once
+    return 0, [f"{section}.micro_batch_tokens={shorter}", f"train.max_length={length}"]
+
+
+def memory_of(place: Device) -> int:
+    """Return the memory of this machine's device: on a GPU all of it, on a CPU what is available, or all if unknown."""
+    if place == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    return available_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def require_room(stage: Stage, tokens: int) -> None:
+    """Check that a stage whose longest sample has `tokens` tokens fits into the memory of a CPU.
+
+    On a GPU an allocation that does not fit ends with an error of its own. On a CPU the kernel kills some process.
+
+    Raises:
+        ConfigError: it does not; the message says what it needs, what is available and which settings fit.
+    """
+    available = available_memory()
+    if device() != CPU or available is None or not tokens:
+        return
+    experiment = stage.experiment
+    try:
+        shape = shape_of(read_config(experiment.train.base_model))
+    except AttributeError:
+        return  # The estimate holds for decoders in the form of Llama only.
+    kind = next((kind for kind in stages_of(experiment) if kind.name == stage.name), STAGES[stage.name])
+    case = case_of(experiment, kind, shape, "cpu", tokens)
+    available //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    room = USABLE_SHARE["cpu"] * available
+    if (peak := estimate(case).peak) <= room:
+        return
+    settings = " ".join(fit(case, room)[1])
+    raise ConfigError(
+        f"`train {stage.name}` would take about {peak / USABLE_SHARE['cpu'] / GIB:.1f} GiB on this CPU with "
+        f"micro-batches of {case.read_at_once} tokens and samples of up to {tokens}, and {available / GIB:.1f} GiB are "
+        f"available: {f'set {settings}' if settings else 'take a smaller train.base_model'}, or train on a GPU "
+        "(`retroformer train plan EXPERIMENT.yaml` shows what fits)."
+    )

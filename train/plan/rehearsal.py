@@ -3,7 +3,8 @@
 Models, adapters, trainers and the loops of PPO and GRPO are those of the stages; only the texts are random.
 """
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 from peft import get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.steps import Groupwise
@@ -32,7 +35,6 @@ from ..shared_prompt.group import Groups
 from ..stage import Stage
 from ..trainer import run_trainer
 from .estimate import Case
-from .live_bytes import LiveBytes, tensors_of
 from .shape import read_config, skeleton
 
 STEPS = 2
@@ -143,3 +145,44 @@ def _random(stage: Stage, shape: tuple[int, int], seed: int) -> list[list[int]]:
     vocabulary = len(load_tokenizer(stage.experiment.train))
     rows: list[list[int]] = torch.randint(3, vocabulary, shape, generator=generator).tolist()
     return rows
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of live tensors on a CPU, whose allocator keeps no count, but not workspaces inside kernels."""
+
+    def __init__(self, existing: Iterable[Tensor] = ()) -> None:
+        """Count `existing` tensors, and every tensor that is made while this mode is active."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self._alive: dict[int, weakref.ref[Any]] = {}
+        for tensor in existing:
+            self._note(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tree_map_only(Tensor, self._note, result)
+        return result
+
+    def _note(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._alive:
+            return
+
+        def end(_: object) -> None:
+            del self._alive[key]
+            self.now -= size
+
+        self._alive[key] = weakref.ref(storage, end)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+def tensors_of(model: nn.Module) -> Iterator[Tensor]:
+    """Yield the parameters and buffers of a model, and the quantisation states of its 4-bit weights."""
+    yield from model.parameters()
+    yield from model.buffers()
+    for parameter in model.parameters():
+        state: Any = getattr(parameter, "quant_state", None)
+        for owner in (state, getattr(state, "state2", None)):
+            yield from (value for value in vars(owner or object).values() if isinstance(value, Tensor))

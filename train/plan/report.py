@@ -3,9 +3,7 @@
 The model's parameters are counted on the meta device. Weights are loaded only to measure real steps.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import torch
 
@@ -15,15 +13,10 @@ from retroformer.experiment.sections.train import Train
 
 from ..base import compute_dtype
 from ..stage_kinds import Device
-from .estimate import Case, Estimate, cases, estimate
-from .fit import fit
+from .estimate import GIB, USABLE_SHARE, Case, Estimate, cases, estimate, fit, memory_of
 from .shape import Shape, read_config, shape_of
 
-GIB = 1024**3
 CARDS_GIB = (24.0, 40.0, 80.0)
-USABLE_SHARE = {"cuda": 0.92, "cpu": 0.75}
-"""Share of the memory that tensors can use. A GPU's driver keeps about half a GiB, and freed blocks of odd sizes cannot
-all be reused; a process on a CPU grows to 1.3 times its tensors."""
 
 
 def describe_plan(
@@ -109,7 +102,8 @@ def _by_place(on_gpu: Mapping[int, list[Case]], on_cpu: Mapping[int, list[Case]]
     ]
     title = (
         f"The largest micro-batch in tokens that fits into {USABLE_SHARE['cuda']:.0%} of a GPU, or "
-        f"{USABLE_SHARE['cpu']:.0%} of this machine's memory on its CPU, which has no gradient checkpointing."
+        f"{USABLE_SHARE['cpu']:.0%} of the memory that this machine has available on its CPU, which has no gradient "
+        "checkpointing."
     )
     names = (case.kind.name for case in next(iter(on_gpu.values())))
     return f"{title}\n\n" + table(["card", "tokens", *names], rows)
@@ -130,16 +124,6 @@ def _measured(experiment: Experiment, stages: Sequence[Case], room: float) -> It
             continue
         used = rehearse(experiment, case)
         yield f"{case.kind.name}: {_gib(used)} GiB, the estimate is {_gib(peak)} GiB ({peak / used - 1:+.1%})."
-
-
-def memory_of(device: Device) -> int:
-    """Return the memory of this machine's device in bytes; on a CPU, at most the limit of the container."""
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[1]
-    limit = Path("/sys/fs/cgroup/memory.max")
-    allowed = limit.read_text().strip() if limit.is_file() else "max"
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return physical if allowed == "max" else min(physical, int(allowed))
 
 
 def _gib(size: float) -> str:

@@ -43,8 +43,8 @@ from .. import processes
 from ..base import load_base, load_tokenizer, require_same_shape
 from ..data.groups import RatedGroup
 from ..data.samples import Prompt
+from ..plan.estimate import require_room
 from ..reward_audit import require_better_than_chance
-from ..room import require_room
 from ..stage import Meter, Stage, publish
 from . import checkpoint, grpo, ppo
 from .alarms import Facts

@@ -13,10 +13,9 @@ from tests.support.runs import ROOT
 from tests.train import world
 from train.__main__ import main
 from train.base import add_fresh_adapter, leave_casting_to_autocast
-from train.plan.estimate import NF4, Case, case_of, cases, estimate, largest
-from train.plan.fit import fit
-from train.plan.live_bytes import LiveBytes, tensors_of
-from train.plan.report import GIB, USABLE_SHARE, describe_plan, table
+from train.plan.estimate import GIB, NF4, USABLE_SHARE, Case, case_of, cases, estimate, fit, largest
+from train.plan.rehearsal import LiveBytes, tensors_of
+from train.plan.report import describe_plan, table
 from train.plan.shape import LONGCHAT, Shape, read_config, shape_of, skeleton
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import pack

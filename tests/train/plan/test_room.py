@@ -8,7 +8,7 @@ import torch
 from retroformer.errors import ConfigError
 from tests.train.world import collect, config_file, tiny_experiment
 from train.__main__ import main
-from train.room import require_room
+from train.plan.estimate import require_room
 from train.stage import make_stage
 
 pytestmark = [
@@ -20,7 +20,7 @@ MIB = 1024**2
 
 def free(monkeypatch: pytest.MonkeyPatch, mib: float) -> None:
     """Make the machine look as if this much memory were available."""
-    monkeypatch.setattr("train.room.available_memory", lambda: int(mib * MIB))
+    monkeypatch.setattr("train.plan.estimate.available_memory", lambda: int(mib * MIB))
 
 
 SLOW = [pytest.param(stage, marks=pytest.mark.slow) for stage in ("reward", "ppo")]
