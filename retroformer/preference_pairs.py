@@ -39,11 +39,10 @@ def preferences(rated: Iterable[Rated]) -> Iterator[tuple[Rated, Rated]]:
     for candidates in by_failure(rated):
         worth = [(candidate.rating, candidate) for candidate in candidates]
         for first, second in combinations(worth, 2):
-            if first[0] == second[0]:
-                continue
             (most, better), (least, worse) = (second, first) if second[0] > first[0] else (first, second)
-            margin = most - least
-            if margin > math.hypot(better.standard_error, worse.standard_error) and _can_be_compared(better, worse):
+            # The margin of a tie is 0, which exceeds no error.
+            error = math.hypot(better.standard_error, worse.standard_error)
+            if most - least > error and _can_be_compared(better, worse):
                 yield better, worse
 
 

@@ -48,5 +48,17 @@ def test_a_difference_beyond_its_standard_error_is_a_preference() -> None:
     assert preferred([reflection_at(0, 0.0, 0.25), reflection_at(1, 0.75, 1.0)]) == [("advice 1", "advice 0", 0.75)]
 
 
+def test_standard_errors_of_independent_retries_add_up_by_their_squares() -> None:
+    # Ratings 0.3 and 0.9 with standard errors 0.3 and 0.4: together 0.5, which is less than the difference of 0.6.
+    assert [pair[:2] for pair in preferred([reflection_at(0, 0.0, 0.6), reflection_at(1, 0.5, 1.3)])] == [
+        ("advice 1", "advice 0")
+    ]
+
+
+def test_reflections_on_two_failures_of_one_trial_are_never_compared() -> None:
+    first, second = reflection_at(0, 1.0, trial=2), reflection_at(1, 0.0, trial=2)
+    assert preferred([first, second.model_copy(update={"previous_candidate": 1})]) == []
+
+
 def test_two_equal_texts_are_never_a_pair() -> None:
     assert preferred([reflection_at(0, 1.0, text="Say Paris."), reflection_at(1, 0.0, text="Say Paris.")]) == []

@@ -65,8 +65,11 @@ def test_a_reflection_is_rated_against_retries_without_advice_if_there_are_any(s
         store.add_reflection(key(1, candidate), 0, advice(text))
         for repeat, reward in enumerate(returns):
             store.add_trajectory(key(1, candidate, repeat), attempt_at(rewards=(reward,)))
-    good, idle, _ = rated_reflections(store, "collect")
+    good, idle, blank = rated_reflections(store, "collect")
     assert (good.return_before, good.rating, idle.rating) == (0.5, 0.5, 0.0), "luck is not taught"
+    assert (blank.return_before, blank.rating, blank.error_before) == (0.0, 0.5, 0.0), (
+        "no advice is no baseline of itself"
+    )
     # Both halves of a coin: a standard error of 1 / sqrt(2) / sqrt(2) of the retries without advice.
     assert good.standard_error == pytest.approx(0.5)
     assert idle.standard_error == pytest.approx(0.5**0.5)
