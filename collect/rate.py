@@ -115,12 +115,9 @@ async def _experience(
 
 
 def _sampling(config: LoadedConfig) -> dict[str, Any]:
-    collect = config.experiment.collect
-    chosen = {"branch": collect.branch, "most_repeats": collect.most_repeats, "unadvised": collect.unadvised}
-    # Facts of earlier versions do not have these settings.
-    absent = {"branch": "best", "most_repeats": None, "unadvised": False}
-    new = {name: value for name, value in chosen.items() if value != absent[name]}
-    return {"candidates": collect.candidates, "repeats": collect.repeats} | new
+    return config.experiment.collect.model_dump(
+        include={"candidates", "repeats", "branch", "most_repeats", "unadvised"}
+    )
 
 
 def _refuse_if_nothing_was_played(store: Store, arm: str, tasks: tuple[Task, ...]) -> None:

@@ -24,7 +24,7 @@ from retroformer.files.durable import replacing
 from retroformer.marks_file import export_marks, read_marks
 from retroformer.rating import ratings
 from retroformer.records import Key, Outcome, Reflection, Trajectory
-from retroformer.secrets.redaction import redacted, redacted_data
+from retroformer.secrets.redaction import redacted_data
 from retroformer.store import NewReflection, NewTrajectory, Store
 from retroformer.store.schema import KEY, REFLECTIONS, TRAJECTORIES, UNDECLARED
 
@@ -167,7 +167,7 @@ def _reflection_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
     for *before, text, model, previous, sha256, record in store.exported(
         REFLECTIONS, arm, [name for name, _ in _REFLECTION_COLUMNS]
     ):
-        row = (*before, redacted_data(text), model, previous, sha256, _without_credentials(redacted_data(record)))
+        row = (*before, redacted_data(text), model, previous, sha256, redacted_data(record))
         # Reflections and ratings come in the order of their keys, and each rating has its reflection.
         _, *key = before[:4]
         if waiting is not None and key == [waiting.task_id, waiting.trial, waiting.candidate]:
@@ -175,14 +175,6 @@ def _reflection_rows(store: Store, arm: str) -> Iterator[Sequence[Any]]:
             waiting = next(rated, None)
         else:
             yield (*row, None)
-
-
-def _without_credentials(record: str) -> str:
-    """Return a reflection's JSON without credentials in its author's address, which earlier versions stored."""
-    start = record.find('"', record.find('"endpoint":') + len('"endpoint":'))
-    end = record.find('"', start + 1)
-    address = record[start:end]
-    return record if "@" not in address and "?" not in address else record[:start] + redacted(address) + record[end:]
 
 
 _KEY_COLUMNS = (("arm", "string"), ("task_id", "string"), *((name, "int64") for name in KEY[2:]))
@@ -266,10 +258,7 @@ def _conditions_in(path: Path) -> dict[str, Mapping[str, Any]]:
     """Return the conditions in the metadata of a file, by their sha256."""
     metadata = _opened(path).schema_arrow.metadata or {}
     if _CONDITIONS not in metadata:
-        raise ConfigError(
-            f"{path} lacks the conditions under which its facts were made, like exports of earlier versions: "
-            "export the run again with this version."
-        )
+        raise ConfigError(f"{path} lacks the conditions under which its facts were made: export the run again.")
     try:
         records: dict[str, Mapping[str, Any]] = json.loads(metadata[_CONDITIONS])
         changed = [sha256 for sha256, record in records.items() if sha256_of(record) != sha256]

@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field
 
 from retroformer.conversation import ChatMessage
 from retroformer.files.characters import is_storable
-from retroformer.immutable import IF_ANY, IF_GIVEN
 from retroformer.immutable import Record as Record
 
 _MOST_TOKENS = 2**53
@@ -106,7 +105,7 @@ class Transition(Record):
     """True if the program passed the tests that the agent wrote; programming only."""
     steps: tuple[Step, ...] | None = None
     """Steps of an agent that plays the whole attempt in answer to one action; they stand for that action."""
-    messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
+    messages: tuple[ChatMessage, ...] | None = None
     """Conversation of such an agent, if it gave one."""
     usage: Usage = Usage()
     """Consumption of such an agent's own model calls."""
@@ -146,7 +145,7 @@ class Trajectory(Record):
     opening: str
     """The first observation, before any action."""
     steps: tuple[Step, ...] = ()
-    messages: Annotated[tuple[ChatMessage, ...] | None, IF_GIVEN] = None
+    messages: tuple[ChatMessage, ...] | None = None
     """Conversation that the steps were read from, if the agent gave one; the reflector reads the steps."""
     outcome: Outcome
     ending: Ending
@@ -214,9 +213,9 @@ class Reflection(Record):
     prompt: tuple[Message, ...]
     author: Author
     sampling: Sampling = Sampling()
-    finish_reason: Annotated[FinishReason | None, IF_GIVEN] = None
+    finish_reason: FinishReason | None = None
     """Reason why the text ends; None if its author does not say."""
-    drawn: Annotated[tuple[DrawnToken, ...] | None, IF_GIVEN] = None
+    drawn: tuple[DrawnToken, ...] | None = None
     """Tokens of the text, the one that ends it included; None unless `reflector.tokens` asks for them."""
     usage: Usage = Usage()
 
@@ -299,12 +298,12 @@ class RatedReflection(Record, Returns):
     """Reflection with the returns of the trials before and after it (one return after it per repeat)."""
 
     key: Key
-    previous_candidate: Annotated[KeyNumber, IF_ANY] = 0
+    previous_candidate: KeyNumber = 0
     """Candidate number of the failure within its trial."""
     reflection: Reflection
     return_before: float
     returns_after: Annotated[tuple[float, ...], Field(min_length=1)]
-    error_before: Annotated[float, IF_ANY] = 0.0
+    error_before: float = 0.0
 
     @property
     def text(self) -> str:
@@ -323,8 +322,8 @@ class PreferencePair(Record):
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str
-    chosen_is_cut: Annotated[bool, IF_ANY] = False
+    chosen_is_cut: bool = False
     """True if the text was cut at the limit of tokens."""
-    rejected_is_cut: Annotated[bool, IF_ANY] = False
+    rejected_is_cut: bool = False
     margin: Annotated[float, Field(gt=0)]
     """Difference of their ratings."""

@@ -100,7 +100,7 @@ class StageMetrics(BaseModel):
 
     @property
     def recorded_tasks(self) -> tuple[TrainingTasks, ...] | None:
-        """Tasks of the training by environment; None if the stage was trained by a version that recorded none."""
+        """Tasks of the training by environment; None if those of an adapter it started from are unknown."""
         if self.training_domains:
             return self.training_domains
         if "training_tasks" not in self.model_fields_set:

@@ -127,7 +127,6 @@ def test_every_page_in_docs_can_be_reached_from_the_readme() -> None:
 
 
 def test_the_table_of_keys_gives_the_defaults_of_the_config() -> None:
-    # Not serialised: settings are left out there that earlier versions did not have.
     experiment = Experiment.model_validate({"run": "any", "environment": {"name": "alfworld"}})
     rows = KEY_ROW.findall((ROOT / "docs/configuration.md").read_text().partition("## Important keys")[2])
     assert len(rows) >= 30

@@ -248,7 +248,7 @@ def _summary(metrics: StageMetrics) -> str:
 
 
 def _test(metrics: StageMetrics) -> str:
-    """Return the test of that accuracy against chance; nothing for a stage of an earlier version."""
+    """Return the test of that accuracy against chance; empty if the stage held no pairs out."""
     p_value, power = metrics.measure("held_out_p_value"), metrics.measure("held_out_power")
     return "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
 
@@ -261,8 +261,8 @@ def _imitate(stage: Stage, optimizer: Groupwise, texts: Sequence[Advice], start:
 
 
 def _plain(texts: Iterable[Advice]) -> Iterator[Any]:
-    """Yield advice in JSON's types; what no earlier version knew is left out where it says nothing."""
-    return ([_turns(prompt), text, *(["cut"] if is_cut else [])] for prompt, text, is_cut in texts)
+    """Yield advice in JSON's types."""
+    return ([_turns(prompt), text, is_cut] for prompt, text, is_cut in texts)
 
 
 def _turns(prompt: Prompt) -> list[dict[str, Any]]:

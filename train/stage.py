@@ -101,14 +101,12 @@ def make_stage(
         "trainer": train.trainer if STAGES[name].on_groups else None,
         "max_length": train.max_length,
         "max_new_tokens": experiment.reflector.max_new_tokens if STAGES[name].on_policy else None,
-        "optimizer": optimizer.model_dump(exclude=_WITHOUT_EFFECT_ON_WEIGHTS) | dict(STAGES[name].constants),
+        "optimizer": optimizer.model_dump(exclude=_WITHOUT_EFFECT_ON_WEIGHTS),
+        "chat_template_kwargs": train.chat_template_kwargs,
         "seed": experiment.seed,
         "data": _sha256_of_json(data),
         "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},
     }
-    if settings := train.chat_template_kwargs:
-        # An empty one changes nothing.
-        inputs["chat_template_kwargs"] = settings
     return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()))
 
 

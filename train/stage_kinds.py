@@ -1,7 +1,7 @@
 """The training stages in one table: purpose, required adapters, and how each uses memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -43,9 +43,6 @@ class StageKind:
     """True if it trains a score head or a value head on the hidden states."""
     language_head: Literal["none", "fp32"] = "fp32"
     """The dtype of the language head, if the stage reads it: small differences matter."""
-    constants: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Settings of its section that no config can change. They are part of the fingerprint under these names,
-    so that changing one trains the stage again."""
 
     @property
     def on_groups(self) -> bool:
@@ -60,7 +57,6 @@ _KINDS = (
         reads="the games of environment.split",
         purpose="plays ALFWorld's compact text, taught by scripted play; it is frozen in every experiment",
         limits="It continues texts of this one game; every other text is continued as if it were this game's.",
-        constants={"actions": DEMONSTRATED_ACTIONS, "epochs": 1},
         trains_actor=True,
     ),
     StageKind(
@@ -95,7 +91,6 @@ _KINDS = (
         purpose="writes advice after a failed attempt, improved by PPO against a reward model",
         limits="A reward model is not the task: a higher score is no gain until `retroformer eval` has shown one.",
         needs=("sft", "reward"),
-        constants={"value_weight": VALUE_WEIGHT},
         on_policy=True,
         trains_head=True,
     ),

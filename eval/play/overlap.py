@@ -2,8 +2,8 @@
 optimised on, or of any adapter that the evaluation serves.
 
 The training stages record their tasks in metrics.json beside each adapter, with those of the adapters they start from.
-An adapter of another run is so checked without that run's store. Adapters of earlier versions have no such record, and
-a reflector or actor behind an address of its own has no folder; both pass.
+An adapter of another run is so checked without that run's store. A reflector or actor behind an address of its
+own has no folder and passes.
 """
 
 from collections.abc import Iterator, Sequence

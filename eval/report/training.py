@@ -154,7 +154,7 @@ def reward_audit(trained: Sequence[TrainedAdapter]) -> str:
 
 
 def _tests(trained: Sequence[TrainedAdapter]) -> str:
-    """Render the tests of the held-out accuracies; empty if an earlier version trained all of these models."""
+    """Render the tests of the held-out accuracies; empty if none of these models held pairs out."""
     rows = [
         [
             code(str(adapter.folder)),

@@ -1,9 +1,8 @@
 """Config section common to all environments. Each environment extends it with its own keys."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from retroformer.experiment.sections.base import Positive, Section
 
@@ -17,9 +16,6 @@ class EnvironmentSection(Section):
     """Lowest and highest possible return of an attempt."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages whose version can change the environment's answers."""
-    constants: ClassVar[Mapping[str, Any]] = {}
-    """Settings that no config can change, under the names by which stored conditions hold them: an earlier version had
-    them as keys, so its facts stay comparable, or had another rule, so its facts are not mixed with new ones."""
     default_actor: ClassVar[str] = "rule"
     """Value of `actor.kind` if a config has none."""
     plays_alone: ClassVar[bool] = False

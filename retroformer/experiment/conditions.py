@@ -26,8 +26,8 @@ _SERVING_PACKAGES = ("torch", "transformers", "peft")
 
 _NOT_OF_ENDPOINT = ("base_url", "replicas", "api_key_env", "timeout_seconds", "dollars_per_million")
 """Endpoint settings left out: the address, time limit and price of a model do not change its answers."""
-_PLAIN_REQUEST = {"token_limit": "max_tokens", "extra_body": {}}
-"""Endpoint settings that are left out at these values, as facts of earlier versions do not have them."""
+_REQUEST = ("model", "api", "token_limit", "extra_body")
+"""Endpoint settings that identify a model by its name and by what it is asked for."""
 _NOT_OF_ENVIRONMENT = ("data", "split", "task_types", "contact", "requests_per_second")
 """Environment settings left out: `data` is identified by content; the others choose tasks or limit requests to a
 public site."""
@@ -145,7 +145,7 @@ def check_imported(record: Mapping[str, Any], experiment: Experiment, arm: str) 
 
 
 def is_record_of_conditions(record: object) -> bool:
-    """Return True if a value has the shape of conditions: all sections, or none as for logs and earlier versions.
+    """Return True if a value has the shape of conditions: all sections, or none as for logs.
 
     Facts that do not depend on who wrote the advice, as in live training, have no section on the reflector.
     """
@@ -175,8 +175,8 @@ def _comparable(environment: Mapping[str, Any], experiment: Experiment) -> tuple
 def _environment(experiment: Experiment) -> dict[str, Any]:
     """Return the settings that affect the environment's answers."""
     section = experiment.environment
-    settings = section.model_dump(mode="json") | dict(section.constants)
-    return {name: value for name, value in settings.items() if name not in _NOT_OF_ENVIRONMENT}
+    settings = section.model_dump(mode="json").items()
+    return {name: value for name, value in settings if name not in _NOT_OF_ENVIRONMENT}
 
 
 def _data_sha256(experiment: Experiment, splits: Sequence[str]) -> dict[str, str]:
@@ -198,14 +198,13 @@ def _of_training(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_name(endpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model behind an endpoint without the fields that only a running server can report."""
-    return {name: endpoint[name] for name in ("model", "api", *_PLAIN_REQUEST) if name in endpoint}
+    return {name: endpoint[name] for name in _REQUEST if name in endpoint}
 
 
 def _endpoint(endpoint: Endpoint, provenance: Provenance | None) -> dict[str, Any]:
     """Return the identity of an endpoint's model: by content on our own server, by name where that is all we know."""
     settings = endpoint.model_dump(mode="json").items()
     named = {name: value for name, value in settings if name not in _NOT_OF_ENDPOINT}
-    named = {name: value for name, value in named.items() if _PLAIN_REQUEST.get(name) != value}
     served = provenance.models.get(endpoint.model) if provenance and endpoint.base_url is None else None
     if provenance is None or served is None:
         return named

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.secrets.url import SecretUrl
 from retroformer.store.foreign import check_foreign
-from retroformer.store.schema import FACT_TABLES, METADATA
+from retroformer.store.schema import METADATA
 
 Result = TypeVar("Result")
 
@@ -175,7 +175,7 @@ class Database:
             with self._engine.connect() as connection:
                 check_foreign(connection, str(self.url))
         inspector = sa.inspect(self._engine)
-        for table in FACT_TABLES:
+        for table in METADATA.sorted_tables:
             stored = (
                 {column["name"] for column in inspector.get_columns(table.name)}
                 if inspector.has_table(table.name)

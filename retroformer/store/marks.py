@@ -53,12 +53,10 @@ class Marks:
         return len(new)
 
     def history(self) -> list[Mark]:
-        """Return every mark, oldest first; none for a store of an earlier version. Raises StoreError."""
+        """Return every mark, oldest first. Raises StoreError."""
         parser = Parser(self._database.url)
 
         def work(connection: sa.Connection) -> list[Mark]:
-            if not sa.inspect(connection).has_table(MARKS.name):
-                return []
             names = tuple(Mark.model_fields)
             chosen = sa.select(*(MARKS.c[name] for name in names)).where(MARKS.c.experiment == self._experiment)
             rows = connection.execute(chosen.order_by(MARKS.c.id))

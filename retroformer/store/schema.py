@@ -125,8 +125,6 @@ MARKS = sa.Table(
     sa.Column("marked_at", sa.String, nullable=False),
 )
 """What people say of stories; the latest mark of a story counts."""
-FACT_TABLES = (TRAJECTORIES, REFLECTIONS, INVALIDS, CONDITIONS, ARMS, ACCOUNTS, LEASES)
-"""Tables that every store has."""
 
 # Queries on returns and counts read these indexes alone, not the wide rows.
 sa.Index(

@@ -69,7 +69,7 @@ def keyed(tiny: Path, tiny_adapters: dict[str, Path]) -> Iterator[Endpoint]:
     """Start an endpoint of the tiny base that serves `configured` and loads adapters for clients with one of `KEYS`."""
     log = tiny.parent / "runs" / "tiny" / "logs" / "api.log"
     log.parent.mkdir(parents=True)
-    log.touch(0o644)  # As an earlier version left it.
+    log.touch(0o644)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, ",".join(KEYS))
         taking = f"hand_over: true, api_key_env: {VARIABLE}, adapters: {{configured: {tiny_adapters['configured']}}}"

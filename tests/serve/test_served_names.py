@@ -153,7 +153,7 @@ def test_an_adapter_is_served_with_the_template_settings_of_its_training(run: Pa
     )
     with pytest.raises(ConfigError, match=refusal):
         served_names(experiment(), Path("config.yaml"))
-    (run / "sft/metrics.json").write_text(json.dumps({"stage": "sft"}))  # As an earlier version wrote it.
+    (run / "sft/metrics.json").write_text(json.dumps({"stage": "sft"}))
     with pytest.raises(ConfigError, match=r"was trained with train\.chat_template_kwargs=\{\}, and this"):
         served_names(same, Path("config.yaml"))
 

@@ -32,7 +32,7 @@ def pair(chosen: list[int], rejected: list[int]) -> SamplePair:
 
 
 def measured(folder: Path, pairs: int, accuracy: float | None) -> Path:
-    """Write metrics as in earlier versions: no interval, and no accuracy without held-out pairs."""
+    """Write metrics without an interval, and without an accuracy if there are no held-out pairs."""
     metrics: dict[str, Any] = {"held_out_pairs": pairs} | ({} if accuracy is None else {"held_out_accuracy": accuracy})
     (folder / "metrics.json").write_text(json.dumps(metrics))
     return folder

@@ -121,7 +121,6 @@ def test_the_tasks_of_a_stage_are_unknown_if_those_of_an_adapter_are(tiny_base: 
     train_in(workplace, "warm", config)
     folder, experiment = workplace / "runs/tiny/warm", load(config)
     facts = json.loads((folder / "metrics.json").read_text())
-    # As an earlier version wrote it.
     (folder / "metrics.json").write_text(json.dumps({key: facts[key] for key in facts if key != "training_tasks"}))
     another = [training_tasks(experiment, ["another"])]
     assert make_stage("sft", experiment, experiment.train.sft, [], {"start": folder}, another).tasks is None

@@ -15,10 +15,6 @@ Loaded = TypeVar("Loaded")
 logger = logging.getLogger(__name__)
 
 
-class NoManifest(DamagedFile):
-    """A checkpoint has no manifest: an earlier version wrote it, or the manifest was lost."""
-
-
 def write_manifest(manifest: Path, files: Mapping[str, Path]) -> None:
     """Write size and sha256 of `files`, keyed by their paths relative to the manifest's folder."""
     facts = {name: _facts(path) for name, path in files.items()}
@@ -29,12 +25,10 @@ def verify(manifest: Path) -> None:
     """Compare the files beside a manifest with its entries. The error messages are causes, for `newest_sound`.
 
     Raises:
-        NoManifest: the manifest is missing or empty.
-        DamagedFile: a file differs, or the manifest cannot be read.
+        DamagedFile: a file differs, or the manifest is missing or cannot be read.
     """
-    # Checkpoints of earlier versions have no manifest, or an empty file of that name to mark them as complete.
-    if not manifest.exists() or (manifest.is_file() and manifest.stat().st_size == 0):
-        raise NoManifest(f"it has no manifest {manifest.name} (earlier versions wrote none)")
+    if not manifest.exists():
+        raise DamagedFile(f"it has no manifest {manifest.name}")
     try:
         files = dict(json.loads(manifest.read_text(encoding="utf-8"))["files"])
         if not files:
@@ -65,19 +59,15 @@ def newest_sound(folder: Path, checkpoints: Sequence[Path], load: Callable[[Path
             causes[checkpoint] = damage
             continue
         for skipped, cause in causes.items():
-            state = "cannot be used" if isinstance(cause, NoManifest) else "is damaged"
-            logger.warning("Checkpoint %s %s (%s): training goes on from %s.", skipped, state, cause, checkpoint)
+            logger.warning("Checkpoint %s is damaged (%s): training goes on from %s.", skipped, cause, checkpoint)
         return loaded
     if not causes:
         return None
     listed = ", ".join(f"{checkpoint.name}: {cause}" for checkpoint, cause in causes.items())
-    begin_again = f"or delete the folder {folder} to begin again, and run the same command."
-    if any(isinstance(cause, NoManifest) for cause in causes.values()):
-        raise DamagedFile(
-            f"No checkpoint in {folder} can be used ({listed}): restore one from a copy with its manifest, finish the "
-            f"stage with the version that wrote them, {begin_again}"
-        )
-    raise DamagedFile(f"Every checkpoint in {folder} is damaged ({listed}): restore one from a copy, {begin_again}")
+    raise DamagedFile(
+        f"Every checkpoint in {folder} is damaged ({listed}): restore one from a copy, or delete the folder {folder} "
+        "to begin again, and run the same command."
+    )
 
 
 def _facts(path: Path) -> dict[str, int | str]:

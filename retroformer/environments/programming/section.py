@@ -1,6 +1,5 @@
 """Config section of programming."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -16,7 +15,6 @@ _BUILDING_SECONDS = 1200.0
 class Programming(EnvironmentSection):
     success: ClassVar[str] = "the hidden tests pass"
     returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    constants: ClassVar[Mapping[str, str]] = {"own_tests_kept": "sampled"}
     name: Literal["programming"] = "programming"
     data: Path | None = None
     """Folder with the files of the problem sets, as published."""

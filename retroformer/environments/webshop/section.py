@@ -1,6 +1,5 @@
 """Config section of WebShop."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -16,7 +15,6 @@ class Webshop(EnvironmentSection):
     success: ClassVar[str] = "a reward of 1"
     returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
     packages: ClassVar[tuple[str, ...]] = ("rapidfuzz",)
-    constants: ClassVar[Mapping[str, int]] = {"per_product": GOALS_PER_PRODUCT}
     name: Literal["webshop"] = "webshop"
     data: Path | None = None
     """Folder with WebShop's files: items_shuffle*.json, items_ins_v2*.json and optional others, each also as .xz."""

@@ -1,8 +1,8 @@
 """The sections of a config for the actor, the evaluator and the reflector."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
+from pydantic import Field, ValidationInfo, field_validator
 
 from retroformer.experiment.sections.base import Positive, Section
 from retroformer.experiment.sections.endpoint import WHOLE_DISTRIBUTION, Endpoint
@@ -38,10 +38,6 @@ class EvaluatorSection(Section):
     def last_counts(self) -> bool:
         """True if the last attempt at a task counts, even after one that solved it: a program that is handed in."""
         return self.kind == "tests"
-
-
-_ABSENT = (("history", "last"), ("tokens", False))
-"""Settings that facts of earlier versions do not have in their conditions, with the values that those facts imply."""
 
 
 _TRUNCATING = frozenset({"temperature", "logit_bias", *WHOLE_DISTRIBUTION})
@@ -81,8 +77,3 @@ class ReflectorSection(Section):
                 f"{', '.join(truncating)} out of endpoint.extra_body"
             )
         return tokens
-
-    @model_serializer(mode="wrap")
-    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        settings: dict[str, Any] = serialize(self)
-        return {name: value for name, value in settings.items() if (name, value) not in _ABSENT}

@@ -1,16 +1,6 @@
 """Settings that the sections of several training stages share: optimiser steps and micro-batches."""
 
-from typing import Any
-
 from retroformer.experiment.sections.base import Positive, Rate, Section
-
-
-def without_defaults(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a stage without those that earlier versions did not have, where they change nothing.
-
-    A stage is identified by its serialised settings.
-    """
-    return {name: value for name, value in settings.items() if name not in defaults or defaults[name] != value}
 
 
 class Steps(Section):

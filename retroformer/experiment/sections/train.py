@@ -5,16 +5,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     Field,
     JsonValue,
-    SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
 from retroformer.experiment.sections.base import Positive, Rate, Section
 from retroformer.experiment.sections.endpoint import Address
-from retroformer.experiment.sections.steps import Groupwise, Rowwise, Steps, without_defaults
+from retroformer.experiment.sections.steps import Groupwise, Rowwise, Steps
 from retroformer.models.presets import preset
 from retroformer.models.quantization import Quantization
 from retroformer.secrets.url import SecretUrl
@@ -53,10 +51,6 @@ class Sft(Groupwise):
     """Failures whose positively rated reflections count. all: every failure (as in the paper); mixed: those on which
     some reflections helped and others did not, since elsewhere any advice would have done."""
 
-    @model_serializer(mode="wrap")
-    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_defaults(serialize(self), {"texts": "rated", "other_goals": 0, "positives": "all"})
-
 
 class Paired(Groupwise):
     """A stage on preference pairs."""
@@ -77,10 +71,6 @@ class Reward(Paired):
     trains: Literal["all", "head"] = "all"
     """Trained part. all: adapter and score head; head: the score head alone, a linear probe on the weights of
     `start`."""
-
-    @model_serializer(mode="wrap")
-    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_defaults(serialize(self), {"start": "base", "trains": "all"})
 
 
 class Generation(Address):
@@ -122,10 +112,6 @@ class Drawing(Section):
         if size is not None and info.data.get("generation") is not None:
             raise ValueError("A server draws the responses (generation) and sets its own batch size: leave this out")
         return size
-
-    @model_serializer(mode="wrap")
-    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_defaults(serialize(self), {"generation": None, "draw_batch_size": None})
 
 
 class Ppo(Groupwise, Drawing):
@@ -206,12 +192,6 @@ class Grpo(Groupwise, Drawing):
             raise ValueError("Stored reflections are not sampled anew: leave generation out")
         return reward
 
-    @model_serializer(mode="wrap")
-    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        absent = {"kl_estimator": "k3", "clip_high": None, "average": "variant", "refill": 0, "second_retry": 0.0}
-        absent |= {"staleness": None}
-        return without_defaults(serialize(self), absent | {"generation": None, "draw_batch_size": None})
-
 
 class Sac(Rowwise):
     episodes: Positive = 200
@@ -234,10 +214,6 @@ class Demonstrations(Rowwise):
     wording: Literal["demonstrated", "unseen"] = "demonstrated"
     """Words of the advice. demonstrated: those of the packaged actor; unseen: the others, for an actor that learns to
     read other words."""
-
-    @model_serializer(mode="wrap")
-    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_defaults(serialize(self), {"wording": "demonstrated"})
 
 
 class Train(Section):

@@ -85,7 +85,7 @@ def curve_values(tasks: int) -> dict[str, Floats]:
         ),
     ],
 )
-def test_intervals_are_those_of_earlier_versions(tasks: int, expected: dict[str, tuple[float, float, float]]) -> None:
+def test_intervals_are_fixed(tasks: int, expected: dict[str, tuple[float, float, float]]) -> None:
     """Published reports depend on these numbers: from 100 draws at a time, and a separate mean of each vector."""
     values = curve_values(tasks)
     for kind, interval in expected.items():

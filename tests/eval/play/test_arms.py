@@ -133,7 +133,6 @@ def test_advice_of_training_tasks_can_be_retrieved_with_its_source(tmp_path: Pat
     with closing(open_store(config.experiment)) as store:
         bound = store.conditions("eval/remembered")
     assert bound is not None
-    # As earlier versions stored them, when exploration was a key of the config.
     assert (bound["retrieval"]["exploration"], bound["retrieval"]["days"]) == (0.3, None)
 
 

@@ -13,7 +13,7 @@ import yaml
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.conditions import check_imported, conditions
+from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
 from retroformer.experiment.parts import LoadedConfig
@@ -50,32 +50,6 @@ def served(base: str = "b", adapter: str | None = "a", template: str = "t", **ch
     return Provenance(models=models, **(measured | changes))
 
 
-def test_keys_that_became_constants_stay_in_the_conditions_of_an_environment(tmp_path: Path) -> None:
-    config = {"name": "webshop", "data": str(tmp_path)}
-    for name in ("items_shuffle.json", "items_ins_v2.json"):
-        (tmp_path / name).write_text("[]")
-    webshop = Experiment.model_validate({"run": "shop", "environment": config})
-    # As earlier versions stored them, when per_product was a key of the config.
-    assert {name: value for name, value in conditions(webshop)["environment"].items() if name != "data_sha256"} == {
-        "name": "webshop",
-        "goals": "synthetic",
-        "per_product": 5,
-        "text": "react",
-        "max_steps": 15,
-    }
-
-
-def test_facts_made_under_an_earlier_rule_of_the_environment_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
-    (tmp_path / "own.jsonl").write_text("{}")
-    config = {"name": "programming", "data": str(tmp_path), "split": "own.jsonl"}
-    programming = Experiment.model_validate({"run": "programs", "environment": config})
-    record = conditions(programming)
-    # As earlier versions stored them, which kept the first tests of the agent.
-    del record["environment"]["own_tests_kept"]
-    with pytest.raises(ConfigError, match=r"environment\.own_tests_kept=None, not 'sampled'"):
-        check_imported(record, programming, "collect")
-
-
 @pytest.mark.parametrize(
     "override",
     [
@@ -103,10 +77,6 @@ def test_conditions_ignore_how_facts_were_made(tmp_path: Path, override: str) ->
 )
 def test_conditions_include_the_request(tmp_path: Path, override: str) -> None:
     assert conditions(experiment(tmp_path, override)) != conditions(experiment(tmp_path))
-
-
-def test_a_plain_request_leaves_no_trace_in_the_conditions_as_in_earlier_versions(tmp_path: Path) -> None:
-    assert conditions(experiment(tmp_path))["reflector"]["endpoint"] == {"model": "big", "api": "chat"}
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,3 @@ def test_positives_may_be_limited_to_failures_on_which_advice_mattered(tmp_path:
     )
     assert sorted(every) == sorted([GOOD] * 5 + [BAD] * 3)
     assert mixed == [GOOD] * 2
-
-
-def test_the_default_texts_leave_a_finished_stage_finished(tmp_path: Path) -> None:
-    """Settings that earlier versions did not have are not part of a stage's identity."""
-    settings = load(config_file(tmp_path, tmp_path)).train.sft.model_dump()
-    assert {"texts", "positives"}.isdisjoint(settings)

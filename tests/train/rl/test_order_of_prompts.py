@@ -34,7 +34,7 @@ def test_the_prompts_of_an_update_follow_the_definition_in_any_order_of_calls(
             assert asked == [number for number in taken for _ in range(responses)]
 
 
-def test_the_order_equals_that_of_earlier_versions() -> None:
+def test_the_order_is_fixed() -> None:
     assert [number for update in range(3) for number in asked_in_update([1] * 10, update, 4, 1, seed=0)] == GOLDEN
 
 
