@@ -10,14 +10,16 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from retroformer.command_line import Commands, ConfigFile, Overrides, call, example, make_app
-from retroformer.errors import MissingInput, run_command
-from retroformer.plugin_commands import plugin_command, plugin_command_names
+from retroformer.errors import ConfigError, MissingInput, run_command
+from retroformer.plugins import load_plugin, plugin_names
 from retroformer.stages import Stage, stage_package
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 OF_GATE = ("promote", "rollback", "promotions", "monitor")
 OF_EVAL = {"rounds": "rounds", **dict.fromkeys(OF_GATE, "gate")}
 """Commands of the stage `eval` that are called by their own names, and the packages below `eval` that have them."""
+PLUGINS = "retroformer.commands"
+"""Entry point group of added commands, NAME = "module:app" of a `typer.Typer`. Our own names take precedence."""
 
 
 class RetroformerCommands(Commands):
@@ -25,7 +27,7 @@ class RetroformerCommands(Commands):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = [*STAGES, *OF_EVAL, *super().list_commands(ctx)]
-        return own + [name for name in plugin_command_names() if name not in own]
+        return own + [name for name in plugin_names(PLUGINS) if name not in own]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for stage in STAGES:
@@ -34,7 +36,7 @@ class RetroformerCommands(Commands):
         if cmd_name in OF_EVAL:
             group: Any = get_command(import_module(f"{stage_package('eval')}.{OF_EVAL[cmd_name]}.__main__").app)
             return group.get_command(ctx, cmd_name) if cmd_name in OF_GATE else group
-        return super().get_command(ctx, cmd_name) or plugin_command(cmd_name)
+        return super().get_command(ctx, cmd_name) or _plugin_command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands in help; a plugin that cannot be loaded is a sentence below the list."""
@@ -42,12 +44,23 @@ class RetroformerCommands(Commands):
         for name in self.list_commands(ctx):
             try:
                 loaded[name] = self.get_command(ctx, name)
-            except MissingInput as error:
+            except (ConfigError, MissingInput) as error:
                 faults.append(str(error))
         TyperGroup(commands=loaded).format_commands(ctx, formatter)
         for fault in faults:
             formatter.write_paragraph()
             formatter.write_text(fault)
+
+
+def _plugin_command(name: str) -> Any:
+    """Return the command that a package adds under this name; None if none does. Raises ConfigError, MissingInput."""
+    if name not in plugin_names(PLUGINS):
+        return None
+    added = load_plugin(PLUGINS, name, "command")
+    try:
+        return get_command(added)
+    except (RuntimeError, AttributeError):
+        raise MissingInput(f"The command {name!r} is no typer.Typer app with a command.") from None
 
 
 app = make_app(

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from retroformer.experiment.parts import LoadedConfig
 from retroformer.ledger import Ledger
-from retroformer.offered import offered
+from retroformer.plugins import load_plugin
 from retroformer.progress import Tally
 from retroformer.schedule import Work, work_through
 from retroformer.store.reading import chunks
@@ -70,8 +70,8 @@ class Backend(Protocol):
 
 
 def backend_of(name: str) -> Backend:
-    """Return a backend. Raises ConfigError or MissingInput, as `offered` does."""
-    backend: Backend = offered(ENTRY_POINTS, name, "backend")
+    """Return a backend. Raises ConfigError or MissingInput, as `load_plugin` does."""
+    backend: Backend = load_plugin(ENTRY_POINTS, name, "backend")
     return backend
 
 

@@ -18,7 +18,7 @@ from retroformer.environments.registry import section_class
 from retroformer.environments.section import EnvironmentSection
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
-from retroformer.plugin_commands import plugin_command_names
+from retroformer.plugins import plugin_names
 from retroformer.stages import stage_package
 from tests.support.keys import ENVIRONMENTS, keys
 from tests.support.runs import ROOT
@@ -30,7 +30,18 @@ COMMAND_BLOCK = re.compile(r"^    (?=make |python |retroformer |accelerate |prin
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 STAGES = ("collect", "train", "serve", "eval")
-CONSOLE = (*STAGES, *OF_EVAL, "init", "play", "show", "view", "export", "import", "recover", *plugin_command_names())
+CONSOLE = (
+    *STAGES,
+    *OF_EVAL,
+    "init",
+    "play",
+    "show",
+    "view",
+    "export",
+    "import",
+    "recover",
+    *plugin_names("retroformer.commands"),
+)
 """Commands of `retroformer`."""
 KEY_ROW = re.compile(r"^\| (`[a-z_.]+`(?:, `[a-z_.]+`)*) \| (?:`(.*?)`)? ?\|", re.MULTILINE)
 

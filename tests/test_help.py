@@ -11,18 +11,18 @@ import pytest
 
 from retroformer.__main__ import OF_EVAL, main
 from retroformer.experiment.file import load
-from retroformer.plugin_commands import plugin_command_names
+from retroformer.plugins import plugin_names
 from tests.support.commands import commands
 
 ROOT = Path(__file__).parents[1]
 OWN = ("collect", "train", "serve", "eval", *OF_EVAL, "init", "play", "show", "view", "export", "import", "recover")
-ALL = ", ".join([*OWN, *plugin_command_names()])
+ALL = ", ".join([*OWN, *plugin_names("retroformer.commands")])
 COMMANDS = sorted(commands("retroformer"))
 EXAMPLE = re.compile(r"  Example: retroformer (.+?) (configs/\S+\.yaml)(.*)$", re.DOTALL)
 
 
 def test_all_stages_and_commands_on_runs_are_listed() -> None:
-    assert {words[0] for words in COMMANDS} == {*OWN, *plugin_command_names()}
+    assert {words[0] for words in COMMANDS} == {*OWN, *plugin_names("retroformer.commands")}
     assert {("collect", "rate"), ("collect", "import"), ("train", "grpo"), ("train", "gguf")} < set(COMMANDS)
 
 

@@ -7,7 +7,6 @@ import difflib
 import importlib
 import pkgutil
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from pydantic_core import PydanticCustomError
@@ -15,7 +14,8 @@ from pydantic_core import PydanticCustomError
 from retroformer import environments
 from retroformer.environments.extras import Extras
 from retroformer.environments.section import EnvironmentSection
-from retroformer.errors import ConfigError
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.plugins import load_plugin, plugin_names, plugin_versions
 from retroformer.protocols import Fingerprinted, Taskset
 from retroformer.provenance import files_sha256, package_versions
 
@@ -85,7 +85,7 @@ def section_class(name: str) -> type[EnvironmentSection]:
         raise PydanticCustomError("environment", "No environment {name}. {hint}", {"name": repr(name), "hint": hint})
     try:
         section: type[EnvironmentSection] = _module(name).Section
-    except ConfigError as error:
+    except (ConfigError, MissingInput) as error:
         raise PydanticCustomError("environment", "{fault}", {"fault": str(error)}) from error
     return section
 
@@ -96,31 +96,23 @@ def _own_names() -> frozenset[str]:
 
 
 def _names() -> list[str]:
-    return sorted({*_own_names(), *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    return sorted({*_own_names(), *plugin_names(ENTRY_POINTS)})
 
 
 def _distribution(name: str) -> dict[str, str]:
     """Return name and version of the installed package of an environment; empty for our own."""
-    points = () if name in _own_names() else entry_points(group=ENTRY_POINTS, name=name)
-    return {point.dist.name: point.dist.version for point in points if point.dist is not None}
+    return {} if name in _own_names() else plugin_versions(ENTRY_POINTS, name)
 
 
 def _module(name: str) -> Any:
-    """Return the module of an environment, ours or a package's. Raises ConfigError if the package is at fault."""
+    """Return the module of an environment, ours or a package's. Raises ConfigError, MissingInput."""
     if name in _own_names():
         return importlib.import_module(f"{environments.__name__}.{name}")
-    points = list(entry_points(group=ENTRY_POINTS, name=name))
-    packages = " and ".join(sorted(point.dist.name if point.dist else point.value for point in points))
-    if len(points) > 1:
-        raise ConfigError(f"The packages {packages} both have an environment {name!r}: uninstall one of them.")
-    try:
-        module = points[0].load()
-    except (Exception, SystemExit) as error:  # The package is not ours: anything may go wrong in it.
-        what = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"The environment {name!r} of the package {packages} cannot be imported: {what}.") from error
+    module = load_plugin(ENTRY_POINTS, name, "environment")
+    package = " ".join(_distribution(name))
     section = getattr(module, "Section", None)
     if not (isinstance(section, type) and issubclass(section, EnvironmentSection)):
-        raise ConfigError(f"The environment {name!r} of the package {packages} has no `Section(EnvironmentSection)`.")
+        raise ConfigError(f"The environment {name!r} of the package {package} has no `Section(EnvironmentSection)`.")
     if not callable(getattr(module, "taskset", None)):
-        raise ConfigError(f"The environment {name!r} of the package {packages} has no `taskset(section, seed)`.")
+        raise ConfigError(f"The environment {name!r} of the package {package} has no `taskset(section, seed)`.")
     return module

@@ -4,7 +4,7 @@ An entry point of the group `retroformer.traces` names a `retroformer.traces.att
 "module:function".
 """
 
-from retroformer.offered import offered, offered_names
+from retroformer.plugins import load_plugin, plugin_names
 from retroformer.traces.attempt import ReadTraces
 
 ENTRY_POINTS = "retroformer.traces"
@@ -13,10 +13,10 @@ ENTRY_POINTS = "retroformer.traces"
 
 def format_names() -> list[str]:
     """Return the names of the formats, sorted."""
-    return offered_names(ENTRY_POINTS)
+    return plugin_names(ENTRY_POINTS)
 
 
 def trace_format(name: str) -> ReadTraces:
-    """Return the reader of a format. Raises ConfigError or MissingInput, as `offered` does."""
-    read: ReadTraces = offered(ENTRY_POINTS, name, "trace format")
+    """Return the reader of a format. Raises ConfigError or MissingInput, as `load_plugin` does."""
+    read: ReadTraces = load_plugin(ENTRY_POINTS, name, "trace format")
     return read

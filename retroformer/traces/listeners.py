@@ -7,7 +7,7 @@ it receives to files that the format of the same name reads.
 from collections.abc import Callable
 from pathlib import Path
 
-from retroformer.offered import offered
+from retroformer.plugins import load_plugin
 
 ENTRY_POINTS = "retroformer.listeners"
 """Entry point group of listeners."""
@@ -17,6 +17,6 @@ Serve = Callable[[Path, int, Callable[[str], None]], None]
 
 
 def listener(name: str) -> Serve:
-    """Return a listener. Raises ConfigError or MissingInput, as `offered` does."""
-    serve: Serve = offered(ENTRY_POINTS, name, "trace listener")
+    """Return a listener. Raises ConfigError or MissingInput, as `load_plugin` does."""
+    serve: Serve = load_plugin(ENTRY_POINTS, name, "trace listener")
     return serve

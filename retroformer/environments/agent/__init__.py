@@ -5,11 +5,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from retroformer.environments.agent.callers import caller, plugin, plugin_version
+from retroformer.environments.agent.callers import ENTRY_POINTS, caller, plugin
 from retroformer.environments.agent.environment import AdviceCarrier, AgentEnvironment
 from retroformer.environments.agent.section import AgentSection, AgentSource
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.errors import ConfigError
+from retroformer.plugins import plugin_versions
 from retroformer.protocols import Actor
 from retroformer.provenance import numbered_sha256
 from retroformer.records import Task
@@ -53,7 +54,7 @@ def _advice_carrier(parts: ActorParts) -> Actor:
 
 
 def _require_agent(section: AgentSection) -> None:
-    """Check that the agent exists before any attempt. Raises ConfigError."""
+    """Check that the agent exists before any attempt. Raises ConfigError, MissingInput."""
     source = section.source
     if source.command is not None and shutil.which(source.command[0]) is None:
         raise ConfigError(f"There is no program {source.command[0]!r}: correct environment.agent.command.")
@@ -71,7 +72,8 @@ def _versions(section: AgentSection) -> dict[str, str]:
     files = [Path(word) for word in source.command or () if Path(word).is_file()]
     for address in (source.python, section.score):
         files += module_files(address) if address is not None else []
-    parts = [plugin_version(source.plugin)] if source.plugin is not None else []
+    offering = {} if source.plugin is None else plugin_versions(ENTRY_POINTS, source.plugin)
+    parts = [f"{package} {version}" for package, version in offering.items()]
     parts += [numbered_sha256(files)] if files else []
     return {"agent": " ".join(parts)} if parts else {}
 

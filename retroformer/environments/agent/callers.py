@@ -9,13 +9,13 @@ import copy
 import inspect
 import json
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from retroformer.environments.agent.program import LARGEST_ANSWER_BYTES, Program, shortened
 from retroformer.environments.agent.section import AgentSection
-from retroformer.errors import ConfigError, EnvironmentFailure
+from retroformer.errors import EnvironmentFailure
 from retroformer.files.bounded_file import size
+from retroformer.plugins import load_plugin
 from retroformer.user_code import checked_callable, function_of
 
 ENTRY_POINTS = "retroformer.agents"
@@ -30,33 +30,19 @@ class Caller(Protocol):
         ...
 
 
+def plugin(name: str) -> Callable[..., Any]:
+    """Load the agent that an installed package offers under this name. Raises ConfigError, MissingInput."""
+    return checked_callable(load_plugin(ENTRY_POINTS, name, "agent"), name)
+
+
 def caller(section: AgentSection) -> Caller:
-    """Return the agent of a section. Raises ConfigError."""
+    """Return the agent of a section. Raises ConfigError, MissingInput."""
     source = section.source
     if source.command is not None:
         return Program(source.command, section.timeout_seconds)
     if source.url is not None:
         return HttpAgent(source.url.secret_url(), section.timeout_seconds)
     return Function(function_of(source.python) if source.python is not None else plugin(source.plugin or ""))
-
-
-def plugin_version(name: str) -> str:
-    """Return name and version of the package that offers this agent; empty if none does."""
-    points = entry_points(group=ENTRY_POINTS, name=name)
-    return " ".join(f"{point.dist.name} {point.dist.version}" for point in points if point.dist is not None)
-
-
-def plugin(name: str) -> Callable[..., Any]:
-    """Load the agent that an installed package offers under this name. Raises ConfigError."""
-    points = list(entry_points(group=ENTRY_POINTS, name=name))
-    if not points:
-        names = ", ".join(sorted(point.name for point in entry_points(group=ENTRY_POINTS))) or "none"
-        raise ConfigError(f"No installed package offers an agent {name!r} in {ENTRY_POINTS}: there is {names}.")
-    try:
-        agent = points[0].load()
-    except (Exception, SystemExit) as error:  # The package is not ours: anything may go wrong in it.
-        raise ConfigError(f"The agent {name!r} cannot be imported: {type(error).__name__}: {error}.") from error
-    return checked_callable(agent, name)
 
 
 class Function:

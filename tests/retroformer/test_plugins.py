@@ -9,7 +9,7 @@ import pytest
 
 from retroformer.__main__ import main
 from retroformer.errors import MissingInput
-from retroformer.plugin_commands import plugin_command, plugin_command_names
+from retroformer.plugins import plugin_names
 from tests.support.runs import ROOT
 
 MODULE = '''
@@ -43,7 +43,7 @@ def install(site: Path, module: str, text: str, command: str) -> None:
 
 def test_a_command_of_an_installed_package_is_listed_and_runs(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(site, "greetings", MODULE, "greet = greetings:app")
-    assert "greet" in plugin_command_names()
+    assert "greet" in plugin_names("retroformer.commands")
     main(["--help"])
     assert "Greet someone." in capsys.readouterr().out
     main(["greet", "Ada"])
@@ -85,7 +85,7 @@ def test_our_own_commands_take_precedence(site: Path, capsys: pytest.CaptureFixt
             "plain_words",
             "app = print",
             "plain_words:app",
-            "The command 'greet' is plain_words:app, which is not a typer.Typer app.",
+            "The command 'greet' is no typer.Typer app with a command.",
         ),
     ],
 )
@@ -104,7 +104,6 @@ def test_a_command_that_cannot_be_imported_is_one_sentence(
         ("import a_module_that_is_not_there", "No module named 'a_module_that_is_not_there'."),
         ("app = 1 / 0", "ZeroDivisionError: division by zero."),
         ("raise SystemExit(3)", "SystemExit: 3."),
-        ("import typer\napp = typer.Typer()", "RuntimeError: Could not get a command for this Typer instance."),
     ],
 )
 def test_help_lists_the_other_commands_and_says_which_plugin_cannot_be_loaded(
@@ -142,7 +141,3 @@ def test_a_package_that_pip_installed_does_not_break_help(tmp_path: Path) -> Non
     assert "  init " in done.stdout
     assert "the package farewells cannot be imported: No module named" in " ".join(done.stdout.split())
     assert not done.stderr
-
-
-def test_there_is_no_command_that_nobody_installed() -> None:
-    assert plugin_command("a-command-of-nobody") is None
