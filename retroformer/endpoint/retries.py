@@ -8,13 +8,11 @@ once if that one has not asked for a pause, too. It waits there for its turn; th
 
 import asyncio
 import math
-import random
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from retroformer.endpoint.pace import Server, least_loaded
+from retroformer.endpoint.retry_policy import TRIES, asked_pause, is_temporary, pause_after
 from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal
 from retroformer.records import Usage
 from retroformer.secrets.redaction import redacted
@@ -25,15 +23,8 @@ if TYPE_CHECKING:
 
     from retroformer.endpoint.http_client import Sending
 
-TRIES = 3
-_FIRST_PAUSE_SECONDS = 0.5
-"""Pause before the first retry, doubled for each further one. Up to a quarter of it is randomly subtracted, so that
-many clients do not retry at the same moment."""
-_LONGEST_PAUSE_SECONDS = 7 * 86_400.0
-"""Longest pause; a requested pause that is longer, or infinite, is cut to this."""
 _REFUSED = {401, 402, 403, 404}
 """Status codes for a wrong key, account, permission, or model and address, which would fail every call."""
-_TEMPORARY = {408, 409, 429}
 _OVERLOADED = {429, 503, 529}
 _SHOWN = 300
 """Number of characters of a server's message that an error message shows."""
@@ -92,7 +83,7 @@ class Call:
                 asks = fault.asked_pause is not None
                 if asks and attempt < TRIES and not all(other.pace.is_paused for other in others):
                     continue
-                pause = _pause_after(attempt) if fault.asked_pause is None else fault.asked_pause
+                pause = pause_after(attempt) if fault.asked_pause is None else fault.asked_pause
                 if pause < _left(limit) and attempt < TRIES:
                     await asyncio.sleep(pause)
                     continue
@@ -149,7 +140,7 @@ class Call:
         if error.status_code in _REFUSED or "insufficient_quota" in (error.code, error.type):
             return EndpointRefusal(self._sentence(what), usage=self.lost)
         headers = error.response.headers
-        temporary = error.status_code in _TEMPORARY or error.status_code >= 500
+        temporary = is_temporary(error.status_code)
         if {"true": True, "false": False}.get(headers.get("x-should-retry", ""), temporary):
             return _Temporary(what, asked_pause(headers), is_overload=error.status_code in _OVERLOADED)
         return self._failure(what)
@@ -182,33 +173,6 @@ class _Temporary(Exception):
 def _left(limit: asyncio.Timeout) -> float:
     """Return the seconds until a time limit."""
     return (limit.when() or math.inf) - asyncio.get_running_loop().time()
-
-
-def asked_pause(headers: Mapping[str, str]) -> float | None:
-    """Return the pause that a server requests, in seconds, or None if it requests none."""
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        value = headers.get(name)
-        seconds = None if value is None else _seconds(value, unit)
-        if seconds is not None and seconds > 0:
-            return min(seconds, _LONGEST_PAUSE_SECONDS)
-    return None
-
-
-def _seconds(value: str, unit: float) -> float | None:
-    """Convert a number or a date to seconds from now. The caller's comparison discards NaN."""
-    try:
-        return float(value) / unit
-    except ValueError:
-        pass
-    try:
-        moment = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    return (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-
-
-def _pause_after(attempt: int) -> float:
-    return _FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * random.uniform(0.75, 1.0)
 
 
 def _reason(error: "APIStatusError") -> str:

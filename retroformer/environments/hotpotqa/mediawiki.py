@@ -15,12 +15,11 @@ import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from retroformer.endpoint.retry_policy import TRIES, asked_pause, is_temporary, pause_after
 from retroformer.environments.hotpotqa.http_cache import Answers
 from retroformer.environments.hotpotqa.rate_limit import Turns
 from retroformer.errors import EnvironmentFailure
@@ -30,8 +29,6 @@ _COMMON = {"action": "query", "format": "json", "formatversion": "2"}
 # A background program should yield while the wiki's replicas lag: the wiki then asks it to retry later.
 _MANNERS = {"maxlag": "5"}
 _BUSY_CODES = frozenset({"maxlag", "ratelimited", "readonly"})
-_TRIES = 3
-_BACKOFF_SECONDS = 0.25
 _LARGEST_ANSWER = 16_000_000
 """Maximum size of an answer in bytes, unpacked."""
 _CHUNK = 65_536
@@ -71,7 +68,7 @@ class MediaWiki:
 
     def _ask(self, parameters: dict[str, str], request: str) -> dict[str, Any]:
         deadline, why = time.monotonic() + self._patience, ""
-        for tried in range(1, _TRIES + 1):
+        for tried in range(1, TRIES + 1):
             if wait := self._turns.take(deadline - time.monotonic()):
                 raise self._failure(f"may not be asked for another {wait:.0f} s{why}")
             # Another process may have sent the same request meanwhile.
@@ -80,8 +77,8 @@ class MediaWiki:
             try:
                 answer = self._fetch(_COMMON | parameters | _MANNERS, deadline)
             except _TryLater as later:
-                self._turns.postpone(later.seconds if later.seconds is not None else _BACKOFF_SECONDS * 2**tried)
-                if tried == _TRIES:
+                self._turns.postpone(later.seconds or pause_after(tried))
+                if tried == TRIES:
                     raise self._failure(later.what) from None
                 why = f": it {later.what}"
             else:
@@ -99,18 +96,15 @@ class MediaWiki:
         except urllib.error.HTTPError as error:
             with error:
                 what = f"answered {error.code} {error.reason}"
-                if (
-                    error.code == http.HTTPStatus.TOO_MANY_REQUESTS
-                    or error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR
-                ):
-                    raise _TryLater(what, retry_after(error.headers.get("Retry-After"))) from None
+                if is_temporary(error.code):
+                    raise _TryLater(what, asked_pause(error.headers)) from None
             raise self._failure(what) from None
         except (OSError, http.client.HTTPException, zlib.error, EOFError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             raise _TryLater(f"could not be asked ({type(error).__name__}: {reason})") from None
-        return self._read(body, headers.get("Retry-After"))
+        return self._read(body, asked_pause(headers))
 
-    def _read(self, body: bytes, retry_header: str | None) -> dict[str, Any]:
+    def _read(self, body: bytes, pause: float | None) -> dict[str, Any]:
         """Parse an answer, which may be any JSON or none. Raises _TryLater, EnvironmentFailure."""
         try:
             answer = json.loads(body)
@@ -120,7 +114,7 @@ class MediaWiki:
         if isinstance(error, dict):
             what = f"answered with the error {error.get('code')!r}: {str(error.get('info'))[:200]}"
             if error.get("code") in _BUSY_CODES:
-                raise _TryLater(what, retry_after(retry_header))
+                raise _TryLater(what, pause)
             raise self._failure(what)
         # If nothing is left to query, such as for the title of a page of another wiki, the answer has no `query`.
         is_answer = isinstance(answer, dict) and ("query" in answer or "batchcomplete" in answer)
@@ -150,20 +144,6 @@ class _TryLater(Exception):
     def __init__(self, what: str, seconds: float | None = None) -> None:
         super().__init__(what)
         self.what, self.seconds = what, seconds
-
-
-def retry_after(header: str | None) -> float | None:
-    """Return the seconds that a Retry-After header asks for, from a number or a date; None if it has neither."""
-    if header is None:
-        return None
-    if header.strip().isdecimal():
-        return float(header)
-    try:
-        moment = parsedate_to_datetime(header)
-    except ValueError:
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 def _body(answer: http.client.HTTPResponse, deadline: float) -> bytes:

@@ -7,15 +7,13 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
 
 from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.environment import NO_MORE_RESULTS, HotpotqaEnvironment
-from retroformer.environments.hotpotqa.mediawiki import MediaWiki, retry_after
+from retroformer.environments.hotpotqa.mediawiki import MediaWiki
 from retroformer.environments.hotpotqa.rate_limit import Turns
 from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.environments.hotpotqa.sentence_splitter import sentences
@@ -221,16 +219,6 @@ def test_a_long_pause_requested_by_a_wiki_holds_for_all_processes(folder: Path, 
     with pytest.raises(EnvironmentFailure, match=r"may not be asked for another \d+ s\."):
         ask(folder, wiki).step("Search[Bergen]")
     assert len(wiki.asked) == 1
-
-
-def test_retry_after_is_a_number_or_a_date() -> None:
-    assert retry_after("120") == 120
-    soon = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True))
-    assert soon is not None
-    assert 80 < soon <= 90
-    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    assert retry_after(None) is None
-    assert retry_after("soon") is None
 
 
 def test_all_processes_together_respect_the_rate_limit(folder: Path, wiki: Wiki) -> None:
