@@ -11,6 +11,7 @@ from retroformer.coaching.background import Background
 from retroformer.coaching.story import Scribe
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import RetroformerError
+from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.base import Section
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.ledger import Ledger
@@ -33,6 +34,20 @@ class Settings(Section):
     """Largest number of characters of an attempt in the reflector's prompt, as `reflector.prompt_characters`."""
     memory: int = 3
     """Number of most recent pieces of advice that the agent reads, as `loop.memory`."""
+
+    @classmethod
+    def of(cls, experiment: Experiment, base_url: SecretUrl) -> "Settings":
+        """Return the settings of a config whose reflector is at this address."""
+        return cls(
+            endpoint=experiment.reflector.endpoint.model_copy(update={"base_url": base_url}),
+            temperature=experiment.reflector.temperature,
+            max_new_tokens=experiment.reflector.max_new_tokens,
+            prompts=experiment.actor.prompts,
+            store=experiment.store_url,
+            run=experiment.name,
+            prompt_characters=experiment.reflector.prompt_characters,
+            memory=experiment.loop.memory,
+        )
 
 
 class Connection:

@@ -30,10 +30,8 @@ from retroformer.arm_names import COLLECT
 from retroformer.attempt_result import AttemptResult, checked_score, read_result
 from retroformer.coaching.agent_call import AgentCall, TaskParameter, refuse_unfinished, refuse_unusable
 from retroformer.coaching.connection import Connection, Settings
-from retroformer.coaching.gains import Gains, gains_in
-from retroformer.coaching.session import Score, Session
-from retroformer.coaching.story import Story
-from retroformer.coaching.watch import Watch, watching
+from retroformer.coaching.session import Score, Session, Watch, watching
+from retroformer.coaching.story import Gains, Story, gains_in
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.records import Key
@@ -156,8 +154,8 @@ class Reflector:
         def decorate(agent: AgentFunction) -> AgentFunction:
             refuse_unusable(agent, score)
             asynchronous = inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
-            improved = self._improved_later if asynchronous else self._improved
-            return cast(AgentFunction, functools.wraps(agent, updated=())(improved(agent, trials, score, watch)))
+            improved = self._improved(agent, trials, score, watch, asynchronous=asynchronous)
+            return cast(AgentFunction, functools.wraps(agent, updated=())(improved))
 
         return decorate
 
@@ -238,31 +236,7 @@ class Reflector:
         self.close()
 
     def _improved(
-        self, agent: Callable[..., Any], trials: int, score: Score | None, watch: Watch | None
-    ) -> Callable[..., Any]:
-        parameter = TaskParameter.of(agent)
-
-        def improved(*arguments: Any, **named: Any) -> Any:
-            call = AgentCall(agent, parameter, arguments, named)
-            with self._session(call.task, trials, score) as (connection, session):
-                if connection is None or session is None:
-                    return call.attempt("")
-                while session.open:
-                    with watching(watch) as seen:
-                        try:
-                            returned = call.attempt(session.advice)
-                        except (Exception, SystemExit) as error:
-                            work = session.crashed(error)
-                        else:
-                            refuse_unfinished(returned)
-                            work = session.attempted(returned, session.result_of(returned, seen()))
-                    connection.background.start(work).result()
-                return session.best
-
-        return improved
-
-    def _improved_later(
-        self, agent: Callable[..., Any], trials: int, score: Score | None, watch: Watch | None
+        self, agent: Callable[..., Any], trials: int, score: Score | None, watch: Watch | None, *, asynchronous: bool
     ) -> Callable[..., Any]:
         parameter = TaskParameter.of(agent)
 
@@ -270,20 +244,29 @@ class Reflector:
             call = AgentCall(agent, parameter, arguments, named)
             with self._session(call.task, trials, score) as (connection, session):
                 if connection is None or session is None:
-                    return await call.attempt("")
+                    return await call.attempt("") if asynchronous else call.attempt("")
                 while session.open:
                     with watching(watch) as seen:
                         try:
-                            returned = await call.attempt(session.advice)
+                            returned = call.attempt(session.advice)
+                            returned = await returned if asynchronous else returned
                         except (Exception, SystemExit) as error:
                             work = session.crashed(error)
                         else:
                             refuse_unfinished(returned)
                             work = session.attempted(returned, session.result_of(returned, seen()))
-                    await asyncio.wrap_future(connection.background.start(work))
+                    storing = connection.background.start(work)
+                    await asyncio.wrap_future(storing) if asynchronous else storing.result()
                 return session.best
 
-        return improved
+        def improved_now(*arguments: Any, **named: Any) -> Any:
+            # Without an asynchronous agent there is nothing to wait for, so the coroutine ends at its first step.
+            try:
+                improved(*arguments, **named).send(None)
+            except StopIteration as ended:
+                return ended.value
+
+        return improved if asynchronous else improved_now
 
     @contextmanager
     def _session(

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 from retroformer.attempt_result import AttemptResult, is_result, read_result
 from retroformer.coaching.story import Scribe, Story
@@ -14,6 +15,22 @@ _UNRATED = -1.0
 
 Score = Callable[[Any, Any], Any]
 """Function from a task and what the agent returned to a score from 0 to 1."""
+Seen = Callable[[], Mapping[str, Any] | None]
+"""Function that returns, after an attempt, its `steps` or `messages` and its `usage`, as in
+`retroformer.attempt_result`; None if nothing was seen."""
+
+
+class Watch(Protocol):
+    """Observer of attempts."""
+
+    def attempt(self) -> AbstractContextManager[Seen]:
+        """Watch one attempt for the time of a `with` block, in the thread or task that enters it."""
+        ...
+
+
+def watching(watch: Watch | None) -> AbstractContextManager[Seen]:
+    """Return a context that watches one attempt; without an observer it does nothing."""
+    return nullcontext(lambda: None) if watch is None else watch.attempt()
 
 
 class Session:

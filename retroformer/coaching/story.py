@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from retroformer.agents.reflector import ModelReflector
 from retroformer.arm_names import COLLECT, UNADVISED
@@ -18,7 +19,7 @@ from retroformer.history import lessons_before
 from retroformer.ledger import Ledger
 from retroformer.records import Key, Lesson, Memory, Task, Trajectory
 from retroformer.secrets.redaction import redacted
-from retroformer.store import NewInvalid, NewReflection, NewTrajectory
+from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
 
 _ENVIRONMENT, _SPLIT = "agent", "live"
 ADVISED_SPLIT = "advised"
@@ -131,3 +132,27 @@ def _name(task: Any) -> str:
         with suppress(Exception):  # It is of the user's own type.
             return storable(str(own))
     return hashlib.sha256(text_of(task).encode(errors="replace")).hexdigest()[:16]
+
+
+class Gains(NamedTuple):
+    """Mean change of the score from an attempt to the next one, with advice and without, and the numbers of retries."""
+
+    advised: float
+    advised_retries: int
+    unadvised: float
+    unadvised_retries: int
+
+
+def gains_in(store: Store) -> Gains:
+    """Return the gains of all retries in the store. Raises StoreError."""
+    advised, unadvised = (_changes(store, arm) for arm in (COLLECT, UNADVISED))
+    return Gains(_mean(advised), len(advised), _mean(unadvised), len(unadvised))
+
+
+def _changes(store: Store, arm: str) -> list[float]:
+    returns = {(row.task_id, row.trial): row.episode_return for row in store.attempt_rows(arm)}
+    return [after - returns[task, trial - 1] for (task, trial), after in returns.items() if trial]
+
+
+def _mean(changes: list[float]) -> float:
+    return fmean(changes) if changes else 0.0

@@ -2,7 +2,9 @@
 
 import math
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
+
+from pydantic import model_validator
 
 from retroformer.experiment.sections.base import Positive, Section
 
@@ -42,3 +44,24 @@ class EnvironmentSection(Section):
     def longest_step_seconds(self) -> float:
         """Maximum seconds of one action, if the environment enforces a limit; else 0."""
         return 0.0
+
+
+class ScaledSection(EnvironmentSection):
+    """Keys of an environment of another library, whose rewards are put on the scale from 0 to 1."""
+
+    success: ClassVar[str] = "a return of 1"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    lowest: float = 0.0
+    """Reward that is a return of 0; so is any below it."""
+    highest: float = 1.0
+    """Reward that is a return of 1; so is any above it."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.lowest >= self.highest:
+            raise ValueError("lowest must be less than highest")
+        return self
+
+    def scaled(self, reward: float) -> float:
+        """Return a reward on the scale from 0 to 1."""
+        return min(1.0, max(0.0, (reward - self.lowest) / (self.highest - self.lowest)))

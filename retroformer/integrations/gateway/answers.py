@@ -1,19 +1,25 @@
-"""Reads the answer of a provider while it is forwarded: a JSON object, or a stream of server-sent events.
+"""Forwards the answer of a provider byte for byte as it arrives, and reads it: JSON, or a stream of server-sent events.
 
-Only the first choice counts, and reasoning fields are left out. Bytes that cannot be read are no error: the answer is
-forwarded anyway, and what was read of it is kept.
+A recorded answer is stored before its last bytes are sent. Only the first choice counts, and reasoning fields are left
+out. Bytes that cannot be read are no error: the answer is forwarded anyway, and what was read of it is kept.
 """
 
 import json
+import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import aiohttp
+from aiohttp import web
+
 from retroformer.endpoint.thinking import joined_text
-from retroformer.integrations.gateway.compression import LARGEST_BYTES, decoder
+from retroformer.errors import EndpointFailure
 from retroformer.integrations.gateway.messages import Turn, turn_of
+from retroformer.integrations.gateway.upstream import LARGEST_BYTES, answer_headers, decoder
 from retroformer.records import Usage
 
+_LOGGER = logging.getLogger(__name__)
 _MOST_TOKENS = 10_000_000
 """Largest plausible number of tokens; a provider that reports more does not count tokens."""
 
@@ -129,3 +135,73 @@ def _json(data: bytes | bytearray) -> object:
         return json.loads(data)
     except (ValueError, RecursionError):
         return None
+
+
+async def forward(
+    request: web.Request,
+    answer: aiohttp.ClientResponse,
+    read: Answer | None = None,
+    record: Callable[[], Awaitable[None]] | None = None,
+) -> web.StreamResponse:
+    """Send an answer to the agent. `read` gets its bytes, too, and `record` runs before the agent has all of them.
+
+    If the provider breaks off, the agent's connection is closed early, so that the agent sees it, too.
+
+    Raises:
+        EndpointFailure: the provider broke off before a byte was forwarded.
+    """
+    response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=answer_headers(answer))
+    try:
+        if read is None or record is None:
+            await response.prepare(request)
+            await _stream(response, answer)
+        elif read.streams:
+            await response.prepare(request)
+            await _stream_and_read(response, answer, read, record)
+        else:
+            body = await _received(answer.content.read())
+            read.feed(body)
+            read.end()
+            await record()
+            await response.prepare(request)
+            await response.write(body)
+    except _BrokenOff as error:
+        _LOGGER.warning("The provider ended an answer early: %s.", error)
+        if read is not None:
+            read.discard()
+        if not response.prepared:
+            raise EndpointFailure(f"The provider ended its answer early ({error}): retry the call.") from error
+        if request.transport is not None:
+            request.transport.close()
+    except ConnectionResetError:
+        # The agent has left; closing the answer tells the provider.
+        pass
+    return response
+
+
+class _BrokenOff(Exception):
+    """The provider ended an answer early."""
+
+
+async def _stream(response: web.StreamResponse, answer: aiohttp.ClientResponse) -> None:
+    while chunk := await _received(answer.content.readany()):
+        await response.write(chunk)
+
+
+async def _stream_and_read(
+    response: web.StreamResponse, answer: aiohttp.ClientResponse, read: Answer, record: Callable[[], Awaitable[None]]
+) -> None:
+    while chunk := await _received(answer.content.readany()):
+        read.feed(chunk)
+        if read.complete:
+            await record()
+        await response.write(chunk)
+    read.end()
+    await record()
+
+
+async def _received(reading: Awaitable[bytes]) -> bytes:
+    try:
+        return await reading
+    except (aiohttp.ClientError, OSError) as error:
+        raise _BrokenOff(type(error).__name__) from error

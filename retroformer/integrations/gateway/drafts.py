@@ -5,12 +5,11 @@ Drafts that arrive while a transaction runs are written together in the next one
 
 import asyncio
 import json
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -35,15 +34,6 @@ _DRAFTS = sa.Table(
     sa.Column("task", sa.String, primary_key=True),
     sa.Column("record", sa.Text, nullable=False),
 )
-
-
-class _Waiting(NamedTuple):
-    """A draft that waits for the next transaction."""
-
-    name: _Name
-    record: str | None
-    """The draft as it is stored; None to remove it."""
-    stored: asyncio.Future[None]
 
 
 @dataclass
@@ -136,7 +126,9 @@ class Drafts:
         self._database = Database(url)
         self._database.write(lambda connection: _TABLES.create_all(connection))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafts")
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting = dict[_Name, str | None]()
+        """Drafts to write in the next transaction, as they are stored; None to remove one."""
+        self._writing = asyncio.Lock()
 
     async def load(self, run: str, task: str) -> Draft | None:
         """Return the draft of this run and task, or None. Raises StoreError."""
@@ -147,30 +139,22 @@ class Drafts:
 
     async def save(self, run: str, task: str, draft: Draft | None) -> None:
         """Write a draft as it is now, or remove it if it is None. Raises StoreError."""
-        loop = asyncio.get_running_loop()
-        stored: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(_Waiting((run, task), draft.as_json() if draft else None, stored))
-        self._thread.submit(self._write_waiting, loop)
-        await stored
+        self._waiting[run, task] = draft.as_json() if draft else None
+        async with self._writing:
+            batch, self._waiting = self._waiting, {}
+            if not batch:
+                return  # An earlier transaction has written it.
+            try:
+                write = partial(self._database.write, partial(self._write_all, batch))
+                await asyncio.get_running_loop().run_in_executor(self._thread, write)
+            except BaseException:
+                self._waiting = batch | self._waiting
+                raise
 
     def close(self) -> None:
         """Finish the current transaction and close the database."""
         self._thread.shutdown(wait=True)
         self._database.close()
-
-    def _write_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Write all drafts that wait in one transaction; an earlier call in this thread may have left none."""
-        batch = list[_Waiting]()
-        while self._waiting:
-            batch.append(self._waiting.popleft())
-        if not batch:
-            return
-        failure: Exception | None = None
-        try:
-            self._database.write(partial(self._write_all, {waiting.name: waiting.record for waiting in batch}))
-        except Exception as error:
-            failure = error
-        loop.call_soon_threadsafe(_settle, [waiting.stored for waiting in batch], failure)
 
     def _write_all(self, rows: dict[_Name, str | None], connection: sa.Connection) -> None:
         for (run, task), record in rows.items():
@@ -183,13 +167,3 @@ class Drafts:
 
     def _under(self, run: str, task: str) -> Any:
         return (_DRAFTS.c.experiment == self._experiment) & (_DRAFTS.c.run == run) & (_DRAFTS.c.task == task)
-
-
-def _settle(stored: Iterable[asyncio.Future[None]], failure: Exception | None) -> None:
-    for future in stored:
-        if future.done():
-            continue  # Its agent waited too long.
-        if failure is None:
-            future.set_result(None)
-        else:
-            future.set_exception(failure)

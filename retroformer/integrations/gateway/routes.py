@@ -19,12 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from retroformer.attempt_result import checked_score
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.characters import storable
-from retroformer.integrations.gateway.answers import Answer
-from retroformer.integrations.gateway.compression import LARGEST_BYTES, unpacked
-from retroformer.integrations.gateway.forwarding import forward
+from retroformer.integrations.gateway.answers import Answer, forward
 from retroformer.integrations.gateway.messages import turns_of, with_advice
 from retroformer.integrations.gateway.runs import NothingToScore, Runs
-from retroformer.integrations.gateway.upstream import OWN_HEADERS, Body, Upstream
+from retroformer.integrations.gateway.upstream import LARGEST_BYTES, OWN_HEADERS, Body, Upstream, unpacked
 from retroformer.loopback import is_loopback
 
 _RECORDED = "/chat/completions"

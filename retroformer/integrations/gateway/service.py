@@ -12,9 +12,7 @@ from aiohttp import web
 from retroformer.coaching.connection import Connection, Settings
 from retroformer.endpoint.served import served
 from retroformer.errors import ConfigError, ServiceError
-from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.integrations.gateway.drafts import Drafts
 from retroformer.integrations.gateway.routes import Gateway
 from retroformer.integrations.gateway.runs import Runs
@@ -95,27 +93,13 @@ async def _gateway(config: LoadedConfig, listening: Listening) -> AsyncIterator[
     experiment = config.experiment
     url = SecretUrl(listening.upstream or experiment.actor.endpoint.base_url or _PROVIDER)
     async with AsyncExitStack() as stack:
-        endpoint = experiment.reflector.endpoint
-        if endpoint.base_url is None:
-            own = await stack.enter_async_context(served(config.path, config.overrides, experiment))
-            endpoint = endpoint.model_copy(update={"base_url": SecretUrl(own)})
-        connection = Connection(_settings(experiment, endpoint))
+        reflector = experiment.reflector.endpoint.base_url
+        if reflector is None:
+            reflector = SecretUrl(await stack.enter_async_context(served(config.path, config.overrides, experiment)))
+        connection = Connection(Settings.of(experiment, reflector))
         stack.push_async_callback(asyncio.to_thread, connection.close)
         drafts = Drafts(experiment.store_url, experiment.name)
         stack.callback(drafts.close)
         upstream = await stack.enter_async_context(Upstream(url))
         runs = Runs(connection, drafts, experiment.loop.trials, listening.unadvised)
         yield Gateway(upstream, runs, load_pack(experiment.actor.prompts, "agent").remember)
-
-
-def _settings(experiment: Experiment, endpoint: Endpoint) -> Settings:
-    return Settings(
-        endpoint=endpoint,
-        temperature=experiment.reflector.temperature,
-        max_new_tokens=experiment.reflector.max_new_tokens,
-        prompts=experiment.actor.prompts,
-        store=experiment.store_url,
-        run=experiment.name,
-        prompt_characters=experiment.reflector.prompt_characters,
-        memory=experiment.loop.memory,
-    )

@@ -1,9 +1,10 @@
 """Forwards calls to the provider: bodies byte for byte, the status, and all headers but hop-by-hop ones."""
 
 import os
+import zlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -11,7 +12,6 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from retroformer.errors import EndpointFailure
-from retroformer.integrations.gateway.compression import readable
 from retroformer.secrets.url import SecretUrl
 
 OWN_HEADERS = ("x-retroformer-run", "x-retroformer-task")
@@ -34,6 +34,10 @@ _ADDED_BY_LIBRARY = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 LONGEST_LINE_BYTES = 65_536
 """Longest request or header line, of the agent and of the provider."""
 _CONNECT_SECONDS = 30.0
+LARGEST_BYTES = 64_000_000
+"""Largest body that is read, decompressed."""
+_COMPRESSED = ("gzip", "deflate")
+"""Encodings that can be read while forwarding. What has another one is forwarded but not recorded."""
 
 Body = bytes | aiohttp.StreamReader | None
 
@@ -117,7 +121,7 @@ def _forwarded(request: web.BaseRequest, *, changed: bool, read: bool) -> CIMult
         headers.popall(hdrs.CONTENT_LENGTH, None)
         headers.popall(hdrs.CONTENT_ENCODING, None)
     if read and hdrs.ACCEPT_ENCODING in headers:
-        headers[hdrs.ACCEPT_ENCODING] = readable(headers[hdrs.ACCEPT_ENCODING]) or "identity"
+        headers[hdrs.ACCEPT_ENCODING] = _readable(headers[hdrs.ACCEPT_ENCODING]) or "identity"
     return headers
 
 
@@ -131,3 +135,28 @@ def _reason(error: Exception) -> str:
     cause: BaseException = getattr(error, "os_error", error)
     number = cause.errno if isinstance(cause, OSError) else None
     return os.strerror(number) if number is not None and number > 0 else type(cause).__name__
+
+
+def _readable(accepted: str) -> str:
+    """Return an Accept-Encoding header without the encodings that cannot be read on the side."""
+    offered = [part.strip() for part in accepted.split(",")]
+    return ", ".join(part for part in offered if part.partition(";")[0].strip().lower() in (*_COMPRESSED, "identity"))
+
+
+def decoder(encoding: str) -> Any:
+    """Return a decompressor for the encoding; None for a body that is not compressed."""
+    # 32 lets zlib recognise gzip and zlib headers by itself.
+    return zlib.decompressobj(wbits=32 + zlib.MAX_WBITS) if encoding.lower() in _COMPRESSED else None
+
+
+def unpacked(body: bytes, encoding: str) -> bytes | None:
+    """Return a body without its compression; None if it cannot be read, is cut short or is too large."""
+    encoding = encoding.strip().lower()
+    if encoding not in _COMPRESSED:
+        return body if encoding in ("", "identity") else None
+    unpack = decoder(encoding)
+    try:
+        plain: bytes = unpack.decompress(body, LARGEST_BYTES + 1)
+    except zlib.error:
+        return None
+    return plain if unpack.eof and not unpack.unused_data else None

@@ -2,8 +2,8 @@
 
 from retroformer.agents.answer import ANSWER
 from retroformer.environments.extras import Extras
-from retroformer.integrations.openenv.description import server_version
 from retroformer.integrations.openenv.section import OpenEnv
+from retroformer.integrations.openenv.session import server_version
 from retroformer.integrations.openenv.taskset import OpenEnvTaskset, require_server, taskset
 
 __all__ = ["OpenEnvTaskset", "Section", "extras", "taskset"]

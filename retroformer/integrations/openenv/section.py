@@ -1,19 +1,17 @@
 """Config section of the environment of an OpenEnv server."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from retroformer.environments.section import EnvironmentSection
+from retroformer.environments.section import ScaledSection
 from retroformer.errors import ConfigError
 from retroformer.experiment.sections.base import Positive
 from retroformer.secrets.url import SecretUrl
 
 
-class OpenEnv(EnvironmentSection):
-    success: ClassVar[str] = "a return of 1"
-    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
+class OpenEnv(ScaledSection):
     packages: ClassVar[tuple[str, ...]] = ("websockets",)
     default_actor: ClassVar[str] = "answer"
     plays_alone: ClassVar[bool] = True
@@ -34,20 +32,10 @@ class OpenEnv(EnvironmentSection):
     """Field of the observation that the actor sees; None: all of it, as JSON."""
     reward: Literal["sum", "last"] = "sum"
     """The return: the sum of the rewards of all steps, or the last one."""
-    lowest: float = 0.0
-    """Reward that is a return of 0; so is any below it."""
-    highest: float = 1.0
-    """Reward that is a return of 1; so is any above it."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
     """Time limit in seconds of each answer of the server; after that the attempt is invalid."""
     max_steps: Positive = 20
     """Number of actions after which an episode is truncated."""
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
-        if self.lowest >= self.highest:
-            raise ValueError("lowest must be less than highest")
-        return self
 
     @property
     def server(self) -> SecretUrl:
@@ -67,5 +55,4 @@ class OpenEnv(EnvironmentSection):
 
     def score(self, rewards: list[float]) -> float:
         """Return the return of an episode, from 0 to 1."""
-        reward = (sum(rewards) if self.reward == "sum" else rewards[-1]) if rewards else self.lowest
-        return min(1.0, max(0.0, (reward - self.lowest) / (self.highest - self.lowest)))
+        return self.scaled((sum(rewards) if self.reward == "sum" else rewards[-1]) if rewards else self.lowest)

@@ -1,19 +1,23 @@
-"""One session with an OpenEnv server, over its websocket: a reset, then steps."""
+"""What an OpenEnv server says: of itself over HTTP, and in a session over its websocket, a reset and then steps."""
 
 import json
+import ssl
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
+import httpx
 from pydantic import BaseModel, Field, ValidationError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
-from retroformer.errors import EnvironmentFailure
-from retroformer.integrations.openenv.action import RefusedAction
+from retroformer.errors import EnvironmentFailure, ServiceError
+from retroformer.files.canonical import sha256_of
+from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.secrets.redaction import redacted
 
+_NOT_THERE = 404
 _LARGEST_BYTES = 16 << 20
 _REFUSED = "VALIDATION_ERROR"
 """Code of an error in data for one of the server's pydantic models, among them its model of an action."""
@@ -23,6 +27,56 @@ _NO_JSON = ("unable to serialize", "error serializing")
 """Beginnings of pydantic's messages about a value that JSON cannot hold. The server answers a refused action with the
 cause and the input; if one of them has no JSON, such as a validator's ValueError, that answer fails and the session
 ends. No other answer to a step fails so: an observation without JSON is an EXECUTION_ERROR, and the session goes on."""
+
+
+def action_form(section: OpenEnv) -> ActionForm:
+    """Return the form of the server's actions. Raises ConfigError, EnvironmentFailure."""
+    try:
+        return ActionForm.of_schema(_get(section, "schema")["action"], section.action)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _missing(section, "schema", f"it cannot be read ({type(error).__name__})") from None
+
+
+def server_version(section: OpenEnv) -> dict[str, str]:
+    """Return the server's name, version and the sha256 of its schemas, a condition of all facts made with it.
+
+    Raises:
+        ConfigError: the config names no server.
+        ServiceError: the server cannot be asked.
+    """
+    try:
+        about, schemas = _get(section, "metadata", needed=False), _get(section, "schema")
+    except EnvironmentFailure as failure:
+        raise ServiceError(str(failure)) from None
+    words = [str(about[key]) for key in ("name", "version") if about.get(key)]
+    return {"server": " ".join([*words, sha256_of(schemas)[:16]])}
+
+
+def _get(section: OpenEnv, name: str, *, needed: bool = True) -> Mapping[str, Any]:
+    """Return a JSON object that the server has under this name, empty if it has none. Raises EnvironmentFailure."""
+    try:
+        # Like the session's socket: straight to the server whatever proxy variables say, with the system's
+        # certificates.
+        with httpx.Client(
+            timeout=section.timeout_seconds, trust_env=False, verify=ssl.create_default_context()
+        ) as client:
+            answer = client.get(f"{section.address('http')}/{name}")
+        if answer.status_code == _NOT_THERE and not needed:
+            return {}
+        value = answer.raise_for_status().json()
+    except httpx.HTTPStatusError as error:
+        raise _missing(section, name, f"it answers with HTTP status {error.response.status_code}") from None
+    except httpx.TransportError as error:
+        raise EnvironmentFailure(f"The OpenEnv server {section.server} cannot be reached: {_reason(error)}.") from None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+        raise _missing(section, name, type(error).__name__) from None
+    if not isinstance(value, dict):
+        raise _missing(section, name, "it is not a JSON object")
+    return value
+
+
+def _missing(section: OpenEnv, name: str, why: str) -> EnvironmentFailure:
+    return EnvironmentFailure(f"The OpenEnv server {section.server} gives no /{name}: {why}.")
 
 
 class Answer(BaseModel):

@@ -7,9 +7,8 @@ from typing import Any
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError, UnknownTask
 from retroformer.files.characters import storable
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
-from retroformer.integrations.openenv.description import action_form
 from retroformer.integrations.openenv.section import OpenEnv
-from retroformer.integrations.openenv.session import Answer, Session
+from retroformer.integrations.openenv.session import Answer, Session, action_form
 from retroformer.records import Task, Transition
 from retroformer.task_file import read_tasks
 

@@ -13,7 +13,7 @@ from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanContext, StatusCode
 
-from retroformer.coaching.watch import Seen
+from retroformer.coaching.session import Seen
 from retroformer.integrations.otlp.attempts import model_calls
 from retroformer.integrations.otlp.conversation import conversation, tool_steps
 from retroformer.integrations.otlp.span import Span, SpanEvent

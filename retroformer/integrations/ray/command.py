@@ -1,12 +1,13 @@
 """The command `retroformer ray-train`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from retroformer.command_line import ConfigFile, Overrides, example, make_app
-from retroformer.integrations.ray.stages import ClusterStage
+
+ClusterStage = Literal["warm", "sft", "reward", "dpo", "ppo", "grpo", "actor"]
 
 app = make_app()
 

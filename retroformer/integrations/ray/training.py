@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import ray as untyped_ray
@@ -22,9 +23,20 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 
 from retroformer.errors import STOPPED_STATUS, ServiceError
 from retroformer.experiment.file import load_domains
-from retroformer.integrations.ray.stages import EARLIER_STAGES
 
 ray: Any = untyped_ray
+EARLIER_STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "warm": (),
+        "sft": ("warm",),
+        "reward": ("warm", "sft"),
+        "dpo": ("sft",),
+        "ppo": ("sft", "reward"),
+        "grpo": ("sft", "reward"),
+        "actor": (),
+    }
+)
+"""Stage -> the stages whose adapters it may read."""
 _MOST_RESTARTS = 10
 
 

@@ -1,11 +1,11 @@
 """Environment processes with an event loop of their own: verifiers may use a new loop for each evaluation."""
 
 import asyncio
-import threading
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, TypeVar
 
+from retroformer.coaching.background import Background
 from retroformer.environments.pool import EnvironmentPool, PooledEpisode
 from retroformer.experiment.config import Experiment
 from retroformer.records import Task, Transition
@@ -29,7 +29,7 @@ class Pools:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._pools: dict[str, EnvironmentPool] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._background: Background | None = None
 
     async def begin(self, task: Task) -> tuple[Playing, Transition]:
         """Start an episode. Raises EnvironmentFailure."""
@@ -45,10 +45,10 @@ class Pools:
 
     async def stop(self) -> None:
         """Stop the processes; a later episode starts new ones."""
-        if self._loop is not None:
+        if self._background is not None:
             await self._run(self._stop())
-            loop, self._loop = self._loop, None
-            loop.call_soon_threadsafe(loop.stop)
+            background, self._background = self._background, None
+            background.close()
 
     async def _begin(self, task: Task) -> tuple[Playing, Transition]:
         context = self._pool(task.split).episode(task)
@@ -74,18 +74,9 @@ class Pools:
 
     async def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Await the work in the thread with our loop."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(self._loop,), daemon=True).start()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        self._background = self._background or Background()
+        return await asyncio.wrap_future(self._background.start(work))
 
 
 async def _leave(playing: Playing) -> None:
     await playing.context.__aexit__(None, None, None)
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()

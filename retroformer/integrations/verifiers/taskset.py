@@ -91,7 +91,7 @@ class VerifiersEnvironment:
         return Transition(observation=shown, tools=self._rollout.tools or None)
 
     def _end(self, ended: "Ended") -> Transition:
-        score = self._section.score(ended.reward)
+        score = self._section.scaled(ended.reward)
         solved = score == 1
         verdict = f"The rubric's reward is {ended.reward:.3g}."
         return Transition(

@@ -16,8 +16,7 @@ from tests.train.world import collect, config_file, save_tiny_model
 from train.stage_kinds import STAGES
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
-from retroformer.integrations.ray.stages import EARLIER_STAGES
-from retroformer.integrations.ray.training import Job
+from retroformer.integrations.ray.training import EARLIER_STAGES, Job
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_folder")]
 QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200}

@@ -69,7 +69,7 @@ def test_one_turn_gets_the_reward_of_the_rubric() -> None:
 
 def test_rewards_are_mapped_to_a_return_from_0_to_1() -> None:
     scale = section(lowest=-1.0, highest=3.0)
-    assert [scale.score(reward) for reward in (-2.0, -1.0, 1.0, 3.0, 9.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
+    assert [scale.scaled(reward) for reward in (-2.0, -1.0, 1.0, 3.0, 9.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
     with pytest.raises(ValueError, match="lowest must be less than highest"):
         section(lowest=1.0)
 
