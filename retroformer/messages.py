@@ -158,11 +158,12 @@ def _called(call: Any, where: str) -> tuple[str, str, str | None]:
     """Return name and arguments, as JSON, of a tool call, and its id."""
     if not isinstance(call, Mapping):
         call = {name: getattr(call, name, None) for name in ("id", "function")}
-    function = call.get("function", call)
+    function = call.get("function") or call.get("custom") or call
     if not isinstance(function, Mapping):
         function = {name: getattr(function, name, None) for name in ("name", "arguments")}
-    # LangChain has `args` as a mapping, the OpenAI API `arguments` as JSON.
-    name, arguments = function.get("name"), function.get("arguments", function.get("args"))
+    # LangChain has `args` as a mapping, the OpenAI API `arguments` as JSON, and the `input` of a custom tool as text.
+    arguments = next((function[key] for key in ("arguments", "args", "input") if key in function), None)
+    name = function.get("name")
     if not isinstance(name, str):
         raise ValueError(f"{where} has no name")
     shown = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False, default=str)

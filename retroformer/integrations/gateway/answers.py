@@ -13,9 +13,10 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from retroformer.conversation import ChatMessage
 from retroformer.endpoint.thinking import joined_text
 from retroformer.errors import EndpointFailure
-from retroformer.integrations.gateway.messages import Turn, turn_of
+from retroformer.integrations.gateway.messages import message_of
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, answer_headers, decoder
 from retroformer.records import Usage
 
@@ -71,12 +72,12 @@ class Answer:
         self._pending = bytearray()
 
     @property
-    def turn(self) -> Turn | None:
+    def message(self) -> ChatMessage | None:
         """The agent's message; None if the provider gave none."""
         if not self._message and not self._calls:
             return None
         calls = {"tool_calls": [self._calls[index] for index in sorted(self._calls)]} if self._calls else {}
-        return turn_of({**self._message, "role": "assistant", **calls})
+        return message_of({**self._message, "role": "assistant", **calls})
 
     @property
     def usage(self) -> Usage:

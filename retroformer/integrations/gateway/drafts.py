@@ -15,8 +15,9 @@ import sqlalchemy as sa
 
 from retroformer.attempt_result import AttemptResult
 from retroformer.coaching.story import Story
+from retroformer.conversation import ChatMessage
 from retroformer.files.characters import storable
-from retroformer.integrations.gateway.messages import Turn, opening_of
+from retroformer.integrations.gateway.messages import opening_of
 from retroformer.messages import final_text, steps_of
 from retroformer.records import Usage
 from retroformer.secrets.url import SecretUrl
@@ -37,23 +38,12 @@ _DRAFTS = sa.Table(
 
 
 @dataclass
-class Conversation:
-    """Messages of the agent's latest call, and the provider's answer to it."""
-
-    sent: list[Turn]
-    answer: Turn
-
-    @property
-    def turns(self) -> list[Turn]:
-        return [*self.sent, self.answer]
-
-
-@dataclass
 class Draft:
     """A task in work at the gateway: its story, and the attempt without a score."""
 
     story: Story
-    conversations: list[Conversation] = field(default_factory=list)
+    conversations: list[list[ChatMessage]] = field(default_factory=list)
+    """Messages of a call, the last of them the provider's answer."""
     usage: Usage = field(default_factory=Usage)
     number: int = 0
     """Number of attempts before this one, invalid ones included."""
@@ -62,19 +52,18 @@ class Draft:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the attempt is scored."""
 
-    def add(self, sent: Sequence[Turn], answer: Turn, usage: Usage) -> None:
+    def add(self, sent: Sequence[ChatMessage], answer: ChatMessage, usage: Usage) -> None:
         """Record a call. It replaces the earlier call that it continues, since its messages include that call's."""
         self.usage += usage
-        latest = Conversation(list(sent), answer)
-        for place, earlier in enumerate(self.conversations):
-            if len(sent) > len(earlier.sent) and sent[: len(earlier.sent)] == earlier.sent:
-                self.conversations[place] = latest
+        for place, (*earlier, _) in enumerate(self.conversations):
+            if len(sent) > len(earlier) and list(sent[: len(earlier)]) == earlier:
+                self.conversations[place] = [*sent, answer]
                 return
-        self.conversations.append(latest)
+        self.conversations.append([*sent, answer])
 
     def result(self, score: float) -> AttemptResult:
         """Return the attempt with its score: the steps of all its conversations, in the order in which they began."""
-        steps = tuple(step for conversation in self.conversations for step in steps_of(conversation.turns))
+        steps = tuple(step for conversation in self.conversations for step in steps_of(conversation))
         return AttemptResult(steps=steps, output=final_text(steps), score=score, usage=self.usage)
 
     def end(self) -> None:
@@ -84,7 +73,7 @@ class Draft:
     def name_task(self) -> None:
         """Set the text of the task from the first attempt's first call."""
         if self.conversations and not self.story.opening:
-            self.story.opening = storable(opening_of(self.conversations[0].sent))
+            self.story.opening = storable(opening_of(self.conversations[0][:-1]))
 
     def as_json(self) -> str:
         """Return the draft as it is stored."""
@@ -99,7 +88,9 @@ class Draft:
                 },
                 "trial": story.trial,
                 "advice": story.memory.reflections,
-                "conversations": [[conversation.sent, conversation.answer] for conversation in self.conversations],
+                "conversations": [
+                    [message.model_dump() for message in conversation] for conversation in self.conversations
+                ],
                 "usage": self.usage.model_dump(),
                 "number": self.number,
             }
@@ -111,7 +102,7 @@ class Draft:
         stored = json.loads(record)
         return cls(
             Story.resumed(**stored["story"], trial=stored["trial"], advice=stored["advice"]),
-            [Conversation(sent, answer) for sent, answer in stored["conversations"]],
+            [[ChatMessage.model_validate(message) for message in messages] for messages in stored["conversations"]],
             Usage(**stored["usage"]),
             stored["number"],
         )

@@ -20,7 +20,7 @@ from retroformer.attempt_result import checked_score
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
 from retroformer.files.characters import storable
 from retroformer.integrations.gateway.answers import Answer, forward
-from retroformer.integrations.gateway.messages import turns_of, with_advice
+from retroformer.integrations.gateway.messages import messages_of, with_advice
 from retroformer.integrations.gateway.runs import NothingToScore, Runs
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, OWN_HEADERS, Body, Upstream, unpacked
 from retroformer.loopback import is_loopback
@@ -74,8 +74,8 @@ class Gateway:
         body = await request.read()
         plain = unpacked(body, request.headers.get("Content-Encoding", ""))
         asked = _json_object(plain) if plain is not None else None
-        turns = turns_of(asked.get("messages")) if asked else []
-        call = await self._runs.begin(run, task, turns) if turns else None
+        messages = messages_of(asked.get("messages")) if asked else []
+        call = await self._runs.begin(run, task, messages) if messages else None
         if asked is None or call is None:
             return await self._forwarded(request, path, body)
         if call.advice:

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from retroformer.coaching.connection import Connection
 from retroformer.coaching.reflector import Invalid
 from retroformer.coaching.story import Story
+from retroformer.conversation import ChatMessage
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.integrations.gateway.answers import Answer
 from retroformer.integrations.gateway.drafts import Draft, Drafts
-from retroformer.integrations.gateway.messages import Turn
 from retroformer.records import Outcome
 
 _LOGGER = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Call:
     draft: Draft
     number: int
     """Number of the attempt that it belongs to."""
-    sent: list[Turn]
+    sent: list[ChatMessage]
     advice: str
     """Advice that the agent reads in this attempt; empty if there is none."""
     over: bool = False
@@ -75,7 +75,7 @@ class Runs:
         self._open: OrderedDict[tuple[str, str], Draft] = OrderedDict()
         self._loading = asyncio.Lock()
 
-    async def begin(self, run: str, task: str, sent: list[Turn]) -> Call | None:
+    async def begin(self, run: str, task: str, sent: list[ChatMessage]) -> Call | None:
         """Begin a call once the previous attempt has been scored.
 
         Returns None, and records nothing, if the store fails.
@@ -97,11 +97,11 @@ class Runs:
             return
         call.over, draft = True, call.draft
         draft.in_flight -= 1
-        turn = answer.turn if answer is not None else None
+        message = answer.message if answer is not None else None
         # An answer that comes after the score belongs to an attempt that is over.
-        if answer is None or turn is None or draft.number != call.number:
+        if answer is None or message is None or draft.number != call.number:
             return
-        draft.add(call.sent, turn, answer.usage)
+        draft.add(call.sent, message, answer.usage)
         draft.name_task()
         await self._save(call.run, call.task, draft)
 
