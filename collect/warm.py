@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from retroformer.arm_names import WRITTEN
-from retroformer.environments.extras import AdviceParts
+from retroformer.environments.extras import LessonParts
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
@@ -94,9 +94,8 @@ def _teacher(experiment: Experiment) -> Reflector:
         choices = f"set it to {' or '.join(lessons)}" if lessons else "it has none"
         raise ConfigError(f"collect.lesson={lesson} is not for {experiment.environment.name}: {choices}.")
     return lessons[lesson](
-        AdviceParts(
+        LessonParts(
             experiment.environment,
-            experiment.seed,
             reflection_renderer(experiment),
             reads_history=experiment.reflector.history == "all",
         )

@@ -2,15 +2,22 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
+from retroformer.experiment.file import load, load_domains
+from retroformer.markdown import table
+from retroformer.promotions.history import History, name_of, roll_back
+from retroformer.promotions.promotion import Promotion
 
 app = make_app()
+_HEADER = ("number", "time (UTC)", "what", "reflector", "before", "evidence or reason")
 
 
 class Opponent(StrEnum):
@@ -39,8 +46,7 @@ def promote(
     Writes attempts to the store and the promotion to runs/RUN, which a running server follows. The exit status is 1 if
     the adapter is not promoted.
     """
-    from .contest import prepare
-    from .promote import decide
+    from .promote import decide, prepare
 
     decision = asyncio.run(decide(prepare(config, overrides, adapter, against.value)))
     if decision.promotion is None:
@@ -60,12 +66,8 @@ def rollback(
     Reads the promotions in runs/RUN. Writes a rollback to them, which a running server follows. Before the first
     adapter there was no advice: the reflector then answers with an empty text.
     """
-    from retroformer.promotions.history import roll_back
-
-    from .describe import run_history, sentence_of
-
-    history = run_history(config, overrides)
-    print(sentence_of(roll_back(history, history.records(), reason)))
+    history = _run_history(config, overrides)
+    print(_sentence_of(roll_back(history, history.records(), reason)))
 
 
 @app.command(epilog=example("promotions configs/demo.yaml"))
@@ -74,9 +76,7 @@ def promotions(config: ConfigFile, overrides: Overrides) -> None:
 
     Reads the promotions in runs/RUN. Writes nothing but this list.
     """
-    from .describe import run_history, table_of
-
-    print(table_of(run_history(config, overrides).records()))
+    print(_table_of(_run_history(config, overrides).records()))
 
 
 @app.command(epilog=example("monitor configs/agent.yaml --once"))
@@ -92,8 +92,6 @@ def monitor(
     Reads the retries of agents that run, with advice and without, from the store. Writes a rollback to the promotions
     in runs/RUN, which a running server follows. Runs until it is interrupted.
     """
-    from retroformer.experiment.file import load
-
     from .monitor import keep_looking, look
 
     experiment = load(config, overrides)
@@ -102,6 +100,36 @@ def monitor(
         return
     for found in keep_looking(experiment, every):
         print(found, flush=True)
+
+
+def _run_history(config: Path, overrides: Sequence[str]) -> History:
+    """Return the promotions of the run that a config names. Raises ConfigError, MissingInput."""
+    return History(load_domains(config, overrides)[0].folder)
+
+
+def _sentence_of(promotion: Promotion) -> str:
+    """Return what has changed."""
+    return f"{promotion.kind}: reflector is {name_of(promotion.adapter)}, it was {name_of(promotion.replaced)}."
+
+
+def _table_of(records: Sequence[Promotion]) -> str:
+    """Return all promotions as a table; a sentence if there are none."""
+    if not records:
+        return (
+            "Nothing is recorded yet: `retroformer serve` records the first adapter, `retroformer promote` every other."
+        )
+    rows = [
+        [
+            str(record.number),
+            f"{record.at:%Y-%m-%d %H:%M}",
+            record.kind,
+            name_of(record.adapter),
+            name_of(record.replaced),
+            "; ".join(text for text in (record.reason, str(record.evidence or "")) if text),
+        ]
+        for record in records
+    ]
+    return table(list(_HEADER), rows)
 
 
 def main(arguments: list[str]) -> None:

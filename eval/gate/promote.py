@@ -5,33 +5,129 @@ and a later contest against the same adapter plays its half only.
 """
 
 import asyncio
+import random
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.agents.baseline import NoReflector
+from retroformer.agents.arm import Arm
+from retroformer.agents.baseline import NoAdviceArm
+from retroformer.agents.reflector import ModelArm
 from retroformer.arm_names import FIRST_TRIAL_OF_GATE, gate, is_of_gate
-from retroformer.errors import InfrastructureFailure, MissingInput, ProvenanceError
+from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, ProvenanceError
 from retroformer.experience import Budget, Experience
+from retroformer.experiment.adapters import finished_advisers, has_adapter, model_folder
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import Parts, parts
-from retroformer.experiment.sections.eval import Arm
+from retroformer.experiment.parts import LoadedConfig, Parts, check_prompts, chosen_tasks, load_config, parts
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.progress import tally
-from retroformer.promotions.history import name_of
-from retroformer.promotions.promotion import NO_ADVICE, Evidence, PromotedAdapter, Promotion
+from retroformer.promotions.history import History, current_of, name_of
+from retroformer.promotions.promotion import DIGITS, NO_ADVICE, Evidence, PromotedAdapter, Promotion
 from retroformer.records import Task, Usage
 from retroformer.schedule import Work, work_through
 from retroformer.store import Store
 from retroformer.store.reading import chunks
 
 from ..measure.betting import Conclusion, SequentialTest, sequential_test
-from ..play.arms import conditions_of, reflector_of
-from .contest import Contest, arm_of, served_name
+from ..play.arms import held_out_splits, resolve
+from ..play.preflight import refuse_adapter_trained_on, refuse_trained_tasks
 
 _TRIALS = 2
 """The first attempt, which both share, and one retry."""
+
+
+class Contest(NamedTuple):
+    """A candidate, what it is compared with, and the tasks, in the order in which they are played."""
+
+    history: History
+    known: Sequence[Promotion]
+    """The promotions on which the contest is based."""
+    candidate: PromotedAdapter
+    opponent: PromotedAdapter | None
+    """None: no advice."""
+    config: LoadedConfig
+    """Config whose own server serves both adapters."""
+    tasks: tuple[Task, ...]
+
+
+def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Contest:
+    """Copy the candidate and choose the tasks.
+
+    Raises:
+        ConfigError: the config, the tasks or the adapter cannot be used; the message says what to change.
+        MissingInput: there is no such adapter, or the split has no tasks.
+        DamagedFile: a promotion is damaged.
+    """
+    experiment = load_config(path, overrides).experiment
+    _refuse_config(experiment)
+    history = History(experiment.folder)
+    known = history.records()
+    candidate = history.keep(name, _folder_of_candidate(experiment, name))
+    opponent = None if against == "none" else current_of(known)
+    _refuse_candidate(known, candidate, opponent)
+    adapters = [adapter for adapter in (candidate, opponent) if adapter is not None]
+    # Names that depend on nothing but the content: the conditions of an adapter's retries are then always the same.
+    served = [f"serve.adapters.{served_name(adapter)}={history.folder_of(adapter)}" for adapter in adapters]
+    config = load_config(path, (*overrides, *served))
+    split = experiment.gate.split or held_out_splits(experiment)[0]
+    environment = config.experiment.environment.model_copy(update={"split": split})
+    config = replace(config, experiment=config.experiment.model_copy(update={"environment": environment}))
+    tasks = chosen_tasks(config.experiment, None, (split,))
+    with closing(open_store(experiment)) as store:
+        refuse_trained_tasks(store, tasks)
+    for adapter in adapters:
+        refuse_adapter_trained_on(experiment, str(adapter), history.folder_of(adapter), tasks)
+    check_prompts(config.experiment)
+    shuffled = random.Random(f"gate {experiment.seed}").sample(tasks, len(tasks))
+    return Contest(history, known, candidate, opponent, config, tuple(shuffled[: experiment.gate.tasks]))
+
+
+def served_name(adapter: PromotedAdapter) -> str:
+    """Return the name under which an adapter is served for a contest."""
+    return f"gate-{adapter.sha256[:DIGITS]}"
+
+
+def _refuse_config(experiment: Experiment) -> None:
+    if experiment.domain or experiment.domains:
+        raise ConfigError(
+            "A promotion is decided on the tasks of one environment, and this config has domains: use a config of one "
+            "of them with the same run."
+        )
+    if experiment.reflector.endpoint.base_url is not None:
+        raise ConfigError(
+            "reflector.endpoint.base_url names another server, and a promotion is decided on a server of its own: add "
+            "reflector.endpoint.base_url= to the command."
+        )
+    if "reflector" in experiment.serve.adapters:
+        raise ConfigError("serve.adapters.reflector fixes what is served as reflector: leave it out to promote.")
+
+
+def _folder_of_candidate(experiment: Experiment, name: str) -> Path:
+    names = [*finished_advisers(experiment), *experiment.serve.adapters]
+    folder = model_folder(experiment, name)
+    if name not in names or not has_adapter(folder):
+        raise MissingInput(
+            f"No adapter {name!r} in {experiment.folder} can be promoted, only {', '.join(names) or 'none yet'}: train "
+            "it with `retroformer train`, or name it in serve.adapters."
+        )
+    return folder
+
+
+def _refuse_candidate(known: Sequence[Promotion], candidate: PromotedAdapter, opponent: PromotedAdapter | None) -> None:
+    if opponent is not None and candidate.sha256 == opponent.sha256:
+        raise ConfigError(
+            f"{name_of(candidate)} is the reflector already: add --against none to compare it with no advice."
+        )
+    for record in known:
+        replaced = record.replaced
+        if record.by_monitor and replaced is not None and replaced.sha256 == candidate.sha256:
+            raise ConfigError(
+                f"{name_of(candidate)} was rolled back on {record.at:%Y-%m-%d}, as live outcomes have shown it to be "
+                "worse than no advice: train another adapter."
+            )
 
 
 class Decision(NamedTuple):
@@ -103,9 +199,9 @@ def differences_of(store: Store, failed: Sequence[Task], candidate: str, opponen
 async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[SequentialTest, list[float]]:
     """Play a few tasks at a time; return the test, and the differences of all pairs played."""
     experiment, store = contest.config.experiment, ledger.store
-    first = _experience(experiment, components, ledger, FIRST_TRIAL_OF_GATE, Arm(kind="none"))
+    first = _experience(contest, components, ledger, FIRST_TRIAL_OF_GATE, NoAdviceArm())
     sides = [
-        _experience(experiment, components, ledger, _stored_arm(adapter), arm_of(adapter))
+        _experience(contest, components, ledger, _stored_arm(adapter), _arm_of(adapter))
         for adapter in (contest.candidate, contest.opponent)
     ]
     differences, concurrency = list[float](), experiment.loop.concurrency
@@ -128,26 +224,31 @@ async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[Se
     return test, differences
 
 
-def _experience(experiment: Experiment, components: Parts, ledger: Ledger, stored_arm: str, arm: Arm) -> Experience:
+def _experience(contest: Contest, components: Parts, ledger: Ledger, stored_arm: str, arm: Arm) -> Experience:
     """Return the experience of an arm. Raises ConfigError if it holds facts of other conditions."""
-    store = ledger.store
+    experiment, store = contest.config.experiment, ledger.store
     of_split = experiment.model_copy(
         update={"eval": experiment.eval.model_copy(update={"split": experiment.environment.split})}
     )
-    store.declare(stored_arm, conditions_of(of_split, components, store, arm))
-    is_first = stored_arm == FIRST_TRIAL_OF_GATE
-    reflector = NoReflector() if is_first else reflector_of(experiment, components, store, arm)
+    played = resolve(of_split, components, store, contest.tasks, stored_arm, arm, FIRST_TRIAL_OF_GATE)
+    store.declare(stored_arm, played.conditions)
+    trials = 1 if stored_arm == FIRST_TRIAL_OF_GATE else _TRIALS
     return Experience(
         ledger,
         stored_arm,
         components.pool,
-        components.agent(reflector),
-        experiment.loop.model_copy(update={"trials": 1 if is_first else _TRIALS}),
+        played.agent,
+        experiment.loop.model_copy(update={"trials": trials}),
         experiment.seed,
         Budget(experiment.gate, lambda: _spent(store), "gate"),
         slots=asyncio.Semaphore(experiment.loop.concurrency),
         first_trial_arm=FIRST_TRIAL_OF_GATE,
     )
+
+
+def _arm_of(adapter: PromotedAdapter | None) -> Arm:
+    """Return the arm in which an adviser's retries are played."""
+    return NoAdviceArm() if adapter is None else ModelArm(model=served_name(adapter))
 
 
 def _stored_arm(adapter: PromotedAdapter | None) -> str:

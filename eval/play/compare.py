@@ -6,18 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.arm_names import first_trial, is_for_training
-from retroformer.backends import LOCAL, backend_of
-from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
+from retroformer.agents.baseline import PlaceboArm
+from retroformer.agents.retrieval import RetrievedArm, RetrievingReflector
+from retroformer.arm_names import first_trial
+from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Experience
-from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks, require_addresses
-from retroformer.experiment.sections.eval import Arm
-from retroformer.experiment.storage import open_store, open_whole_store
+from retroformer.experiment.parts import LoadedConfig
+from retroformer.experiment.storage import open_whole_store
 from retroformer.ledger import Ledger
 from retroformer.records import Task
-from retroformer.stage_metrics import training_tasks
 
 from ..measure.results import ArmResult, arm_results, last_trial
 from ..report.actors_table import write_actors_table
@@ -25,11 +23,11 @@ from ..report.domains_table import write_domains_table
 from ..report.input import ReportInput
 from ..report.repeats_table import write_repeats_table
 from ..report.report import write_report
-from .arms import actor_models, check_arms, held_out_splits, reflector_models, retrieving_reflector, single_model_arms
+from .arms import actor_models, held_out_splits, reflector_models, stored_names
 from .evaluation import Evaluation, open_evaluations
-from .learning import LearningArm, play_and_learn
-from .overlap import refuse_adapters_trained_on, refuse_tasks_of_runs, refuse_trained_tasks
-from .repetitions import check_repetitions, with_actor
+from .learning import play_and_learn
+from .preflight import preflight
+from .repetitions import repetitions
 from .verify import VerifiedModel, verify_actor, verify_models
 
 
@@ -45,7 +43,7 @@ async def compare_arms(*configs: LoadedConfig) -> str:
     """
     held_out = [_held_out(config) for config in configs]
     # Everything that can be refused is refused before the first domain plays.
-    tasks = [_accepted_tasks(config.experiment) for config in held_out]
+    tasks = [preflight(config.experiment) for config in held_out]
     compared = [await _compare(*one) for one in zip(held_out, tasks, strict=True)]
     path = compared[0].path
     if len(compared) > 1:
@@ -66,56 +64,10 @@ class _Compared(NamedTuple):
     """A sentence about unfinished tasks for each actor or repeat that has some."""
 
 
-def _accepted_tasks(experiment: Experiment) -> tuple[Task, ...]:
-    """Return the tasks to play. Raises ConfigError, MissingInput if they, an arm or an actor cannot be played."""
-    _refuse_temperature_of_collection(experiment)
-    check_repetitions(experiment)
-    if experiment.eval.backend != LOCAL:
-        backend_of(experiment.eval.backend)
-        asks_reflector = bool(reflector_models(experiment.eval.arms))
-        require_addresses(experiment, f"eval.backend={experiment.eval.backend}", asks_reflector=asks_reflector)
-    tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
-    # Domains of one environment may share tasks.
-    for domain in experiment.each_domain:
-        if training_tasks(domain, ()).are_of(experiment):
-            with closing(open_store(domain)) as store:
-                refuse_trained_tasks(store, tasks)
-    for repetition in _repetitions(experiment).values():
-        check_prompts(repetition)
-        check_arms(repetition)
-        refuse_adapters_trained_on(repetition, tasks)
-        refuse_tasks_of_runs(repetition, tasks)
-    return tasks
-
-
-def _refuse_temperature_of_collection(experiment: Experiment) -> None:
-    """Refuse a temperature that no command reads: eval asks at its own, and this run is for eval alone.
-
-    Raises:
-        ConfigError: `reflector.temperature` is set, and the run neither has training facts nor a section about them.
-    """
-    if "temperature" not in experiment.reflector.model_fields_set or experiment.model_fields_set & {"collect", "train"}:
-        return
-    if any(map(best_of, reflector_models(experiment.eval.arms))):
-        return
-    if experiment.has_store:
-        with closing(open_store(experiment)) as store:
-            if any(map(is_for_training, store.arms())):
-                return
-    raise ConfigError(
-        "reflector.temperature is that of collect, and this run is only evaluated: set eval.temperature instead."
-    )
-
-
-def _repetitions(experiment: Experiment) -> dict[str, Experiment]:
-    """Return the config for each of its actors; the config itself, under the empty name, if it has none."""
-    return {actor: with_actor(experiment, actor) for actor in experiment.eval.actors} or {"": experiment}
-
-
 async def _compare(config: LoadedConfig, tasks: tuple[Task, ...]) -> _Compared:
     """Play all arms with each actor, or in each repeat, and write the reports."""
     experiment = config.experiment
-    configs = {actor: replace(config, experiment=repetition) for actor, repetition in _repetitions(experiment).items()}
+    configs = {actor: replace(config, experiment=repetition) for actor, repetition in repetitions(experiment).items()}
     played = await _with_actors(configs, tasks)
     results = {name: report.results for name, report in played.items()}
     if experiment.eval.actors:
@@ -161,58 +113,59 @@ async def _play(evaluation: Evaluation) -> None:
     A placebo reuses what another arm wrote.
     """
     arms = evaluation.experiment.eval.arms
-    placebos = {name: arm for name, arm in arms.items() if arm.kind == "placebo"}
-    await evaluation.play("trial 0", [evaluation.experience(stored) for stored in evaluation.shared_first_trials])
-    learners = {name: arm for name, arm in arms.items() if arm.learns}
-    played = await _retry(evaluation, {name: arm for name, arm in arms.items() if name not in {**placebos, **learners}})
-    played |= await _retry_and_learn(evaluation, learners)
-    for arm in placebos.values():
-        for source in single_model_arms(arm.of, arms[arm.of]):
-            _refuse_unfinished_source(evaluation, source, played[source])
-    await _retry(evaluation, placebos)
+    placebos = {name: arm.of for name, arm in arms.items() if isinstance(arm, PlaceboArm)}
+    learners = [name for name, arm in arms.items() if isinstance(arm, RetrievedArm) and arm.learns]
+    stored = stored_names(arms)
+    await evaluation.play("trial 0", evaluation.first_trials)
+    played = await _retry(evaluation, [name for name in arms if name not in {*placebos, *learners}])
+    played |= await _retry_and_learn(evaluation, [single for name in learners for single in stored[name]])
+    for source in placebos.values():
+        for single in stored[source]:
+            _refuse_unfinished_source(evaluation, single, played[single])
+    await _retry(evaluation, list(placebos))
 
 
-async def _retry(evaluation: Evaluation, arms: Mapping[str, Arm]) -> dict[str, Experience]:
+async def _retry(evaluation: Evaluation, arms: Sequence[str]) -> dict[str, Experience]:
     """Play the later trials of these arms side by side; return their experiences by name in the store.
 
     If arms stop without gain, they are played trial by trial. An arm with unfinished tasks waits for the next run.
     """
-    singles = {stored: single for name, arm in arms.items() for stored, single in single_model_arms(name, arm).items()}
-    trials, played = evaluation.experiment.loop.trials, dict[str, Experience]()
-    stops = evaluation.experiment.eval.stop == "no_gain" and trials > 1
-    for number in range(2, trials + 1) if stops else (trials,):
-        part = replace(evaluation, trials=number)
-        playing = {stored: part.experience_of(stored, arm) for stored, arm in singles.items()}
+    stored = stored_names(evaluation.experiment.eval.arms)
+    playing = [single for name in arms for single in stored[name]]
+    trials, title, played = evaluation.experiment.loop.trials, ", ".join(arms), dict[str, Experience]()
+    if evaluation.experiment.eval.stop == "never" or trials == 1:
+        return await evaluation.play(title, playing) if playing else {}
+    for number in range(2, trials + 1):
         if not playing:
             break
-        title = ", ".join(arms)
-        await part.play(f"{title}, trial {number - 1}" if stops else title, list(playing.values()))
-        played |= playing
-        left = [stored for stored, experience in playing.items() if not experience.unfinished]
-        gaining = await evaluation.ledger.ask(_gaining, part, left) if number < trials else ()
-        singles = {stored: singles[stored] for stored in gaining}
+        experiences = await evaluation.play(f"{title}, trial {number - 1}", playing, number)
+        played |= experiences
+        finished = [single for single, experience in experiences.items() if not experience.unfinished]
+        playing = await evaluation.ledger.ask(_gaining, evaluation, finished, number)
     return played
 
 
-def _gaining(evaluation: Evaluation, stored: Sequence[str]) -> list[str]:
+def _gaining(evaluation: Evaluation, stored: Sequence[str], trials: int) -> list[str]:
     """Return those of these arms whose every retry so far has solved a further task."""
-    store, tasks, trials = evaluation.store, evaluation.tasks, evaluation.trials or 1
-    firsts, last_counts = evaluation.first_trials, evaluation.experiment.evaluator.last_counts
+    store, tasks, last_counts = evaluation.store, evaluation.tasks, evaluation.experiment.evaluator.last_counts
     return [
-        arm for arm in stored if last_trial(store, tasks, arm, trials, firsts[arm], last_counts=last_counts) is None
+        arm
+        for arm in stored
+        if last_trial(store, tasks, arm, trials, evaluation.arms[arm].first_trial, last_counts=last_counts) is None
     ]
 
 
-async def _retry_and_learn(evaluation: Evaluation, arms: Mapping[str, Arm]) -> dict[str, Experience]:
+async def _retry_and_learn(evaluation: Evaluation, stored: Sequence[str]) -> dict[str, Experience]:
     """Play the later trials of these arms, which learn on the way; return their experiences by name in the store."""
-    learners = []
-    for name, arm in arms.items():
-        for stored, single in single_model_arms(name, arm).items():
-            reflector = retrieving_reflector(evaluation.experiment, evaluation.store)
-            learners.append(LearningArm(evaluation.experience_of(stored, single, reflector), reflector))
-    if learners:
+    experiences = {single: evaluation.experience(single) for single in stored}
+    if experiences:
+        learners = []
+        for single, experience in experiences.items():
+            reflector = evaluation.arms[single].reflector
+            assert isinstance(reflector, RetrievingReflector), "these arms retrieve advice"
+            learners.append((experience, reflector))
         await play_and_learn(evaluation.ledger, learners, evaluation.tasks, evaluation.experiment.loop.concurrency)
-    return {learner.experience.arm: learner.experience for learner in learners}
+    return experiences
 
 
 def _held_out(config: LoadedConfig) -> LoadedConfig:
@@ -252,15 +205,14 @@ def _write_report(evaluation: Evaluation, verified: Sequence[VerifiedModel]) -> 
         MissingInput: no task could be played.
     """
     experiment, store, tasks = evaluation.experiment, evaluation.store, evaluation.tasks
-    arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
-    firsts = evaluation.first_trials
+    firsts = {stored: arm.first_trial for stored, arm in evaluation.arms.items()}
     if all(store.played_tasks(first).isdisjoint(task.id for task in tasks) for first in firsts.values()):
         cause = next(filter(None, map(store.last_cause, firsts.values())), "no arm is named")
         raise MissingInput(f"No task could be played, so nothing can be compared: {cause}")
     results = arm_results(
         store,
         tasks,
-        arms,
+        stored_names(experiment.eval.arms),
         experiment.loop.trials,
         first_trial(evaluation.name),
         firsts,

@@ -1,35 +1,27 @@
 """An evaluation: the components, tasks and budget that all arms share, and how its tasks are played."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from retroformer.agents.arm import Arm
+from retroformer.agents.baseline import NoAdviceArm
 from retroformer.arm_names import first_trial, first_trial_with, is_for_training, is_of_gate, own_first_trial
 from retroformer.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, Parts, chosen_tasks, parts
-from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
+from retroformer.files.canonical import sha256_of
 from retroformer.ledger import Ledger
 from retroformer.progress import tally
-from retroformer.protocols import Reflector
 from retroformer.records import Task, Usage
 from retroformer.schedule import Work, work_through
 from retroformer.store import Store
 
-from .arms import (
-    agent_of,
-    conditions_of,
-    held_out_splits,
-    plan_of,
-    reflector_models,
-    reflector_of,
-    single_model_arms,
-    with_arm_settings,
-)
+from .arms import PlayedArm, held_out_splits, reflector_models, resolve, stored_names
 from .repetitions import repeat_name, with_repeat
 
 _SEEDS_OF_A_REPEAT = 1_000_003
@@ -52,8 +44,6 @@ class Evaluation:
     """Name of the actor or repeat if the config has several: prefix of its arms, and folder of its report."""
     repeat: int = 0
     """Number of the repeat, from 1; 0 if all arms are played once."""
-    trials: int | None = None
-    """Number of trials to play now; None: loop.trials."""
 
     def repeated(self, number: int) -> "Evaluation":
         """Return the evaluation for one of its repeats."""
@@ -68,79 +58,73 @@ class Evaluation:
     def store(self) -> Store:
         return self.ledger.store
 
-    def first_trial_of(self, stored: str, arm: Arm) -> str:
-        """Return the name in the store of an arm's trial 0.
-
-        Arms share a trial 0 exactly if it is played under the same conditions: the same prompts, and no advice.
-        """
-        if arm.first:
-            return own_first_trial(stored)
-        return first_trial(self.name) if arm.prompts is None else first_trial_with(arm.prompts, self.name)
+    @cached_property
+    def arms(self) -> dict[str, PlayedArm]:
+        """Arms with one model of each role, by their names in the store."""
+        return {
+            stored: self._resolved(stored, arm, self._first_trial_of(stored, arm))
+            for name, whole in self.experiment.eval.arms.items()
+            for stored, arm in zip(stored_names(self.experiment.eval.arms)[name], whole.split().values(), strict=True)
+        }
 
     @cached_property
-    def first_trials(self) -> dict[str, str]:
-        """Name in the store of the trial 0 of each arm with one model, by the arm's name there."""
-        return {stored: self.first_trial_of(stored, arm) for stored, arm in self.arms.items()}
-
-    @cached_property
-    def shared_first_trials(self) -> dict[str, Arm]:
+    def first_trials(self) -> dict[str, PlayedArm]:
         """Each trial 0 that is played before the arms that share it, by its name in the store: an arm without advice.
 
         An arm that advises before the first attempt plays its own.
         """
-        arms = {stored: arm for stored, arm in self.arms.items() if not arm.first}
-        return {self.first_trials[stored]: Arm(kind="none", prompts=arm.prompts) for stored, arm in arms.items()}
+        prompts = {arm.first_trial: arm.settings.prompts for arm in self.arms.values() if not arm.advises_first}
+        return {stored: self._resolved(stored, NoAdviceArm(prompts=own), stored) for stored, own in prompts.items()}
 
-    @cached_property
-    def arms(self) -> dict[str, Arm]:
-        """Arms with one model each, by their names in the store."""
-        singles = (single_model_arms(name, arm) for name, arm in self.experiment.eval.arms.items())
-        return {stored: arm for arms in singles for stored, arm in arms.items()}
+    def _first_trial_of(self, stored: str, arm: Arm) -> str:
+        """Return the name in the store of an arm's trial 0.
 
-    def experience_of(self, stored: str, arm: Arm, reflector: Reflector | None = None) -> Experience:
-        """Return the experience of an arm with one model.
-
-        Args:
-            stored: its name in the store.
-            arm: its settings.
-            reflector: what advises in place of the arm's own reflector; None: nothing does.
+        Arms share a trial 0 exactly if it is played under the same conditions: the same prompts, and no advice.
         """
-        experiment, components = self.experiment, self.components
-        advises = reflector or reflector_of(experiment, components, self.store, arm)
-        loop, is_first_trial = with_arm_settings(experiment, arm).loop, stored in self.shared_first_trials
-        trials = 1 if is_first_trial else self.trials or loop.trials
+        if arm.advises_first:
+            return own_first_trial(stored)
+        return first_trial(self.name) if arm.prompts is None else first_trial_with(arm.prompts, self.name)
+
+    def _resolved(self, stored: str, arm: Arm, first: str) -> PlayedArm:
+        return resolve(self.experiment, self.components, self.store, self.tasks, stored, arm, first)
+
+    def experience(self, stored: str, trials: int | None = None) -> Experience:
+        """Return the experience with this name in the store, up to this number of trials; None: all of the config."""
+        arm = self.arms.get(stored) or self.first_trials[stored]
+        loop = arm.experiment.loop
+        number = 1 if stored in self.first_trials else trials or loop.trials
         return Experience(
             self.ledger,
             stored,
-            components.pool,
-            agent_of(experiment, components, arm, advises),
-            loop.model_copy(update={"trials": trials}),
+            self.components.pool,
+            arm.agent,
+            loop.model_copy(update={"trials": number}),
             self.experiment.seed + _SEEDS_OF_A_REPEAT * self.repeat,
             self.budget,
             slots=self.slots,
-            first_trial_arm=stored if is_first_trial else self.first_trials[stored],
-            advises_first=arm.first,
+            first_trial_arm=arm.first_trial,
+            advises_first=arm.advises_first,
         )
 
-    def experience(self, stored: str) -> Experience:
-        """Return the experience with this name in the store."""
-        return self.experience_of(stored, (self.shared_first_trials | self.arms)[stored])
+    async def play(self, title: str, names: Iterable[str], trials: int | None = None) -> dict[str, Experience]:
+        """Play all tasks with the arms of these names in the store, here or with the workers of a backend.
 
-    async def play(self, title: str, experiences: Sequence[Experience]) -> None:
-        """Play all tasks with each of these experiences, here or with the workers of a backend."""
+        `trials` is the number of trials, if not that of the config. Returns the experiences by the same names.
+        """
+        experiences = {stored: self.experience(stored, trials) for stored in names}
         with tally(title, len(experiences) * len(self.tasks)) as counts:
-            if (backend := self.experiment.eval.backend) != LOCAL:
-                ids = [task.id for task in self.tasks]
-                opener = partial(open_player, name=self.name, repeat=self.repeat, trials=self.trials)
-                by_arm = {experience.arm: ids for experience in experiences}
-                left = await play_elsewhere(backend, opener, self.config, by_arm, counts)
-                for experience in experiences:
-                    experience.unfinished |= left[experience.arm]
-                return
-            for experience in experiences:
-                experience.on_event = counts.count
-            works = [Work(experience, self.tasks, 1) for experience in experiences]
-            await work_through(self.ledger, works, self.experiment.loop.concurrency, counts.done)
+            if (backend := self.experiment.eval.backend) == LOCAL:
+                for experience in experiences.values():
+                    experience.on_event = counts.count
+                works = [Work(experience, self.tasks, 1) for experience in experiences.values()]
+                await work_through(self.ledger, works, self.experiment.loop.concurrency, counts.done)
+                return experiences
+            ids = [task.id for task in self.tasks]
+            opener = partial(open_player, name=self.name, repeat=self.repeat, trials=trials)
+            left = await play_elsewhere(backend, opener, self.config, dict.fromkeys(experiences, ids), counts)
+            for stored, experience in experiences.items():
+                experience.unfinished |= left[stored]
+        return experiences
 
 
 @asynccontextmanager
@@ -174,12 +158,11 @@ async def open_player(config: LoadedConfig, name: str, repeat: int, trials: int 
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with _started(config, ledger, tasks, name, repeat, environment_processes=1) as evaluation:
             _declare(evaluation)
-            evaluation = replace(evaluation, trials=trials)
 
             async def play(chunk: Chunk) -> Played:
                 # A placebo reads what its source has written, so an arm is made when its first chunk comes.
                 if chunk.arm not in experiences:
-                    experiences[chunk.arm] = evaluation.experience(chunk.arm)
+                    experiences[chunk.arm] = evaluation.experience(chunk.arm, trials)
                 chosen = [by_id[task_id] for task_id in chunk.task_ids]
                 work = Work(experiences[chunk.arm], chosen, 1)
                 return await play_chunk(ledger, work, experiment.loop.concurrency)
@@ -206,15 +189,26 @@ async def _started(
 
 def _declare(evaluation: Evaluation) -> None:
     """Raise ConfigError if any arm holds facts of other conditions, before an arm plays."""
-    experiment, components, store = evaluation.experiment, evaluation.components, evaluation.store
-    repeat = {"repeat": evaluation.repeat} if evaluation.repeat else {}
-    plan = plan_of(experiment, evaluation.tasks)
-    firsts = {first: evaluation.arms[stored] for stored, first in evaluation.first_trials.items()}
-    for first, arm in (firsts | evaluation.shared_first_trials).items():
-        store.declare(first, conditions_of(experiment, components, store, arm) | repeat | plan)
+    store, repeat = evaluation.store, {"repeat": evaluation.repeat} if evaluation.repeat else {}
+    plan = plan_of(evaluation.experiment, evaluation.tasks)
+    first_trials = {arm.first_trial: arm for arm in evaluation.arms.values()} | evaluation.first_trials
+    for stored, arm in first_trials.items():
+        store.declare(stored, arm.conditions | repeat | plan)
     for stored, arm in evaluation.arms.items():
-        named = {"first_trial": evaluation.first_trials[stored]}
-        store.declare(stored, conditions_of(experiment, components, store, arm) | repeat | named)
+        store.declare(stored, arm.conditions | repeat | {"first_trial": arm.first_trial})
+
+
+def plan_of(experiment: Experiment, tasks: Sequence[Task]) -> dict[str, str]:
+    """Return the plan for these tasks as part of the conditions of trial 0, which are stored before anything is played.
+
+    Empty without planned comparisons. Where the arms are played and what that may cost change no result, so they are no
+    part of it: an evaluation that has spent its budget goes on with a larger one.
+    """
+    if not experiment.eval.comparisons:
+        return {}
+    plan = {"run": experiment.run, "seed": experiment.seed, "trials": experiment.loop.trials}
+    section = experiment.eval.model_dump(mode="json", exclude={"backend", "tokens", "dollars"})
+    return {"plan_sha256": sha256_of(plan | {"eval": section, "tasks": [task.id for task in tasks]})}
 
 
 def _spent(store: Store) -> Usage:

@@ -1,4 +1,4 @@
-"""Arms that learn from what their retrieved advice brought (`eval.arms.NAME.learns`).
+"""Arms that learn from what followed their retrieved advice (`eval.arms.NAME.learns`).
 
 The rule: the tasks, in their official order, are divided into chunks of `TASKS_AT_ONCE`. A choice in a chunk depends on
 the gains of all retries of the chunks before it, and on no other outcome of the evaluation. The gain of a retry, its
@@ -12,9 +12,8 @@ arm's facts, which no training stage and no other arm reads.
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from retroformer.agents.retrieval import Brought, RetrievingReflector
+from retroformer.agents.retrieval import TASKS_AT_ONCE, RetrievalGain, RetrievingReflector
 from retroformer.experience import Experience
 from retroformer.ledger import Ledger
 from retroformer.progress import tally
@@ -23,22 +22,14 @@ from retroformer.schedule import Work, work_through
 from retroformer.store import AttemptRow, Store
 from retroformer.store.reading import chunks
 
-TASKS_AT_ONCE = 10
-"""Number of tasks in a chunk: fewer would leave endpoints idle, more would let later tasks learn less."""
-
-
-class LearningArm(NamedTuple):
-    """An arm that learns."""
-
-    experience: Experience
-    reflector: RetrievingReflector
-    """Reflector of the arm, which has learned nothing yet."""
-
 
 async def play_and_learn(
-    ledger: Ledger, learners: Sequence[LearningArm], tasks: Sequence[Task], concurrency: int
+    ledger: Ledger,
+    learners: Sequence[tuple[Experience, RetrievingReflector]],
+    tasks: Sequence[Task],
+    concurrency: int,
 ) -> None:
-    """Play the tasks chunk by chunk, the arms side by side.
+    """Play the tasks chunk by chunk, the arms side by side, each with a reflector that has learned nothing yet.
 
     If the infrastructure leaves a task unfinished, the arm's later chunks are left for the next run, too: their choices
     depend on it.
@@ -46,24 +37,24 @@ async def play_and_learn(
     Raises:
         RetroformerError: the first error of a task.
     """
-    title = ", ".join(learner.experience.arm.removeprefix("eval/") for learner in learners)
+    title = ", ".join(experience.arm.removeprefix("eval/") for experience, _ in learners)
     with tally(title, len(learners) * len(tasks)) as counts:
-        for learner in learners:
-            learner.experience.on_event = counts.count
+        for experience, _ in learners:
+            experience.on_event = counts.count
         for chunk in chunks(tasks, TASKS_AT_ONCE):
-            playing = [learner for learner in learners if not learner.experience.unfinished]
-            works = [Work(learner.experience, chunk, 1) for learner in playing]
+            playing = [learner for learner in learners if not learner[0].unfinished]
+            works = [Work(experience, chunk, 1) for experience, _ in playing]
             await work_through(ledger, works, concurrency, counts.done)
             for experience, reflector in playing:
                 ids = [task.id for task in chunk]
-                gains = await ledger.ask(brought, ledger.store, experience.arm, experience.first_trial_arm, ids)
+                gains = await ledger.ask(retrieval_gains, ledger.store, experience.arm, experience.first_trial_arm, ids)
                 # Thousands of pieces of advice are rated anew, which would block the event loop.
                 await asyncio.to_thread(reflector.learn, gains)
-    for learner in learners:
-        _leave_the_rest(learner.experience, tasks)
+    for experience, _ in learners:
+        _leave_the_rest(experience, tasks)
 
 
-def brought(store: Store, arm: str, shared: str, task_ids: Sequence[str]) -> list[Brought]:
+def retrieval_gains(store: Store, arm: str, shared: str, task_ids: Sequence[str]) -> list[RetrievalGain]:
     """Return the gains of the retries of these tasks that were made with retrieved advice, in the order of their keys.
 
     `shared` is the name of trial 0 in the store.
@@ -74,7 +65,7 @@ def brought(store: Store, arm: str, shared: str, task_ids: Sequence[str]) -> lis
     for key, _, reflection, _ in store.stream_reflections(arm, task_ids):
         after, before = returns.get((key.task_id, key.trial)), returns.get((key.task_id, key.trial - 1))
         if after is not None and before is not None and reflection.text:
-            gains.append(Brought(reflection.text, after - before))
+            gains.append(RetrievalGain(reflection.text, after - before))
     return gains
 
 

@@ -3,30 +3,15 @@
 An actor also writes the advice of its arms if the config says so (`eval.actors_reflect`).
 """
 
-from retroformer.errors import ConfigError
+from retroformer.agents.arm import Arm
+from retroformer.agents.baseline import PlaceboArm
+from retroformer.agents.reflector import ModelArm
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.eval import Arm
 
 
-def check_repetitions(experiment: Experiment) -> None:
-    """Refuse what would leave open who writes the advice, or what the report compares.
-
-    Raises:
-        ConfigError: `eval.actors_reflect` without actors or with an arm that names a model, or actors with repeats.
-    """
-    section = experiment.eval
-    if section.actors and section.repeats > 1:
-        raise ConfigError("eval.repeats: eval.actors are compared in one run of each; take one of the two keys out.")
-    if not section.actors_reflect:
-        return
-    if not section.actors:
-        raise ConfigError("eval.actors_reflect: there are no eval.actors to write advice; name them or leave it out.")
-    for name, arm in section.arms.items():
-        if arm.kind == "model" and "model" in arm.model_fields_set:
-            raise ConfigError(
-                f"eval.arms.{name}.model: each of eval.actors writes its own advice (eval.actors_reflect); leave the "
-                "model out."
-            )
+def repetitions(experiment: Experiment) -> dict[str, Experiment]:
+    """Return the config for each of its actors; the config itself, under the empty name, if it has none."""
+    return {actor: with_actor(experiment, actor) for actor in experiment.eval.actors} or {"": experiment}
 
 
 def with_actor(experiment: Experiment, name: str) -> Experiment:
@@ -69,7 +54,8 @@ def _with_prefix(experiment: Experiment, prefix: str, model: str | None = None) 
 
 
 def _arm(arm: Arm, prefix: str, model: str | None) -> Arm:
-    changes = {"of": f"{prefix}/{arm.of}"} if arm.of else {}
-    if model is not None and arm.kind == "model":
-        changes["model"] = model
-    return arm.model_copy(update=changes)
+    if isinstance(arm, PlaceboArm):
+        return arm.model_copy(update={"of": f"{prefix}/{arm.of}"})
+    if isinstance(arm, ModelArm) and model is not None:
+        return arm.model_copy(update={"model": model})
+    return arm

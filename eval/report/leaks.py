@@ -33,8 +33,7 @@ class LeakCounter:
         self._check: LeakCheck | None = (
             offered.leak_check(environment, experiment.seed) if offered.leak_check is not None else None
         )
-        self._yardsticks = {name for name, kind in offered.advice.items() if kind.reads_solution}
-        self._kinds = {name: arm.kind for name, arm in experiment.eval.arms.items()}
+        self._yardsticks = {name for name, arm in experiment.eval.arms.items() if arm.reads_solution}
         self._results = results
         self._counts = {arm.name: Counter[str]() for arm in results}
         self._examples: dict[str, list[_Example]] = {arm.name: [] for arm in results}
@@ -87,7 +86,7 @@ class LeakCounter:
         return "\n\n".join([f"{self._check.rule} {_NOTE}", counted, *[shown] * bool(examples)])
 
     def _title(self, name: str) -> str:
-        return plain(name) + " (reads the solution)" * (self._kinds.get(name) in self._yardsticks)
+        return plain(name) + " (reads the solution)" * (name in self._yardsticks)
 
 
 def _cells(counts: Counter[str]) -> list[str]:

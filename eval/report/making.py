@@ -6,18 +6,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from retroformer.arm_names import DOCUMENT, LIVE, WRITTEN, is_rated
+from retroformer.arm_names import LIVE, WRITTEN, is_rated
 from retroformer.experiment.adapters import served_folder
 from retroformer.experiment.best_of import adapter_name
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
 from retroformer.markdown import plain, table
 from retroformer.records import Usage
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 
 from ..measure.results import ArmResult
-from ..play.arms import runs_of_document
 
 
 class _Making(NamedTuple):
@@ -35,10 +33,10 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
     """Render a row for each arm that has a training run; empty if no arm has."""
     rows = []
     for arm in results:
-        made = [cost for model in _models(experiment.eval.arms[arm.name]) if (cost := _cost(experiment, model))]
-        experience = made or [
-            _Making(usage, 0, 0.0) for usage in _experience(experiment, experiment.eval.arms[arm.name])
-        ]
+        settings = experiment.eval.arms[arm.name]
+        made = [cost for model in settings.models if (cost := _cost(experiment, model))]
+        runs = settings.experience_of(experiment.run).items()
+        experience = made or [_Making(_usage(experiment, run, *own), 0, 0.0) for run, own in runs]
         if not experience:
             continue
         tasks, seeds = arm.solved_NT.shape[1], len(experience)
@@ -63,20 +61,6 @@ def making(experiment: Experiment, results: Sequence[ArmResult]) -> str:
         "arms nothing. CPU time is averaged over seeds with no resumed stage; a dash means that there are none."
     )
     return table(header, rows, caption)
-
-
-def _models(arm: Arm) -> tuple[str, ...]:
-    if arm.kind != "model":
-        return ()
-    return (arm.model,) if isinstance(arm.model, str) else arm.model
-
-
-def _experience(experiment: Experiment, arm: Arm) -> Iterator[Usage]:
-    """Yield what the experience of each run cost that an arm without a trained adapter uses."""
-    if arm.kind in ("retrieved", "table"):
-        yield from (_usage(experiment, run) for run in arm.runs or (experiment.run,))
-    if arm.kind == "document":
-        yield from (_usage(experiment, run, DOCUMENT) for run in runs_of_document(arm))
 
 
 def _cost(experiment: Experiment, model: str) -> _Making | None:

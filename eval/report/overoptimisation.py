@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from retroformer.agents.arm import Arm
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.eval import Arm
 from retroformer.markdown import plain, table
 
 from ..measure.rates import difference_after_last
@@ -76,10 +76,9 @@ def render_gains(gained: Sequence[Gain]) -> str:
 
 def _trained(experiment: Experiment, arm: Arm) -> list[TrainedAdapter]:
     """Return the adapters of an arm's models without their reward models; empty for other arms and for best-of-n."""
-    models = (arm.model,) if isinstance(arm.model, str) else arm.model
-    if arm.kind != "model" or any(map(best_of, models)):
+    if any(map(best_of, arm.models)):
         return []
-    adapters = trained_adapters(experiment, models)
+    adapters = trained_adapters(experiment, arm.models)
     return [adapter for adapter in adapters if adapter.stage != "reward"]
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from retroformer.agents.baseline import UNSUITABLE
+from retroformer.agents.baseline import UNSUITABLE, PlaceboArm
 from retroformer.environments.extras import TaskFacts
 from retroformer.experiment.config import Experiment
 
@@ -14,7 +14,8 @@ class PlaceboAdvice:
     """Counts how often a placebo that is limited by `among` had to give other advice."""
 
     def __init__(self, experiment: Experiment, results: Sequence[ArmResult]) -> None:
-        limited = {name for name, arm in experiment.eval.arms.items() if arm.among != "any"}
+        arms = experiment.eval.arms.items()
+        limited = {name for name, arm in arms if isinstance(arm, PlaceboArm) and arm.among != "any"}
         self._names = {seed.stored: arm.name for arm in results for seed in arm.seeds if arm.name in limited}
         self._given, self._unsuitable = Counter[str](), Counter[str]()
 

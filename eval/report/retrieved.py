@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from retroformer.agents.retrieval import experienced, one_line
+from retroformer.agents.retrieval import RetrievedArm, load_rated_advice, one_line
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.markdown import code, plain, quoted, share, table
 from retroformer.records import Outcome
@@ -37,9 +37,9 @@ class RetrievedAdvice:
 
     def __init__(self, report_input: ReportInput) -> None:
         experiment = report_input.experiment
-        self._input, self._arms = report_input, experiment.eval.arms
-        kinds = {name: arm.kind for name, arm in self._arms.items()}
-        self._results = [arm for arm in report_input.results if kinds.get(arm.name) == "retrieved"]
+        self._input = report_input
+        self._arms = {name: arm for name, arm in experiment.eval.arms.items() if isinstance(arm, RetrievedArm)}
+        self._results = [arm for arm in report_input.results if arm.name in self._arms]
         self._pieces: dict[str, dict[str, _Piece]] = {arm.name: {} for arm in self._results}
 
     def add(self, facts: TaskFacts) -> None:
@@ -90,8 +90,7 @@ class RetrievedAdvice:
         """Return the ratings of the collected advice by its text."""
         ratings: dict[str, list[float]] = {}
         experiment = self._input.experiment
-        days, leave_out = experiment.eval.retrieval_days, experiment.train.leave_out
-        for use in experienced(self._input.store, days, leave_out=leave_out):
+        for use in load_rated_advice(self._input.store, experiment.train.leave_out):
             ratings.setdefault(one_line(use.text), []).append(use.rating)
         return ratings
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from retroformer.environments.registry import extras
+from retroformer.agents.arm import Arm
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import served_folder
 from retroformer.experiment.best_of import adapter_name
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.eval import Arm
 from retroformer.markdown import code, plain, quoted, table
 from retroformer.stage_metrics import recorded_tasks
 
@@ -41,7 +40,7 @@ def actor_sentence(report_input: ReportInput) -> str:
 def arms_table(experiment: Experiment, placebos: PlaceboAdvice) -> str:
     """Render the source of each arm's advice, and the actor of its retries."""
     rows = [
-        [plain(name), f"{_advice(experiment, arm)}{placebos.note_on(name)}", _retries(arm)]
+        [plain(name), f"{arm.describe()}{placebos.note_on(name)}", _retries(arm)]
         for name, arm in experiment.eval.arms.items()
     ]
     return table(["arm", "advice", "actor in the retries"], rows, "The arms: where their advice comes from.")
@@ -50,8 +49,7 @@ def arms_table(experiment: Experiment, placebos: PlaceboAdvice) -> str:
 def is_yardstick(experiment: Experiment, name: str) -> bool:
     """True if the advice of this arm uses the solution, which no reflector sees."""
     arm = experiment.eval.arms.get(name)
-    advice = extras(experiment.environment).advice
-    return arm is not None and arm.kind in advice and advice[arm.kind].reads_solution
+    return arm is not None and arm.reads_solution
 
 
 def served_table(experiment: Experiment, verified: Sequence[VerifiedModel]) -> str:
@@ -114,32 +112,6 @@ def _actor(experiment: Experiment, adapter_sha256: str | None) -> str:
         f"The actor is a language model (kind `{settings.kind}`): {served}; {choice}, at temperature "
         f"{settings.temperature:g}."
     )
-
-
-def _advice(experiment: Experiment, arm: Arm) -> str:
-    words = ", in words that no demonstration used" if arm.wording == "unseen" else ""
-    words += ", before the first attempt, too" if arm.first else ""
-    match arm.kind:
-        case "none":
-            return "none: retry without advice"
-        case "phrase":
-            return f"a fixed sentence without information{words}"
-        case "placebo":
-            limits = {"same_kind": " about the same kind of thing", "other_kinds": " about other kinds of things"}
-            return f"advice that *{plain(arm.of)}* wrote about other tasks{limits.get(arm.among, '')}"
-        case "retrieved":
-            learned = ", and by what they brought in earlier tasks of this evaluation" if arm.learns else ""
-            return f"reflections collected on other tasks, retrieved by similarity and rating{learned}"
-        case "document":
-            return f"the text of {code(arm.file)}, the same after every failure{words}"
-        case "model":
-            sees = {"all": ", from all attempts", "last": ", from the last attempt", None: ""}[arm.history]
-            if isinstance(arm.model, str):
-                return f"written by the model {code(arm.model)}{sees}"
-            models = ", ".join(map(code, arm.model))
-            return f"written by the models {models}{sees}; mean over these training seeds"
-        case kind:
-            return f"{extras(experiment.environment).advice[kind].description}{words}"
 
 
 def _retries(arm: Arm) -> str:

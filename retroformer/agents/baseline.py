@@ -1,12 +1,59 @@
-"""Baseline reflectors: no advice, phrases without content, one document for all tasks, and another task's advice."""
+"""Arms without a reflector: no advice, phrases without content, one document for all, and another task's advice."""
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from retroformer.agents.phrases import PHRASES, seeded
-from retroformer.errors import MissingInput
-from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
-from retroformer.store import StoredReflection
+from pydantic import Field
+
+from retroformer.agents.arm import Arm, ArmParts, ArmSetting, EarlyArm
+from retroformer.arm_names import DOCUMENT, evaluation
+from retroformer.errors import ConfigError, MissingInput
+from retroformer.files.bounded_file import read_text
+from retroformer.files.canonical import sha256_of
+from retroformer.files.characters import storable
+from retroformer.markdown import code, plain
+from retroformer.protocols import Reflector
+from retroformer.records import Author, Memory, Reflection, Sampling, Task, Trajectory
+
+if TYPE_CHECKING:
+    from retroformer.store import StoredReflection
+
+PHRASES = (
+    "Be careful and think step by step.",
+    "Try harder next time.",
+    "Make a better plan.",
+    "Do not waste steps.",
+    "Read the task again.",
+    "I failed because I ran out of steps.",
+    "I was not able to complete the task.",
+    "The task was not completed in time.",
+    "Next time I will be faster.",
+    "You should be more efficient.",
+)
+"""Advice without content."""
+UNSUITABLE = "placebo without suitable advice"
+"""Endpoint in place of the author's for advice that does not suit, which a placebo gives where none does."""
+_DOCUMENT_BYTES = 100_000
+"""Largest document, in bytes."""
+
+
+def seeded(task: Task, seed: int) -> Random:
+    """Return a random generator that depends on the task and the seed alone."""
+    return Random(f"{seed}/{task.split}/{task.id}")
+
+
+class NoAdviceArm(Arm):
+    """Retries without advice."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, parts: ArmParts) -> Reflector:
+        return NoReflector()
+
+    def describe(self) -> str:
+        return "none: retry without advice"
 
 
 class NoReflector:
@@ -17,8 +64,20 @@ class NoReflector:
         return Reflection(text="", prompt=(), author=Author(endpoint="none", model="none"))
 
 
+class PhraseArm(EarlyArm):
+    """A sentence without content: does any text at all help?"""
+
+    kind: Literal["phrase"] = "phrase"
+
+    def build(self, parts: ArmParts) -> Reflector:
+        return PhraseReflector()
+
+    def describe(self) -> str:
+        return f"a fixed sentence without information{self.when}"
+
+
 class PhraseReflector:
-    """Reflector that gives phrases without content, to test whether any text at all helps."""
+    """Reflector that gives phrases without content."""
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
         """Return one of PHRASES, drawn by seed and task."""
@@ -27,8 +86,40 @@ class PhraseReflector:
         return Reflection(text=text, prompt=(), author=author, sampling=Sampling(seed=seed))
 
 
+class DocumentArm(EarlyArm):
+    """The text of a file, the same after every failure, such as a guide that was optimised for all tasks."""
+
+    kind: Literal["document"] = "document"
+    file: Annotated[str, Field(min_length=1)]
+    """Path of the text file."""
+
+    def build(self, parts: ArmParts) -> Reflector:
+        return DocumentReflector(self.text)
+
+    @property
+    def text(self) -> str:
+        """The text of the file. Raises MissingInput if there is none."""
+        try:
+            text = storable(read_text(Path(self.file), _DOCUMENT_BYTES)).strip()
+        except FileNotFoundError:
+            text = ""
+        if not text:
+            raise MissingInput(f"{self.file!r} has no text: name a document with eval.arms.NAME.file.")
+        return text
+
+    def conditions(self, parts: ArmParts) -> dict[str, Any]:
+        return {"document_sha256": sha256_of({"text": self.text})}
+
+    def experience_of(self, run: str) -> Mapping[str, Sequence[str]]:
+        """Return the run in whose folder the document lies, if it is in one."""
+        return {folder.name: (DOCUMENT,) for folder in Path(self.file).parents if folder.parent.name == "runs"}
+
+    def describe(self) -> str:
+        return f"the text of {code(self.file)}, the same after every failure{self.when}"
+
+
 class DocumentReflector:
-    """Reflector that gives the same text on every failure, such as a guide that was optimised for all tasks."""
+    """Reflector that gives the same text on every failure."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -39,12 +130,61 @@ class DocumentReflector:
         return Reflection(text=text, prompt=(), author=Author(endpoint="rule", model="document"))
 
 
-UNSUITABLE = "placebo without suitable advice"
-"""Endpoint in place of the author's for advice that does not suit, which a placebo gives where none does."""
+class PlaceboArm(Arm):
+    """Advice that another arm wrote for another task: does any change of course help as much?"""
+
+    kind: Literal["placebo"] = "placebo"
+    of: str
+    """The arm whose advice is given to other tasks."""
+    among: Literal["any", "same_kind", "other_kinds"] = "any"
+    """Tasks whose advice is given. any: all other tasks; same_kind: those that are about the same kind of thing, which
+    keeps what is generally true and removes what was read in the failure; other_kinds: the rest. Where no such task has
+    advice, that of any other task is given, and the report counts it."""
+
+    def check(self, here: str, setting: ArmSetting) -> None:
+        source = setting.arms.get(self.of)
+        if source is None or isinstance(source, PlaceboArm):
+            names = ", ".join(setting.arms)
+            raise ConfigError(f"{here}.of: {self.of!r} is not an arm that writes advice; name one of {names}.")
+        if self.among != "any" and setting.kind_of is None:
+            raise ConfigError(f"{here}.among: tasks of this environment have no kinds; leave it out.")
+
+    def build(self, parts: ArmParts) -> Reflector:
+        """Return the reflector with what its source has written so far."""
+        pieces = [piece for source in self._sources(parts) for piece in parts.store.reflections(source)]
+        return PlaceboReflector(self.of, pieces, self._suits(parts))
+
+    def _sources(self, parts: ArmParts) -> list[str]:
+        """Return the names in the store of the arm whose advice is given."""
+        return [evaluation(self.of, seed) for seed in parts.setting.arms[self.of].split()]
+
+    def _suits(self, parts: ArmParts) -> "Callable[[Trajectory, StoredReflection], bool]":
+        """Return the rule by which a piece of advice may be given about a failure."""
+        kind_of = parts.setting.kind_of
+        if self.among == "any" or kind_of is None:
+            return lambda failure, stored: True
+        kinds = {
+            key.task_id: kind_of(attempt)
+            for first_trial in parts.store.arms()
+            if first_trial.endswith("/trial 0")
+            for key, attempt in parts.store.stream_trajectories(first_trial)
+        }
+        same = self.among == "same_kind"
+        return lambda failure, stored: (kind_of(failure) == kinds.get(stored.key.task_id)) is same
+
+    def conditions(self, parts: ArmParts) -> dict[str, Any]:
+        # More tasks, one more training seed, or an earlier stop would change the advice that is dealt out.
+        ids = [task.id for task in parts.tasks]
+        dealt = {"count": len(ids), "sha256": sha256_of({"tasks": ids}), "stop": parts.setting.stop}
+        return {"advice_of_tasks": dealt, "sources": self._sources(parts)}
+
+    def describe(self) -> str:
+        limits = {"same_kind": " about the same kind of thing", "other_kinds": " about other kinds of things"}
+        return f"advice that *{plain(self.of)}* wrote about other tasks{limits.get(self.among, '')}"
 
 
 class PlaceboReflector:
-    """Reflector that gives advice of another arm on other tasks, to test whether any change of course helps as much.
+    """Reflector that gives advice of another arm on other tasks.
 
     `suits(failure, stored)` limits which advice it gives; where none suits, any about another task is given, and marked
     as `UNSUITABLE`. It prefers advice that was written for the same trial.
@@ -53,8 +193,8 @@ class PlaceboReflector:
     def __init__(
         self,
         source_arm: str,
-        reflections: Sequence[StoredReflection],
-        suits: Callable[[Trajectory, StoredReflection], bool] = lambda failure, stored: True,
+        reflections: "Sequence[StoredReflection]",
+        suits: "Callable[[Trajectory, StoredReflection], bool]" = lambda failure, stored: True,
     ) -> None:
         self._source_arm, self._suits = source_arm, suits
         self._reflections = [stored for stored in reflections if stored.reflection.text]
@@ -74,6 +214,6 @@ class PlaceboReflector:
         suiting = [stored for stored in others if self._suits(trajectory, stored)]
         pool, trial = suiting or others, len(memory.earlier) + 1
         of_trial = [stored for stored in pool if stored.key.trial == trial]
-        chosen = random.Random(seed).choice(of_trial or pool).reflection
+        chosen = Random(seed).choice(of_trial or pool).reflection
         author = chosen.author if suiting else chosen.author.model_copy(update={"endpoint": UNSUITABLE})
         return chosen.model_copy(update={"author": author, "usage": Reflection.model_fields["usage"].default})

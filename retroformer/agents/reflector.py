@@ -1,8 +1,67 @@
-"""Reflector that is a language model behind an endpoint: the trained one or any other."""
+"""The arm whose advice a language model writes, and its reflector: the trained model or any other."""
 
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from retroformer.agents.arm import Arm, ArmParts, ArmSetting, Models
 from retroformer.endpoint.model import LanguageModel
+from retroformer.errors import ConfigError
+from retroformer.experiment.best_of import best_of
+from retroformer.markdown import code
 from retroformer.prompts import Render
+from retroformer.protocols import Reflector
 from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
+
+
+class ModelArm(Arm):
+    """Advice of a model at the reflector's endpoint."""
+
+    kind: Literal["model"] = "model"
+    model: Models = "base"
+    """Model that writes the advice. `sft+best8` is the best of 8 answers by the reward model; several names are
+    training seeds of one method."""
+    history: Literal["all", "last"] | None = None
+    """Attempts that the prompt shows, for a model trained with another prompt than the others; None: as in
+    reflector.history."""
+
+    @model_validator(mode="after")
+    def _pools_the_seeds_of_one_role(self) -> Self:
+        if isinstance(self.model, tuple) and isinstance(self.actor_model, tuple):
+            raise ValueError("model and actor_model both name training seeds; give one of them a single name")
+        return self
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.model,) if isinstance(self.model, str) else self.model
+
+    def split(self) -> Mapping[str, Self]:
+        if isinstance(self.model, tuple):
+            return {model: self.model_copy(update={"model": model}) for model in self.model}
+        return super().split()
+
+    def check(self, here: str, setting: ArmSetting) -> None:
+        if any(map(best_of, self.models)) and not setting.best_of_temperature:
+            raise ConfigError(
+                f"{here}.model: the best of several answers is sampled at reflector.temperature, and at 0 all answers "
+                "are the same; set it above 0."
+            )
+
+    def build(self, parts: ArmParts) -> Reflector:
+        (model,) = self.models
+        return parts.reflector(model, self.temperature(parts.setting))
+
+    def temperature(self, setting: ArmSetting) -> float:
+        """Return the temperature of the evaluation; best-of-n samples as collection does."""
+        return setting.best_of_temperature if any(map(best_of, self.models)) else setting.temperature
+
+    def describe(self) -> str:
+        sees = {"all": ", from all attempts", "last": ", from the last attempt", None: ""}[self.history]
+        if isinstance(self.model, str):
+            return f"written by the model {code(self.model)}{sees}"
+        models = ", ".join(map(code, self.model))
+        return f"written by the models {models}{sees}; mean over these training seeds"
 
 
 class ModelReflector:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
+from retroformer.agents.arm import Arm
 from retroformer.endpoint.model import LanguageModel
 from retroformer.experiment.sections.agents import ActorSection
 from retroformer.hindsight import BuildHindsight
@@ -52,37 +53,14 @@ class ActorKind:
 Wording = Literal["demonstrated", "unseen"]
 
 
-class AdviceParts(NamedTuple):
-    """Inputs for building a writer of advice."""
+class LessonParts(NamedTuple):
+    """Inputs for building a writer of the warm start's advice."""
 
     section: Any
-    seed: int
+    """Config section of the environment."""
     render: Render
-    wording: Wording = "demonstrated"
-    """Value of `arm.wording`; a lesson is always `demonstrated`."""
-    reads_history: bool = True
+    reads_history: bool
     """True if the prompt shows all attempts so far (`reflector.history`), so that a lesson may draw on them."""
-    attempts: Callable[[], Iterable[Trajectory]] = tuple
-    """Function that reads the collected attempts of training tasks. Raises MissingInput."""
-    places: int | None = None
-    """Value of `arm.places`, for kinds with `names_places`."""
-
-
-@dataclass(frozen=True)
-class AdviceKind:
-    """Kind of arm (`eval.arms.NAME.kind`) whose advice is written by rule."""
-
-    build: Callable[[AdviceParts], Reflector]
-    description: str
-    """Description of the advice in the report."""
-    reads_solution: bool = False
-    """True if it uses the solution, which no reflector can know: a yardstick."""
-    reads_failure: bool = True
-    """False if it reads only the beginning of an attempt, so that it can be given before the first one."""
-    reads_attempts: bool = False
-    """True if it uses the collected attempts of training tasks."""
-    names_places: bool = False
-    """True if it names places, and their number can be limited."""
 
 
 class Demonstration(NamedTuple):
@@ -181,8 +159,9 @@ class Extras:
     choices: Callable[[Scene], Sequence[str]] | None = None
     """Function that lists the possible actions of a scene for `actor.kind: chooser`, which SAC can train. None: actions
     are open texts, and there is no such actor."""
-    advice: Mapping[str, AdviceKind] = field(default_factory=dict)
-    lessons: Mapping[str, Callable[[AdviceParts], Reflector]] = field(default_factory=dict)
+    arms: Sequence[type[Arm]] = ()
+    """Kinds of arms whose advice is written by rule."""
+    lessons: Mapping[str, Callable[[LessonParts], Reflector]] = field(default_factory=dict)
     """Values of `collect.lesson`: writers of the warm-start advice."""
     views: Mapping[str, Render] = field(default_factory=dict)
     """Values of `reflector.view`: how the reflector sees a failure."""

@@ -59,7 +59,7 @@ def asked_for(experiment: Experiment) -> list[str]:
     for domain in experiment.each_domain if experiment.reflector.endpoint.base_url is None else ():
         names.append(domain.reflector.endpoint.model)
         for arm in domain.eval.arms.values():
-            names += [arm.model] if isinstance(arm.model, str) else arm.model
+            names += arm.models
     return list(dict.fromkeys(name.partition("@")[0] for name in names if best_of(name)))
 
 

@@ -115,6 +115,16 @@ class Experiment(Section):
             return actor
         return actor.model_copy(update={"kind": environment.default_actor})
 
+    @field_validator("eval", mode="before")
+    @classmethod
+    def _with_arms_of_the_environment(cls, section: Any, info: ValidationInfo) -> Any:
+        if not isinstance(section, dict):
+            return section
+        environment = info.data.get("environment")
+        # Without an environment nothing is known about its arms.
+        known = section if environment is not None else {**section, "arms": {}}
+        return Eval.model_validate(known, context={"environment": environment})
+
     @field_validator("collect")
     @classmethod
     def _branches_little_enough(cls, collect: Collect, info: ValidationInfo) -> Collect:

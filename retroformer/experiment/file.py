@@ -13,11 +13,13 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from retroformer.environments.registry import section_class
+from retroformer.agents.arm import Arm
+from retroformer.environments.registry import section_class, section_of
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.domains import join_domains, overrides_of, split_domains
 from retroformer.experiment.packaged import packaged_configs
+from retroformer.experiment.sections.eval import arm_kinds
 from retroformer.files.bounded_json import MOST_LEVELS
 from retroformer.files.bounded_yaml import BoundedLoader, YamlLimitError, parse_yaml, read_yaml
 from retroformer.files.characters import has_surrogate
@@ -194,12 +196,23 @@ def _fault(fault: Any, config: dict[str, Any]) -> str:
     location = [str(part) for part in fault["loc"]]
     message = fault["msg"].removesuffix(".") + "."
     if fault["type"] == "extra_forbidden":
-        allowed_keys = _allowed_keys(location[:-1], config)
-        close = difflib.get_close_matches(location[-1], allowed_keys, n=1, cutoff=0.5)
-        message += f" Did you mean `{close[0]}`?" if close else f" Allowed keys: {', '.join(allowed_keys)}."
-    elif fault["type"] not in ("missing", "environment"):
+        message += _meant(location, config)
+    elif fault["type"] not in ("missing", "environment", "arm"):
         message += f" Found {_shortened(repr(fault['input']))}."
     return f"{'.'.join(location)}: {message}"
+
+
+def _meant(location: Sequence[str], config: dict[str, Any]) -> str:
+    """Return the sentence that follows the refusal of an unknown key."""
+    key = location[-1]
+    if location[:2] == ["eval", "arms"]:
+        kinds = arm_kinds(section_of(config["environment"]))
+        others = [kind for kind, arm in kinds.items() if key in arm.model_fields]
+        if others:
+            return f" It is a setting of kind {' or '.join(others)}."
+    allowed_keys = _allowed_keys(location[:-1], config)
+    close = difflib.get_close_matches(key, allowed_keys, n=1, cutoff=0.5)
+    return f" Did you mean `{close[0]}`?" if close else f" Allowed keys: {', '.join(allowed_keys)}."
 
 
 def _shortened(text: str) -> str:
@@ -214,6 +227,9 @@ def _allowed_keys(location: Sequence[str], config: dict[str, Any]) -> list[str]:
     """Return the field names of the section at `location`."""
     if location == ["environment"]:
         return sorted(section_class(config["environment"]["name"]).model_fields)
+    if location[:2] == ["eval", "arms"]:
+        kind = config["eval"]["arms"][location[2]].get("kind")
+        return sorted(arm_kinds(section_of(config["environment"])).get(kind, Arm).model_fields)
     sections: list[type[BaseModel]] = [Experiment]
     for name in location:
         children: list[type[BaseModel]] = []

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from eval.measure.results import arm_results
-from eval.play.arms import single_model_arms
+from eval.play.arms import stored_names
 from eval.play.verify import VerifiedModel
 from eval.report.input import ReportInput
 from eval.report.report import write_report
@@ -78,7 +78,7 @@ def write_evaluation(
             for stored, solved in wins.items() if number >= 2 else ():
                 _retry(store, Key(arm=stored, task_id=riddle.id, trial=1), number < 2 + solved, advised)
         store.add_invalid(Key(arm=list(wins)[-1], task_id=TASKS[5].id, trial=1), CAUSE, PRICE)
-        arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
+        arms = stored_names(experiment.eval.arms)
         outcomes = arm_results(store, TASKS, arms, experiment.loop.trials)
         path = write_report(ReportInput(experiment, TASKS, outcomes, verified, store, "cd" * 32))
     return path.parent

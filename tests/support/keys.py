@@ -6,10 +6,12 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from retroformer.environments.registry import section_class
+from retroformer.agents.arm import Arm
+from retroformer.environments.registry import section_class, section_of
 from retroformer.environments.section import EnvironmentSection
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.base import Section
+from retroformer.experiment.sections.eval import arm_kinds
 
 ENVIRONMENTS = ("alfworld", "hotpotqa", "webshop", "programming")
 
@@ -55,6 +57,9 @@ def _keys(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[Bas
 def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if annotation is EnvironmentSection:
         yield from map(section_class, ENVIRONMENTS)
+    elif annotation is Arm:
+        kinds = [arm_kinds(section_of({"name": name})) for name in ENVIRONMENTS]
+        yield from dict.fromkeys(kind for offered in kinds for kind in offered.values())
     elif isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for part in get_args(annotation):

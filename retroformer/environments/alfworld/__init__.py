@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from retroformer.environments.alfworld.arms import HistoryRuleArm, OracleArm, RuleArm, TableArm
 from retroformer.environments.alfworld.section import Alfworld
 from retroformer.environments.alfworld.taskset import AlfworldTaskset, taskset
 from retroformer.environments.extras import (
     ActorKind,
     ActorParts,
-    AdviceKind,
-    AdviceParts,
     Chapter,
     Demonstration,
     Extras,
     LeakCheck,
+    LessonParts,
     ReportedArm,
     Wording,
 )
@@ -55,37 +55,13 @@ def _household_offers(section: Any, scene: Scene) -> OfferedActions:
     return offered_actions(scene, section.grammar)
 
 
-def _rule_advice(parts: AdviceParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, RuleReflector
-
-    return RuleReflector(parts.render, parts.wording, places=parts.places or NEXT_PLACES)
-
-
-def _history_rule_advice(parts: AdviceParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.rule_reflector import NEXT_PLACES, RuleReflector
-
-    return RuleReflector(parts.render, parts.wording, reads_history=True, places=parts.places or NEXT_PLACES)
-
-
-def _oracle_advice(parts: AdviceParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.oracle import OracleReflector
-
-    return OracleReflector(parts.render, taskset(parts.section, parts.seed).walkthrough, parts.wording)
-
-
-def _table_advice(parts: AdviceParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.hindsight import HINDSIGHT_PLACES, TableReflector
-
-    return TableReflector(parts.render, parts.attempts(), parts.places or HINDSIGHT_PLACES)
-
-
-def _mixed_lessons(parts: AdviceParts) -> Reflector:
+def _mixed_lessons(parts: LessonParts) -> Reflector:
     from retroformer.environments.alfworld.advice.rule_reflector import MixedReflector
 
     return MixedReflector(parts.render, reads_history=parts.reads_history)
 
 
-def _useful_lessons(parts: AdviceParts) -> Reflector:
+def _useful_lessons(parts: LessonParts) -> Reflector:
     from retroformer.environments.alfworld.advice.useful import UsefulReflector
 
     return UsefulReflector(parts.render, reads_history=parts.reads_history)
@@ -155,25 +131,7 @@ extras = Extras(
         ),
         "household": ActorKind(_household_actor, reads_pack=False, reads_last_attempt=False, offers=_household_offers),
     },
-    advice={
-        "rule": AdviceKind(_rule_advice, "written by rule from the text of the failure", names_places=True),
-        "history_rule": AdviceKind(
-            _history_rule_advice, "written by rule from the text of all attempts so far", names_places=True
-        ),
-        "table": AdviceKind(
-            _table_advice,
-            "a yardstick: the places at which training attempts most often found such things, without a model",
-            reads_failure=False,
-            reads_attempts=True,
-            names_places=True,
-        ),
-        "oracle": AdviceKind(
-            _oracle_advice,
-            "a yardstick: written by rule from the solution of the task, which no reflector sees",
-            reads_failure=False,
-            reads_solution=True,
-        ),
-    },
+    arms=(RuleArm, HistoryRuleArm, TableArm, OracleArm),
     lessons={"mixed": _mixed_lessons, "useful": _useful_lessons},
     views={"compact": _compact_view},
     hindsight=_hindsight,

@@ -2,67 +2,53 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
+from retroformer.agents.arm import Arm
+from retroformer.agents.baseline import DocumentArm, NoAdviceArm, PhraseArm, PlaceboArm
+from retroformer.agents.reflector import ModelArm
+from retroformer.agents.retrieval import RetrievedArm
+from retroformer.environments.registry import extras
+from retroformer.environments.section import EnvironmentSection
 from retroformer.experiment.sections.base import Positive, Section
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.experiment.sections.loop import Spending
 
+_OF_EVERY_ENVIRONMENT: tuple[type[Arm], ...] = (
+    NoAdviceArm,
+    PhraseArm,
+    ModelArm,
+    PlaceboArm,
+    RetrievedArm,
+    DocumentArm,
+)
 
-class Arm(Section):
-    kind: str
-    """Source of the advice. none: retry without advice; phrase: a sentence without content; placebo: advice written for
-    another task; model: a reflector; rule: written by rule from the failure; oracle: written by rule from the solution;
-    retrieved: advice collected on other tasks, chosen by task similarity and realised rating; document: the text of
-    a file, the same after every failure. ALFWorld also has
-    history_rule, from all attempts at the task; and table, which names the places where training attempts most often
-    found such things."""
-    model: str | tuple[str, ...] = "base"
-    """For kind model: model name to request from the reflector's endpoint. `sft+best8` is the best of 8 answers by the
-    reward model; several names are training seeds of one method."""
-    of: str = ""
-    """For kind placebo: the arm whose advice is given to other tasks."""
-    among: Literal["any", "same_kind", "other_kinds"] = "any"
-    """For kind placebo: tasks whose advice is given. any: all other tasks; same_kind: those that are about the same
-    kind of thing, which keeps what is generally true and removes what was read in the failure; other_kinds: the
-    rest. Where no such task has advice, that of any other task is given, and the report counts it."""
-    wording: Literal["demonstrated", "unseen"] = "demonstrated"
-    """For kinds rule and oracle. demonstrated: the words that the household actor was trained with; unseen: others."""
-    prompts: str | None = None
-    """Prompt pack of this arm's actor and reflector, with a trial 0 that only arms of the same pack share; None:
-    actor.prompts."""
-    actor_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """Sampling temperature of the actor in this arm's retries; None: actor.temperature."""
-    last_attempt: bool | None = None
-    """If true, the actor sees its last attempt in this arm's retries; None: as in loop.last_attempt."""
-    history: Literal["all", "last"] | None = None
-    """For kind model: attempts that the prompt shows, for a model trained with another prompt than the others; None: as
-    in reflector.history."""
-    actor_model: str | tuple[str, ...] | None = None
-    """Model that acts in this arm's retries, at the actor's endpoint, such as `sac`; several names are training seeds
-    of one method; None: actor.endpoint.model."""
-    runs: tuple[str, ...] = ()
-    """For kind table: names of the runs whose collected attempts are counted; empty: this run."""
-    places: Positive | None = None
-    """For kinds rule, history_rule and table: largest number of places to name; None: six for the rules, and eight for
-    the table, as in hindsight."""
-    file: str = ""
-    """For kind document: path of the text file."""
-    first: bool = False
-    """For kinds phrase and document, and table and oracle of ALFWorld. If true, the advice is given before the first
-    attempt, too, and this arm has a trial 0 of its own."""
-    learns: bool = False
-    """For kind retrieved. If true, the gain of each retry counts for the advice that it was made with, when advice for
-    later tasks is chosen. Tasks are then played ten at a time, and every choice depends on their order."""
 
-    @model_serializer(mode="wrap")
-    def _without_absent_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # An arm is part of its conditions in the store, which must not change when these are left out.
-        settings: dict[str, Any] = serialize(self)
-        left_out_if_empty = ("prompts", "actor_model", "history", "learns", "runs", "places", "file")
-        absent = {name for name in left_out_if_empty if not settings.get(name)}
-        absent |= {"among"} if settings.get("among") == "any" else set()
-        return {name: value for name, value in settings.items() if name not in absent}
+def arm_kinds(environment: EnvironmentSection | None) -> dict[str, type[Arm]]:
+    """Return the classes of arms that can be played in an environment, by the value of `kind`; None: in any."""
+    offered = extras(environment).arms if environment is not None else ()
+    return {kind.model_fields["kind"].default: kind for kind in (*_OF_EVERY_ENVIRONMENT, *offered)}
+
+
+def _arm(settings: Any, info: ValidationInfo) -> Any:
+    """Return the arm that an entry of `eval.arms` describes, by its kind. Raises ValidationError."""
+    if not isinstance(settings, dict):
+        return settings
+    environment = (info.context or {}).get("environment")
+    kinds, kind = arm_kinds(environment), settings.get("kind")
+    if kind is None:
+        return Arm.model_validate(settings)
+    if kind not in kinds:
+        where = f" for {environment.name}" if environment else ""
+        *names, last = kinds
+        fault = PydanticCustomError(
+            "arm",
+            "there is no {kind} advice{where}; take {names} or {last}",
+            {"kind": str(kind), "where": where, "names": ", ".join(names), "last": last},
+        )
+        raise ValidationError.from_exception_data("arm", [InitErrorDetails(type=fault, loc=("kind",), input=kind)])
+    return kinds[kind].model_validate(settings)
 
 
 class PlannedComparison(Section):
@@ -98,12 +84,12 @@ class Eval(Spending):
     """Where tasks are played, as in collect.backend; arms that learn are played in this process."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Sampling temperature of the reflectors; best-of-n answers (`sft+best8`) are sampled at reflector.temperature."""
-    arms: dict[str, Arm] = Field(
+    arms: dict[str, Annotated[SerializeAsAny[Arm], BeforeValidator(_arm)]] = Field(
         default={
-            "no reflection": Arm(kind="none"),
-            "frozen reflector": Arm(kind="model", model="base"),
-            "trained reflector": Arm(kind="model", model="ppo"),
-            "placebo": Arm(kind="placebo", of="trained reflector"),
+            "no reflection": NoAdviceArm(),
+            "frozen reflector": ModelArm(model="base"),
+            "trained reflector": ModelArm(model="ppo"),
+            "placebo": PlaceboArm(of="trained reflector"),
         }
     )
     """Arms by name: ways to retry, compared on the same tasks and seeds. They share trial 0, except those with `first`
@@ -125,17 +111,6 @@ class Eval(Spending):
     """Planned comparisons. With any, this section, `run`, `seed` and `loop.trials` are a plan: its hash is recorded
     before the first held-out task is played, and another plan is refused from then on. The budget and `backend` are no
     part of it."""
-    retrieval_days: Positive | None = None
-    """For arms of kind retrieved: ignore advice older than this many days; None: use all."""
     examples: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Arms whose advice on the same failures the report shows, such as those of all stages of training; None: all that
     write advice."""
-
-    @model_validator(mode="after")
-    def _an_arm_that_learns_plays_all_trials(self) -> Self:
-        if self.stop != "never" and (learners := [name for name, arm in self.arms.items() if arm.learns]):
-            raise ValueError(
-                f"stop={self.stop} waits for all tasks at each trial, and {learners[0]!r} learns from task to task: "
-                "leave stop or arms.NAME.learns out"
-            )
-        return self

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from retroformer.agents.answer import ANSWER
-from retroformer.environments.extras import AdviceKind, AdviceParts, Extras, LeakCheck
-from retroformer.integrations.reasoning_gym.advice import MethodReflector, fitting_method, mixed_method
+from retroformer.environments.extras import Extras, LeakCheck, LessonParts
+from retroformer.integrations.reasoning_gym.advice import MethodArm, MethodReflector, mixed_method
 from retroformer.integrations.reasoning_gym.section import ReasoningGym
 from retroformer.integrations.reasoning_gym.taskset import BLANK, ReasoningGymTaskset, require_families, taskset
 from retroformer.protocols import Reflector
@@ -18,11 +18,7 @@ __all__ = ["ReasoningGymTaskset", "Section", "extras", "taskset"]
 Section = ReasoningGym
 
 
-def _fitting_advice(parts: AdviceParts) -> Reflector:
-    return MethodReflector(parts.render, fitting_method)
-
-
-def _mixed_lessons(parts: AdviceParts) -> Reflector:
+def _mixed_lessons(parts: LessonParts) -> Reflector:
     return MethodReflector(parts.render, partial(mixed_method, families=tuple(parts.section.families)))
 
 
@@ -34,7 +30,7 @@ def _leak_check(section: Any, seed: int) -> LeakCheck:
 
 extras = Extras(
     actors={"answer": ANSWER, "blank": BLANK},
-    advice={"rule": AdviceKind(_fitting_advice, "the sentence written beforehand for the task's family")},
+    arms=(MethodArm,),
     lessons={"mixed": _mixed_lessons},
     leak_check=_leak_check,
     require_machine=require_families,

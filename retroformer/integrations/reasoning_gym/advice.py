@@ -3,9 +3,12 @@
 from collections.abc import Callable, Collection, Mapping
 from random import Random
 from types import MappingProxyType
+from typing import Literal
 
-from retroformer.agents.phrases import PHRASES
+from retroformer.agents.arm import Arm, ArmParts
+from retroformer.agents.baseline import PHRASES
 from retroformer.prompts import Render
+from retroformer.protocols import Reflector
 from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
 
 METHODS: Mapping[str, str] = MappingProxyType(
@@ -35,6 +38,18 @@ _RIGHT, _OTHER = 0.6, 0.2
 
 Choose = Callable[[str, int], str]
 """Function from the id of a task and a seed to advice."""
+
+
+class MethodArm(Arm):
+    """The sentence written beforehand for the task's family."""
+
+    kind: Literal["rule"] = "rule"
+
+    def build(self, parts: ArmParts) -> Reflector:
+        return MethodReflector(parts.render(), fitting_method)
+
+    def describe(self) -> str:
+        return "the sentence written beforehand for the task's family"
 
 
 class MethodReflector:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.gate.contest import prepare
-from eval.gate.promote import Decision, decide, differences_of, failed_at_first
+from eval.gate.promote import Decision, decide, differences_of, failed_at_first, prepare
 from retroformer.arm_names import FIRST_TRIAL_OF_GATE
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experiment.file import load

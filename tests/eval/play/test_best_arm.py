@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from eval.play.arms import check_arms
 from eval.play.compare import compare_arms
 from eval.play.verify import verify_models
-from retroformer.errors import ConfigError, MissingInput, ProvenanceError
-from retroformer.experiment.file import load
+from retroformer.errors import MissingInput, ProvenanceError
 from retroformer.experiment.parts import Connections, parts
 from retroformer.experiment.sections.endpoint import Endpoint
 from retroformer.experiment.storage import open_store
@@ -74,8 +72,3 @@ def test_an_unserved_best_of_n_name_lists_both_commands() -> None:
         MissingInput, match=r"'sft\+best3' is served, .*train sft EXPER.* and `retroformer train reward "
     ):
         served.model(Endpoint(), "sft+best3")
-
-
-def test_best_of_n_at_temperature_0_is_refused(config: Path) -> None:
-    with pytest.raises(ConfigError, match=r"eval\.arms\.best\.model: .*set it above 0"):
-        check_arms(load(config, ["reflector.temperature=0"]))

@@ -78,7 +78,7 @@ def test_unfinished_tasks_are_left_out_of_the_numbers_until_a_later_run_adds_the
 ) -> None:
     with Endpoint() as server:
         dies_after(2, server)
-        config = open_config(write_config(tmp_path, server.url), "loop.trials=2", "eval.arms.placebo.kind=none")
+        config = open_config(write_config(tmp_path, server.url), "loop.trials=2", "eval.arms.placebo={kind: none}")
         with pytest.raises(
             InfrastructureFailure,
             match="unfinished in an arm; the report shows rates without them",
@@ -142,7 +142,7 @@ def test_a_placebo_of_an_arm_that_does_not_write_is_refused(tmp_path: Path, of: 
 def test_a_changed_arm_never_mixes_with_the_facts_of_the_old_one(tmp_path: Path) -> None:
     with Endpoint() as server:
         path = write_config(tmp_path, server.url)
-        words = ("eval.tasks=2", "loop.trials=2", "eval.arms.placebo.of=no reflection", "eval.arms.placebo.kind=none")
+        words = ("eval.tasks=2", "loop.trials=2", "eval.arms.placebo={kind: none}")
         compare(open_config(path, *words))
         with pytest.raises(ConfigError, match=r"'eval/remote reflector' facts made with arm.model='big', not 'bigger'"):
             compare(open_config(path, *words, "eval.arms.remote reflector.model=bigger"))

@@ -8,12 +8,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import yaml
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
-from eval.play.learning import TASKS_AT_ONCE, LearningArm, brought, play_and_learn
-from retroformer.agents.retrieval import Brought, Experienced, RetrievingReflector, experienced
+from eval.play.learning import play_and_learn, retrieval_gains
+from retroformer.agents.retrieval import (
+    TASKS_AT_ONCE,
+    RatedAdvice,
+    RetrievalGain,
+    RetrievingReflector,
+    load_rated_advice,
+)
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.errors import ConfigError
 from retroformer.experience import Budget, Experience
@@ -40,8 +45,8 @@ ARMS = {
 }
 
 
-def piece(text: str, rating: float) -> Experienced:
-    return Experienced(text=text, opening=QUESTION, source=f"school/collect/{text}", task_id="old", rating=rating)
+def piece(text: str, rating: float) -> RatedAdvice:
+    return RatedAdvice(text=text, opening=QUESTION, source=f"school/collect/{text}", task_id="old", rating=rating)
 
 
 def play(folder: Path, tasks: Sequence[Task], school: School, concurrency: int = 4) -> tuple[list[str], set[str]]:
@@ -56,7 +61,7 @@ def play(folder: Path, tasks: Sequence[Task], school: School, concurrency: int =
             experience = Experience(
                 ledger, ARM, school, agent, loop, 0, budget, slots=slots, first_trial_arm=FIRST_TRIAL
             )
-            await play_and_learn(ledger, [LearningArm(experience, reflector)], tasks, concurrency)
+            await play_and_learn(ledger, [(experience, reflector)], tasks, concurrency)
             return experience.unfinished
 
     with closing(Store(f"sqlite:///{folder / 'experience.db'}", "riddles")) as store:
@@ -107,8 +112,11 @@ def test_the_gain_of_a_retry_goes_to_the_advice_retrieved_for_it(tmp_path: Path)
             if returned is not None:
                 store.add_trajectory(Key(arm=ARM, task_id="a", trial=trial), attempt_at(task("a"), (returned,)))
         store.add_reflection(Key(arm="eval/other", task_id="a", trial=1), 0, advice("Of another arm."))
-        assert brought(store, ARM, FIRST_TRIAL, ["a"]) == [Brought("Say Lyon.", -0.25), Brought("Say Paris.", 0.5)]
-        assert brought(store, ARM, FIRST_TRIAL, ["b"]) == []
+        assert retrieval_gains(store, ARM, FIRST_TRIAL, ["a"]) == [
+            RetrievalGain("Say Lyon.", -0.25),
+            RetrievalGain("Say Paris.", 0.5),
+        ]
+        assert retrieval_gains(store, ARM, FIRST_TRIAL, ["b"]) == []
 
 
 @pytest.fixture
@@ -138,14 +146,14 @@ def evaluated(config: LoadedConfig, *overrides: str) -> LoadedConfig:
 def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_data_alone(tmp_path: Path) -> None:
     config = collected(tmp_path)
     with closing(open_store(config.experiment)) as store:
-        before = experienced(store, None)
+        before = load_rated_advice(store)
     # A placebo is bound to its tasks, so it comes with all of them.
     learners = {name: arm for name, arm in ARMS.items() if name != "placebo"}
     evaluated(config, "eval.tasks=12", "loop.concurrency=7", f"eval.arms={json.dumps(learners)}")
     config = evaluated(config, "eval.tasks=32", "loop.concurrency=5")
     tasks = chosen_tasks(config.experiment, 32, ("held_out",))
     with closing(open_store(config.experiment)) as store:
-        assert experienced(store, None) == before
+        assert load_rated_advice(store) == before
         first, retries = store.trajectories(FIRST_TRIAL), store.trajectories(LEARNING)
         given = {(row.key.task_id, row.key.trial): row.reflection.text for row in store.reflections(LEARNING)}
         bound, without = store.conditions(LEARNING), store.conditions(RECALLED)
@@ -166,7 +174,7 @@ def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_dat
                 memory, checked = memory.remember(expected, 2), checked + 1
         ids = {subject.id for subject in chunk}
         gains = [
-            Brought(text, returns[name, trial] - returns[name, trial - 1])
+            RetrievalGain(text, returns[name, trial] - returns[name, trial - 1])
             for (name, trial), text in given.items()
             if name in ids
         ]
@@ -177,7 +185,6 @@ def test_an_evaluation_makes_the_choices_of_the_rule_and_leaves_the_training_dat
     assert any(recalled[place] != text for place, text in given.items() if place in recalled), "nothing was learned"
     assert bound is not None
     assert without is not None
-    assert "learns" not in without["arm"], "conditions of earlier versions stay the same"
     assert "learning" not in without["retrieval"]
     assert (bound["arm"]["learns"], bound["retrieval"]["learning"]["tasks_at_once"]) == (True, 10)
     report = (config.experiment.folder / "eval" / "report.md").read_text()
@@ -220,16 +227,3 @@ def test_another_order_of_the_tasks_and_more_trials_are_refused(tmp_path: Path) 
         evaluated(config, "environment.task_types=[pick]")
     with pytest.raises(ConfigError, match=r"already holds 'eval/learning' facts made with retrieval\.learning\.trials"):
         evaluated(config, "loop.trials=3")
-
-
-@pytest.mark.usefixtures("_in_a_folder_of_its_own")
-def test_only_retrieved_advice_can_be_learned_about(tmp_path: Path) -> None:
-    content = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": {"phrase": {"kind": "phrase", "learns": True}}}}
-    path = tmp_path / "phrase.yaml"
-    path.write_text(yaml.safe_dump(content))
-    with pytest.raises(
-        ConfigError, match=r"eval: .*stop=no_gain waits for all tasks at each trial, and 'phrase' learns"
-    ):
-        open_config(path, "eval.stop=no_gain")
-    with pytest.raises(ConfigError, match=r"eval\.arms\.phrase\.learns: only retrieved advice is learned about"):
-        evaluated(open_config(path))

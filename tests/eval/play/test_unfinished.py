@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eval.measure.results import ArmResult, arm_results, with_unfinished
-from eval.play.arms import single_model_arms
+from eval.play.arms import stored_names
 from eval.report.actors_table import write_actors_table
 from eval.report.input import ReportInput
 from eval.report.report import write_report
@@ -71,7 +71,7 @@ def report_of(attempts: Mapping[str, Sequence[str]], config: str = CONFIG) -> st
     """Return the report in Markdown."""
     experiment = experiment_of(config)
     store = filled(experiment, attempts)
-    arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
+    arms = stored_names(experiment.eval.arms)
     tasks = tasks_of(attempts)
     outcomes = arm_results(store, tasks, arms, experiment.loop.trials)
     write_report(ReportInput(experiment, tasks, outcomes, [], store))
@@ -229,7 +229,7 @@ def test_a_missing_retry_is_not_a_failed_one() -> None:
     experiment = load(Path("riddles.yaml"))
     store = Store(experiment.store_url, experiment.run)
     store.add_reflection(Key(arm=TRAINED, task_id="capital-02", trial=1), 0, advice("Say Paris."))
-    arms = {name: list(single_model_arms(name, arm)) for name, arm in experiment.eval.arms.items()}
+    arms = stored_names(experiment.eval.arms)
     tasks = tasks_of(DISPUTED)
     write_report(ReportInput(experiment, tasks, arm_results(store, tasks, arms, 2), [], store))
     store.close()

@@ -9,8 +9,8 @@ import pytest
 
 from eval.measure.results import ArmResult, SeedResult
 from eval.report.overoptimisation import gains, render_gains
+from retroformer.agents.reflector import ModelArm
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.eval import Arm
 from retroformer.records import Usage
 from tests.support.markdown_tables import tables_in
 
@@ -94,7 +94,7 @@ def test_a_score_that_did_not_rise_raises_no_alarm(experiment: Experiment) -> No
 
 
 def test_the_best_of_several_answers_is_not_where_a_policy_started(experiment: Experiment) -> None:
-    chosen = Arm(kind="model", model=("sft-1+best8", "sft-2+best8"))
+    chosen = ModelArm(model=("sft-1+best8", "sft-2+best8"))
     arms = {**experiment.eval.arms, "best of 8": chosen}
     config = experiment.model_copy(update={"eval": experiment.eval.model_copy(update={"arms": arms})})
     outcomes = [outcome("alone", 0), outcome("SFT", 4, 4), outcome("PPO", 4, 4), outcome("best of 8", 9, 9)]

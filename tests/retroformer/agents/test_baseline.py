@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from retroformer.agents.baseline import (
+    PHRASES,
     UNSUITABLE,
     DocumentReflector,
     NoReflector,
     PhraseReflector,
     PlaceboReflector,
 )
-from retroformer.agents.phrases import PHRASES
 from retroformer.errors import MissingInput
 from retroformer.records import Key, Memory, Usage
 from retroformer.store import StoredReflection

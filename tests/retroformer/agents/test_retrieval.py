@@ -1,17 +1,17 @@
-"""Tests of retrieved advice: similar tasks and high ratings come first, untried advice sometimes, old advice never."""
+"""Tests of retrieved advice: similar tasks and high ratings come first, untried advice sometimes."""
 
 import asyncio
 import math
 import re
 from collections import Counter, defaultdict
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from statistics import fmean
 
 import pytest
 
-from retroformer.agents.retrieval import Brought, Experienced, RetrievingReflector, Similarity, experienced
+from retroformer.agents.retrieval import RatedAdvice, RetrievalGain, RetrievingReflector, load_rated_advice
+from retroformer.agents.similarity import Similarity
 from retroformer.arm_names import evaluation
 from retroformer.errors import MissingInput
 from retroformer.records import Key, Memory
@@ -21,11 +21,11 @@ from tests.support.characters import advice, attempt_at, task
 CLEAN, HEAT = "Your task is to: put a clean mug in shelf.", "Your task is to: heat some egg and put it in bin."
 
 
-def used(text: str, rating: float, opening: str = CLEAN, task_id: str = "other") -> Experienced:
-    return Experienced(text=text, opening=opening, source=f"run/{text}", task_id=task_id, rating=rating)
+def used(text: str, rating: float, opening: str = CLEAN, task_id: str = "other") -> RatedAdvice:
+    return RatedAdvice(text=text, opening=opening, source=f"run/{text}", task_id=task_id, rating=rating)
 
 
-def retrieved(experiences: list[Experienced], *, opening: str = CLEAN, held: tuple[str, ...] = (), c: float = 0) -> str:
+def retrieved(experiences: list[RatedAdvice], *, opening: str = CLEAN, held: tuple[str, ...] = (), c: float = 0) -> str:
     failure = attempt_at(task("mine")).model_copy(update={"opening": opening})
     reflector = RetrievingReflector(experiences, c)
     return asyncio.run(reflector.reflect(failure, Memory(reflections=held), 0)).text
@@ -67,14 +67,15 @@ def test_usefulness_is_the_upper_confidence_bound_worked_by_hand() -> None:
 
 def test_a_gain_counts_like_one_more_rating_in_the_mean_and_in_the_bound() -> None:
     reflector = RetrievingReflector([*[used("a", 0.5)] * 3, used("b  c", -1.0)], 0.3)
-    reflector.learn([Brought("a", -0.5), Brought("b c", 1.0), Brought("expired", 1.0)])
-    reflector.learn([Brought("b c", 0.6)])
+    reflector.learn([RetrievalGain("a", -0.5), RetrievalGain("b c", 1.0), RetrievalGain("expired", 1.0)])
+    reflector.learn([RetrievalGain("b c", 0.6)])
     first, second = reflector._pieces
     # Seven trials in all: a has 4 with mean (3 * .5 - .5) / 4, b c has 3 with mean (-1 + 1 + .6) / 3.
     assert (first.text, first.trials, first.rating) == ("a", 4, pytest.approx(0.25))
     assert (second.text, second.trials, second.rating) == ("b  c", 3, pytest.approx(0.2))
     assert reflector.usefulness(first) == pytest.approx(0.25 + 0.3 * math.sqrt(2 * math.log(7) / 4))
-    assert reflector._usefulness == pytest.approx([reflector.usefulness(first), reflector.usefulness(second)])
+    weighed = reflector._similarity.weighted(CLEAN) / reflector._similarity.to(CLEAN)
+    assert weighed == pytest.approx([reflector.usefulness(first), reflector.usefulness(second)])
 
 
 def test_advice_that_brings_nothing_gives_way_to_another() -> None:
@@ -84,7 +85,7 @@ def test_advice_that_brings_nothing_gives_way_to_another() -> None:
     for _ in range(4):
         text = asyncio.run(reflector.reflect(failure, Memory(), 0)).text
         chosen.append(text)
-        reflector.learn([Brought(text, 0.0)])
+        reflector.learn([RetrievalGain(text, 0.0)])
     # Means: .5 and .3; then .25 and .3; then .25 and .15; then .1667 and .15.
     assert chosen == ["Rinse it.", "Look left.", "Rinse it.", "Rinse it."]
 
@@ -95,9 +96,9 @@ def test_similarity_is_the_cosine_of_tf_idf_vectors() -> None:
     assert Similarity(["desk 1", "desk 2", "bed 1"]).to("desk 7")[:2] == pytest.approx([1, 1], abs=1e-6)
 
 
-def chosen_by_definition(experiences: list[Experienced], opening: str, held: tuple[str, ...], c: float) -> str:
+def chosen_by_definition(experiences: list[RatedAdvice], opening: str, held: tuple[str, ...], c: float) -> str:
     """Return the choice that the module's docstring defines, computed anew for every piece."""
-    by_text = defaultdict[str, list[Experienced]](list)
+    by_text = defaultdict[str, list[RatedAdvice]](list)
     for experience in experiences:
         by_text[" ".join(experience.text.split())].append(experience)
     pieces = [uses for text, uses in sorted(by_text.items()) if text]
@@ -178,8 +179,6 @@ def test_only_rated_training_advice_is_retrieved_with_its_source(tmp_path: Path)
             store.add_trajectory(Key(arm=arm, task_id="a", trial=trial), attempt_at(task("a"), rewards=(reward,)))
         store.add_reflection(Key(arm=arm, task_id="a", trial=1), 0, advice(text))
     store.add_reflection(Key(arm="collect", task_id="b", trial=1), 0, advice("Not rated."))
-    (experience,) = experienced(store, days=None)
+    (experience,) = load_rated_advice(store)
     assert (experience.text, experience.rating, experience.source) == ("Rinse it.", 1.0, "school/collect/a/1.0")
-    assert len(experienced(store, days=1)) == 1
-    assert experienced(store, days=1, now=datetime.now(UTC) + timedelta(days=2)) == []
     store.close()

@@ -14,7 +14,7 @@ import pytest
 from langchain_core.messages import AIMessage
 
 import retroformer as rf
-from eval.play.overlap import refuse_trained_tasks
+from eval.play.preflight import refuse_trained_tasks
 from retroformer.errors import ConfigError, EndpointFailure, MissingInput, StoreError
 from retroformer.records import Outcome, Task
 from retroformer.store import Store

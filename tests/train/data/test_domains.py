@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eval.play.overlap import refuse_adapters_trained_on
+from eval.play.preflight import refuse_adapters_trained_on
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.file import load_domains

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from eval.play.experience import training_attempts
-from retroformer.agents.retrieval import experienced
+from eval.play.arms import training_attempts
+from retroformer.agents.retrieval import load_rated_advice
 from retroformer.experiment.file import load
-from retroformer.experiment.sections.eval import Arm
 from retroformer.experiment.storage import open_store
 from retroformer.integrations.gepa.retries import failed_first_attempts
 from tests.train.world import collect, config_file
@@ -25,8 +24,8 @@ def test_stories_with_a_mark_are_left_out_on_request_only(tmp_path: Path, monkey
     def counts(*overrides: str) -> list[int]:
         experiment = load(config, list(overrides))
         trained_on = [len(read(experiment)) for read in (pairs, positive_reflections, rated, prompts, failures)]
-        counted = list(training_attempts(experiment, Arm(kind="table")))
-        recalled = experienced(store, None, leave_out=experiment.train.leave_out)
+        counted = list(training_attempts(experiment, [experiment.run]))
+        recalled = load_rated_advice(store, experiment.train.leave_out)
         return [*trained_on, len(failed_first_attempts(experiment, store)), len(counted), len(recalled)]
 
     before = counts()

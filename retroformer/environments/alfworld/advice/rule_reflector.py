@@ -10,7 +10,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Literal
 
-from retroformer.agents.phrases import PHRASES
+from retroformer.agents.baseline import PHRASES
 from retroformer.environments.alfworld.advice.failure import FailureView, view_of
 from retroformer.environments.alfworld.advice.reader import read_advice
 from retroformer.environments.alfworld.advice.wording import PLAIN, Manner, Voice, voice

@@ -6,7 +6,7 @@ things usually are, and leaves every choice open.
 
 from random import Random
 
-from retroformer.agents.phrases import PHRASES
+from retroformer.agents.baseline import PHRASES
 from retroformer.environments.alfworld.advice.failure import FailureView, view_of
 from retroformer.environments.alfworld.advice.rule_reflector import signed
 from retroformer.environments.alfworld.advice.wording import PLAIN

@@ -9,7 +9,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from retroformer.agents.phrases import seeded
+from retroformer.agents.baseline import seeded
 from retroformer.environments.alfworld.text import compact
 from retroformer.records import Task
 

@@ -10,7 +10,7 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
-from retroformer.agents.phrases import PHRASES
+from retroformer.agents.baseline import PHRASES
 from retroformer.environments.alfworld.advice.clauses import plural
 from retroformer.environments.alfworld.advice.failure import FailureView
 from retroformer.environments.alfworld.advice.reader import Advice

@@ -1,7 +1,8 @@
-"""Evaluation refuses tasks that a served adapter was trained on in another run, before anything starts."""
+"""Evaluation refuses arms that cannot be played, and tasks that were trained on, before anything starts."""
 
 import asyncio
 import json
+import re
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from eval.play.compare import compare_arms
-from eval.play.overlap import refuse_adapters_trained_on, refuse_tasks_of_runs, refuse_trained_tasks
+from eval.play.preflight import check_arms, refuse_adapters_trained_on, refuse_tasks_of_runs, refuse_trained_tasks
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError
 from retroformer.experiment.file import load
@@ -19,8 +20,9 @@ from retroformer.experiment.storage import open_store
 from retroformer.promotions.history import History, roll_back
 from retroformer.provenance import ADAPTER_FILES
 from retroformer.records import Key, Outcome, Task
+from tests.support.arms import NOWHERE, POOLED, compare, config_with
 from tests.support.characters import attempt_at
-from tests.support.runs import HOUSEHOLD, open_config
+from tests.support.runs import HOUSEHOLD, open_config, write_config
 
 IDS = [f"game-{number:02d}" for number in range(200)]
 HELD_OUT, TRAINED_ON = IDS[:20], IDS[20:]
@@ -153,3 +155,99 @@ def test_nothing_is_played_if_an_adapter_was_trained_on_a_held_out_task(config: 
     trained("runs/other/sft", [first], training_seed=opened.experiment.seed)
     with pytest.raises(ConfigError, match="1 of 5 evaluation tasks were used to train 'sft-1'"):
         asyncio.run(compare_arms(opened))
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        (
+            "eval.arms.nothing.actor_temperature=0.5",
+            "eval.arms.nothing.actor_temperature: the rule actor is a program that samples nothing; leave it out, or "
+            "set actor.kind.",
+        ),
+        (
+            "eval.arms.nothing.actor_model=sac",
+            "eval.arms.nothing.actor_model: the rule actor is a program without a model; leave it out, or set "
+            "actor.kind.",
+        ),
+        (
+            "eval.comparisons=[{first: nothing, second: something}]",
+            "eval.comparisons: 'something' is not an arm; name one of nothing, trained, placebo.",
+        ),
+        (
+            "eval.comparisons=[{first: nothing, second: trained, trial: 2}]",
+            "eval.comparisons: trial 2 is not played with loop.trials=2; the last one is 1.",
+        ),
+        (
+            "eval.arms.trial 0={kind: none}",
+            "eval.arms: two arms would be stored as 'eval/trial 0'; give one of them another name.",
+        ),
+    ],
+)
+def test_an_arm_that_cannot_be_played_is_refused_before_anything_is(
+    tmp_path: Path, override: str, sentence: str
+) -> None:
+    config = config_with(tmp_path, NOWHERE, POOLED, override)
+    with pytest.raises(ConfigError) as caught:
+        compare(config)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("override", "fault"),
+    [
+        (
+            "nothing.places=8",
+            "places: Extra inputs are not permitted. It is a setting of kind rule or history_rule or ",
+        ),
+        ("nothing.history=last", "history: Extra inputs are not permitted. It is a setting of kind model."),
+        ("nothing.first=true", "first: Extra inputs are not permitted. It is a setting of kind phrase or document or "),
+        ("placebo.kind=none", "of: Extra inputs are not permitted. It is a setting of kind placebo."),
+        ("placebo.amnog=any", "amnog: Extra inputs are not permitted. Did you mean `among`?"),
+        ("nothing.kind=document", "file: Field required."),
+        ("nothing.kind=nothing", "kind: there is no nothing advice for alfworld; take none, phrase, model, placebo, "),
+        ("trained.model=[]", "model: Value error, name at least one model. Found []."),
+        ("trained.actor_model=[]", "actor_model: Value error, name at least one model. Found []."),
+        ("trained.model=[ppo, ppo]", "model: Value error, two models would be stored under one name; leave one of "),
+        ("trained.actor_model=[a, b]", "Value error, model and actor_model both name training seeds; give one of "),
+    ],
+)
+def test_a_setting_that_a_kind_of_arm_does_not_have_cannot_be_written(
+    tmp_path: Path, override: str, fault: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_with(tmp_path, NOWHERE, POOLED, f"eval.arms.{override}")
+    arm = override.partition(".")[0]
+    assert re.search(rf"^  eval\.arms\.{arm}[.:] ?{re.escape(fault)}", str(caught.value), re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", ["rule", "oracle"])
+def test_advice_about_households_is_refused_elsewhere(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "questions.jsonl").write_text('{"id": "a", "question": "Where?", "answer": "Here"}\n')
+    (tmp_path / "docstore.jsonl").write_text('{"title": "Here", "sentences": ["It is here."]}\n')
+    environment = {"name": "hotpotqa", "data": str(tmp_path), "split": "all"}
+    config = HOUSEHOLD | {"environment": environment, "eval": {"arms": {"written": {"kind": kind}}}}
+    with pytest.raises(
+        ConfigError, match=rf"eval.arms.written.kind: there is no {kind} advice for hotpotqa; take none, phrase, model"
+    ):
+        open_config(write_config(tmp_path, NOWHERE, config))
+
+
+def test_a_placebo_cannot_be_limited_where_tasks_have_no_kinds(tmp_path: Path) -> None:
+    environment = {"name": "hotpotqa", "data": str(tmp_path), "split": "all"}
+    arms = {"phrase": {"kind": "phrase"}, "placebo": {"kind": "placebo", "of": "phrase", "among": "same_kind"}}
+    config = HOUSEHOLD | {"environment": environment, "actor": {"kind": "react"}, "eval": {"arms": arms}}
+    with pytest.raises(ConfigError, match=r"eval\.arms\.placebo\.among: tasks of this environment have no kinds"):
+        check_arms(open_config(write_config(tmp_path, NOWHERE, config)).experiment)
+
+
+def test_an_arm_that_learns_plays_all_trials(tmp_path: Path) -> None:
+    arms = {"learning": {"kind": "retrieved", "learns": True}}
+    with pytest.raises(ConfigError, match=r"eval\.arms\.learning\.learns: eval\.stop=no_gain waits for all tasks"):
+        check_arms(config_with(tmp_path, NOWHERE, arms, "eval.stop=no_gain").experiment)
+
+
+def test_best_of_n_at_temperature_0_is_refused(config: Path) -> None:
+    best = "eval.arms.trained.model=sft-1+best3"
+    with pytest.raises(ConfigError, match=r"eval\.arms\.trained\.model: .*set it above 0"):
+        check_arms(load(config, [best, "reflector.temperature=0"]))

@@ -1,0 +1,205 @@
+"""Everything that an evaluation refuses about its config, its arms and its tasks, before anything is started.
+
+Tasks that were used for training are refused: in this run, in runs whose attempts an arm uses, or of any adapter that
+the evaluation serves. The training stages record their tasks in metrics.json beside each adapter, with those of the
+adapters they start from, so an adapter of another run is checked without that run's store. A reflector or actor behind
+an address of its own has no folder, and passes.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+
+from retroformer.agents.arm import Arm
+from retroformer.agents.reflector import ModelArm
+from retroformer.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, own_first_trial
+from retroformer.backends import LOCAL, backend_of
+from retroformer.errors import ConfigError
+from retroformer.experiment.actors import actor_kind
+from retroformer.experiment.adapters import model_folder, reward_folder, served_folder
+from retroformer.experiment.best_of import adapter_name, best_of
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.parts import check_prompts, chosen_tasks, require_addresses
+from retroformer.experiment.storage import open_store
+from retroformer.records import Task, task_of_story
+from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
+from retroformer.store import Store
+
+from .arms import actor_models, held_out_splits, reflector_models, setting_of, stored_names, with_arm_settings
+from .repetitions import repetitions
+
+
+def preflight(experiment: Experiment) -> tuple[Task, ...]:
+    """Return the tasks to play. Raises ConfigError, MissingInput if they, an arm or an actor cannot be played."""
+    _check_temperature(experiment)
+    _check_actors(experiment)
+    if experiment.eval.backend != LOCAL:
+        backend_of(experiment.eval.backend)
+        asks_reflector = bool(reflector_models(experiment.eval.arms))
+        require_addresses(experiment, f"eval.backend={experiment.eval.backend}", asks_reflector=asks_reflector)
+    tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
+    # Domains of one environment may share tasks.
+    for domain in experiment.each_domain:
+        if training_tasks(domain, ()).are_of(experiment):
+            with closing(open_store(domain)) as store:
+                refuse_trained_tasks(store, tasks)
+    for repetition in repetitions(experiment).values():
+        check_prompts(repetition)
+        check_arms(repetition)
+        refuse_adapters_trained_on(repetition, tasks)
+        refuse_tasks_of_runs(repetition, tasks)
+    return tasks
+
+
+def check_arms(experiment: Experiment) -> None:
+    """Refuse arms that cannot be played. Raises ConfigError, which names the config entry to change."""
+    arms, setting = experiment.eval.arms, setting_of(experiment)
+    for name, arm in arms.items():
+        here = f"eval.arms.{name}"
+        arm.check(here, setting)
+        _check_actor_of(experiment, arm, here)
+    _check_comparisons(experiment)
+    stored = stored_names(arms)
+    sharing = [arm.prompts for arm in arms.values() if arm.prompts and not arm.advises_first]
+    first_trials = {FIRST_TRIAL, *map(first_trial_with, sharing)}
+    own = [own_first_trial(name) for title, arm in arms.items() if arm.advises_first for name in stored[title]]
+    name, count = Counter([*first_trials, *own, *chain.from_iterable(stored.values())]).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"eval.arms: two arms would be stored as {name!r}; give one of them another name.")
+
+
+def _check_actor_of(experiment: Experiment, arm: Arm, here: str) -> None:
+    """Refuse settings of an arm's actor that would change nothing, or that do not fit the environment."""
+    actor = actor_kind(experiment)
+    reads_pack = actor.asks_model and actor.reads_pack
+    for key, is_set, has_effect, reason in (
+        ("actor_temperature", arm.actor_temperature is not None, actor.asks_model, "is a program that samples nothing"),
+        ("actor_model", arm.actor_model is not None, actor.asks_model, "is a program without a model"),
+        ("prompts", arm.prompts is not None, reads_pack, "reads no prompt pack"),
+        ("last_attempt", arm.last_attempt, actor.reads_last_attempt, "reads only advice"),
+    ):
+        if is_set and not has_effect:
+            raise ConfigError(
+                f"{here}.{key}: the {experiment.actor.kind} actor {reason}; leave it out, or set actor.kind."
+            )
+    if arm.prompts is not None:
+        if arm.prompts == experiment.actor.prompts:
+            raise ConfigError(f"{here}.prompts: {arm.prompts!r} is actor.prompts already; leave it out.")
+        check_prompts(with_arm_settings(experiment, arm))
+
+
+def _check_comparisons(experiment: Experiment) -> None:
+    """Refuse comparisons and examples of arms or trials that do not exist."""
+    arms, trials = experiment.eval.arms, experiment.loop.trials
+    compared = [name for planned in experiment.eval.comparisons for name in (planned.first, planned.second)]
+    for key, names in {"examples": experiment.eval.examples or (), "comparisons": compared}.items():
+        for name in names:
+            if name not in arms:
+                raise ConfigError(f"eval.{key}: {name!r} is not an arm; name one of {', '.join(arms)}.")
+    for planned in experiment.eval.comparisons:
+        if planned.trial is not None and planned.trial >= trials:
+            raise ConfigError(
+                f"eval.comparisons: trial {planned.trial} is not played with loop.trials={trials}; the last one is "
+                f"{trials - 1}."
+            )
+
+
+def _check_actors(experiment: Experiment) -> None:
+    """Refuse what would leave open who writes the advice, or what the report compares."""
+    section = experiment.eval
+    if section.actors and section.repeats > 1:
+        raise ConfigError("eval.repeats: eval.actors are compared in one run of each; take one of the two keys out.")
+    if not section.actors_reflect:
+        return
+    if not section.actors:
+        raise ConfigError("eval.actors_reflect: there are no eval.actors to write advice; name them or leave it out.")
+    for name, arm in section.arms.items():
+        if isinstance(arm, ModelArm) and "model" in arm.model_fields_set:
+            raise ConfigError(
+                f"eval.arms.{name}.model: each of eval.actors writes its own advice (eval.actors_reflect); leave the "
+                "model out."
+            )
+
+
+def _check_temperature(experiment: Experiment) -> None:
+    """Refuse `reflector.temperature`, which no command reads if the run neither has training facts nor is to have any.
+
+    The evaluation asks at `eval.temperature`.
+    """
+    if "temperature" not in experiment.reflector.model_fields_set or experiment.model_fields_set & {"collect", "train"}:
+        return
+    if any(map(best_of, reflector_models(experiment.eval.arms))):
+        return
+    if experiment.has_store:
+        with closing(open_store(experiment)) as store:
+            if any(map(is_for_training, store.arms())):
+                return
+    raise ConfigError(
+        "reflector.temperature is that of collect, and this run is only evaluated: set eval.temperature instead."
+    )
+
+
+def refuse_tasks_of_runs(experiment: Experiment, tasks: Sequence[Task]) -> None:
+    """Refuse tasks of the runs whose collected attempts an arm's advice is made from."""
+    runs = (arm.experience_of(experiment.run) for arm in experiment.eval.arms.values())
+    for run in dict.fromkeys(chain.from_iterable(runs)):
+        source = experiment.model_copy(update={"run": run})
+        if source.has_store:
+            with closing(open_store(source)) as store:
+                refuse_trained_tasks(store, tasks)
+
+
+def refuse_trained_tasks(store: Store, tasks: Sequence[Task]) -> None:
+    """Raise ConfigError if the run of this store collected training facts on one of these tasks.
+
+    A task that was only played counts, too: the places and the attempts of a solved task are read by hindsight.
+    """
+    chosen = {task.id for task in tasks}
+    trained_on = (store.tasks(arm) for arm in store.arms() if is_for_training(arm))
+    if shared := sorted(chosen.intersection(map(task_of_story, chain.from_iterable(trained_on)))):
+        raise ConfigError(
+            f"{len(shared)} of {len(tasks)} evaluation tasks were used for training, such as {shared[0]!r}: "
+            "name another split with eval.split=NAME."
+        )
+
+
+def refuse_adapters_trained_on(experiment: Experiment, tasks: Sequence[Task]) -> None:
+    """Refuse tasks that an adapter served for this evaluation was trained on, in whatever run that was."""
+    for name, folder in _served_folders(experiment):
+        refuse_adapter_trained_on(experiment, name, folder, tasks)
+
+
+def refuse_adapter_trained_on(experiment: Experiment, name: str, folder: Path, tasks: Sequence[Task]) -> None:
+    """Refuse tasks that the adapter in `folder` was trained on. Raises ConfigError, DamagedFile."""
+    chosen = {task.id for task in tasks}
+    if (folder / METRICS).is_file() and (shared := sorted(chosen & _trained_on(read_metrics(folder), experiment))):
+        raise ConfigError(
+            f"{len(shared)} of {len(tasks)} evaluation tasks were used to train {name!r} ({folder}), such as "
+            f"{shared[0]!r}: name another split with eval.split=NAME, or serve another adapter."
+        )
+
+
+def _served_folders(experiment: Experiment) -> Iterator[tuple[str, Path]]:
+    """Yield name and folder of each adapter that the experiment's own server serves for this evaluation."""
+    models = reflector_models(experiment.eval.arms) if experiment.reflector.endpoint.base_url is None else []
+    for model in models:
+        name = adapter_name(model)
+        yield model, served_folder(experiment, name)
+        if best_of(model):
+            yield model, reward_folder(experiment, name)
+    if actor_kind(experiment).asks_model and experiment.actor.endpoint.base_url is None:
+        for model in (experiment.actor.endpoint.model, *actor_models(experiment)):
+            yield model, model_folder(experiment, adapter_name(model))
+
+
+def _trained_on(metrics: StageMetrics, experiment: Experiment) -> frozenset[str]:
+    """Return the tasks of this experiment's environment that an adapter was trained on, with those that SAC played."""
+    played = metrics.measure("tasks") or ()
+    return frozenset(
+        task_of_story(task)
+        for training in metrics.recorded_tasks or ()
+        if training.are_of(experiment)
+        for task in (*training.tasks, *played)
+    )

@@ -1,0 +1,156 @@
+"""What every kind of arm is: its settings, its checks, its reflector, its conditions and its words in the report.
+
+A kind is one class, in one file with its reflector. `retroformer.experiment.sections.eval` lists the kinds of every
+environment; an environment offers its own in `Extras.arms`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, Field
+
+from retroformer.environments.section import EnvironmentSection
+from retroformer.experiment.sections.base import Section
+from retroformer.prompts import Render
+from retroformer.protocols import Reflector
+from retroformer.records import Task, Trajectory
+
+if TYPE_CHECKING:  # A config is read without the database's packages.
+    from retroformer.store import Store
+
+
+def _distinct(names: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if not names:
+        raise ValueError("name at least one model")
+    if isinstance(names, tuple) and len(set(names)) < len(names):
+        raise ValueError("two models would be stored under one name; leave one of them out")
+    return names
+
+
+Models = Annotated[str | tuple[str, ...], AfterValidator(_distinct)]
+"""Name of a model; several names are training seeds of one method, which the report pools."""
+
+
+@dataclass(frozen=True)
+class ArmSetting:
+    """The parts of a config that the settings of an arm are checked against."""
+
+    arms: Mapping[str, "Arm"]
+    """All arms of the comparison."""
+    trials: int
+    stop: str
+    temperature: float
+    """Temperature at which reflectors sample in the evaluation."""
+    best_of_temperature: float
+    """Temperature at which the answers are sampled of which the best is taken."""
+    kind_of: Callable[[Trajectory], str] | None
+    """Kind of thing that an attempt's task is about; None: the environment's tasks have no kinds."""
+
+
+@dataclass(frozen=True)
+class ArmParts:
+    """What the reflector of an arm is built from."""
+
+    setting: ArmSetting
+    run: str
+    environment: EnvironmentSection
+    seed: int
+    tasks: Sequence[Task]
+    """Tasks of the comparison."""
+    split_tasks: Callable[[], Sequence[Task]]
+    """Function that returns all tasks of the held-out splits, in the order in which they are played."""
+    taskset: Callable[[], Any]
+    """Function that returns the environment's tasks."""
+    store: "Store"
+    leave_out: Sequence[str]
+    """Marks of stories that no advice is made from (`train.leave_out`)."""
+    render: Callable[[], Render]
+    """Function that returns how a reflector sees a failure. Raises ConfigError."""
+    reflector: Callable[[str, float], Reflector]
+    """Function that connects to a model at the reflector's endpoint: (name, temperature). Raises MissingInput."""
+    attempts: Callable[[Sequence[str]], Iterator[Trajectory]]
+    """Function that yields the collected attempts of these runs. Raises MissingInput if one of them has none."""
+
+
+class Arm(Section):
+    """A way to retry: the settings of every kind. One class for each kind adds its own."""
+
+    reads_solution: ClassVar[bool] = False
+    """True if its advice uses the solution of the task: an upper bound, not a fair arm."""
+
+    kind: str
+    """Source of the advice: the name of a class of arms."""
+    prompts: str | None = None
+    """Prompt pack of this arm's actor and reflector, with a trial 0 that only arms of the same pack share; None:
+    actor.prompts."""
+    actor_model: Models | None = None
+    """Model that acts in this arm's retries, at the actor's endpoint, such as `sac`; several names are training seeds
+    of one method; None: actor.endpoint.model."""
+    actor_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Sampling temperature of the actor in this arm's retries; None: actor.temperature."""
+    last_attempt: bool | None = None
+    """If true, the actor sees its last attempt in this arm's retries; None: as in loop.last_attempt."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Models that write its advice; empty if none does."""
+        return ()
+
+    @property
+    def actor_models(self) -> tuple[str, ...]:
+        """Models that act in its retries in place of the config's actor."""
+        return (self.actor_model,) if isinstance(self.actor_model, str) else self.actor_model or ()
+
+    @property
+    def advises_first(self) -> bool:
+        """True if its advice is given before the first attempt, too, which the arm then plays itself."""
+        return False
+
+    def split(self) -> Mapping[str, Self]:
+        """Return arms with one model of each role, by the name of the training seed; by "" if it has none."""
+        if isinstance(self.actor_model, tuple):
+            return {model: self.model_copy(update={"actor_model": model}) for model in self.actor_model}
+        return {"": self}
+
+    def check(self, here: str, setting: ArmSetting) -> None:
+        """Refuse settings that cannot be played. `here` is the arm's place in the config. Raises ConfigError."""
+
+    def build(self, parts: ArmParts) -> Reflector:
+        """Return the reflector of an arm with one model. Raises ConfigError, MissingInput."""
+        raise NotImplementedError
+
+    def temperature(self, setting: ArmSetting) -> float:
+        """Return the temperature at which its advice is sampled."""
+        return setting.temperature
+
+    def conditions(self, parts: ArmParts) -> dict[str, Any]:
+        """Return what its stored facts depend on beside the config and its settings. Raises MissingInput."""
+        return {}
+
+    def experience_of(self, run: str) -> Mapping[str, Sequence[str]]:
+        """Return the runs whose collected attempts its advice is made from, and their arms that only it uses.
+
+        `run` is the run of the config.
+        """
+        return {}
+
+    def describe(self) -> str:
+        """Return, for the report, who wrote its advice."""
+        raise NotImplementedError
+
+
+class EarlyArm(Arm):
+    """An arm whose advice is not about a failure, so that it can be given before the first attempt, too."""
+
+    first: bool = False
+    """If true, the advice is given before the first attempt, too, and this arm has a trial 0 of its own."""
+
+    @property
+    def advises_first(self) -> bool:
+        return self.first
+
+    @property
+    def when(self) -> str:
+        """End of its description: when the advice is given."""
+        return ", before the first attempt, too" if self.first else ""
