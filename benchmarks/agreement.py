@@ -49,7 +49,7 @@ def main() -> None:
             responses = [texts[0] for texts in work.responses][: chosen.responses]
             stages: dict[str, tuple[Any, Any]] = {
                 "log-probabilities": (adapted(train, work.folder / SFT), Imitation()),
-                "scores": (scorer(train), Ranking(train.reward)),
+                "scores": (scorer(train), Ranking(train.pair_weight)),
             }
             for name, (model, objective) in stages.items():
                 for length in chosen.prompts:

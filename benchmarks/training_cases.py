@@ -129,7 +129,7 @@ def _config(sizes: Sizes, base: str) -> dict[str, Any]:
     tokens = case.failures * (sizes.prompt + case.responses * sizes.response)
     stage: dict[str, Any] = {"learning_rate": 1e-3, "batch_size": case.batch_size, "micro_batch_tokens": tokens}
     if case.stage in ("ppo", "grpo"):
-        stage |= {"updates": sizes.updates, "draw_batch_size": case.rows}
+        stage["updates"] = sizes.updates
         key = "responses_per_prompt" if case.stage == "ppo" else "group"
         stage |= {key: case.responses, "epochs": sizes.epochs if case.stage == "ppo" else 1}
     else:

@@ -68,7 +68,7 @@ def trainer_of(work: Work, groups: Groups) -> Any:
     stage, train, start = Stage(work.case.stage, work.experiment, {}), work.experiment.train, work.folder / SFT
     torch.manual_seed(work.experiment.seed)
     if stage.name == "reward":
-        trainer = make_trainer(stage, train.reward, scorer(train), groups, Ranking(train.reward))
+        trainer = make_trainer(stage, train.reward, scorer(train), groups, Ranking(train.pair_weight))
     elif stage.name == "dpo":
         trainer = dpo_trainer(stage, train.dpo, start, groups)
     else:
@@ -114,6 +114,7 @@ def _on_policy(work: Work, reward: Path | None) -> tuple[SharedBase, Any]:
     train = work.experiment.train
     model = SharedBase(load_base(train), work.folder / SFT, reward)
     draw = draw_of(work.experiment, work.case.stage, load_tokenizer(train), work.prompts)
+    draw = draw._replace(at_once=work.case.rows)
     # No token ends a turn, so every response has the maximum length.
     return model, draw._replace(eos_id=model.vocabulary)
 

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from benchmarks.training_cases import REWARD, SFT, Work
 from benchmarks.training_laps import Laps, Ready
 from train.base import compute_dtype, keep_trainables_in_fp32, load_base, load_tokenizer
-from train.stage_kinds import VALUE_WEIGHT
+from train.rl.ppo import CLIP, GAMMA, LAMBDA, VALUE_WEIGHT
 
 
 def theirs_of_ppo(work: Work) -> Ready:
@@ -95,11 +95,11 @@ def _settings(work: Work) -> Any:
         learning_rate=settings.learning_rate,
         kl_coef=settings.kl,
         kl_estimator="k1",
-        cliprange=settings.clip,
-        cliprange_value=settings.clip,
+        cliprange=CLIP,
+        cliprange_value=CLIP,
         vf_coef=VALUE_WEIGHT,
-        gamma=settings.gamma,
-        lam=settings.lam,
+        gamma=GAMMA,
+        lam=LAMBDA,
         model_adapter_name="policy",
         ref_adapter_name="ref",
         gradient_checkpointing=False,

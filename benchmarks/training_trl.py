@@ -15,6 +15,7 @@ from benchmarks.training_laps import Laps, Ready, StepLaps
 from benchmarks.training_ours import groups_of, share_of_even_tokens, supervised, trainer_of
 from train.base import keep_trainables_in_fp32, load_tokenizer
 from train.imitation import adapted
+from train.rl.grpo import CLIP
 from train.shared_prompt.group import Groups
 from train.stage import Stage
 from train.trainer import trainer_settings
@@ -82,7 +83,7 @@ def _grpo(work: Work) -> Ready:
     settings, at_once = work.settings, work.sizes.their_rows
     policy = adapted(work.experiment.train, work.folder / SFT)
     no_token = policy.get_base_model().config.vocab_size
-    ours = trainer_settings(Stage(work.case.stage, work.experiment, {}), settings)
+    ours = trainer_settings(Stage(work.case.stage, work.experiment, {}), settings.learning_rate)
     theirs = {
         "output_dir": str(work.folder / "trl"),
         "per_device_train_batch_size": at_once,
@@ -95,7 +96,7 @@ def _grpo(work: Work) -> Ready:
         steps_per_generation=work.case.rows // at_once,
         max_completion_length=work.sizes.response,
         beta=settings.kl,
-        epsilon=settings.clip,
+        epsilon=CLIP,
         loss_type="grpo",
         generation_kwargs={"eos_token_id": no_token},
         pad_to_multiple_of=None,

@@ -217,7 +217,7 @@ def test_training_and_serving_leave_no_secret_behind(tmp_path: Path, remote: End
         "dtype": "float32",
         "warm": quick,
         "sft": quick,
-        "ppo": {"generation": {"base_url": config["reflector"]["endpoint"]["base_url"], "api_key_env": "SOME_KEY"}},
+        "generation": {"base_url": config["reflector"]["endpoint"]["base_url"], "api_key_env": "SOME_KEY"},
     }
     workplace = Workplace(tmp_path, config)
     workplace.run("collect", "warm", "config.yaml")

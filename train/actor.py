@@ -24,9 +24,14 @@ from .data.samples import IGNORED, order_of_training, require_length
 from .imitation import adapted
 from .plan.estimate import require_room
 from .stage import Meter, Stage, publish
-from .stage_kinds import DEMONSTRATED_ACTIONS
+from .stage_kinds import ACTOR_ROWS
 from .trainer import run_trainer
 from .trl_trainers import MicroBatch, sft_trainer
+
+LEARNING_RATE, BATCH_SIZE = 1e-3, 8
+"""Peak learning rate, and demonstrations per optimiser step."""
+MOST_ACTIONS = 20
+"""Largest number of actions of a demonstration: the household actor of the package was trained with it."""
 
 
 class LabelledText(NamedTuple):
@@ -49,9 +54,8 @@ def scripted_play(experiment: Experiment) -> list[Demonstration]:
         raise ConfigError(f"There is no scripted play for {section.name}: set environment.name to another environment.")
     demonstrations = list[Demonstration]()
     with line("demonstrations", settings.demonstrations, 0, console=processes.screen()) as progress:
-        for demonstration in play(
-            section, settings.demonstrations, DEMONSTRATED_ACTIONS, experiment.seed, settings.wording
-        ):
+        played = play(section, settings.demonstrations, MOST_ACTIONS, experiment.seed, settings.wording)
+        for demonstration in played:
             demonstrations.append(demonstration)
             progress.show(len(demonstrations), "")
     return demonstrations
@@ -63,7 +67,7 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
     Raises:
         ConfigError: a demonstration is longer than train.max_length.
     """
-    meter, train, optimizer = Meter(), stage.experiment.train, stage.experiment.train.actor
+    meter, train = Meter(), stage.experiment.train
     tokenizer = load_tokenizer(train)
     texts = (labelled_text(tokenizer, demonstration) for demonstration in demonstrations)
     columns = ({"input_ids": text.ids, "labels": text.labels} for text in texts)
@@ -71,7 +75,7 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
     lengths = rows.lengths("input_ids")
     require_length(lengths, train.max_length, "samples")
     require_room(stage, max(lengths, default=0))
-    order = order_of_training(lengths, optimizer.batch_size, 1, stage.experiment.seed)
+    order = order_of_training(lengths, BATCH_SIZE, 1, stage.experiment.seed)
     trainer = _trainer(stage, rows, order)
     progress = run_trainer(trainer, stage)
     for parameter in trainable(trainer.model):
@@ -83,18 +87,17 @@ def clone(stage: Stage, demonstrations: Sequence[Demonstration]) -> None:
 
 def _trainer(stage: Stage, rows: Rows[Row], order: Sequence[int]) -> Any:
     """Return the trainer of a fresh adapter on `rows` in this order."""
-    optimizer = stage.experiment.train.actor
     torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
 
     def parts(number: int) -> Iterator[MicroBatch]:
-        batch = [rows[index] for index in order[number * optimizer.batch_size :][: optimizer.batch_size]]
+        batch = [rows[index] for index in order[number * BATCH_SIZE :][:BATCH_SIZE]]
         learnt = sum(label != IGNORED for row in batch for label in row["labels"])
-        for start in range(0, len(batch), optimizer.micro_batch_size):
-            part = batch[start : start + optimizer.micro_batch_size]
+        for start in range(0, len(batch), ACTOR_ROWS):
+            part = batch[start : start + ACTOR_ROWS]
             yield MicroBatch(part, sum(len(row["input_ids"]) for row in part), learnt=learnt)
 
-    batches = math.ceil(len(order) / optimizer.batch_size)
-    return sft_trainer(stage, optimizer, adapted(stage.experiment.train, None), batches, parts)
+    batches = math.ceil(len(order) / BATCH_SIZE)
+    return sft_trainer(stage, LEARNING_RATE, adapted(stage.experiment.train, None), batches, parts)
 
 
 def labelled_text(tokenizer: Any, demonstration: Demonstration) -> LabelledText:

@@ -109,7 +109,6 @@ def lora_config(base: Any, lora: Lora, *, scores: bool = False) -> Any:
     return LoraConfig(
         r=lora.rank,
         lora_alpha=alpha,
-        lora_dropout=lora.dropout,
         target_modules=_projections(base, lora),
         layers_to_transform=_layers(base, lora),
         modules_to_save=["score"] if scores else None,

@@ -14,7 +14,7 @@ from retroformer.experiment.adapters import model_folder, newest_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
 from retroformer.experiment.returns import STORED
-from retroformer.experiment.sections.steps import Groupwise
+from retroformer.experiment.sections.train import Steps
 from retroformer.files.held_lock import held_lock
 from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
 
@@ -116,7 +116,7 @@ def dpo(experiment: Experiment) -> str:
     from .dpo import train_by_dpo
 
     optimizer = experiment.train.dpo
-    pairs = inputs.pairs(experiment, optimizer.staleness)
+    pairs = inputs.pairs(experiment)
     start = require_adapter(newest_of(experiment, "sft"))
     data, tasks = (pair.model_dump() for pair in pairs), inputs.rated_tasks(experiment)
     stage = make_stage("dpo", experiment, optimizer, data, {"start": start}, tasks)
@@ -150,7 +150,7 @@ def _grpo_stored(experiment: Experiment) -> str:
 
 
 def _grpo_live(config: LoadedConfig) -> str:
-    from .rl.live import check_second_retry, conditions_of_returns, live_returns
+    from .rl.live import conditions_of_returns, live_returns
     from .rl.policy_stage import train_by_grpo
 
     if (name := config.experiment.train.rated_by) != STORED:
@@ -158,7 +158,6 @@ def _grpo_live(config: LoadedConfig) -> str:
             f"train.rated_by={name} rates stored attempts, and train.grpo.reward=live plays new ones: leave it out, or "
             "set train.grpo.reward=model."
         )
-    check_second_retry(config.experiment)
     experiment, failures = config.experiment, inputs.failures(config.experiment)
     adapters = {"sft": require_adapter(newest_of(experiment, "sft"))}
     data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
@@ -253,7 +252,7 @@ def _test(metrics: StageMetrics) -> str:
     return "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
 
 
-def _imitate(stage: Stage, optimizer: Groupwise, texts: Sequence[Advice], start: Path | None) -> None:
+def _imitate(stage: Stage, optimizer: Steps, texts: Sequence[Advice], start: Path | None) -> None:
     from .imitation import imitate
 
     data = samples(load_tokenizer(stage.experiment.train), texts)

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from retroformer.experiment.sections.train import Dpo
+from retroformer.experiment.sections.train import Steps
 from retroformer.records import PreferencePair
 
 from . import processes
 from .base import keep_trainables_in_fp32, load_adapter, load_base, load_tokenizer, switch_dropout_off, switched_to
 from .group_trainer import Reader, log_probs, trunk_of
-from .losses import divergence, implicit_rewards, preference_loss
+from .losses import BETA, divergence, implicit_rewards, preference_loss
 from .packed_or_trl import make_trainer
 from .pair_split import in_pairs, split_pairs, weights_of_pairs
 from .shared_prompt.agreement import require_plain_logits
@@ -40,8 +40,8 @@ class DirectPreference:
     `references` has the log-probabilities of the responses of each group under the SFT policy, by the group's number.
     """
 
-    def __init__(self, optimizer: Dpo) -> None:
-        self._optimizer = optimizer
+    def __init__(self, pair_weight: str) -> None:
+        self._pair_weight = pair_weight
         self.references: Sequence[Tensor] = ()
 
     def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
@@ -51,12 +51,12 @@ class DirectPreference:
     def loss(self, values: Tensor, packed: Packed, groups: Sequence[Group], batch: Sequence[Group]) -> Tensor:
         """Return the share of `groups` in the loss of their batch."""
         reference_R = torch.cat([self.references[group.number] for group in groups]).to(values.device)
-        rewards_R = implicit_rewards(packed.sums(values), reference_R, self._optimizer.beta)
+        rewards_R = implicit_rewards(packed.sums(values), reference_R, BETA)
         losses_P = preference_loss(*in_pairs(rewards_R, groups))
-        return (losses_P * weights_of_pairs(groups, batch, self._optimizer.pair_weight).to(losses_P)).sum()
+        return (losses_P * weights_of_pairs(groups, batch, self._pair_weight).to(losses_P)).sum()
 
 
-def train_by_dpo(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], sft: Path) -> None:
+def train_by_dpo(stage: Stage, optimizer: Steps, pairs: Sequence[PreferencePair], sft: Path) -> None:
     """Train the adapter in `sft` on the pairs of most tasks, measure on those of the held-out tasks, and publish.
 
     Raises:
@@ -66,19 +66,19 @@ def train_by_dpo(stage: Stage, optimizer: Dpo, pairs: Sequence[PreferencePair], 
     split = split_pairs(stage, load_tokenizer(stage.experiment.train), pairs, optimizer)
     trainer = dpo_trainer(stage, optimizer, sft, split.train)
     progress = run_trainer(trainer, stage)
-    measured = measure(trainer.reader, split.measured(seed), optimizer.beta, "train")
-    measured |= measure(trainer.reader, split.held_out, optimizer.beta, "held_out")
+    measured = measure(trainer.reader, split.measured(seed), "train")
+    measured |= measure(trainer.reader, split.held_out, "held_out")
     cost = meter.read(optimizer.epochs * split.tokens, progress["resumed_from_step"])
     metrics = split.counts | split.read_by(sft) | measured | progress | cost
     publish(stage, lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]), metrics)
 
 
-def dpo_trainer(stage: Stage, optimizer: Dpo, sft: Path, groups: Groups) -> Any:
+def dpo_trainer(stage: Stage, optimizer: Steps, sft: Path, groups: Groups) -> Any:
     """Return the trainer of the adapter in `sft`, which is also the reference, on `groups`."""
     model = policy_and_reference(load_base(stage.experiment.train), sft, stage)
     # Whichever trainer is used, `measure` computes logits.
     require_plain_logits(trunk_of(model).config, "train the reward model in place of DPO, or another train.base_model")
-    objective = DirectPreference(optimizer)
+    objective = DirectPreference(stage.experiment.train.pair_weight)
     # Not quick: the policy is compared with readings of the reference that are made before training.
     trainer = make_trainer(stage, optimizer, model, groups, objective, quick=False)
     if trainer.reader.packs:
@@ -107,7 +107,7 @@ def response_sums(reader: Reader, group: Group) -> Tensor:
 
 
 @torch.no_grad()
-def measure(reader: Reader, groups: Sequence[Group], beta: float, name: str) -> dict[str, float]:
+def measure(reader: Reader, groups: Sequence[Group], name: str) -> dict[str, float]:
     """Return accuracy, loss and margin of the implicit rewards, and the KL from the SFT policy; {} without pairs.
 
     The KL is exact at each token, but measured along the recorded responses, not along samples of the policy.
@@ -123,7 +123,7 @@ def measure(reader: Reader, groups: Sequence[Group], beta: float, name: str) -> 
             packed.sums(log_probs_NV.gather(1, packed.token_N[:, None])[:, 0])
             for log_probs_NV in (policy_NV, reference_NV)
         )
-        rewards.append(implicit_rewards(policy_R, reference_R, beta).cpu())
+        rewards.append(implicit_rewards(policy_R, reference_R, BETA).cpu())
         divergences.append(divergence(policy_NV, reference_NV).cpu())
     chosen_P, rejected_P = in_pairs(torch.cat(rewards), groups)
     return {

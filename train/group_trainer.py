@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import TrainingArguments
 
-from retroformer.experiment.sections.steps import Groupwise
+from retroformer.experiment.sections.train import Steps
 
 from .base import save_memory
 from .shared_prompt.agreement import settle_attention
@@ -72,7 +72,7 @@ class GroupTrainer(ParallelTrainer):
     def __init__(
         self,
         stage: Stage,
-        optimizer: Groupwise,
+        optimizer: Steps,
         model: Any,
         groups: Groups,
         objective: Objective,
@@ -86,7 +86,7 @@ class GroupTrainer(ParallelTrainer):
         save_memory(model.get_base_model(), model, gradient_checkpointing=checkpointing)
         super().__init__(
             model=model,
-            args=TrainingArguments(**trainer_settings(stage, optimizer)),
+            args=TrainingArguments(**trainer_settings(stage, optimizer.learning_rate)),
             train_dataset=[{"batch": number} for number in range(len(self._batches))],
         )
 
@@ -110,7 +110,7 @@ class GroupTrainer(ParallelTrainer):
         return self.reader.objective.loss(self.reader.read(packed), packed, groups, batch)
 
 
-def batches_of(stage: Stage, optimizer: Groupwise, groups: Groups) -> list[list[int]]:
+def batches_of(stage: Stage, optimizer: Steps, groups: Groups) -> list[list[int]]:
     """Return the numbers of the groups of each batch, all epochs in one list."""
     return training_batches(groups.sizes, groups.lengths, optimizer.batch_size, optimizer.epochs, stage.experiment.seed)
 

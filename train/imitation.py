@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.steps import Groupwise
-from retroformer.experiment.sections.train import Train
+from retroformer.experiment.sections.train import Steps, Train
 
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_adapter, load_base
 from .data.rows import write_samples
@@ -42,7 +41,7 @@ class Imitation:
 
 def imitate(
     stage: Stage,
-    optimizer: Groupwise,
+    optimizer: Steps,
     data: Iterable[Sample],
     start: Path | None = None,
     counts: Mapping[str, Any] = MappingProxyType({}),

@@ -13,10 +13,6 @@ Retroformer: Yao et al. (2024), section 4.3 and appendix C.
 `mask_BT` is 1 at the tokens of a response, including its end-of-turn token, and 0 at the padding after it.
 """
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Literal
-
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -25,30 +21,22 @@ CENTRING = 0.01
 """Weight of the squared sum of a pair's scores in the reward model's loss. Bradley-Terry fixes only differences; this
 keeps scores around zero."""
 
+BETA = 0.1
+"""KL coefficient of DPO: the smaller, the further a pair may move the policy from the SFT policy."""
+
 
 def k1(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
     """Return log(pi / pi_ref) of drawn tokens, (B, T). Its mean is KL(pi || pi_ref); single values have either sign.
 
-    Of the three estimators, only this one as a penalty in the reward gives the policy gradient of the KL divergence.
+    As a penalty in the reward, only this one gives the policy gradient of the KL divergence.
     """
     return log_probs_BT - reference_log_probs_BT
-
-
-def k2(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
-    """Return half the squared log ratio, (B, T): never negative, and close to the divergence where that is small."""
-    return 0.5 * (log_probs_BT - reference_log_probs_BT).square()
 
 
 def k3(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
     """Return r - 1 - log r with r = pi_ref / pi, (B, T). Its mean is KL(pi || pi_ref), and it is never negative."""
     log_ratios_BT = reference_log_probs_BT - log_probs_BT
     return torch.expm1(log_ratios_BT) - log_ratios_BT
-
-
-ESTIMATORS: Mapping[Literal["k1", "k2", "k3"], Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"k1": k1, "k2": k2, "k3": k3}
-)
-"""Estimators of the KL divergence at a drawn token, by their names in a config."""
 
 
 def token_rewards(scores_B: Tensor, divergences_BT: Tensor, mask_BT: Tensor, kl_weight: float) -> Tensor:
@@ -87,11 +75,6 @@ def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     mean = masked_mean(values_BT, mask_BT)
     variance = masked_mean((values_BT - mean).square(), mask_BT)
     return (values_BT - mean) * torch.rsqrt(variance + 1e-8) * mask_BT
-
-
-def whitened_around_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Scale to variance 1 but keep the mean: for rewards, whose sign matters."""
-    return whitened(values_BT, mask_BT) + masked_mean(values_BT, mask_BT) * mask_BT
 
 
 def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from retroformer.experiment.sections.steps import Groupwise
+from retroformer.experiment.sections.train import Steps
 
 from .group_trainer import GroupTrainer, Objective
 from .shared_prompt.group import Groups
@@ -10,7 +10,7 @@ from .stage import Stage
 
 
 def make_trainer(
-    stage: Stage, optimizer: Groupwise, model: Any, groups: Groups, objective: Objective, *, quick: bool = True
+    stage: Stage, optimizer: Steps, model: Any, groups: Groups, objective: Objective, *, quick: bool = True
 ) -> Any:
     """Return the trainer that `train.trainer` names, with a `reader`.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Paired
+from retroformer.experiment.sections.train import Steps
 from retroformer.records import PreferencePair
 from retroformer.stage_metrics import recorded_tasks
 
@@ -67,7 +67,7 @@ class PairSplit(NamedTuple):
         return drawn
 
 
-def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair], optimizer: Paired) -> PairSplit:
+def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair], optimizer: Steps) -> PairSplit:
     """Tokenise `pairs`, and split them by task.
 
     Raises:
@@ -107,7 +107,7 @@ def weights_of_pairs(groups: Sequence[Group], batch: Sequence[Group], pair_weigh
     Args:
         groups: a micro-batch.
         batch: all groups of its batch.
-        pair_weight: `equal`, or `by_failure`, as in train.reward.pair_weight.
+        pair_weight: `equal`, or `by_failure`, as in train.pair_weight.
     """
     if pair_weight == "equal":
         pairs = sum(len(group.pairs) for group in batch)

@@ -7,7 +7,7 @@ train/reward_audit.py measures on them what the scores are worth.
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import correlation, fmean, pstdev
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from peft import (
@@ -17,7 +17,7 @@ from peft import (
 )
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Paired, Reward, Train
+from retroformer.experiment.sections.train import Steps, Train
 from retroformer.records import PreferencePair, RatedReflection
 
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer, require_same_shape
@@ -36,8 +36,8 @@ from .trainer import run_trainer
 class Ranking:
     """The Bradley-Terry loss over the pairs of a batch (Retroformer eq. 4). Each text is scored once."""
 
-    def __init__(self, optimizer: Paired) -> None:
-        self._weigh = optimizer.pair_weight
+    def __init__(self, pair_weight: str) -> None:
+        self._weigh = pair_weight
 
     def values(self, model: Any, hidden_BLH: Tensor, packed: Packed) -> Tensor:
         """Return the score of each text at its last token, (R,)."""
@@ -53,7 +53,7 @@ class Ranking:
 
 def train_reward_model(
     stage: Stage,
-    optimizer: Reward,
+    optimizer: Steps,
     pairs: Sequence[PreferencePair],
     rated: Sequence[RatedReflection] = (),
     start: Path | None = None,
@@ -69,8 +69,8 @@ def train_reward_model(
     tokenizer = load_tokenizer(stage.experiment.train)
     split = split_pairs(stage, tokenizer, pairs, optimizer)
     torch.manual_seed(seed)  # The score head is initialised at random when the model is loaded.
-    model = scorer(stage.experiment.train, start, optimizer.trains)
-    trainer = make_trainer(stage, optimizer, model, split.train, Ranking(optimizer))
+    model = scorer(stage.experiment.train, start)
+    trainer = make_trainer(stage, optimizer, model, split.train, Ranking(stage.experiment.train.pair_weight))
     progress = run_trainer(trainer, stage)
     held_out = [pair for group in split.held_out for pair in group.sample_pairs]
     trained_on = [pair for group in split.train for pair in group.sample_pairs]
@@ -84,7 +84,7 @@ def train_reward_model(
     publish(stage, trainer.model.save_pretrained, metrics)
 
 
-def scorer(train: Train, start: Path | None = None, trains: Literal["all", "head"] = "all") -> Any:
+def scorer(train: Train, start: Path | None = None) -> Any:
     """Return a base with a fresh score head, and a fresh adapter or that of the reflector in `start`.
 
     Raises:
@@ -98,9 +98,6 @@ def scorer(train: Train, start: Path | None = None, trains: Literal["all", "head
         # peft wants the score head as well, which a reflector does not have.
         weights = get_peft_model_state_dict(model) | load_peft_weights(str(start), device="cpu")
         set_peft_model_state_dict(model, weights)
-    for name, parameter in model.named_parameters():
-        if trains == "head" and "lora_" in name:
-            parameter.requires_grad = False
     return model
 
 

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.steps import Rowwise, Steps
+from retroformer.experiment.sections.base import Section
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import code_version, folder_sha256, package_versions
@@ -70,15 +69,10 @@ class Stage(NamedTuple):
         return self.experiment.folder / "logs" / self.folder.name
 
 
-_WITHOUT_EFFECT_ON_WEIGHTS = {"generation": {"base_url", "replicas", "api_key_env", "timeout_seconds", "tolerance"}}
-"""Settings of a server that no result depends on. A stage resumes from its checkpoints with another port, or with a
-larger tolerance after the smaller one has stopped it."""
-
-
 def make_stage(
     name: str,
     experiment: Experiment,
-    optimizer: Steps,
+    settings: Section,
     data: Iterable[Any],
     adapters: dict[str, Path],
     tasks: Iterable[TrainingTasks] | None = None,
@@ -86,42 +80,26 @@ def make_stage(
     """Describe the stage `name` on `data` (texts, in JSON's types), with the `adapters` it starts from, by role.
 
     `tasks` are the tasks behind the data. They do not determine the result, so they are no input.
-
-    Raises:
-        ConfigError: micro-batches of rows do not divide the batch, or cannot be shared evenly among the processes.
     """
-    if isinstance(optimizer, Rowwise):
-        _require_whole_micro_batches(name, optimizer)
-    train = experiment.train
+    train, kind = experiment.train, STAGES[name]
     inputs = {
         "base": folder_sha256(base_model_folder(train.base_model)),
         "quantization": train.quantization,
         "dtype": compute_dtype(train),
         "lora": train.lora.model_dump(),
-        "trainer": train.trainer if STAGES[name].on_groups else None,
+        "trainer": train.trainer if kind.on_groups else None,
         "max_length": train.max_length,
-        "max_new_tokens": experiment.reflector.max_new_tokens if STAGES[name].on_policy else None,
-        "optimizer": optimizer.model_dump(exclude=_WITHOUT_EFFECT_ON_WEIGHTS),
+        "max_new_tokens": experiment.reflector.max_new_tokens if kind.on_policy else None,
+        # Another port or tolerance of the server changes nothing.
+        "sampled_by_server": train.generation is not None if kind.on_policy else None,
+        "pair_weight": train.pair_weight if kind.responses == 2 else None,
+        "optimizer": settings.model_dump(),
         "chat_template_kwargs": train.chat_template_kwargs,
         "seed": experiment.seed,
         "data": _sha256_of_json(data),
         "adapters": {role: folder_sha256(folder) for role, folder in adapters.items()},
     }
     return Stage(name, experiment, inputs, None if tasks is None else _all_tasks(tasks, adapters.values()))
-
-
-def _require_whole_micro_batches(name: str, optimizer: Rowwise) -> None:
-    if optimizer.batch_size % optimizer.micro_batch_size:
-        raise ConfigError(
-            f"train.{name}.batch_size={optimizer.batch_size} is no multiple of "
-            f"train.{name}.micro_batch_size={optimizer.micro_batch_size}: change one of them."
-        )
-    if optimizer.batch_size // optimizer.micro_batch_size % processes.count():
-        raise ConfigError(
-            f"{processes.count()} processes cannot share train.{name}.batch_size={optimizer.batch_size} evenly in "
-            f"micro-batches of train.{name}.micro_batch_size={optimizer.micro_batch_size}: make the batch a multiple "
-            f"of {optimizer.micro_batch_size * processes.count()}, or the micro-batches smaller."
-        )
 
 
 def _all_tasks(tasks: Iterable[TrainingTasks], adapters: Iterable[Path]) -> tuple[TrainingTasks, ...] | None:

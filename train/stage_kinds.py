@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from retroformer.experiment.config import Experiment
 
-VALUE_WEIGHT = 0.1
-"""Weight of PPO's value loss, as in TRL's PPO. It needs no key, as the value head has a learning rate of its own."""
-DEMONSTRATED_ACTIONS = 20
-"""Largest number of actions in a scripted attempt: the household actor of the package was trained with it."""
+ACTOR_ROWS = 2
+"""Demonstrations that are in memory at once."""
 
 StageName = Literal["actor", "warm", "sft", "reward", "ppo", "dpo", "grpo", "sac"]
 Device = Literal["cpu", "cuda"]

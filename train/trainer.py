@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from retroformer.errors import NotFinite
-from retroformer.experiment.sections.steps import Steps
 from retroformer.files import durable
 from retroformer.progress import ProgressLine, line
 
@@ -34,7 +33,7 @@ KEPT = 2
 logger = logging.getLogger(__name__)
 
 
-def trainer_settings(stage: Stage, optimizer: Steps) -> dict[str, Any]:
+def trainer_settings(stage: Stage, learning_rate: float) -> dict[str, Any]:
     """Return the arguments of the trainer's config. All are explicit, since TRL's defaults differ from transformers'.
 
     The batches are already in their final order with all epochs, so the trainer runs one epoch in sequence, and takes
@@ -48,7 +47,7 @@ def trainer_settings(stage: Stage, optimizer: Steps) -> dict[str, Any]:
         "gradient_accumulation_steps": 1,
         "num_train_epochs": 1,
         "train_sampling_strategy": "sequential",
-        "learning_rate": optimizer.learning_rate,
+        "learning_rate": learning_rate,
         "lr_scheduler_type": "linear",
         "warmup_steps": WARMUP_SHARE,
         "use_cpu": on_cpu,

@@ -26,13 +26,12 @@ from trl.trainer.reward_trainer import RewardTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from retroformer.experiment.sections.steps import Groupwise, Steps
-from retroformer.experiment.sections.train import Dpo, Paired
+from retroformer.experiment.sections.train import Steps
 
 from .base import load_tokenizer, save_memory
 from .data.samples import IGNORED
 from .group_trainer import Objective, Reader, batches_of
-from .losses import CENTRING
+from .losses import BETA, CENTRING
 from .pair_split import weights_of_pairs
 from .shared_prompt.batches import micro_batches
 from .shared_prompt.group import Group, Groups
@@ -112,14 +111,14 @@ class Preferences(OnTokens, DPOTrainer):  # type: ignore[misc]
     """DPO. The reference is a copy of the policy, under the name `ref`."""
 
 
-def sft_trainer(stage: Stage, optimizer: Steps, model: Any, batches: int, parts: Parts) -> Any:
+def sft_trainer(stage: Stage, learning_rate: float, model: Any, batches: int, parts: Parts) -> Any:
     """Return TRL's trainer of a language model on rows of `input_ids` and `labels`."""
-    return Sft(stage, model, batches, parts, SFTConfig(**_settings(stage, optimizer), **_NO_BALANCING))
+    return Sft(stage, model, batches, parts, SFTConfig(**_settings(stage, learning_rate), **_NO_BALANCING))
 
 
-def trainer_on_groups(stage: Stage, optimizer: Groupwise, model: Any, groups: Groups, objective: Objective) -> Any:
+def trainer_on_groups(stage: Stage, optimizer: Steps, model: Any, groups: Groups, objective: Objective) -> Any:
     """Return TRL's trainer of a stage, with a `reader` for measurements."""
-    batches, settings = batches_of(stage, optimizer, groups), _settings(stage, optimizer)
+    batches, settings = batches_of(stage, optimizer, groups), _settings(stage, optimizer.learning_rate)
 
     def batch(number: int) -> list[Group]:
         return [groups[index] for index in batches[number]]
@@ -128,17 +127,16 @@ def trainer_on_groups(stage: Stage, optimizer: Groupwise, model: Any, groups: Gr
         return _texts(batch(number), optimizer.micro_batch_tokens)
 
     def pairs(row: _Row, number: int) -> Iterator[MicroBatch]:
-        assert isinstance(optimizer, Paired)
-        return _pairs(batch(number), optimizer, row)
+        return _pairs(batch(number), optimizer.micro_batch_tokens, stage.experiment.train.pair_weight, row)
 
-    if isinstance(optimizer, Dpo):
-        args = DPOConfig(**settings, beta=optimizer.beta, **_NO_BALANCING)
+    if stage.name == "dpo":
+        args = DPOConfig(**settings, beta=BETA, **_NO_BALANCING)
         trainer: Any = Preferences(stage, model, len(batches), partial(pairs, _apart), args)
-    elif isinstance(optimizer, Paired):
+    elif stage.name == "reward":
         rewards = RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=False)
         trainer = RewardModel(stage, model, len(batches), partial(pairs, _whole), rewards)
     else:
-        trainer = sft_trainer(stage, optimizer, model, len(batches), texts)
+        trainer = sft_trainer(stage, optimizer.learning_rate, model, len(batches), texts)
     trainer.reader = Reader(model, objective, packs=False)
     return trainer
 
@@ -147,8 +145,8 @@ _NO_BALANCING = {"router_aux_loss_coef": 0.0}
 """TRL would add a loss that balances the experts of a mixture; the router is frozen."""
 
 
-def _settings(stage: Stage, optimizer: Steps) -> dict[str, Any]:
-    return trainer_settings(stage, optimizer) | {"max_length": None}
+def _settings(stage: Stage, learning_rate: float) -> dict[str, Any]:
+    return trainer_settings(stage, learning_rate) | {"max_length": None}
 
 
 def _texts(batch: Sequence[Group], most_tokens: int) -> Iterator[MicroBatch]:
@@ -165,11 +163,11 @@ def _texts(batch: Sequence[Group], most_tokens: int) -> Iterator[MicroBatch]:
         yield MicroBatch(rows, sum(text.length for text in part), learnt=learnt)
 
 
-def _pairs(batch: Sequence[Group], optimizer: Paired, row: _Row) -> Iterator[MicroBatch]:
+def _pairs(batch: Sequence[Group], most_tokens: int, pair_weight: str, row: _Row) -> Iterator[MicroBatch]:
     """Yield micro-batches of pairs with the same weight, since TRL's loss is the mean over a micro-batch."""
 
     def weight(group: Group) -> float:
-        return float(weights_of_pairs([group], batch, optimizer.pair_weight)[0])
+        return float(weights_of_pairs([group], batch, pair_weight)[0])
 
     for of_each, groups in groupby(batch, weight):
         pairs = [
@@ -177,7 +175,7 @@ def _pairs(batch: Sequence[Group], optimizer: Paired, row: _Row) -> Iterator[Mic
             for group in groups
             for better, worse in group.pairs
         ]
-        for part in micro_batches(pairs, optimizer.micro_batch_tokens, length=lambda pair: 2 * pair.longest):
+        for part in micro_batches(pairs, most_tokens, length=lambda pair: 2 * pair.longest):
             tokens = sum(pair.length + len(pair.prompt) for pair in part)
             yield MicroBatch([row(pair.prompt, *pair.responses) for pair in part], tokens, of_each * len(part))
 

@@ -20,12 +20,12 @@ from train.plan.rehearsal import fresh_adapter
 from train.reward import Ranking, scorer
 from train.rl import grpo, ppo
 from train.rl.optimizer import make_optimizer
+from train.rl.ppo import VALUE_WEIGHT
 from train.rl.reward_scores import UNSCALED
 from train.rl.sampling import Draw, respond
 from train.rl.shared_base import SharedBase
 from train.shared_prompt.group import Groups
 from train.stage import Stage
-from train.stage_kinds import VALUE_WEIGHT
 
 TITLE = "Gradients"
 COLUMNS = ("slope by the gradient", "by finite differences", "difference")
@@ -61,7 +61,6 @@ def _work(bench: Bench, name: str, quantization: str) -> tuple[str, ...]:
             base,
             f"train.quantization={quantization}",
             "train.dtype=float32",
-            "train.lora.dropout=0",
             "train.max_length=256",
             "reflector.max_new_tokens=8",
         )
@@ -109,7 +108,7 @@ def _supervised(experiment: Experiment, name: str, folder: Path) -> _Loss:
     start = fresh_adapter(experiment, folder / "start")
     stage, groups = Stage(name, experiment, {}), Groups(rows, 1000)
     if name == "reward":
-        trainer = GroupTrainer(stage, train.reward, scorer(train, start), groups, Ranking(train.reward))
+        trainer = GroupTrainer(stage, train.reward, scorer(train, start), groups, Ranking(train.pair_weight))
     elif name == "dpo":
         trainer = dpo_trainer(stage, train.dpo, start, groups)
     else:

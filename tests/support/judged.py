@@ -64,7 +64,7 @@ class ScoresOfTraining:
         self._tokenizer = load_tokenizer(train)
         with warnings.catch_warnings(action="ignore"):
             model = PeftModel.from_pretrained(load_base(train, scores=True), str(folder))
-            self._reader = Reader(model, Ranking(train.reward))
+            self._reader = Reader(model, Ranking(train.pair_weight))
 
     def __call__(self, asked: str, texts: Sequence[str]) -> list[float]:
         """Return the scores of these different answers to `world.prompt(asked)`."""

@@ -1,5 +1,6 @@
 """DPO on a tiny model: trl's loss, resumption after a kill, and the published adapter."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Dpo
+from retroformer.experiment.sections.train import Steps
 from retroformer.records import PreferencePair
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, tiny_experiment
@@ -19,7 +20,7 @@ from train.base import add_fresh_adapter, load_adapter, load_base, load_tokenize
 from train.data.samples import SamplePair, prompt_ids, response_ids, sample_pairs
 from train.dpo import dpo_trainer, response_sums, train_by_dpo
 from train.group_trainer import GroupTrainer, trunk_of
-from train.losses import implicit_rewards, preference_loss
+from train.losses import BETA, implicit_rewards, preference_loss
 from train.pair_split import held_out_tasks
 from train.shared_prompt.attention import SPLIT
 from train.shared_prompt.group import Group, Groups, group_of
@@ -31,7 +32,7 @@ PAIRS = [
     PreferencePair(task_id=f"task {n}", prompt=prompt(f"task {n}"), chosen=GOOD, rejected=BAD, margin=1.0)
     for n in range(20)
 ]
-QUICK = Dpo(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=2)
+QUICK = Steps(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=2)
 
 
 def sft_adapter(folder: Path, experiment: Experiment) -> Path:
@@ -49,7 +50,7 @@ def disturb(model: Any, name: str) -> None:
             parameter.data += 0.05 * torch.randn_like(parameter)
 
 
-def stage_of(experiment: Experiment, settings: Dpo, sft: Path) -> Stage:
+def stage_of(experiment: Experiment, settings: Steps, sft: Path) -> Stage:
     return make_stage("dpo", experiment, settings, [pair.model_dump() for pair in PAIRS], {"start": sft})
 
 
@@ -63,7 +64,7 @@ def groups_of(pairs: list[SamplePair]) -> list[Group]:
     return [group_of([pair])._replace(number=number) for number, pair in enumerate(pairs)]
 
 
-def trainer_of(experiment: Experiment, settings: Dpo, sft: Path, pairs: list[SamplePair]) -> GroupTrainer:
+def trainer_of(experiment: Experiment, settings: Steps, sft: Path, pairs: list[SamplePair]) -> GroupTrainer:
     stage = stage_of(experiment, settings, sft)
     return dpo_trainer(stage, settings, sft, Groups(pairs, settings.micro_batch_tokens))
 
@@ -91,9 +92,11 @@ def test_dpo_trains_on_the_served_prompt_and_the_whole_response(tiny_base: Path,
 def test_policy_and_reference_start_equal_so_the_first_loss_is_log_2(
     tiny_base: Path, workplace: Path, quantization: str, dtype: str
 ) -> None:
-    experiment = tiny_experiment(workplace, tiny_base, quantization=quantization, dtype=dtype, lora={"dropout": 0.5})
-    pairs = two_pairs(experiment)
-    trainer = trainer_of(experiment, QUICK, sft_adapter(workplace, experiment), pairs)
+    experiment = tiny_experiment(workplace, tiny_base, quantization=quantization, dtype=dtype)
+    pairs, sft = two_pairs(experiment), sft_adapter(workplace, experiment)
+    config = sft / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_dropout": 0.5}))
+    trainer = trainer_of(experiment, QUICK, sft, pairs)
     loss = first_loss(trainer, pairs)
     # The reference reads each failure alone, so it rounds otherwise.
     torch.testing.assert_close(loss, torch.tensor(math.log(2)), rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
@@ -156,7 +159,7 @@ def test_pairs_of_unseen_tasks_are_ordered_and_the_adapter_loads_alone(tiny_base
     }
     [group] = groups_of(two_pairs(experiment)[:1])
     sums = [response_sums(trainer_of(experiment, QUICK, folder, []).reader, group) for folder in (stage.folder, sft)]
-    chosen, rejected = implicit_rewards(sums[0], sums[1], QUICK.beta)
+    chosen, rejected = implicit_rewards(sums[0], sums[1], BETA)
     assert preference_loss(chosen, rejected).item() == pytest.approx(metrics["train_loss"], abs=0.05)
 
 
@@ -166,7 +169,7 @@ def test_a_step_does_not_depend_on_the_size_of_micro_batches(tiny_base: Path, wo
     experiment = tiny_experiment(workplace, tiny_base, checkpoint_steps=50)
     sft, weights = sft_adapter(workplace, experiment), []
     for size in (1, 400):
-        settings = Dpo(learning_rate=1e-3, batch_size=6, micro_batch_tokens=size)
+        settings = Steps(learning_rate=1e-3, batch_size=6, micro_batch_tokens=size)
         stage = stage_of(experiment, settings, sft)
         train_by_dpo(stage, settings, PAIRS, sft)
         weights.append(load_file(stage.folder / "adapter_model.safetensors"))

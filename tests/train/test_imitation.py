@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from retroformer.experiment.sections.steps import Groupwise
+from retroformer.experiment.sections.train import Steps
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
 from train.base import load_adapter, load_base, load_tokenizer
 from train.data.samples import Advice, samples
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 TEXTS = [Advice(prompt(f"task {number}"), GOOD if number % 2 else BAD) for number in range(8)]
 
 
-def train_once(experiment: Any, optimizer: Groupwise, texts: Any, start: Path | None = None) -> dict[str, Any]:
+def train_once(experiment: Any, optimizer: Steps, texts: Any, start: Path | None = None) -> dict[str, Any]:
     stage = make_stage("warm", experiment, optimizer, [advice.text for advice in texts], {})
     imitate(stage, optimizer, samples(load_tokenizer(experiment.train), texts), start)
     done = finished(stage)
@@ -26,7 +26,7 @@ def train_once(experiment: Any, optimizer: Groupwise, texts: Any, start: Path | 
 
 def test_a_few_steps_lower_the_loss_and_the_saved_adapter_gives_equal_logits(tiny_base: Path, workplace: Path) -> None:
     # With a rate far above the paper's, so that a few steps have an effect.
-    quick = Groupwise(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=8)
+    quick = Steps(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=8)
     experiment = tiny_experiment(workplace, tiny_base)
     metrics = train_once(experiment, quick, TEXTS)
     assert (metrics["samples"], metrics["steps"]) == (8, 16)
@@ -44,7 +44,7 @@ def test_a_few_steps_lower_the_loss_and_the_saved_adapter_gives_equal_logits(tin
 
 
 def test_imitation_starts_from_the_given_adapter(tiny_base: Path, workplace: Path) -> None:
-    quick = Groupwise(learning_rate=1e-2, batch_size=4, micro_batch_tokens=400, epochs=8)
+    quick = Steps(learning_rate=1e-2, batch_size=4, micro_batch_tokens=400, epochs=8)
     experiment = tiny_experiment(workplace, tiny_base)
     first = train_once(experiment, quick, TEXTS)
     start = workplace / "start"
@@ -55,7 +55,7 @@ def test_imitation_starts_from_the_given_adapter(tiny_base: Path, workplace: Pat
 
 @pytest.mark.slow
 def test_the_real_small_model_in_4_bits_learns_from_a_few_steps(workplace: Path) -> None:
-    quick = Groupwise(learning_rate=3e-3, batch_size=4, micro_batch_tokens=400, epochs=4)
+    quick = Steps(learning_rate=3e-3, batch_size=4, micro_batch_tokens=400, epochs=4)
     experiment = tiny_experiment(workplace, Path("embedded"), quantization="nf4", dtype="auto")
     metrics = train_once(
         experiment, quick, [Advice(prompt("the mug"), GOOD), *(Advice(prompt(f"mug {n}"), GOOD) for n in range(3))]
@@ -70,9 +70,7 @@ def test_a_4_bit_base_does_not_round_the_initial_weights(tiny_base: Path, workpl
     """Steps of 1e-9 do not change the weights; rounding to bf16 would, by up to 1/512."""
     experiment = tiny_experiment(workplace, tiny_base, quantization="nf4", dtype="bfloat16")
     save_adapter(experiment, workplace / "start", size=0.0123)
-    train_once(
-        experiment, Groupwise(learning_rate=1e-9, batch_size=4, micro_batch_tokens=400), TEXTS, workplace / "start"
-    )
+    train_once(experiment, Steps(learning_rate=1e-9, batch_size=4, micro_batch_tokens=400), TEXTS, workplace / "start")
     started = load_file(workplace / "start" / "adapter_model.safetensors")
     ended = load_file(workplace / "runs" / "tiny" / "warm" / "adapter_model.safetensors")
     assert started.keys() == ended.keys()

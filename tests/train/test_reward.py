@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
@@ -79,13 +78,10 @@ def test_a_reward_model_reads_the_prompt(tiny_base: Path, workplace: Path) -> No
     assert (done.measure("train_accuracy"), done.held_out_accuracy) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("trains", ["all", "head"])
-def test_a_reward_model_can_start_from_a_reflector(
-    tiny_base: Path, workplace: Path, trains: Literal["all", "head"]
-) -> None:
+def test_a_reward_model_can_start_from_a_reflector(tiny_base: Path, workplace: Path) -> None:
     experiment, start = tiny_experiment(workplace, tiny_base), workplace / "start"
     save_adapter(experiment, start)
-    quick = Reward(learning_rate=1e-4, batch_size=4, micro_batch_tokens=200, start="warm", trains=trains)
+    quick = Reward(learning_rate=1e-4, batch_size=4, micro_batch_tokens=200, start="warm")
     read = sorted(held_out_tasks([pair.task_id for pair in PAIRS], experiment.seed))[:1]
     (start / "metrics.json").write_text(json.dumps({"training_tasks": [*read, "another task"]}))
     stage = make_stage("reward", experiment, quick, [pair.model_dump() for pair in PAIRS], {"start": start})
@@ -93,8 +89,7 @@ def test_a_reward_model_can_start_from_a_reflector(
     before, after = load_file(start / "adapter_model.safetensors"), read_reward_adapter(stage.folder).lora
     assert before.keys() == after.keys()
     changes = [float((after[name] - before[name]).abs().max()) for name in before]
-    assert max(changes) < 1e-2, "it starts there"
-    assert (max(changes) > 0) is (trains == "all")
+    assert 0 < max(changes) < 1e-2, "it starts there"
     done = finished(stage)
     assert done
     assert (len(done.measure("held_out_tasks")), done.measure("held_out_tasks_read_by_start")) == (2, 1)

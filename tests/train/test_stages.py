@@ -184,13 +184,6 @@ def test_the_error_of_ppo_without_adapters_names_the_stage_to_run(tiny_base: Pat
         main(["ppo", str(config)])
 
 
-def test_a_batch_that_is_no_multiple_of_the_micro_batch_is_refused(tiny_base: Path, workplace: Path) -> None:
-    section = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_size": 3, "demonstrations": 2}
-    config = config_file(workplace, tiny_base, actor=section)
-    with pytest.raises(ConfigError, match=r"train.actor.batch_size=4 is no multiple of train.actor.micro_batch_size=3"):
-        main(["actor", str(config)])
-
-
 def test_each_stage_reads_its_own_inputs(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base)
     collect(config, tasks=5)

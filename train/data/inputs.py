@@ -139,16 +139,17 @@ def rated(experiment: Experiment) -> list[RatedReflection]:
 
 
 def groups(experiment: Experiment) -> list[RatedGroup]:
-    """Read the groups of rated reflections whose ratings differ, of the rounds that `train.grpo.staleness` admits.
+    """Read the groups of rated reflections whose ratings differ, of all rounds so far.
 
     Raises:
         MissingInput: there is none.
         ConfigError: a reflection was stored without its tokens, or was sampled at another temperature than 1.
     """
     with _open(experiment, "collect") as sources:
-        found = rated_groups(_reflections(sources, experiment.train.grpo.staleness))
+        reflections = _reflections(sources)
+        found = rated_groups(reflections)
         if not found:
-            _refuse_unrated(sources, _reflections(sources))
+            _refuse_unrated(sources, reflections)
             raise MissingInput(
                 f"No failure of the run {experiment.name!r} has reflections with different ratings: collect more "
                 "tasks, or more candidates for each failure."
@@ -266,12 +267,12 @@ def _rated(sources: Sequence[_Source], staleness: int | None = None) -> Iterator
     )
 
 
-def _reflections(sources: Sequence[_Source], staleness: int | None = None) -> list[RatedReflection]:
-    """Return the rated reflections of all domains and of the rounds that `staleness` admits."""
+def _reflections(sources: Sequence[_Source]) -> list[RatedReflection]:
+    """Return the rated reflections of all domains."""
     # A blank text is no advice: its retry tells nothing about advice.
     return [
         reflection
-        for arm in _rated_arms(sources, staleness)
+        for arm in _rated_arms(sources)
         for reflection in rated_reflections(arm.store, arm.arm, arm.anew)
         if reflection.text.strip() and reflection.key.task_id not in arm.left_out
     ]

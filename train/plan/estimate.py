@@ -15,13 +15,12 @@ import torch
 from retroformer.available_memory import available_memory
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.steps import Groupwise
-from retroformer.experiment.sections.train import Demonstrations, Grpo, Ppo, Train
+from retroformer.experiment.sections.train import Grpo, Ppo, Steps, Train
 
 from ..base import CPU, computes_bfloat16, device
 from ..shared_prompt.reading import AT_ONCE
 from ..stage import Stage
-from ..stage_kinds import STAGES, Device, StageKind, stages_of
+from ..stage_kinds import ACTOR_ROWS, STAGES, Device, StageKind, stages_of
 from .shape import Shape, read_config, shape_of
 
 GIB = 1024**3
@@ -104,16 +103,21 @@ def cases(experiment: Experiment, shape: Shape, device: Device, tokens: int) -> 
 def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Device, tokens: int) -> Case:
     """Return one stage of a config on samples of `tokens` tokens.
 
-    Without `draw_batch_size`, as many responses are sampled at once as take no more memory than training does, or than
-    the smallest supported GPU has. It does not depend on the GPU at hand, as another number gives other responses.
+    As many responses are sampled at once as take no more memory than training does, or than the smallest supported GPU
+    has. It does not depend on the GPU at hand, as another number gives other responses.
     """
-    section: Groupwise | Demonstrations = getattr(experiment.train, kind.name)
-    at_once = section.micro_batch_tokens if isinstance(section, Groupwise) else section.micro_batch_size * tokens
+    section = getattr(experiment.train, kind.name)
+    at_once = section.micro_batch_tokens if isinstance(section, Steps) else ACTOR_ROWS * tokens
     lengths = tokens, min(tokens, experiment.reflector.max_new_tokens)
-    case = Case(kind, shape, experiment.train, device, at_once, *lengths)
-    if not isinstance(section, Ppo | Grpo) or section.generation is not None:
+    return _drawing(Case(kind, shape, experiment.train, device, at_once, *lengths))
+
+
+def _drawing(case: Case) -> Case:
+    """Return the case with the number of responses that are sampled at once."""
+    section = getattr(case.train, case.kind.name)
+    if not isinstance(section, Ppo | Grpo) or case.train.generation is not None:
         return case
-    drawn = section.draw_batch_size or max(1, largest(lambda rows: _draws_beside_training(case, rows)))
+    drawn = max(1, largest(lambda rows: _draws_beside_training(case, rows)))
     return case._replace(drawn=min(drawn, section.batch_size))
 
 
@@ -181,9 +185,6 @@ def _texts(case: Case, tokens: int, length: int) -> tuple[float, float, float, f
 def _adapter_inputs(case: Case) -> float:
     """Estimate what autograd keeps for LoRA, per token and layer."""
     shape, lora, size = case.shape, case.train.lora, case.size
-    # Stages that compare policies have no dropout; in others each target has its own dropout mask of bytes.
-    if lora.dropout and not case.kind.needs:
-        return (size + 1) * sum(matrix.inputs for matrix in shape.targets(lora)) / shape.adapted_layers(lora)
     # q, k and v share an input, and so do gate and up; fused attention keeps its output anyway.
     return size * (shape.hidden + (shape.hidden + shape.intermediate) * (lora.targets == "all-linear"))
 
@@ -202,18 +203,15 @@ def _logits(case: Case, tokens: int) -> float:
 def fit(case: Case, room: float) -> tuple[int, list[str]]:
     """Return the largest micro-batch in tokens that fits into `room` bytes (0 if none fits), and settings that fit.
 
-    The settings are, in order of preference: a smaller micro-batch; drawing one response at a time; shorter samples.
-    They are [] if the model itself does not fit.
+    The settings are, in order of preference: a smaller micro-batch, for which fewer responses are sampled at once, too;
+    shorter samples. They are [] if the model itself does not fit.
     """
     section, least = f"train.{case.kind.name}", case._replace(micro_batch_tokens=1)
-    tokens = largest(lambda tokens: estimate(case._replace(micro_batch_tokens=tokens)).peak <= room)
+    tokens = largest(lambda tokens: estimate(_drawing(case._replace(micro_batch_tokens=tokens))).peak <= room)
     if tokens >= least.read_at_once:
         return tokens, [f"{section}.micro_batch_tokens={tokens}"]
-    if case.drawn and case.drawn > 1:
-        _, settings = fit(case._replace(drawn=1), room)
-        return 0, [f"{section}.draw_batch_size=1", *settings] if settings else []
     response = case.response_tokens
-    prompt = largest(lambda tokens: estimate(least._replace(tokens=response + tokens)).peak <= room)
+    prompt = largest(lambda tokens: estimate(_drawing(least._replace(tokens=response + tokens))).peak <= room)
     if not prompt:
         return 0, []
     length = response + prompt

@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.steps import Groupwise
-from retroformer.experiment.sections.train import Grpo, Ppo
+from retroformer.experiment.sections.train import Grpo, Ppo, Steps
 from retroformer.provenance import ADAPTER_WEIGHTS
 
 from ..base import CPU, add_fresh_adapter, device, load_base, load_tokenizer
@@ -59,7 +58,7 @@ def rehearse(experiment: Experiment, case: Case) -> int:
 
 
 def _with_one_micro_batch(experiment: Experiment, case: Case) -> Experiment:
-    section: Groupwise = getattr(experiment.train, case.kind.name)
+    section: Steps = getattr(experiment.train, case.kind.name)
     responses = _responses(case)
     changes: dict[str, Any] = {"batch_size": responses, "micro_batch_tokens": case.read_at_once, "epochs": 1}
     if isinstance(section, Ppo):
@@ -67,7 +66,7 @@ def _with_one_micro_batch(experiment: Experiment, case: Case) -> Experiment:
     if isinstance(section, Grpo):
         changes |= {"group": responses}
     if case.kind.on_policy:
-        changes |= {"updates": 1, "epochs": STEPS, "draw_batch_size": case.drawn or None}
+        changes |= {"updates": 1, "epochs": STEPS}
     train = experiment.train.model_copy(update={case.kind.name: section.model_copy(update=changes)})
     return experiment.model_copy(update={"train": train})
 
@@ -83,7 +82,7 @@ def _supervised(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     rows = [row for prompt in _prompts(stage, case, STEPS) for row in _rows(stage, case, prompt)]
     groups = Groups(rows, case.read_at_once)
     if stage.name == "reward":
-        trainer = make_trainer(stage, train.reward, scorer(train), groups, Ranking(train.reward))
+        trainer = make_trainer(stage, train.reward, scorer(train), groups, Ranking(train.pair_weight))
     elif stage.name == "dpo":
         trainer = dpo_trainer(stage, train.dpo, fresh_adapter(stage.experiment, folder / "sft"), groups)
     else:
@@ -100,7 +99,7 @@ def _on_policy(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     # This end-of-turn token is outside the vocabulary, so every response has the maximal length.
     prompts = _prompts(stage, case, 1)
     draw = draw_of(experiment, stage.name, load_tokenizer(train), prompts)
-    draw = draw._replace(max_new_tokens=case.response_tokens, eos_id=model.vocabulary)
+    draw = draw._replace(max_new_tokens=case.response_tokens, at_once=max(1, case.drawn), eos_id=model.vocabulary)
     answer = respond if case.drawn else _constant_responses
     if stage.name == "ppo":
         optimizer = make_optimizer(model, train.ppo)

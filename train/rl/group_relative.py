@@ -45,10 +45,11 @@ def against_others(rewards_NG: Tensor) -> Tensor:
     return centred(rewards_NG) * counts_N1 / (counts_N1 - 1).clamp(min=1)
 
 
-ADVANTAGES: Mapping[Literal["grpo", "dr_grpo", "rloo"], Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"grpo": standardised, "dr_grpo": centred, "rloo": against_others}
+ADVANTAGES: Mapping[Literal["grpo", "rloo"], Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"grpo": standardised, "rloo": against_others}
 )
 """Advantages by the name of their variant in a config."""
+Average = Literal["response", "constant", "token"]
 
 
 def differing(rewards_NG: Tensor) -> Tensor:
@@ -71,9 +72,7 @@ def shares(rewards_NG: Tensor) -> Tensor:
     return rewarded_NG / counts_N1.clamp(min=1) / groups
 
 
-def token_weights(
-    rewards_NG: Tensor, mask_BT: Tensor, average: Literal["response", "constant", "token"], longest: int
-) -> Tensor:
+def token_weights(rewards_NG: Tensor, mask_BT: Tensor, average: Average, longest: int) -> Tensor:
     """Return the weight of each token's loss, (B, T); 0 at padding and where `shares` is 0.
 
     Args:
@@ -99,13 +98,13 @@ def group_loss(
     advantages_B: Tensor,
     clip: float,
     kl_weight: float,
-    clip_high: float | None = None,
+    clip_high: float,
     importance_BT: Tensor | float = 1.0,
 ) -> Tensor:
     """Return the loss of each token, (B, T): the negative summand of DeepSeekMath eq. 3.
 
     Every token has its response's advantage. The divergence from the SFT policy is estimated by eq. 4 (k3). Ratios are
-    clipped at 1 - clip and at 1 + clip_high (DAPO, section 3.1), by default 1 + clip.
+    clipped at 1 - clip and at 1 + clip_high (DAPO, section 3.1).
     `importance_BT` weighs the surrogate of tokens that another process sampled.
     """
     surrogate_BT = clipped_policy_loss(log_probs_BT, old_log_probs_BT, advantages_B[:, None], clip, clip_high)

@@ -20,10 +20,10 @@ Additions to DeepSeekMath:
 
 1. A response without a reward, because the infrastructure failed repeatedly, is left out of its group; its reward is
    not 0. A group with a single response left, or with equal rewards, does not count at all.
-2. `variant: dr_grpo` (Liu et al. 2025) divides neither by the deviation of a group nor by the length of a response;
-   `variant: rloo` (Ahmadian et al. 2024) compares each reward with the mean of the others.
-3. `refill`, `clip_high` and `average: token` are those of DAPO (Yu et al. 2025): groups with equal rewards are
-   replaced, the clipping range is wider above, and every token weighs the same.
+2. `variant: rloo` (Ahmadian et al. 2024) compares each reward with the mean of the others, and divides neither by the
+   deviation of a group nor, like Dr. GRPO (Liu et al. 2025), by the length of a response.
+3. `dapo` has the changes of DAPO (Yu et al. 2025): groups with equal rewards are replaced, the clipping range is wider
+   above, and every token weighs the same.
 4. `kl_estimator: k1` puts the divergence into the reward.
 5. The reward model's score is shifted, scaled and reduced for a missing end as in PPO. A live return is not, since the
    actor has read the cut text.
@@ -32,7 +32,7 @@ Additions to DeepSeekMath:
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -41,11 +41,14 @@ from retroformer.experiment.sections.train import Grpo
 
 from .. import processes
 from ..losses import k1, k3, masked_mean
-from .group_relative import ADVANTAGES, centred, differing, group_loss, token_weights
+from .group_relative import ADVANTAGES, Average, centred, differing, group_loss, token_weights
 from .optimizer import accumulate, set_learning_rates
 from .repetition import Describe
 from .sampling import Block, Draw, Respond, Responses, asked_in_refill, asked_in_update, blocks, respond
 from .shared_base import SharedBase
+
+CLIP, CLIP_HIGH = 0.2, 0.28
+"""Clipping range of the probability ratio, and with `dapo` that above 1."""
 
 
 class Rewards(Protocol):
@@ -98,20 +101,17 @@ def grpo(
         if update == first_update:
             model.settle_attention(groups.responses.groups)
         score = float(groups.rewards_B.nanmean())
-        # Step 2. Groups with equal rewards are replaced, as far as the config allows.
-        refilled, drawn = 0, Counter(groups.asked)
-        for turn in range(1, settings.refill + 1):
-            equal_N = ~differing(groups.rewards_B.view(-1, size))
-            if not (equal := int(equal_N.sum())):
-                break
-            kept, seed = groups.where(~equal_N), f"prompts of turn {turn} {draw.seed} {update}"
-            more = rewarded(update, asked_in_refill(lengths, seed, equal, size, drawn, set(kept.asked)))
-            groups, refilled = kept.followed_by(more, draw.pad_id), refilled + equal
-            drawn.update(more.asked)
+        # Step 2. With `dapo`, groups with equal rewards are replaced.
+        equal_N = ~differing(groups.rewards_B.view(-1, size))
+        refilled = int(equal_N.sum()) if settings.dapo else 0
+        if refilled:
+            kept, seed = groups.where(~equal_N), f"prompts of turn 1 {draw.seed} {update}"
+            asked = asked_in_refill(lengths, seed, refilled, size, Counter(groups.asked), set(kept.asked))
+            groups = kept.followed_by(rewarded(update, asked), draw.pad_id)
         # Step 3. Each response is compared with the others of its group.
         batch = compare(model, groups.responses, groups.rewards_B, settings, draw)
         facts = batch.facts | {"score": score} | describe(groups.responses.prompts, groups.responses.tokens)
-        facts |= {"refilled": float(refilled)} if settings.refill else {}
+        facts |= {"refilled": float(refilled)} if settings.dapo else {}
         # Step 4. A few passes over the batch with the clipped loss, one optimiser step each.
         for epoch in range(settings.epochs):
             set_learning_rates(optimizer, settings, update * settings.epochs + epoch)
@@ -156,8 +156,7 @@ def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, settings
     advantages_NG = ADVANTAGES[settings.variant](rewards_NG - penalties_NG)
     # A penalty must not make a group of equal rewards count.
     advantages_NG = advantages_NG.where(differing(rewards_NG)[:, None], 0.0)
-    of_variant: Literal["response", "constant"] = "response" if settings.variant == "grpo" else "constant"
-    average = "token" if settings.average == "token" else of_variant
+    average: Average = "token" if settings.dapo else "response" if settings.variant == "grpo" else "constant"
     weights_BT = token_weights(rewards_NG, mask_BT, average, draw.max_new_tokens)
     facts = {
         **_facts_of(rewards_NG, responses),
@@ -188,19 +187,18 @@ def _add_gradients(model: SharedBase, block: Block, batch: GrpoBatch, settings: 
     new_BT, weights_BT = model.read(block.packed, batch.responses.length).log_probs_RT, batch.weights_BT[rows]
     old_BT, reference_BT = batch.log_probs_BT[rows], batch.reference_BT[rows]
     kl_weight = settings.kl if settings.kl_estimator == "k3" else 0.0
-    clips = settings.clip, kl_weight, settings.clip_high
+    upper = CLIP_HIGH if settings.dapo else CLIP
     importance_BT = batch.responses.importance(rows)
-    loss_BT = group_loss(new_BT, old_BT, reference_BT, batch.advantages_B[rows], *clips, importance_BT)
+    loss_BT = group_loss(new_BT, old_BT, reference_BT, batch.advantages_B[rows], CLIP, kl_weight, upper, importance_BT)
     (loss_BT * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         kl_BT = kl_weight * k3(new_BT, reference_BT)
         off_BT = torch.exp(new_BT - old_BT) - 1
-        upper = settings.clip if settings.clip_high is None else settings.clip_high
         return {
             "kl_loss": float((kl_BT * weights_BT).sum()),
             "policy_loss": float(((loss_BT - kl_BT) * weights_BT).sum()),
             "ratio": float((mask_BT + off_BT).sum() / total),
-            "clip_fraction": float(((off_BT < -settings.clip) | (off_BT > upper)).sum() / total),
+            "clip_fraction": float(((off_BT < -CLIP) | (off_BT > upper)).sum() / total),
             "ratio_furthest_from_1": float(off_BT.abs().max()),
         }
 

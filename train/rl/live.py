@@ -9,7 +9,7 @@ is retried again in every update, so that one lucky retry has no lasting effect.
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from statistics import fmean
@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from retroformer.arm_names import LIVE
-from retroformer.errors import ConfigError, InfrastructureFailure
+from retroformer.errors import InfrastructureFailure
 from retroformer.experience import Experience
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, gather_all
 from retroformer.experiment.retries import conditions_of_retries, retrying
 from retroformer.experiment.storage import open_store
-from retroformer.experiment.views import reflection_renderer
 from retroformer.files.characters import storable
 from retroformer.provenance import Provenance
 from retroformer.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
@@ -36,14 +35,12 @@ from retroformer.store.text import serialised
 
 from ..base import load_tokenizer
 from ..data.failures import Failure
-from ..data.samples import Prompt, prompt_ids
+from ..data.samples import Prompt
 from .sampling import Responses
 
 AUTHOR = Author(endpoint="train", model="grpo")
 Tried: TypeAlias = tuple[Failure, str]
 """A failure, and the text of a reflection on it."""
-Answer: TypeAlias = Callable[[Sequence[list[int]]], Responses]
-"""Samples a response of the policy to each prompt."""
 
 
 @contextmanager
@@ -75,25 +72,12 @@ def conditions_of_returns(experiment: Experiment) -> dict[str, Any]:
     return conditions_of_play(experiment) | ({"stop": stop} if stop else {})
 
 
-def check_second_retry(experiment: Experiment) -> None:
-    """Raise ConfigError if second retries are asked for where a reflection is retried several times."""
-    if experiment.train.grpo.second_retry and (_actor_samples(experiment) or experiment.collect.repeats > 1):
-        raise ConfigError(
-            "train.grpo.second_retry follows the only retry of a reflection, and actor.temperature above 0 or "
-            "collect.repeats makes several: set these to 0 and 1, or leave second_retry out."
-        )
-
-
 def _actor_samples(experiment: Experiment) -> bool:
     return experiment.actor.temperature > 0 and actor_kind(experiment).asks_model
 
 
 class LiveReturns:
-    """Rewards responses by the change of the actor's return (Retroformer, section 4.3: the rating).
-
-    With `train.grpo.second_retry`, a retry that fails is followed by another, with advice of the policy on the second
-    failure, whose gain counts that much. It is 0 where the prompt about that failure exceeds train.max_length.
-    """
+    """Rewards responses by the change of the actor's return (Retroformer, section 4.3: the rating)."""
 
     def __init__(
         self,
@@ -106,7 +90,7 @@ class LiveReturns:
         self._experiment, self._store, self._experience = experiment, store, experience
         self._runner, self._failures = runner, failures
         self._actor_samples = _actor_samples(experiment)
-        self._tokenizer, self._render = load_tokenizer(experiment.train), reflection_renderer(experiment)
+        self._tokenizer = load_tokenizer(experiment.train)
         self._numbers: dict[tuple[str, int, int, Prompt], dict[str, int]] = {}
         """Candidate numbers of the texts that were tried on a failure, by task, trial and candidate of the failure, and
         by the prompt about it: failures of several arms share the numbers of their candidates."""
@@ -117,8 +101,6 @@ class LiveReturns:
             failure = (task_id, trial, stored.previous_candidate, stored.reflection.prompt)
             self._numbers.setdefault(failure, {})[stored.reflection.text] = stored.key.candidate
             self._used[task_id, trial] += 1
-        self.answer: Answer | None = None
-        """Samples the policy's advice on second failures; None: there are no second retries."""
 
     def __call__(self, update: int, asked: Sequence[int], responses: Responses) -> Tensor:
         """Return the rating of each response, (B,); `nan` if the infrastructure failed in all `loop.retries` retries.
@@ -130,9 +112,6 @@ class LiveReturns:
         tried = [(self._failures[number], text) for number, text in zip(asked, self.texts(responses), strict=True)]
         retries = self._try(update, tried)
         gains = [played.gain for played in retries]
-        if (discount := self._experiment.train.grpo.second_retry) and self.answer is not None:
-            seconds = self._second_gains(update, tried, retries, self.answer)
-            gains = [gain + discount * seconds.get(first.key, 0.0) for gain, first in zip(gains, retries, strict=True)]
         if all(math.isnan(gain) for gain in gains):
             distinct = len(dict.fromkeys(played.key for played in retries))
             raise InfrastructureFailure(
@@ -149,30 +128,6 @@ class LiveReturns:
             texts = [text.partition(stop)[0] for text in texts]
         # In the form in which the store keeps texts, since stored texts are looked up by content.
         return [redacted_data(storable(text.strip())) for text in texts]
-
-    def _second_gains(
-        self, update: int, tried: Sequence[Tried], retries: Sequence["_Retries"], answer: Answer
-    ) -> dict[Key, float]:
-        """Return the gain of the second retry after each first one that failed, by the first one's key.
-
-        It is `nan` if the infrastructure failed, so that the response has no reward.
-        """
-        room = self._experiment.train.max_length - self._experiment.reflector.max_new_tokens
-        failed, prompts = dict[Key, Failure](), dict[Key, list[int]]()
-        for (failure, text), first in zip(tried, retries, strict=True):
-            retry = first.attempts[0]
-            if first.key in failed or not retry.failed or failure.trial + 1 >= self._experiment.loop.trials:
-                continue
-            memory = failure.advised(text, self._experiment.loop)
-            prompt = self._render(retry, memory)
-            if len(ids := prompt_ids(self._tokenizer, prompt)) <= room:
-                failed[first.key] = Failure(retry, memory, failure.trial + 1, first.key.candidate, prompt)
-                prompts[first.key] = ids
-        if not failed:
-            return {}
-        texts = self.texts(answer(list(prompts.values())))
-        seconds = self._try(update, list(zip(failed.values(), texts, strict=True)))
-        return {key: second.gain for key, second in zip(failed, seconds, strict=True)}
 
     def _try(self, update: int, tried: Sequence[Tried]) -> list["_Retries"]:
         """Retry with each of these reflections; equal ones on a failure share their rollouts."""

@@ -14,11 +14,10 @@
 
 PPO:
 
-- reward_model_score: mean score, not scaled. kl_k3: as kl, of k3. kl_weight: the KL coefficient of this update.
+- reward_model_score: mean score, not scaled. kl_k3: as kl, of k3.
 - value_loss: of the last pass. kl_from_writer: mean k3 per token between the policy that generated the batch and that
   of the last pass.
 - explained_variance: of the returns by the value head before the update; 1 is perfect, 0 is as good as a constant.
-- steps: optimiser steps, fewer than `epochs` if `kl_stop` ended the passes.
 
 GRPO:
 
@@ -48,12 +47,11 @@ from ..reward_audit import require_better_than_chance
 from ..stage import Meter, Stage, publish
 from . import checkpoint, grpo, ppo
 from .alarms import Facts
-from .live import LiveReturns
 from .optimizer import make_optimizer
 from .remote_sampling import drawn_by, responder
 from .repetition import Describe, describer
 from .reward_scores import ModelScores, score_scale
-from .sampling import Draw, Respond, Responses, draw_of, require_whole_groups, respond, tokenised_prompts
+from .sampling import Draw, Respond, Responses, draw_of, require_whole_groups, tokenised_prompts
 from .shared_base import SharedBase
 from .stored_groups import StoredGroups
 from .updates import take_updates
@@ -84,8 +82,8 @@ def train_by_ppo(stage: Stage, prompts: Sequence[Prompt], sft: Path, reward: Pat
     require_whole_groups("ppo", settings.batch_size, "responses_per_prompt", settings.responses_per_prompt)
     require_better_than_chance(reward, stage.experiment.train.weak_reward_model)
     run = _load(stage, settings, prompts, sft, reward)
-    scale, done = score_scale(reward), tuple(run.history)
-    updates = ppo.ppo(run.model, run.optimizer, run.prompts, settings, run.draw, scale, done, run.describe, run.answer)
+    scale, first = score_scale(reward), len(run.history)
+    updates = ppo.ppo(run.model, run.optimizer, run.prompts, settings, run.draw, scale, first, run.describe, run.answer)
     _take_and_publish(stage, settings, run, updates)
 
 
@@ -111,8 +109,6 @@ def train_by_grpo(
     first = len(run.history)
     with live or nullcontext(ModelScores(run.model, adapters["reward"], settings)) as source:
         rewards = source if live is None and source is not None else _OfTheMainProcess(source)
-        if isinstance(source, LiveReturns):
-            source.answer = lambda prompts: respond(run.model, prompts, run.draw, alone=True)
         updates = grpo.grpo(
             run.model, run.optimizer, run.prompts, rewards, settings, run.draw, first, run.describe, run.answer
         )
@@ -172,7 +168,7 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Pa
 
 def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, updates: Iterator[Facts]) -> None:
     progress = take_updates(stage, settings, updates, run.history, run.model, run.optimizer)
-    tokens = sum(int(facts["tokens"] * facts.get("steps", settings.epochs)) for facts in run.history)
+    tokens = sum(int(facts["tokens"] * settings.epochs) for facts in run.history)
     cost = run.meter.read(tokens, progress["resumed_from_update"])
     metrics = {"prompts": len(run.prompts)} | progress | drawn_by(run.answer) | cost
     publish(stage, run.model.save_policy, metrics)

@@ -83,10 +83,10 @@ HOW = {
 
 def responder(stage: Stage, settings: Ppo | Grpo) -> Respond:
     """Return the sampler of a stage: a server if `generation` is set, else this process."""
-    if settings.generation is None:
-        return respond
     name, train = f"{stage.experiment.run}-{stage.name}", stage.experiment.train
-    return Server(settings.generation, name, stage.checkpoints, settings.micro_batch_tokens, train.quantization)
+    if train.generation is None:
+        return respond
+    return Server(train.generation, name, stage.checkpoints, settings.micro_batch_tokens, train.quantization)
 
 
 def drawn_by(answer: Respond) -> dict[str, Any]:

@@ -41,6 +41,11 @@ from .choices import log_policy
 from .optimizer import clip_gradients
 from .replay import PlayedStep, Replay, Transitions
 
+BATCH_SIZE, MICRO_BATCH_SIZE = 8, 4
+"""Environment steps of an update, and those in memory at once."""
+GAMMA = 0.99
+"""Discount factor between actions."""
+
 
 class Optimizers(NamedTuple):
     """Adam over the actor's adapter, and Adam over the critics."""
@@ -88,15 +93,14 @@ def sac(
         replay.add(attempt.steps)
         # Step 2. Critics and actor learn from batches of everything that was played.
         facts = [
-            update(model, optimizers, replay.draw(settings.batch_size), settings)
-            for _ in due(before, len(replay), settings)
+            update(model, optimizers, replay.draw(BATCH_SIZE), settings) for _ in due(before, len(replay), settings)
         ]
         yield {**attempt.facts, "env_steps": len(replay), "updates": len(facts), **_means(facts)}
 
 
 def due(before: int, after: int, settings: Sac) -> range:
     """Return the updates that are due after an episode in which the buffer grew from `before` to `after` steps."""
-    if after < settings.batch_size:
+    if after < BATCH_SIZE:
         return range(0)
     return range(before // settings.update_every, after // settings.update_every)
 
@@ -108,15 +112,13 @@ def update(model: ActorCritic, optimizers: Optimizers, batch: Transitions, setti
         NotFinite: the gradient of a parameter is infinite or not a number; that step is not taken.
     """
     steps, following = batch
-    micro_batches = [
-        slice(first, first + settings.micro_batch_size) for first in range(0, len(steps), settings.micro_batch_size)
-    ]
+    micro_batches = [slice(first, first + MICRO_BATCH_SIZE) for first in range(0, len(steps), MICRO_BATCH_SIZE)]
     # Step 1. The critics' targets: the reward, and the soft value of the next state under the current policy.
     model.eval()
     next_values_B = torch.cat([next_values(model, following[rows], settings.alpha) for rows in micro_batches])
     rewards_B = torch.tensor([step.reward for step in steps], device=model.device)
     over_B = torch.tensor([step.over for step in steps], device=model.device)
-    targets_B = soft_targets(rewards_B, next_values_B, over_B, settings.gamma)
+    targets_B = soft_targets(rewards_B, next_values_B, over_B, GAMMA)
     # Step 2. Both critics move towards the targets.
     model.train()
     q_CB = torch.cat([chosen_values(model, steps[rows]) for rows in micro_batches], dim=1)

@@ -179,18 +179,15 @@ def _order_of_pass(name: str, count: int) -> "array[int]":
     return array("q", random.Random(name).sample(range(count), count))
 
 
-def respond(model: SharedBase, prompts: Sequence[list[int]], draw: Draw, *, alone: bool = False) -> Responses:
-    """Sample one response of the policy to each prompt; equal prompts that follow each other are read once.
-
-    With `alone`, the other processes have no part in it.
-    """
+def respond(model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
+    """Sample one response of the policy to each prompt; equal prompts that follow each other are read once."""
     model.eval()
 
     def sample_batch(first: int) -> Tensor:
         return model.generate(prompts[first : first + draw.at_once], draw.max_new_tokens, draw.pad_id, draw.eos_id)
 
     firsts = range(0, len(prompts), draw.at_once)
-    batches = list(map(sample_batch, firsts)) if alone else processes.each(firsts, sample_batch)
+    batches = processes.each(firsts, sample_batch)
     length = max(batch.shape[1] for batch in batches)
     response_BT = torch.cat([pad(batch, (0, length - batch.shape[1]), value=draw.pad_id) for batch in batches])
     return ended_responses(prompts, response_BT, draw)

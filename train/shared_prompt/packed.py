@@ -3,7 +3,7 @@
     prompt  | response 0 | response 1 | response 2 | padding
 
 Each response attends to the prompt and to itself, and its positions continue those of the prompt. Its hidden states and
-gradient therefore equal those of a separate row, except that dropout is applied to the shared prompt only once.
+gradient therefore equal those of a separate row.
 """
 
 from collections.abc import Sequence

@@ -2,17 +2,10 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    JsonValue,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from retroformer.experiment.sections.base import Positive, Rate, Section
 from retroformer.experiment.sections.endpoint import Address
-from retroformer.experiment.sections.steps import Groupwise, Rowwise, Steps
 from retroformer.models.presets import preset
 from retroformer.models.quantization import Quantization
 from retroformer.secrets.url import SecretUrl
@@ -21,7 +14,7 @@ ATTENTION_LAYERS = ("q_proj", "v_proj")
 """Projections of `train.lora.targets: attention`."""
 VARIANT = "[a-z][a-z0-9_]*"
 """Pattern of the name of a variant. It is no number, since a number after a stage is a round."""
-NOT_OF_CONFIG = ("messages", "add_generation_prompt", "strftime_now")
+RESERVED_TEMPLATE_KEYS = ("messages", "add_generation_prompt", "strftime_now")
 """Variables of a chat template that the program sets."""
 
 
@@ -30,8 +23,6 @@ class Lora(Section):
     """Rank r of the LoRA update (1 or 4 in the paper)."""
     alpha: Annotated[float, Field(gt=0)] = 8.0
     """LoRA scaling: the update is multiplied by alpha / rank."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout probability on the input of the LoRA update."""
     targets: Literal["attention", "all-linear"] = "all-linear"
     """Projections that get LoRA weights. attention: `ATTENTION_LAYERS`, as the paper's sizes imply; all-linear: every
     projection."""
@@ -40,7 +31,23 @@ class Lora(Section):
     of n, which halves the adapter, and the backward pass stops there."""
 
 
-class Sft(Groupwise):
+class Steps(Section):
+    """Optimiser steps of a stage that trains a reflector: a prompt and all its responses are in one row."""
+
+    learning_rate: Rate
+    """Peak learning rate. For PPO and GRPO it is constant after warm-up; for the other stages it decays linearly."""
+    batch_size: Positive
+    """Number of samples per optimiser step: texts, pairs or responses. Texts and pairs of one failure stay in one
+    batch, so their batches have about this size."""
+    micro_batch_tokens: Positive = 4096
+    """Number of tokens in memory at once, with padding; gradients are accumulated over micro-batches. A row that would
+    be longer is divided, and its prompt read again for each part."""
+    epochs: Positive = 1
+    """Number of passes over the data; for PPO and GRPO, over each batch of responses. As for every setting of a stage,
+    a config that omits it gets that stage's own default."""
+
+
+class Sft(Steps):
     texts: Literal["rated", "hindsight", "both"] = "rated"
     """Texts to imitate. rated: reflections with a positive rating (as in the paper); hindsight: for each failure,
     advice that a program writes from all attempts at training tasks; both: both."""
@@ -52,25 +59,13 @@ class Sft(Groupwise):
     some reflections helped and others did not, since elsewhere any advice would have done."""
 
 
-class Paired(Groupwise):
-    """A stage on preference pairs."""
-
-    pair_weight: Literal["by_failure", "equal"] = "by_failure"
-    """Weight of a pair in the loss. by_failure: all pairs of a failure together weigh as much as those of any other, as
-    in InstructGPT (eq. 1); equal: each pair weighs the same, so failures with more reflections weigh more."""
-    staleness: Annotated[int, Field(ge=0)] | None = None
-    """Rounds by which a pair may be older than this one, such as 0 for pairs of the latest reflector alone; None: any
-    number, so all pairs count, those of imported logs too. PPO and GRPO ask about failures of the same rounds as the
-    reward model's pairs."""
-
-
-class Reward(Paired):
+class Reward(Steps):
     start: Literal["base", "warm", "sft"] = "base"
     """Weights that the reward model starts from. base: the base model (as in the paper); warm, sft: the adapter of that
     stage, which has read such prompts, those of held-out pairs among them."""
-    trains: Literal["all", "head"] = "all"
-    """Trained part. all: adapter and score head; head: the score head alone, a linear probe on the weights of
-    `start`."""
+    staleness: Annotated[int, Field(ge=0)] | None = None
+    """Rounds by which a pair may be older than this one, such as 0 for pairs of the latest reflector alone; None: any
+    number, so all pairs count, those of imported logs too. PPO and GRPO ask about failures of the same rounds."""
 
 
 class Generation(Address):
@@ -93,68 +88,19 @@ class Generation(Address):
     change; vLLM reports no hash."""
 
 
-class Drawing(Section):
-    """Settings shared by the stages that train on responses of their own policy."""
-
+class Ppo(Steps):
     updates: Positive = 100
     """Number of updates, each on a batch of fresh responses."""
-    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Clipping range of the probability ratio, and of PPO's value update."""
-    generation: Generation | None = None
-    """Server that samples the responses; None: the training process samples them."""
-    draw_batch_size: Annotated[int, Field(ge=1)] | None = None
-    """Number of responses that this process samples at once; None: as many as take no more memory than training does,
-    or fit a GPU of 12 GB (`train plan` shows the memory). Another number gives other responses for the same seed."""
-
-    @field_validator("draw_batch_size")
-    @classmethod
-    def _draws_itself(cls, size: int | None, info: ValidationInfo) -> int | None:
-        if size is not None and info.data.get("generation") is not None:
-            raise ValueError("A server draws the responses (generation) and sets its own batch size: leave this out")
-        return size
-
-
-class Ppo(Groupwise, Drawing):
     responses_per_prompt: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of responses to each prompt of an update (1 in the papers); a batch holds whole groups. Several cost
     little more than one where prompts are long."""
     kl: Annotated[float, Field(ge=0)] = 0.2
-    """KL coefficient: weight of the KL divergence from the SFT policy in the reward. With `kl_target`, its initial
-    value."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k1"
-    """Estimator of the KL penalty of a token, with r = pi_SFT / pi. k1: -log r, as in the paper, the only one whose
-    policy gradient is that of the KL divergence; k2: (log r)^2 / 2; k3: r - 1 - log r."""
-    kl_target: Annotated[float, Field(gt=0)] | None = None
-    """KL divergence of a response, in nats, that an adaptive KL coefficient aims for (Ziegler et al., 2019); None: the
-    KL coefficient is fixed."""
-    kl_horizon: Positive = 10_000
-    """Number of responses over which an adaptive KL coefficient changes by at most about a fifth."""
-    kl_stop: Annotated[float, Field(gt=0)] | None = None
-    """KL divergence from the policy that wrote the batch, in nats per token, above which the passes over the batch stop
-    early; None: never."""
-    whiten_rewards: bool = False
-    """If true, scale token rewards to variance 1 over a batch and keep their mean."""
-    whiten_advantages: bool = True
-    """If true, shift and scale advantages to mean 0 and variance 1 over the tokens of a batch."""
-    gamma: Rate = 1.0
-    """Discount factor gamma between tokens."""
-    lam: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """Lambda of generalized advantage estimation."""
-
-    @field_validator("kl_target")
-    @classmethod
-    def _has_a_weight_to_steer(cls, kl_target: float | None, info: ValidationInfo) -> float | None:
-        if kl_target is not None and info.data.get("kl") == 0:
-            raise ValueError("A KL coefficient of 0 (kl) stays 0, whatever its target: set kl above 0")
-        return kl_target
+    """KL coefficient: weight of the KL divergence from the SFT policy in the reward."""
 
 
-class Dpo(Paired):
-    beta: Annotated[float, Field(gt=0)] = 0.1
-    """KL coefficient beta of DPO: the smaller, the further a pair may move the policy from the SFT policy."""
-
-
-class Grpo(Groupwise, Drawing):
+class Grpo(Steps):
+    updates: Positive = 100
+    """Number of updates, each on a batch of fresh responses."""
     group: Annotated[int, Field(ge=2, le=64)] = 8
     """Group size: number of reflections sampled for each failure and compared with one another; a batch holds whole
     groups."""
@@ -162,53 +108,37 @@ class Grpo(Groupwise, Drawing):
     """Source of the reward. model: the reward model's score; live: the actor retries with each reflection, and the
     reflection's rating is its reward; stored: nothing is sampled or played, the reflections and ratings are those that
     were collected, with `reflector.tokens` and at temperature 1."""
-    staleness: Annotated[int, Field(ge=0)] | None = None
-    """Number of rounds before this one whose stored reflections count; None: all."""
     kl: Annotated[float, Field(ge=0)] = 0.04
     """KL coefficient: weight of the KL divergence from the SFT policy, per token in the loss with `kl_estimator: k3`,
     and per response in the reward with k1."""
     kl_estimator: Literal["k1", "k3"] = "k3"
     """Place and estimator of the divergence, with r = pi_SFT / pi. k3: r - 1 - log r in the loss, as in GRPO; k1:
     -log r in the reward, as in RLOO and PPO."""
-    variant: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    variant: Literal["grpo", "rloo"] = "grpo"
     """Normalisation. grpo: advantages are divided by the standard deviation of their group, and every response has the
-    same weight; dr_grpo: neither, so easy failures and short responses weigh no more than others; rloo: as dr_grpo,
-    with each reward compared with the mean of the others."""
-    clip_high: Annotated[float, Field(gt=0)] | None = None
-    """Upper clipping range of the probability ratio; None: `clip`. A larger one lets rare tokens grow faster (DAPO)."""
-    average: Literal["variant", "token"] = "variant"
-    """Weight of a token. variant: that of the variant's paper; token: the same for all tokens of a batch (DAPO)."""
-    second_retry: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Weight of the gain of a second retry, with live rewards: after a retry that failed, the policy advises once more.
-    0: there is none."""
-    refill: Annotated[int, Field(ge=0, le=16)] = 0
-    """Number of times in an update that groups with equal rewards, from which nothing can be learned, are replaced by
-    groups on other failures."""
-
-    @field_validator("reward")
-    @classmethod
-    def _needs_no_server(cls, reward: str, info: ValidationInfo) -> str:
-        if reward == "stored" and info.data.get("generation") is not None:
-            raise ValueError("Stored reflections are not sampled anew: leave generation out")
-        return reward
+    same weight; rloo: each reward is compared with the mean of the others of its group, undivided, and every token has
+    the same weight."""
+    dapo: bool = False
+    """If true, the changes of DAPO: a wider clipping range above, the same weight for all tokens of a batch, and groups
+    with equal rewards, from which nothing can be learned, are replaced once by groups on other failures."""
 
 
-class Sac(Rowwise):
+class Sac(Section):
+    learning_rate: Rate = 0.01
+    """Learning rate of actor and critics, from the first step on."""
     episodes: Positive = 200
     """Budget in episodes, each one attempt at a task of environment.split; the stage ends when it is spent."""
     steps: Positive = 2000
     """Budget in environment steps; the stage ends with the episode that spends it, even if episodes are left."""
     update_every: Positive = 1
     """Number of environment steps for each update of critics and actor; the updates are made between the episodes."""
-    gamma: Rate = 0.99
-    """Discount factor gamma between actions."""
     polyak: Annotated[float, Field(ge=0, lt=1)] = 0.995
     """Share that the target critics keep of themselves in each update; the rest comes from the critics."""
     alpha: Annotated[float, Field(ge=0)] = 0.2
     """Entropy coefficient alpha: reward for a nat of the policy's entropy. A solved task is worth 1 in all."""
 
 
-class Demonstrations(Rowwise):
+class Demonstrations(Section):
     demonstrations: Positive = 3200
     """Number of scripted attempts on games of the environment's split, with and without advice."""
     wording: Literal["demonstrated", "unseen"] = "demonstrated"
@@ -258,7 +188,13 @@ class Train(Section):
     ] = Field(default_factory=dict)
     """Variant of a stage, such as `{sft: rated}`: its adapter is in runs/RUN/STAGE-VARIANT, beside those of the stage's
     other settings, and later stages start from it."""
-    warm: Groupwise = Groupwise(learning_rate=1e-3, batch_size=8)
+    pair_weight: Literal["by_failure", "equal"] = "by_failure"
+    """Weight of a pair in the loss of the reward model and of DPO. by_failure: all pairs of a failure together weigh as
+    much as those of any other, as in InstructGPT (eq. 1); equal: each pair weighs the same, so failures with more
+    reflections weigh more."""
+    generation: Generation | None = None
+    """Server that samples the responses of PPO and GRPO; None: the training process samples them."""
+    warm: Steps = Steps(learning_rate=1e-3, batch_size=8)
     """Warm start: imitation of advice written by rule, for reflectors too small to learn without it."""
     sft: Sft = Sft(learning_rate=1e-5, batch_size=32, epochs=2)
     """Imitation of advice that helped."""
@@ -269,14 +205,14 @@ class Train(Section):
     fewer than five, which cannot reject chance. refuse: stop with an error; allow: train anyway."""
     ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, epochs=4)
     """Proximal policy optimisation against the reward model."""
-    dpo: Dpo = Dpo(learning_rate=1e-5, batch_size=32)
+    dpo: Steps = Steps(learning_rate=1e-5, batch_size=32)
     """Direct preference optimisation on the reward model's pairs, in place of the reward model and PPO."""
     grpo: Grpo = Grpo(learning_rate=1e-5, batch_size=64)
     """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
-    sac: Sac = Sac(learning_rate=0.01, batch_size=8, micro_batch_size=4)
+    sac: Sac = Sac()
     """Discrete soft actor-critic on the actor itself, a baseline of the paper that has no reflector. It starts from the
     adapter that `actor.endpoint.model` names, or from a fresh one on the base model."""
-    actor: Demonstrations = Demonstrations(learning_rate=1e-3, batch_size=8, micro_batch_size=8)
+    actor: Demonstrations = Demonstrations()
     """Behaviour cloning of a household actor; it is not part of the method and is done once before it."""
 
     @model_validator(mode="before")
@@ -294,7 +230,7 @@ class Train(Section):
     @field_validator("chat_template_kwargs")
     @classmethod
     def _are_settings(cls, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if taken := sorted(set(settings) & set(NOT_OF_CONFIG)):
+        if taken := sorted(set(settings) & set(RESERVED_TEMPLATE_KEYS)):
             raise ValueError(f"the program itself sets {' and '.join(taken)}: leave it out")
         return settings
 
@@ -305,6 +241,12 @@ class Train(Section):
             if variant == "merged":
                 raise ValueError(f"`train merge` writes {stage}-merged: give the variant of {stage} another name")
         return variants
+
+    @model_validator(mode="after")
+    def _needs_no_server(self) -> Self:
+        if self.grpo.reward == "stored" and self.generation is not None:
+            raise ValueError("grpo.reward=stored samples nothing anew: leave generation out")
+        return self
 
     @model_validator(mode="after")
     def _samples_fit_the_context(self) -> Self:

@@ -10,7 +10,6 @@ from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
-from retroformer.experiment.sections.train import Ppo
 from tests.support.runs import ROOT
 
 SMALLEST = "run: toy\nenvironment: {name: alfworld}\n"
@@ -216,13 +215,6 @@ def test_every_setting_has_a_description() -> None:
                 silent.append(f"{section.name}.{knob.target.id}")
     nested = {*Experiment.model_fields, "name", "lora", "endpoint"}
     assert [name for name in silent if name.partition(".")[2] not in nested] == []
-
-
-def test_a_server_sets_its_own_batch_size() -> None:
-    section = {"learning_rate": 1e-5, "batch_size": 4, "micro_batch_tokens": 200, "draw_batch_size": 4}
-    assert Ppo.model_validate(section).model_dump()["draw_batch_size"] == 4
-    with pytest.raises(ValueError, match="A server draws the responses"):
-        Ppo.model_validate(section | {"generation": {"base_url": "http://127.0.0.1:1/v1"}})
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda path: path.stem)

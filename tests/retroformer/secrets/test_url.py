@@ -116,7 +116,7 @@ def experiment_with_secrets(folder: Path) -> Experiment:
             "reflector.endpoint.base_url=https://host/v1?api_key=marked-reflector",
             "evaluator.endpoint.base_url=https://marked-evaluator@host/v1",
             "eval.actors={other: {base_url: 'https://user:marked-other@host/v1'}}",
-            "train.ppo.generation.base_url=https://user:marked-ppo@host/v1",
+            "train.generation.base_url=https://user:marked-ppo@host/v1",
         ],
     )
 

@@ -30,7 +30,6 @@ SETTINGS: dict[str, Any] = {
     "ppo": FEW_UPDATES,
     "grpo": {**FEW_UPDATES, "group": 4, "micro_batch_tokens": 400},
     "weak_reward_model": "allow",
-    "lora": {"dropout": 0.1},
 }
 
 

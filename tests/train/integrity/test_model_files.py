@@ -30,7 +30,6 @@ SETTINGS: dict[str, Any] = {
     "ppo": UPDATES,
     "grpo": {**UPDATES, "group": 4},
     "weak_reward_model": "allow",
-    "lora": {"dropout": 0.1},
 }
 USES = (
     ("sft", "warm"),

@@ -112,8 +112,9 @@ def test_grpo_is_ppo_without_a_value_head_and_with_live_returns_without_a_reward
 def test_a_server_that_generates_saves_the_kv_cache_but_not_the_padding(
     workplace: Path, tiny_base: Path, longchat: Shape
 ) -> None:
-    drawn = {"learning_rate": 1e-5, "generation": {"base_url": "http://127.0.0.1:1/v1"}} | BATCH
-    served = cases(world.tiny_experiment(workplace, tiny_base, ppo=drawn, grpo=drawn), longchat, "cuda", 2048)
+    server = {"base_url": "http://127.0.0.1:1/v1"}
+    config = world.tiny_experiment(workplace, tiny_base, ppo=BATCH, grpo=BATCH, generation=server)
+    served = cases(config, longchat, "cuda", 2048)
     here = cases(world.tiny_experiment(workplace, tiny_base, ppo=BATCH, grpo=BATCH), longchat, "cuda", 2048)
     for mine, elsewhere in zip(map(estimate, here), map(estimate, served), strict=True):
         assert (elsewhere.kv_cache, elsewhere.drawing_peak) == (0, 0)
@@ -121,7 +122,7 @@ def test_a_server_that_generates_saves_the_kv_cache_but_not_the_padding(
     assert {stage.kind.name for stage in here if estimate(stage).kv_cache} == {"ppo", "grpo"}
 
 
-def test_draw_batch_size_changes_the_memory_of_sampling_only(longchat: Shape) -> None:
+def test_the_number_of_responses_changes_the_memory_of_sampling_only(longchat: Shape) -> None:
     two, more, fewer = (case(longchat, "ppo", 2, 2048, drawn) for drawn in (2, 8, 1))
     assert [estimate(stage).kv_cache for stage in (two, more, fewer)] == [r * 2048 * 2**19 for r in (2, 8, 1)]
     assert len({estimate(stage).training_peak for stage in (two, more, fewer)}) == 1
@@ -143,9 +144,7 @@ def test_as_many_responses_are_sampled_at_once_as_have_room(longchat: Shape, dev
 
 
 def test_at_most_one_batch_is_sampled_at_once(workplace: Path, tiny_base: Path, longchat: Shape) -> None:
-    config = world.tiny_experiment(
-        workplace, tiny_base, ppo={"learning_rate": 1e-5, "draw_batch_size": 2_000_000} | BATCH
-    )
+    config = world.tiny_experiment(workplace, tiny_base, ppo={"learning_rate": 1e-5} | BATCH)
     drawn = {stage.kind.name: stage.drawn for stage in cases(config, longchat, "cuda", 4096)}
     assert {name: drawn[name] for name in ("sft", "reward", "ppo", "dpo")} == {
         "sft": 0,
@@ -153,18 +152,6 @@ def test_at_most_one_batch_is_sampled_at_once(workplace: Path, tiny_base: Path, 
         "ppo": 4,
         "dpo": 0,
     }
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_stages_that_compare_policies_have_no_dropout(longchat: Shape, device: Device) -> None:
-    noisy = PAPER.model_copy(update={"lora": RANK_4.model_copy(update={"dropout": 0.1})})
-    kept = {name: case(longchat, name, 1, 2048, device=device) for name in OF_THE_METHOD}
-    more = {
-        name
-        for name, stage in kept.items()
-        if estimate(stage._replace(train=noisy)).activations > estimate(stage).activations
-    }
-    assert more == {"warm", "sft", "reward"}
 
 
 def test_a_warm_start_is_planned_if_advice_is_written_by_rule(workplace: Path, tiny_base: Path) -> None:
@@ -197,11 +184,12 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not(longchat: Shape) -> 
     assert fit(reward, 2.5 * GIB) == (0, [])
 
 
-def test_draw_batch_size_is_lowered_before_samples_are_shortened(longchat: Shape) -> None:
+def test_fewer_responses_are_sampled_at_once_before_samples_are_shortened(longchat: Shape) -> None:
     drawing_64 = case(longchat, "ppo", 8, 4096, 64)
     room = USABLE_SHARE["cuda"] * 24 * GIB
-    tokens, _ = fit(drawing_64._replace(drawn=1), room)
-    assert fit(drawing_64, room) == (0, ["train.ppo.draw_batch_size=1", f"train.ppo.micro_batch_tokens={tokens}"])
+    assert estimate(drawing_64).drawing_peak > room
+    tokens, settings = fit(drawing_64, room)
+    assert (tokens > 4096, settings) == (True, [f"train.ppo.micro_batch_tokens={tokens}"])
 
 
 def test_samples_are_shortened_to_the_longest_pair_that_fits(longchat: Shape) -> None:
@@ -264,10 +252,8 @@ def test_without_gradient_checkpointing_a_gpu_keeps_every_layer(longchat: Shape)
 def test_real_steps_of_every_stage_take_the_estimated_memory(workplace: Path, tiny_base: Path, rewards: str) -> None:
     rate: dict[str, Any] = {"learning_rate": 1e-5} | BATCH
     groups = rate | {"reward": rewards}
-    drawing = rate | {"draw_batch_size": 6} if rewards == "model" else rate
-    if rewards == "live":
-        groups["generation"] = {"base_url": "http://127.0.0.1:1/v1"}  # No request is sent.
-    config = world.config_file(workplace, tiny_base, dpo=rate, grpo=groups, ppo=drawing)
+    server = {"base_url": "http://127.0.0.1:1/v1"} if rewards == "live" else None  # No request is sent.
+    config = world.config_file(workplace, tiny_base, dpo=rate, grpo=groups, ppo=rate, generation=server)
     tiny_experiment = load(config, ["collect.written=1", "reflector.max_new_tokens=128"])
     text = "\n".join(describe_plan(tiny_experiment, lengths=[192], measure=True))
     off = dict(re.findall(r"^(\w+): .* GiB, the estimate is .* GiB \((.*)%\)\.$", text, re.MULTILINE))

@@ -127,13 +127,6 @@ def test_a_killed_run_on_live_returns_ends_like_an_unbroken_one_and_repeats_no_r
     assert any(0 < update["score"] < 1 for update in broken["history"]), "no reward differs, so nothing was learnt"
 
 
-@pytest.mark.parametrize("several", [("collect.repeats=2",), ("actor.kind=react", "actor.temperature=0.7")])
-def test_a_second_retry_needs_a_single_first_one(tiny_base: Path, workplace: Path, several: tuple[str, ...]) -> None:
-    config = config_file(workplace, tiny_base, grpo={**QUICK, "reward": "live", "second_retry": 0.5})
-    with pytest.raises(ConfigError, match=r"train\.grpo\.second_retry follows the only retry"):
-        main(["grpo", str(config), *several])
-
-
 def test_errors_name_the_missing_inputs(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base, grpo=QUICK)
     with pytest.raises(MissingInput, match=r"No experience at .*run `retroformer collect EXPERIMENT.yaml` first"):

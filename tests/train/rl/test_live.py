@@ -74,13 +74,9 @@ class Riddles:
         *texts: str,
         update: int = 0,
         asked: Sequence[int] = (),
-        second: str | None = None,
     ) -> list[float]:
-        """Rate reflections; with `second`, that is the policy's advice on every second failure."""
-        live = self.returns(school)
-        if second is not None:
-            live.answer = lambda prompts: said(self.experiment, *[second] * len(prompts))
-        return live(update, asked or [0] * len(texts), said(self.experiment, *texts)).tolist()
+        """Rate reflections."""
+        return self.returns(school)(update, asked or [0] * len(texts), said(self.experiment, *texts)).tolist()
 
 
 @pytest.fixture
@@ -146,41 +142,6 @@ def test_an_actor_that_samples_retries_in_every_update(riddles: Callable[..., Ri
         assert world.rate(school, "Say Paris.", "Say Paris.", update=update) == [1.0, 1.0]
     assert school.opened == 2
     assert [key.repeat for key in world.store.trajectories(LIVE)] == [0, 1]
-
-
-def test_a_success_on_the_second_retry_counts_at_a_discount(riddles: Callable[..., Riddles]) -> None:
-    def world(discount: float, run: str, trials: int = 3) -> Riddles:
-        plain = riddles().experiment
-        grpo = plain.train.grpo.model_copy(update={"second_retry": discount})
-        train = plain.train.model_copy(update={"grpo": grpo, "max_length": 8192})
-        return riddles(run=run, train=train, loop=Loop(trials=trials))
-
-    half = world(0.5, "half")
-    texts = ("Say Rome.", "Say Paris.", "Say Rome.", "Say Lyon.")
-    assert half.rate(School(), *texts, second="Say Paris.") == [0.5, 1.0, 0.5, 0.5]
-    seconds = [stored for stored in half.store.reflections(LIVE) if stored.key.trial == 2]
-    assert sorted((stored.previous_candidate, stored.reflection.text) for stored in seconds) == [
-        (0, "Say Paris."),
-        (2, "Say Paris."),
-    ], "a reflection that succeeds needs no second one, and equal ones share it"
-    assert "Say Rome." in seconds[0].reflection.prompt[-1].content, "the reflector sees what was advised before"
-    assert half.rate(School(), *texts, second="Say Paris.", update=1) == [0.5, 1.0, 0.5, 0.5]
-    assert world(0.5, "short", trials=2).rate(School(), "Say Rome.", second="Say Paris.") == [0.0], "no trial is left"
-    assert world(0.5, "useless").rate(School(), "Say Rome.", second="Say Lyon.") == [0.0]
-    assert world(0.0, "without").rate(School(), "Say Rome.", second="Say Paris.") == [0.0]
-
-
-def test_a_second_retry_that_the_infrastructure_fails_leaves_the_response_without_a_reward(
-    riddles: Callable[..., Riddles],
-) -> None:
-    plain = riddles().experiment
-    grpo = plain.train.grpo.model_copy(update={"second_retry": 0.5})
-    train = plain.train.model_copy(update={"grpo": grpo, "max_length": 8192})
-    world, texts = riddles(run="hasty", train=train, loop=Loop(trials=3, retries=0)), ("Say Rome.", "Say Paris.")
-    assert world.rate(School(), *texts) == [0.0, 1.0], "the first retries are stored"
-    broken = world.rate(School(broken=1), *texts, second="Say Paris.")
-    assert [math.isnan(reward) for reward in broken] == [True, False]
-    assert world.rate(School(), *texts, second="Say Paris.") == [0.5, 1.0]
 
 
 def test_a_text_is_tried_anew_on_a_failure_of_another_arm(riddles: Callable[..., Riddles]) -> None:

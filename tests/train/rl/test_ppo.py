@@ -88,7 +88,7 @@ def test_reference_and_reward_model_are_read_without_the_dropout_of_their_adapte
         save_file({name: torch.randn_like(tensor) for name, tensor in load_file(weights).items()}, weights)
     model = SharedBase(load_base(train), sft, reward)
     responses = respond(model, sorted(PROMPTS, key=len), DRAW)
-    first, second = (evaluate(model, responses, quick_settings(), UNSCALED, kl_weight=0.1).facts for _ in range(2))
+    first, second = (evaluate(model, responses, quick_settings(kl=0.1), UNSCALED).facts for _ in range(2))
     assert first["kl"] == first["kl_k3"] == 0
     assert first == second
 
@@ -103,7 +103,7 @@ def test_the_first_ratio_of_an_update_is_exactly_one(
     optimizer = make_optimizer(model, quick_settings())
     torch.manual_seed(1)
     responses = respond(model, sorted(PROMPTS * 2, key=len), DRAW._replace(at_once=5))
-    batch = evaluate(model, responses, quick_settings(micro_batch_tokens=50), UNSCALED, kl_weight=0.0)
+    batch = evaluate(model, responses, quick_settings(micro_batch_tokens=50), UNSCALED)
     set_learning_rates(optimizer, quick_settings(), 100)
     first = accumulate_gradients(model, optimizer, batch, quick_settings(micro_batch_tokens=50))
     assert (first["ratio_furthest_from_1"], first["clip_fraction"], first["kl_from_writer"]) == (0.0, 0.0, 0.0)
@@ -166,13 +166,13 @@ def test_only_tokens_after_the_end_of_a_turn_become_padding() -> None:
     assert responses.ended_B.tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("asked", "drawn_at_once"), [(None, [6]), (3, [3, 3]), (4, [4, 2]), (8, [6])])
-def test_the_config_sets_the_batch_size_of_sampling(
-    tiny_base: Path, workplace: Path, asked: int | None, drawn_at_once: list[int]
+@pytest.mark.parametrize(("at_once", "sampled"), [(None, [6]), (3, [3, 3]), (4, [4, 2]), (8, [6])])
+def test_responses_are_sampled_in_batches_that_fit_beside_training(
+    tiny_base: Path, workplace: Path, at_once: int | None, sampled: list[int]
 ) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     # The longest prompt has 8 tokens, a response up to 8.
-    section = quick_settings(micro_batch_tokens=4 * 16, draw_batch_size=asked)
+    section = quick_settings(micro_batch_tokens=4 * 16)
     experiment = tiny_experiment(workplace, tiny_base, ppo=section.model_dump())
     draw = draw_of(experiment, "ppo", load_tokenizer(train), PROMPTS)
     model, rows = SharedBase(load_base(train), sft, reward), list[int]()
@@ -181,8 +181,8 @@ def test_the_config_sets_the_batch_size_of_sampling(
         rows.append(len(logits_BV))
 
     model.language_model.get_base_model().get_output_embeddings().register_forward_hook(note)
-    responses = respond(model, PROMPTS, draw._replace(eos_id=-1))
-    assert rows == [size for size in drawn_at_once for _ in range(draw.max_new_tokens)]
+    responses = respond(model, PROMPTS, draw._replace(eos_id=-1, at_once=at_once or draw.at_once))
+    assert rows == [size for size in sampled for _ in range(draw.max_new_tokens)]
     assert len(responses.tokens) == len(PROMPTS)
 
 
@@ -229,7 +229,7 @@ def test_a_missing_end_costs_one_deviation_of_the_score(tiny_base: Path, workpla
     model = PaysForLowTokens(load_base(train), sft, reward)
     low = torch.tensor([[20, 21, 22, 23], [20, 21, 22, END]])
     responses = ended_responses([[5], [5]], low, DRAW)
-    facts = evaluate(model, responses, quick_settings(), ScoreScale(mean=0.5, deviation=0.25), kl_weight=0.0).facts
+    facts = evaluate(model, responses, quick_settings(), ScoreScale(mean=0.5, deviation=0.25)).facts
     # Both earn (1 - 0.5) / 0.25 = 2; the first loses 1 for its missing end.
     assert (facts["reward_model_score"], facts["score"], facts["ended"]) == (1.0, 1.5, 0.5)
 
@@ -242,47 +242,19 @@ def moved(folder: Path, base: Path) -> SharedBase:
     return model
 
 
-@pytest.mark.parametrize(("estimator", "fact"), [("k1", "kl"), ("k3", "kl_k3")])
-def test_a_response_earns_its_score_minus_the_configured_divergence(
-    tiny_base: Path, workplace: Path, estimator: str, fact: str
+def test_a_response_earns_its_score_minus_its_divergence_and_advantages_are_whitened(
+    tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, settings = moved(workplace, tiny_base), quick_settings(kl_estimator=estimator, lam=1.0)
-    batch = evaluate(model, respond(model, PROMPTS, DRAW), settings, UNSCALED, kl_weight=0.5)
+    model = moved(workplace, tiny_base)
     # With lambda and gamma 1 the return of the first token is the sum of all rewards, whatever the values.
+    monkeypatch.setattr("train.rl.ppo.LAMBDA", 1.0)
+    batch = evaluate(model, respond(model, PROMPTS, DRAW), quick_settings(kl=0.5), UNSCALED)
     earned = batch.returns_BT[:, 0].mean().item()
     assert batch.facts["kl"] != batch.facts["kl_k3"]
-    assert earned == pytest.approx(batch.facts["score"] - 0.5 * batch.facts[fact], rel=1e-4)
-
-
-def test_the_config_chooses_whether_rewards_and_advantages_are_whitened(tiny_base: Path, workplace: Path) -> None:
-    model = moved(workplace, tiny_base)
-    torch.manual_seed(0)
-    responses = respond(model, PROMPTS, DRAW)
-    plain, whitened = (
-        evaluate(
-            model, responses, quick_settings(lam=1.0, whiten_rewards=on, whiten_advantages=on), UNSCALED, kl_weight=0.5
-        )
-        for on in (False, True)
-    )
-    here = responses.mask_BT > 0
-    rewards, scaled = (
-        (batch.returns_BT - torch.nn.functional.pad(batch.returns_BT[:, 1:], (0, 1)))[here]
-        for batch in (plain, whitened)
-    )
-    assert scaled.std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
-    assert scaled.mean().item() == pytest.approx(rewards.mean().item(), abs=1e-5)
-    assert whitened.advantages_BT[here].std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
-    values_BT = plain.returns_BT - plain.advantages_BT
-    torch.testing.assert_close(values_BT[here], plain.values_BT[here], rtol=1e-3, atol=1e-5)
-
-
-def test_kl_stop_ends_the_passes_over_a_batch(tiny_base: Path, workplace: Path) -> None:
-    train, sft, reward = adapters(workplace, tiny_base)
-    model, wary = PaysForLowTokens(load_base(train), sft, reward), quick_settings(kl_stop=1e-4, updates=2)
-    facts = list(ppo(model, make_optimizer(model, wary), PROMPTS, wary, DRAW))
-    # The writer is the policy itself in the first pass, so one step is always taken.
-    assert [update["steps"] for update in facts] == [1, 1]
-    assert all(update["kl_from_writer"] > 1e-4 for update in facts)
+    assert earned == pytest.approx(batch.facts["score"] - 0.5 * batch.facts["kl"], rel=1e-4)
+    here = batch.responses.mask_BT > 0
+    assert batch.advantages_BT[here].std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
+    assert batch.advantages_BT[here].mean().item() == pytest.approx(0.0, abs=1e-5)
 
 
 def test_response_tokens_have_no_padding() -> None:

@@ -346,8 +346,10 @@ def stages(workplace: Path, base: Path, url: str) -> tuple[Stage, Stage, Path, P
     _, sft, reward = adapters(workplace, base)
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
     quick = {"learning_rate": 3e-2, "batch_size": 4, "micro_batch_tokens": 200, "updates": 3, "epochs": 2}
-    drawn = quick | {"generation": {"base_url": url, "tolerance": EXACT}}
-    experiment = tiny_experiment(workplace, base, ppo=drawn, grpo={**drawn, "group": 2}, checkpoint_steps=50)
+    server = {"base_url": url, "tolerance": EXACT}
+    experiment = tiny_experiment(
+        workplace, base, ppo=quick, grpo={**quick, "group": 2}, checkpoint_steps=50, generation=server
+    )
     return (
         make_stage("ppo", experiment, experiment.train.ppo, [], {}),
         make_stage("grpo", experiment, experiment.train.grpo, [], {}),
@@ -450,10 +452,9 @@ def test_without_generation_the_process_samples_itself_with_the_same_fingerprint
     experiment = tiny_experiment(workplace, tiny_base)
     stage = make_stage("ppo", experiment, experiment.train.ppo, [], {})
     assert responder(stage, experiment.train.ppo) is respond
-    assert not {"generation", "draw_batch_size"} & set(stage.inputs["optimizer"])
 
     def drawn_by(server: dict[str, Any]) -> str:
-        other = tiny_experiment(workplace, tiny_base, ppo={**experiment.train.ppo.model_dump(), "generation": server})
+        other = tiny_experiment(workplace, tiny_base, generation=server)
         return make_stage("ppo", other, other.train.ppo, [], {}).fingerprint
 
     here, there = {"base_url": "http://x/v1"}, {"base_url": "http://y/v1", "timeout_seconds": 9}

@@ -17,7 +17,7 @@ from train.shared_prompt.group import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PAD, GOOD = 0, 2
-SETTINGS = Sac(learning_rate=3e-3, batch_size=8, micro_batch_size=4, alpha=0.05, episodes=6, steps=1000)
+SETTINGS = Sac(learning_rate=3e-3, alpha=0.05, episodes=6, steps=1000)
 STATE = Group([40, 41, 42], [[50, 51], [52, 53], [54, 55], [56, 57]])
 LATER = Group([40, 41, 42, 43, 44], [[50, 51], [58, 59]])
 

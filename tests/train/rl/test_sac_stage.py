@@ -21,7 +21,7 @@ from train.__main__ import main
 from train.rl.online_play import offers_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-QUICK = {"learning_rate": 1e-2, "batch_size": 8, "micro_batch_size": 8, "alpha": 0.1, "polyak": 0.98}
+QUICK = {"learning_rate": 1e-2, "alpha": 0.1, "polyak": 0.98}
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,6 @@ def test_an_environment_that_fails_loses_no_finished_episode(tiny_base: Path, wo
         (["actor.endpoint.model=sac"], "actor.endpoint.model=sac is the actor that this stage trains"),
         (["actor.endpoint.base_url=http://127.0.0.1:9/v1"], "SAC trains the actor on this machine"),
         (["train.max_length=20"], "A prompt with its longest action has .* tokens, more than train.max_length=20"),
-        (["train.sac.micro_batch_size=3"], "train.sac.batch_size=8 is no multiple of train.sac.micro_batch_size=3"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(

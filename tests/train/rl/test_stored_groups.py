@@ -139,20 +139,6 @@ def test_the_stage_trains_on_stored_ratings_without_a_reward_model(tiny_base: Pa
     assert json.loads((workplace / "runs/tiny/grpo/metrics.json").read_text())["prompts"] == 3
 
 
-def test_reflections_of_rounds_that_are_too_old_do_not_count(tiny_base: Path, workplace: Path) -> None:
-    config = config_file(workplace, tiny_base, grpo=QUICK | {"reward": "stored", "group": 2, "updates": 1})
-    for arm in ("collect", "collect 2", "collect 3"):
-        store_rated(config, arm, f"{arm} task")
-    for staleness, prompts in (("null", 3), ("1", 2), ("0", 1)):
-        fresh_adapters(workplace / "runs/tiny", load(config))
-        (workplace / "runs/tiny/sft").rename(workplace / "runs/tiny/sft-3")
-        words = ["round=3", f"train.grpo.staleness={staleness}", "run=tiny"]
-        main(["grpo", str(config), *words])
-        assert metrics(workplace, "grpo-3")["prompts"] == prompts
-        for name in ("grpo-3", "sft-3", "reward"):
-            (workplace / "runs/tiny" / name).rename(workplace / f"{name} {prompts}")
-
-
 @pytest.mark.parametrize(("temperature", "tokens"), [(0.9, True), (1.0, False)])
 def test_reflections_of_unknown_probability_are_refused(
     tiny_base: Path, workplace: Path, temperature: float, tokens: bool
@@ -168,5 +154,3 @@ def test_a_run_without_differing_ratings_is_refused(tiny_base: Path, workplace: 
     store_rated(config, "collect 2", "task")
     with pytest.raises(MissingInput):
         main(["grpo", str(config)])
-    with pytest.raises(MissingInput, match=r"has reflections with different ratings"):
-        main(["grpo", str(config), "round=3", "train.grpo.staleness=0"])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from retroformer.errors import ConfigError
-from retroformer.experiment.sections.train import Dpo, Paired
 from tests.train.world import save_adapter, tiny_experiment
 from train.base import load_adapter, load_base
 from train.dpo import POLICY, REFERENCE, DirectPreference, policy_and_reference
@@ -84,16 +83,14 @@ def test_imitation(experiment: Any, workplace: Path, checkpointing: bool) -> Non
 @pytest.mark.parametrize("weight", ["equal", "by_failure"])
 def test_the_reward_model(experiment: Any, weight: Any) -> None:
     torch.manual_seed(0)
-    require_equal_gradients(
-        scorer(experiment.train), Ranking(Paired(learning_rate=1e-3, batch_size=4, pair_weight=weight))
-    )
+    require_equal_gradients(scorer(experiment.train), Ranking(weight))
 
 
 def test_dpo(experiment: Any, workplace: Path) -> None:
     save_adapter(experiment, workplace / "sft")
     stage = make_stage("dpo", experiment, experiment.train.dpo, [], {})
     model = policy_and_reference(load_base(experiment.train), workplace / "sft", stage)
-    objective = DirectPreference(Dpo(learning_rate=1e-3, batch_size=4, beta=0.3))
+    objective = DirectPreference("by_failure")
     objective.references = [torch.randn(len(group.responses)) for group in GROUPS]
     require_equal_gradients(model, objective)
     assert {POLICY, REFERENCE} == set(model.peft_config)
