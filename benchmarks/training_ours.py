@@ -16,10 +16,10 @@ from train.imitation import Imitation, adapted
 from train.packed_or_trl import make_trainer
 from train.reward import Ranking, scorer
 from train.rl.grpo import grpo
-from train.rl.optimizer import make_optimizer
+from train.rl.policy import SharedBase
 from train.rl.ppo import ppo
 from train.rl.sampling import Responses, draw_of, respond
-from train.rl.shared_base import SharedBase
+from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Groups
 from train.stage import Stage
 from train.trainer import run_trainer

@@ -102,7 +102,7 @@ def reward(experiment: Experiment) -> str:
 
 def ppo(experiment: Experiment) -> str:
     """Optimise the SFT policy against the reward model."""
-    from .rl.policy_stage import train_by_ppo
+    from .rl.stage import train_by_ppo
 
     prompts = inputs.prompts(experiment)
     adapters = {name: require_adapter(newest_of(experiment, name)) for name in ("sft", "reward")}
@@ -125,7 +125,7 @@ def dpo(experiment: Experiment) -> str:
 
 def grpo(config: LoadedConfig) -> str:
     """Optimise the SFT policy against the reward model, the returns of real retries, or stored ratings."""
-    from .rl.policy_stage import train_by_grpo
+    from .rl.stage import train_by_grpo
 
     experiment = config.experiment
     if experiment.train.grpo.reward == "live":
@@ -140,7 +140,7 @@ def grpo(config: LoadedConfig) -> str:
 
 
 def _grpo_stored(experiment: Experiment) -> str:
-    from .rl.policy_stage import train_on_stored_groups
+    from .rl.stage import train_on_stored_groups
 
     groups = inputs.groups(experiment)
     adapters = {"sft": require_adapter(newest_of(experiment, "sft"))}
@@ -151,7 +151,7 @@ def _grpo_stored(experiment: Experiment) -> str:
 
 def _grpo_live(config: LoadedConfig) -> str:
     from .rl.live import conditions_of_returns, live_returns
-    from .rl.policy_stage import train_by_grpo
+    from .rl.stage import train_by_grpo
 
     if (name := config.experiment.train.rated_by) != STORED:
         raise ConfigError(
@@ -171,8 +171,8 @@ def _grpo_live(config: LoadedConfig) -> str:
 
 def sac(experiment: Experiment) -> str:
     """Train the actor itself by soft actor-critic on the tasks of environment.split."""
-    from .rl.online_play import offers_of
-    from .rl.sac_stage import facts_of_play, train_by_sac
+    from .sac.play import offers_of
+    from .sac.stage import facts_of_play, train_by_sac
 
     processes.require_one("sac")
     offers_of(experiment)  # Refuses an actor that SAC cannot train before it reads any tasks.

@@ -36,7 +36,7 @@ class StageKind:
     trains_actor: bool = False
     """True if its adapter acts, not advises. `train plan` does not describe such stages."""
     on_policy: bool = False
-    """True if it trains on responses of its own policy, on the base that `train.rl.shared_base` describes."""
+    """True if it trains on responses of its own policy, on the base that `train.rl.policy` describes."""
     trains_head: bool = False
     """True if it trains a score head or a value head on the hidden states."""
     language_head: Literal["none", "fp32"] = "fp32"

@@ -19,11 +19,11 @@ from train.imitation import Imitation, adapted
 from train.plan.rehearsal import fresh_adapter
 from train.reward import Ranking, scorer
 from train.rl import grpo, ppo
-from train.rl.optimizer import make_optimizer
+from train.rl.policy import SharedBase
 from train.rl.ppo import VALUE_WEIGHT
-from train.rl.reward_scores import UNSCALED
+from train.rl.rewards import UNSCALED
 from train.rl.sampling import Draw, respond
-from train.rl.shared_base import SharedBase
+from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Groups
 from train.stage import Stage
 

@@ -13,8 +13,8 @@ from train.base import add_fresh_adapter, load_base, load_tokenizer
 from train.data.samples import sample_pairs
 from train.pair_split import held_out_tasks
 from train.reward import train_reward_model
-from train.rl.reward_scores import score_scale
-from train.rl.shared_base import SharedBase
+from train.rl.policy import SharedBase
+from train.rl.rewards import score_scale
 from train.shared_prompt.group import group_of
 from train.shared_prompt.packed import pack
 from train.stage import finished, make_stage

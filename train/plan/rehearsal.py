@@ -27,9 +27,9 @@ from ..imitation import Imitation, adapted
 from ..packed_or_trl import make_trainer
 from ..reward import Ranking, scorer
 from ..rl import grpo, ppo
-from ..rl.optimizer import make_optimizer
+from ..rl.policy import SharedBase
 from ..rl.sampling import Draw, Responses, draw_of, ended_responses, respond
-from ..rl.shared_base import SharedBase
+from ..rl.updates import make_optimizer
 from ..shared_prompt.group import Groups
 from ..stage import Stage
 from ..trainer import run_trainer

@@ -14,7 +14,7 @@ from retroformer.files import durable
 from .. import processes
 from ..integrity.disk import writing_to
 from ..integrity.manifest import newest_sound, verify, write_manifest
-from .shared_base import POLICY, SharedBase
+from .policy import POLICY, SharedBase
 
 KEPT = 2
 PARTS = {"policy", "value_head", "optimizer", "history"}

@@ -40,12 +40,11 @@ from torch import Tensor
 from retroformer.experiment.sections.train import Grpo
 
 from .. import processes
-from ..losses import k1, k3, masked_mean
-from .group_relative import ADVANTAGES, Average, centred, differing, group_loss, token_weights
-from .optimizer import accumulate, set_learning_rates
-from .repetition import Describe
+from ..losses import ADVANTAGES, Average, centred, differing, group_loss, k1, k3, masked_mean, token_weights
+from .alarms import Describe
+from .policy import SharedBase
 from .sampling import Block, Draw, Respond, Responses, asked_in_refill, asked_in_update, blocks, respond
-from .shared_base import SharedBase
+from .updates import accumulate, set_learning_rates
 
 CLIP, CLIP_HIGH = 0.2, 0.28
 """Clipping range of the probability ratio, and with `dapo` that above 1."""

@@ -38,11 +38,11 @@ from ..losses import (
     token_rewards,
     whitened,
 )
-from .optimizer import accumulate, set_learning_rates
-from .repetition import Describe
-from .reward_scores import UNSCALED, ScoreScale
+from .alarms import Describe
+from .policy import SharedBase
+from .rewards import UNSCALED, ScoreScale
 from .sampling import Block, Draw, Respond, Responses, asked_in_update, blocks, respond
-from .shared_base import SharedBase
+from .updates import accumulate, set_learning_rates
 
 CLIP = 0.2
 """Clipping range of the probability ratio, and of the value update."""

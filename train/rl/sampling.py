@@ -24,7 +24,7 @@ from ..shared_prompt.batches import micro_batches
 from ..shared_prompt.group import Group, consecutive, divided
 from ..shared_prompt.packed import Packed, pack
 from ..stage_kinds import stages_of
-from .shared_base import SharedBase
+from .policy import SharedBase
 
 
 class Responses(NamedTuple):
@@ -101,7 +101,7 @@ class Draw(NamedTuple):
 
 
 class Respond(Protocol):
-    """Samples from the policy: `respond` in this process, or `train.rl.remote_sampling` by a server."""
+    """Samples from the policy: `respond` in this process, or `train.rl.remote` by a server."""
 
     def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:
         """Sample one response of the current policy to each prompt."""

@@ -144,8 +144,8 @@ def test_as_many_responses_are_sampled_at_once_as_have_room(longchat: Shape, dev
 
 
 def test_at_most_one_batch_is_sampled_at_once(workplace: Path, tiny_base: Path, longchat: Shape) -> None:
-    config = world.tiny_experiment(workplace, tiny_base, ppo={"learning_rate": 1e-5} | BATCH)
-    drawn = {stage.kind.name: stage.drawn for stage in cases(config, longchat, "cuda", 4096)}
+    config = world.tiny_experiment(workplace, tiny_base, ppo={"learning_rate": 1e-5} | BATCH, quantization="nf4")
+    drawn = {stage.kind.name: stage.drawn for stage in cases(config, longchat, "cuda", 512)}
     assert {name: drawn[name] for name in ("sft", "reward", "ppo", "dpo")} == {
         "sft": 0,
         "reward": 0,

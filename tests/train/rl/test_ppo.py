@@ -14,11 +14,11 @@ from torch import Tensor
 from retroformer.experiment.sections.train import Ppo
 from tests.train.world import tiny_experiment
 from train.base import add_fresh_adapter, load_base, load_tokenizer
-from train.rl.optimizer import make_optimizer, set_learning_rates
+from train.rl.policy import SharedBase
 from train.rl.ppo import accumulate_gradients, evaluate, ppo
-from train.rl.reward_scores import UNSCALED, ScoreScale
+from train.rl.rewards import UNSCALED, ScoreScale
 from train.rl.sampling import Draw, Responses, blocks, draw_of, ended_responses, respond
-from train.rl.shared_base import SharedBase
+from train.rl.updates import make_optimizer, set_learning_rates
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import Packed, pack
 
@@ -33,10 +33,8 @@ class PaysForLowTokens(SharedBase):
     """Scores the share of tokens below a border that splits the initial policy's tokens in half."""
 
     def scores(self, packed: Packed) -> Tensor:
-        low_R, tokens_R = (
-            packed.sums(values.float()) for values in (packed.token_N < FIRST_BAD_TOKEN, packed.token_N > 0)
-        )
-        return low_R / tokens_R
+        low_N = (packed.token_N < FIRST_BAD_TOKEN).float()
+        return packed.sums(low_N) / packed.sums(torch.ones_like(low_N))
 
 
 def adapters(folder: Path, base: Path) -> tuple[Any, Path, Path]:

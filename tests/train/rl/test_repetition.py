@@ -8,7 +8,7 @@ from retroformer.records import Message
 from tests.train.world import tiny_experiment
 from train.base import load_tokenizer
 from train.data.samples import prompt_ids
-from train.rl.repetition import describer, repetition
+from train.rl.alarms import describer, repetition
 
 EXAMPLES = Message(role="system", content="You advise. For example: try the left door before the right one.")
 ATTEMPT = Message(role="user", content="Action 1: go to drawer 1\nAction 2: open drawer 1\nIt failed. Advice:")

@@ -11,9 +11,8 @@ from tests.train.rl.test_ppo import adapters, quick_settings
 from tests.train.world import tiny_experiment
 from train.base import load_base
 from train.rl.alarms import Facts
-from train.rl.optimizer import make_optimizer
-from train.rl.shared_base import SharedBase
-from train.rl.updates import take_updates
+from train.rl.policy import SharedBase
+from train.rl.updates import make_optimizer, take_updates
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

@@ -12,10 +12,10 @@ from retroformer.experiment.sections.train import Grpo, Ppo
 from tests.train.world import tiny_experiment
 from train.base import add_fresh_adapter, load_base
 from train.rl.grpo import grpo
-from train.rl.optimizer import make_optimizer
+from train.rl.policy import SharedBase
 from train.rl.ppo import ppo
 from train.rl.sampling import Draw, Responses
-from train.rl.shared_base import SharedBase
+from train.rl.updates import make_optimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PROMPTS = [[1, 10 + number, 30, *range(40, 40 + number)] for number in range(2)]

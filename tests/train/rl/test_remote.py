@@ -23,12 +23,12 @@ from tests.serve.running import Endpoint, start
 from tests.train.rl.test_ppo import DRAW, END, PROMPTS, adapters, quick_settings
 from tests.train.world import prompt, tiny_experiment
 from train.base import load_base
-from train.rl.optimizer import make_optimizer
-from train.rl.policy_stage import train_by_grpo, train_by_ppo
+from train.rl.policy import SharedBase
 from train.rl.ppo import ppo
-from train.rl.remote_sampling import PROBES, Server, _disagreement, responder
+from train.rl.remote import PROBES, Server, _disagreement, responder
 from train.rl.sampling import Responses, respond
-from train.rl.shared_base import SharedBase
+from train.rl.stage import train_by_grpo, train_by_ppo
+from train.rl.updates import make_optimizer
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import pack
 from train.stage import Stage, make_stage

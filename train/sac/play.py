@@ -18,12 +18,10 @@ from retroformer.protocols import Agent, Move, OfferedActions, Scene
 from retroformer.records import Memory, Outcome, Task, Trajectory, Usage
 from retroformer.rollout import rollout
 
+from ..rl.sampling import numbers_of_update
 from ..shared_prompt.group import Group
-from .actor_critic import ActorCritic
-from .choices import log_policy, written_greedily
-from .replay import PlayedStep
-from .sac import Attempt
-from .sampling import numbers_of_update
+from .models import ActorCritic, log_policy, written_greedily
+from .sac import Attempt, PlayedStep
 
 Offers = Callable[[Any, Scene], OfferedActions]
 

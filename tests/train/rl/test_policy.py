@@ -11,7 +11,7 @@ from torch import Tensor
 from retroformer.errors import NotFinite
 from tests.train.world import tiny_experiment
 from train.base import load_base
-from train.rl.generation import drawn, sampled
+from train.rl.policy import drawn, sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PAD, END, LENGTH, SEED = 0, 2, 12, 5

@@ -18,7 +18,7 @@ from tests.support.webshop import write_shop
 from tests.train.killed import copy_of_run, kill_at, train_in
 from tests.train.world import metrics
 from train.__main__ import main
-from train.rl.online_play import offers_of
+from train.sac.play import offers_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 QUICK = {"learning_rate": 1e-2, "alpha": 0.1, "polyak": 0.98}

@@ -5,11 +5,11 @@
 - score: mean reward of a response. kl: divergence of a response from the SFT policy, in nats: the mean of sums over
   its tokens of k1. entropy: mean over the tokens, in nats.
 - response_tokens, ended: mean length, and share that ended by itself. tokens: tokens read in a pass.
-- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.repetition`.
+- distinct_1, distinct_2, copied_from_attempt, restating, copied_from_instruction: see `train.rl.alarms`.
 - alarm_collapse, alarm_length: 1 while they ring, see `train.rl.alarms`; `alarms` has a sentence for each that rang.
 - importance, truncated: of stored reflections, the mean weight of a token, and the share of tokens whose weight was cut
-  at its bound; see `train.rl.importance`.
-- server_distance, server_kl: if a server generates the responses, see `train.rl.remote_sampling`; `drawn_by` names it.
+  at its bound; see `train.rl.rewards`.
+- server_distance, server_kl: if a server generates the responses, see `train.rl.remote`; `drawn_by` names it.
 - policy_loss, ratio, clip_fraction, ratio_furthest_from_1, gradient_norm: of the last pass over the batch.
 
 PPO:
@@ -46,15 +46,12 @@ from ..plan.estimate import require_room
 from ..reward_audit import require_better_than_chance
 from ..stage import Meter, Stage, publish
 from . import checkpoint, grpo, ppo
-from .alarms import Facts
-from .optimizer import make_optimizer
-from .remote_sampling import drawn_by, responder
-from .repetition import Describe, describer
-from .reward_scores import ModelScores, score_scale
+from .alarms import Describe, Facts, describer
+from .policy import SharedBase
+from .remote import drawn_by, responder
+from .rewards import ModelScores, StoredGroups, score_scale
 from .sampling import Draw, Respond, Responses, draw_of, require_whole_groups, tokenised_prompts
-from .shared_base import SharedBase
-from .stored_groups import StoredGroups
-from .updates import take_updates
+from .updates import make_optimizer, take_updates
 
 
 class PolicyRun(NamedTuple):

@@ -15,11 +15,11 @@ from train.base import load_base, load_tokenizer
 from train.data.samples import prompt_ids
 from train.rl import checkpoint
 from train.rl.alarms import first_rings
-from train.rl.optimizer import make_optimizer
-from train.rl.policy_stage import train_by_ppo
+from train.rl.policy import SharedBase
 from train.rl.ppo import ppo
 from train.rl.sampling import draw_of
-from train.rl.shared_base import SharedBase
+from train.rl.stage import train_by_ppo
+from train.rl.updates import make_optimizer
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

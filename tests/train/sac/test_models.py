@@ -8,8 +8,7 @@ import torch
 
 from tests.train.world import save_adapter, tiny_experiment
 from train.base import load_base
-from train.rl.actor_critic import ActorCritic
-from train.rl.choices import by_action, log_policy, written_greedily
+from train.sac.models import ActorCritic, by_action, log_policy, written_greedily
 from train.shared_prompt.group import Group
 from train.shared_prompt.packed import pack
 

@@ -20,11 +20,10 @@ from tests.train.world import AUTHOR, config_file, metrics, prompt
 from train.__main__ import main
 from train.data.groups import RatedGroup, RatedResponse
 from train.rl.grpo import grpo
-from train.rl.importance import MAX_WEIGHT
-from train.rl.optimizer import make_optimizer
+from train.rl.policy import SharedBase
+from train.rl.rewards import MAX_WEIGHT, StoredGroups
 from train.rl.sampling import Responses, ended_responses, policy_log_probs, respond
-from train.rl.shared_base import SharedBase
-from train.rl.stored_groups import StoredGroups
+from train.rl.updates import make_optimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 SIZE = 4

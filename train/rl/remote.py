@@ -27,7 +27,7 @@ connections first: a server that does not have the name refuses, and one that di
 A failed request is repeated like all requests of this project (`retroformer.endpoint`); if it keeps failing, the stage
 ends. A server with other quantised weights than those that are trained is refused. Training uses the policy's own
 log-probabilities of the sampled tokens. Where the server's differ, within the tolerance, the loss of a token is
-weighted by `train.rl.importance` (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training,
+weighted by `train.rl.rewards` (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training,
 2025).
 
 Seeds depend only on the run's seed and the update. So a resumed run repeats an unbroken one if the server's answer to a
@@ -60,9 +60,9 @@ from retroformer.secrets.url import SecretUrl
 from .. import processes
 from ..losses import k3, masked_mean
 from ..stage import Stage
-from .importance import truncated_weights
+from .policy import SharedBase
+from .rewards import truncated_weights
 from .sampling import Draw, Respond, Responses, ended_responses, padded, policy_log_probs, respond
-from .shared_base import SharedBase
 
 Drawn: TypeAlias = list[tuple[int, float]]
 """The tokens of a response, each with the server's log-probability."""

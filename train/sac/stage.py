@@ -26,14 +26,13 @@ from retroformer.records import Task
 
 from .. import preemption
 from ..base import load_base, load_tokenizer
+from ..rl.checkpoint import restore_state, save_state
+from ..rl.policy import POLICY
 from ..stage import Meter, Stage, publish
 from ..tracking import tracker
-from .actor_critic import ActorCritic
-from .checkpoint import restore_state, save_state
-from .online_play import online_play
-from .replay import Replay
-from .sac import Optimizers, Play, make_optimizers, sac
-from .shared_base import POLICY
+from .models import ActorCritic
+from .play import online_play
+from .sac import Optimizers, Play, Replay, make_optimizers, sac
 
 Facts = dict[str, float]
 PARTS = {"policy", "critics", "target_critics", "actor_optimizer", "critic_optimizer", "replay", "history"}

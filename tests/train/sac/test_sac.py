@@ -9,10 +9,8 @@ import torch
 from retroformer.experiment.sections.train import Sac
 from tests.train.world import tiny_experiment
 from train.base import load_base
-from train.rl.actor_critic import ActorCritic
-from train.rl.choices import log_policy
-from train.rl.replay import PlayedStep, Replay
-from train.rl.sac import Attempt, chosen_values, due, follow, make_optimizers, sac, update
+from train.sac.models import ActorCritic, log_policy
+from train.sac.sac import Attempt, PlayedStep, Replay, chosen_values, due, follow, make_optimizers, sac, update
 from train.shared_prompt.group import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
