@@ -34,7 +34,11 @@ class AttemptSpans(SpanProcessor):
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
-        self._provider = provider or _global_provider()
+        current = provider or trace.get_tracer_provider()
+        if not isinstance(current, TracerProvider):
+            current = TracerProvider()
+            trace.set_tracer_provider(current)
+        self._provider = current
         self._lock = threading.Lock()
         self._attempts: dict[int, list[Span]] = {}
         """Finished spans by the id of the attempt's own span."""
@@ -99,14 +103,6 @@ class AttemptSpans(SpanProcessor):
             return None
 
 
-def _global_provider() -> TracerProvider:
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):
-        provider = TracerProvider()
-        trace.set_tracer_provider(provider)
-    return provider
-
-
 def _as_read(span: ReadableSpan, own: SpanContext) -> Span:
     """Return a span of this program as if it had been read from a file."""
     return Span(
@@ -115,19 +111,15 @@ def _as_read(span: ReadableSpan, own: SpanContext) -> Span:
         parent_id=f"{span.parent.span_id:016x}" if span.parent is not None else "",
         name=span.name,
         start_ns=span.start_time or 0,
-        attributes=_plain(span.attributes),
-        events=tuple(SpanEvent(event.name, _plain(event.attributes)) for event in span.events),
+        attributes=_plain(span.attributes or {}),
+        events=tuple(SpanEvent(event.name, _plain(event.attributes or {})) for event in span.events),
         failed=span.status.status_code is StatusCode.ERROR,
         where=f"Span {span.name!r}",
     )
 
 
-def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: _value(value) for name, value in (attributes or {}).items()}
-
-
-def _value(value: Any) -> Any:
-    """Return an attribute's value with lists, as JSON has them, in place of tuples."""
+def _plain(value: Any) -> Any:
+    """Return attributes, or the value of one, with lists, as JSON has them, in place of tuples."""
     if isinstance(value, Mapping):
-        return {name: _value(item) for name, item in value.items()}
-    return [_value(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -5,14 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retroformer.cases.case import CaseAttempt, CaseTask, ChatMessage
-from retroformer.conversation import content_text
+from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.conversation import ChatMessage, content_text
 from retroformer.errors import MissingInput
 from retroformer.integrations.otlp.conversation import ModelCall, conversation, is_model_call, model_call, tool_steps
 from retroformer.integrations.otlp.facts import SCORE, TASK_ID, evaluations_of, facts_of
 from retroformer.integrations.otlp.files import read_spans
 from retroformer.integrations.otlp.span import Span
-from retroformer.messages import steps_of
 from retroformer.records import Usage
 from retroformer.traces.attempt import Skipped, TracedAttempt
 
@@ -22,17 +21,13 @@ ENDED_IN_ERROR = Skipped(reason="traces that ended in an error, without a score"
 
 
 def read(path: Path, score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
-    """Yield the attempts of a file or folder of OTLP traces.
+    """Yield the attempts of a file or folder of OTLP traces, in order of time.
 
     Raises:
         MissingInput: a line or field is malformed, or several scores were given and `score` names none.
     """
-    yield from attempts_of(read_spans(path), score)
-
-
-def attempts_of(spans: Iterable[Span], score: str | None = None) -> Iterator[TracedAttempt | Skipped]:
-    """Yield the attempts of these spans, in order of time. A span that came twice counts once. Raises MissingInput."""
-    known = {span.identity: span for span in spans}
+    # A span that came twice counts once.
+    known = {span.identity: span for span in read_spans(path)}
     heads: dict[tuple[str, str], list[Span]] = {}
     # Clocks are coarse: of spans that start at the same time, the outer one comes first.
     for span in sorted(known.values(), key=lambda span: (span.start_ns, sum(1 for _ in _around(span, known)))):
@@ -95,11 +90,14 @@ def _attempt(spans: list[Span], known: Mapping[tuple[str, str], Span], wanted: s
     score = _score(spans, facts, wanted)
     if score is None:
         return ENDED_IN_ERROR if spans[0].failed else NO_SCORE
-    _check_messages(messages, spans[0])
     task = facts.get("input") or _asked(messages) or _first_text(spans, "input.value") or facts.get("task_id", "")
     usage = sum((call.usage for call in calls), Usage())
     return TracedAttempt(
-        task=CaseTask(id=facts.get("task_id") or _hash(task), input=task, split=facts.get("split", "train")),
+        task=CaseTask(
+            id=facts.get("task_id") or hashlib.sha256(task.encode()).hexdigest()[:16],
+            input=task,
+            split=facts.get("split", "train"),
+        ),
         attempt=CaseAttempt(
             score=score,
             messages=messages or None,
@@ -130,13 +128,6 @@ def _score(spans: Sequence[Span], facts: Mapping[str, Any], wanted: str | None) 
     return next(iter(given.values()), None)
 
 
-def _check_messages(messages: Sequence[ChatMessage], head: Span) -> None:
-    try:
-        steps_of(messages)
-    except ValueError as error:
-        raise MissingInput(f"{head.where}: its conversation cannot be read: {error}.") from None
-
-
 def _asked(messages: Sequence[ChatMessage]) -> str:
     """Return the text of the first message of the user."""
     return content_text(next((message.content for message in messages if message.role == "user"), None))
@@ -146,7 +137,3 @@ def _first_text(spans: Sequence[Span], attribute: str) -> str | None:
     """Return an attribute of the outermost span, as text."""
     value = spans[0].attributes.get(attribute)
     return value if isinstance(value, str) and value else None
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,22 +1,29 @@
 """What an agent did in one attempt: the calls of its model merged into one conversation, or its tools and output."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
-from retroformer.cases.case import ChatMessage
-from retroformer.integrations.otlp import gen_ai, openinference
-from retroformer.integrations.otlp.span import Span
+from retroformer.conversation import ChatMessage
+from retroformer.integrations.otlp.messages import messages
+from retroformer.integrations.otlp.span import Span, checked
 from retroformer.records import Step, Usage
 
 _KIND = "openinference.span.kind"
 _OPERATION = "gen_ai.operation.name"
 _MODEL_CALLS = ("chat", "generate_content", "text_completion")
-_TOKENS = {
-    "prompt_tokens": ("gen_ai.usage.input_tokens", "llm.token_count.prompt"),
-    "completion_tokens": ("gen_ai.usage.output_tokens", "llm.token_count.completion"),
-    "dollars": ("llm.cost.total",),
+_USAGE = {
+    "llm.token_count.prompt": "prompt_tokens",
+    "llm.token_count.completion": "completion_tokens",
+    "llm.cost.total": "dollars",
+    "gen_ai.usage.input_tokens": "prompt_tokens",
+    "gen_ai.usage.output_tokens": "completion_tokens",
+}
+"""Field of the usage by the attribute that holds it; later ones count if there are two."""
+_COUNTS: dict[str, TypeAdapter[Any]] = {
+    field: TypeAdapter(Annotated[kind.annotation, *kind.metadata])  # type: ignore[arg-type]  # Known at run time.
+    for field, kind in Usage.model_fields.items()
 }
 
 
@@ -35,10 +42,12 @@ def is_model_call(span: Span) -> bool:
 
 def model_call(span: Span) -> ModelCall:
     """Return what a model read and answered. Raises MissingInput if an attribute is malformed."""
-    request, answer = (
-        openinference.messages(span, direction) or gen_ai.messages(span, direction) for direction in ("input", "output")
-    )
-    return ModelCall(request, answer[:1], _usage(span))
+    used = {
+        field: checked(_COUNTS[field], span.attributes[name], span.place(name))
+        for name, field in _USAGE.items()
+        if name in span.attributes
+    }
+    return ModelCall(messages(span, "input"), messages(span, "output")[:1], Usage(calls=1, **used))
 
 
 def conversation(calls: Sequence[ModelCall]) -> tuple[ChatMessage, ...]:
@@ -60,44 +69,24 @@ def tool_steps(spans: Sequence[Span]) -> tuple[Step, ...]:
     """Return the calls of tools as steps, for traces without messages."""
     steps = list[Step]()
     for span in spans:
-        values = span.attributes
-        if values.get(_KIND) == "TOOL":
-            name, shown, result = (
-                values.get("tool.name", span.name),
-                values.get("input.value"),
-                values.get("output.value"),
-            )
-        elif values.get(_OPERATION) == "execute_tool":
-            name, shown, result = (
-                values.get(f"gen_ai.tool.{field}") for field in ("name", "call.arguments", "call.result")
-            )
+        if span.attributes.get(_KIND) == "TOOL":
+            attributes = ("tool.name", "input.value", "output.value")
+        elif span.attributes.get(_OPERATION) == "execute_tool":
+            attributes = ("gen_ai.tool.name", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
         else:
             continue
-        steps.append(Step(action=f"{name or span.name}({_shown(shown)})", observation=_shown(result)))
+        name, shown, result = (_shown(span.attributes.get(attribute)) for attribute in attributes)
+        steps.append(Step(action=f"{name or span.name}({shown})", observation=result))
     return tuple(steps)
 
 
 def _same(one: ChatMessage, other: ChatMessage) -> bool:
     """Return True if two messages say the same; clients change ids, empty contents and the form of arguments."""
-    return (one.role, one.content or "", [call.function.name for call in one.tool_calls]) == (
-        other.role,
-        other.content or "",
-        [call.function.name for call in other.tool_calls],
+    first, second = (
+        (message.role, message.content or "", [call.function.name for call in message.tool_calls])
+        for message in (one, other)
     )
-
-
-def _usage(span: Span) -> Usage:
-    counted: dict[str, Any] = {"calls": 1}
-    for field, names in _TOKENS.items():
-        for name in names:
-            if name in span.attributes:
-                counted[field] = span.attributes[name]
-                try:
-                    Usage.model_validate(counted, strict=field != "dollars")
-                except ValidationError as error:
-                    span.refuse(name, f"is {repr(counted[field])[:80]}: {error.errors()[0]['msg']}.")
-                break
-    return Usage.model_validate(counted)
+    return first == second
 
 
 def _shown(value: Any) -> str:

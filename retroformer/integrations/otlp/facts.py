@@ -6,12 +6,11 @@ retroformer.task.id = "refund-1"        metadata = '{"task_id": "refund-1", "adv
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from retroformer.cases.case import Score
-from retroformer.errors import MissingInput
 from retroformer.files.bounded_json import parse_json
-from retroformer.integrations.otlp.span import Span
+from retroformer.integrations.otlp.span import Span, checked
 from retroformer.records import KeyNumber, Name
 
 TASK_ID = "retroformer.task.id"
@@ -35,6 +34,7 @@ FACTS: Mapping[str, tuple[str, str, TypeAdapter[Any]]] = {
 }
 """Attribute, key of the metadata and type of each fact."""
 _SCORE_TYPE = FACTS["score"][2]
+_OBJECT = TypeAdapter(dict[str, Any])
 
 
 def facts_of(span: Span) -> dict[str, Any]:
@@ -43,9 +43,9 @@ def facts_of(span: Span) -> dict[str, Any]:
     facts = dict[str, Any]()
     for fact, (attribute, key, kind) in FACTS.items():
         if attribute in span.attributes:
-            facts[fact] = _checked(kind, span.attributes[attribute], span.place(attribute))
+            facts[fact] = checked(kind, span.attributes[attribute], span.place(attribute))
         elif metadata.get(key) is not None:
-            facts[fact] = _checked(kind, metadata[key], f"{span.place(_METADATA)}.{key}")
+            facts[fact] = checked(kind, metadata[key], f"{span.place(_METADATA)}.{key}")
     return facts
 
 
@@ -57,9 +57,9 @@ def evaluations_of(span: Span, wanted: str | None) -> Iterator[tuple[str, float]
     """
     for name, value, place in _evaluations(span):
         if value is not None and wanted in (None, name):
-            yield name, _checked(_SCORE_TYPE, value, place)
+            yield name, checked(_SCORE_TYPE, value, place)
     if wanted is not None and wanted in span.attributes:
-        yield wanted, _checked(_SCORE_TYPE, span.attributes[wanted], span.place(wanted))
+        yield wanted, checked(_SCORE_TYPE, span.attributes[wanted], span.place(wanted))
 
 
 def _evaluations(span: Span) -> Iterator[tuple[str, Any, str]]:
@@ -83,19 +83,6 @@ def _texts(value: Any) -> Any:
 
 def _metadata(span: Span) -> Mapping[str, Any]:
     """Return OpenInference's metadata, a JSON object; {} without it. Raises MissingInput."""
-    if _METADATA not in span.attributes:
-        return {}
-    value = span.attributes[_METADATA]
-    if isinstance(value, str):
-        value = parse_json(value, span.place(_METADATA))
-    if not isinstance(value, Mapping):
-        span.refuse(_METADATA, f"is {repr(value)[:80]}: it must be a JSON object.")
-    return value
-
-
-def _checked(kind: TypeAdapter[Any], value: Any, place: str) -> Any:
-    try:
-        return kind.validate_python(value, strict=True)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        raise MissingInput(f"{place} is {repr(value)[:80]}: {fault['msg']}.") from None
+    value, place = span.attributes.get(_METADATA, {}), span.place(_METADATA)
+    metadata: dict[str, Any] = checked(_OBJECT, parse_json(value, place) if isinstance(value, str) else value, place)
+    return metadata

@@ -126,7 +126,7 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
     suffix, kept = ".pb", content
     try:
         if kind == _JSON:
-            value = _parsed(content)
+            value = parse_json(content.decode("utf-8"), "The request")
             check(spans_of_json(value, "The request"))
             # A file of JSON has one request a line.
             suffix, kept = ".json", json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
@@ -134,6 +134,8 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
             check(spans_of_protobuf(content, "The request"))
     except MissingInput as error:
         raise _Refused(400, str(error)) from None
+    except UnicodeDecodeError:
+        raise _Refused(400, "The request is not UTF-8: send it in that encoding.") from None
     if not kept.strip():
         return  # An exporter may send a request without a span.
     path = inbox / f"{hashlib.sha256(kept).hexdigest()[:32]}{suffix}"
@@ -143,13 +145,6 @@ def _keep(inbox: Path, content: bytes, kind: str) -> None:
                 unfinished.write_bytes(kept)
     except OSError as error:
         raise _Refused(503, f"The inbox cannot be written ({error.strerror}): try again.", _UNAVAILABLE) from None
-
-
-def _parsed(content: bytes) -> Any:
-    try:
-        return parse_json(content.decode("utf-8"), "The request")
-    except UnicodeDecodeError:
-        raise _Refused(400, "The request is not UTF-8: send it in that encoding.") from None
 
 
 def _error(kind: str, refused: _Refused) -> Response:

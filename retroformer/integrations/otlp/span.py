@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from retroformer.errors import MissingInput
 
@@ -43,11 +45,15 @@ class Span:
         """Return the place of an attribute, for errors."""
         return f"{self.where}.attributes[{attribute!r}]"
 
-    def refuse(self, attribute: str, fault: str) -> NoReturn:
-        """Raise MissingInput for an attribute; `fault` is the rest of the sentence."""
-        raise MissingInput(f"{self.place(attribute)} {fault}")
 
-
-def field_path(place: tuple[int | str, ...]) -> str:
-    """Return a place in nested data as a path, such as `spans[1].name`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+def checked(kind: TypeAdapter[Any], value: Any, place: str) -> Any:
+    """Return a value as this type. Raises MissingInput with the place of the field that is malformed."""
+    try:
+        return kind.validate_python(value, strict=True)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
+        at = (place + path.lstrip(".")).removesuffix(": ") if place.endswith(": ") else place + path
+        found = "" if fault["type"] == "missing" else f" is {repr(fault['input'])[:80]}"
+        message = fault["msg"].removeprefix("Value error, ")
+        raise MissingInput(f"{at}{found}: {message}.") from None

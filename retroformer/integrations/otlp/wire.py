@@ -3,20 +3,21 @@
 Fields that this module does not know are ignored, as the protocol demands of receivers.
 """
 
+from base64 import b64decode
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtobufSpan
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from retroformer.errors import MissingInput
 from retroformer.files.characters import is_storable
-from retroformer.integrations.otlp.span import Span, SpanEvent, field_path
+from retroformer.integrations.otlp.span import Span, SpanEvent, checked
 
+_IDS = ("traceId", "spanId", "parentSpanId")
 _STATUS_ERROR = 2
 _NAMES_OF_STATUS = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": _STATUS_ERROR}
 
@@ -114,6 +115,9 @@ class _Traces(_Part):
     resource_spans: list[_Resource]
 
 
+_TRACES = TypeAdapter(_Traces)
+
+
 def spans_of_json(value: Any, where: str) -> Iterator[Span]:
     """Yield the spans of OTLP's JSON encoding.
 
@@ -124,14 +128,7 @@ def spans_of_json(value: Any, where: str) -> Iterator[Span]:
     Raises:
         MissingInput: a field is malformed; the sentence names it.
     """
-    try:
-        traces = _Traces.model_validate(value)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        shown = "" if fault["type"] == "missing" else f" (it is {repr(fault['input'])[:80]})"
-        message = fault["msg"].removeprefix("Value error, ")
-        path = field_path(fault["loc"]) or "the JSON value"
-        raise MissingInput(f"{where}: {path} is not OTLP: {message}{shown}.") from None
+    traces: _Traces = checked(_TRACES, value, f"{where}: ")
     for outer, resource in enumerate(traces.resource_spans):
         for inner, scope in enumerate(resource.scope_spans):
             for number, span in enumerate(scope.spans):
@@ -145,11 +142,13 @@ def spans_of_protobuf(content: bytes, where: str) -> Iterator[Span]:
         request.ParseFromString(content)
     except DecodeError:
         raise MissingInput(f"{where} is not OTLP trace data in protobuf: send or name such data.") from None
-    resources = [
-        {"scopeSpans": [{"spans": [_span_json(span) for span in scope.spans]} for scope in resource.scope_spans]}
-        for resource in request.resource_spans
-    ]
-    yield from spans_of_json({"resourceSpans": resources}, where)
+    traces = MessageToDict(request, use_integers_for_enums=True)
+    for resource in traces.get("resourceSpans", ()):
+        for scope in resource.get("scopeSpans", ()):
+            for span in scope.get("spans", ()):
+                # Protobuf's own JSON has base64 where OTLP's has hexadecimal digits.
+                span |= {name: b64decode(span[name]).hex() for name in _IDS if name in span}
+    yield from spans_of_json({"resourceSpans": [], **traces}, where)
 
 
 def _decoded(span: _Span, where: str) -> Span:
@@ -168,38 +167,3 @@ def _decoded(span: _Span, where: str) -> Span:
 
 def _plain(attributes: list[_Attribute]) -> dict[str, Any]:
     return {attribute.key: attribute.value and attribute.value.plain() for attribute in attributes}
-
-
-def _span_json(span: ProtobufSpan) -> dict[str, Any]:
-    """Return a span in the JSON encoding, so that both encodings are checked in one place."""
-    return {
-        "traceId": span.trace_id.hex(),
-        "spanId": span.span_id.hex(),
-        "parentSpanId": span.parent_span_id.hex(),
-        "name": span.name,
-        "startTimeUnixNano": span.start_time_unix_nano,
-        "attributes": [_attribute_json(attribute) for attribute in span.attributes],
-        "events": [
-            {"name": event.name, "attributes": [_attribute_json(attribute) for attribute in event.attributes]}
-            for event in span.events
-        ],
-        "status": {"code": int(span.status.code)},
-    }
-
-
-def _attribute_json(attribute: KeyValue) -> dict[str, Any]:
-    return {"key": attribute.key, "value": _value_json(attribute.value)}
-
-
-def _value_json(value: AnyValue) -> dict[str, Any]:
-    match value.WhichOneof("value"):
-        case "array_value":
-            return {"arrayValue": {"values": [_value_json(item) for item in value.array_value.values]}}
-        case "kvlist_value":
-            return {"kvlistValue": {"values": [_attribute_json(item) for item in value.kvlist_value.values]}}
-        case "bytes_value":
-            return {"bytesValue": value.bytes_value.hex()}
-        case None:
-            return {}
-        case kind:
-            return {to_camel(kind): getattr(value, kind)}

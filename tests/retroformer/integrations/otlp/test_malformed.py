@@ -83,9 +83,9 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "a part without a type": (part(content="a"), "[0].parts[0].type"),
     "a text without content": (part(type="text"), "[0].parts[0].content"),
     "a call without a name": (part(type="tool_call", id="1"), "[0].parts[0].name"),
-    "a role that is a number": (attribute(f"{INPUT}.0.{ROLE}", 7), f"'{INPUT}.0.{ROLE}'"),
-    "a role of a judge": (attribute(f"{INPUT}.0.{ROLE}", "judge"), f"'{INPUT}.0.{ROLE}'"),
-    "a message without a number": (attribute(f"{INPUT}.x.{ROLE}", "user"), f"'{INPUT}.x.{ROLE}'"),
+    "a role that is a number": (attribute(f"{INPUT}.0.{ROLE}", 7), f"'{INPUT}'][0].{ROLE}"),
+    "a role of a judge": (attribute(f"{INPUT}.0.{ROLE}", "judge"), f"'{INPUT}'][0].{ROLE}"),
+    "a message without a number": (attribute(f"{INPUT}.x.{ROLE}", "user"), f"'{INPUT}'].x"),
     "tokens below 0": (attribute("gen_ai.usage.input_tokens", -1), "'gen_ai.usage.input_tokens'"),
     "tokens of words": (attribute("gen_ai.usage.output_tokens", "many"), "'gen_ai.usage.output_tokens'"),
 }
