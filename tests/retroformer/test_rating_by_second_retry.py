@@ -53,6 +53,15 @@ def test_a_reflection_is_credited_with_a_success_of_the_second_retry(store: Stor
     assert rated(store, BY_NEXT) == {"advice 1.0": 0.0, "advice 2.0": 0.0, "advice 3.0": 1.0}
 
 
+def test_an_imported_chain_may_go_on_without_new_advice(store: Store) -> None:
+    play(store, 0)
+    advise(store, 1)
+    play(store, 1)
+    play(store, 2, outcome=WON)
+    assert rated(store) == {"advice 1.0": 1.0}
+    assert rated(store, BY_NEXT) == {"advice 1.0": 0.0}
+
+
 def test_the_second_retry_counts_as_the_mean_over_its_candidates(store: Store) -> None:
     play(store, 0)
     advise(store, 1)
@@ -64,6 +73,7 @@ def test_the_second_retry_counts_as_the_mean_over_its_candidates(store: Store) -
     assert [pair.rejected for pair in preference_pairs(store, "collect", BY_SECOND)] == [
         f"advice 2.{candidate}" for candidate in (1, 2, 3)
     ]
+    assert count_ratings(store, ["collect"], BY_SECOND) == "5 rated: 2 positive, 0 negative, 3 zero; 3 pairs"
 
 
 def test_a_failure_that_had_one_retry_is_not_compared_with_one_that_had_two(store: Store) -> None:
