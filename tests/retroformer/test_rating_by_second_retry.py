@@ -53,6 +53,16 @@ def test_a_reflection_is_credited_with_a_success_of_the_second_retry(store: Stor
     assert rated(store, BY_NEXT) == {"advice 1.0": 0.0, "advice 2.0": 0.0, "advice 3.0": 1.0}
 
 
+def test_the_margin_of_a_pair_is_the_difference_of_the_ratings(store: Store) -> None:
+    play(store, 0)
+    advise(store, 1)
+    play(store, 1, outcome=WON)
+    advise(store, 1, 1)
+    for repeat, outcome in enumerate((WON, LOST, LOST, LOST)):
+        play(store, 1, 1, outcome, repeat)
+    assert [pair.margin for pair in preference_pairs(store, "collect", BY_NEXT)] == [0.75]
+
+
 def test_an_imported_chain_may_go_on_without_new_advice(store: Store) -> None:
     play(store, 0)
     advise(store, 1)

@@ -1,6 +1,7 @@
 """Intervals and paired tests, with numbers worked by hand."""
 
-from math import comb
+from math import comb, gamma, pi, sqrt
+from statistics import stdev
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from eval.measure.statistics import (
     bootstrap_all,
     bootstrap_seeds,
     mcnemar,
+    over_seeds,
 )
 
 
@@ -226,3 +228,17 @@ def test_mcnemars_p_is_continuous_where_exact_integers_end() -> None:
     assert p_value(4000, 4001) == pytest.approx(1.0, rel=1e-9)
     tail = sum(comb(2500, count) for count in range(1201))
     assert p_value(1300, 1200) == pytest.approx(float(2 * tail / 2**2500), rel=1e-9)
+
+
+@pytest.mark.parametrize("seeds", range(2, 14))
+def test_the_interval_over_seeds_holds_95_percent_of_students_distribution(seeds: int) -> None:
+    values = [0.0, 1.0] * (seeds // 2) + [0.5] * (seeds % 2)
+    interval = over_seeds(values)
+    quantile = (interval.high - interval.mean) / (stdev(values) / sqrt(seeds))
+    # The density of Student's t with nu degrees of freedom, integrated up to the quantile by the midpoint rule.
+    nu, width = seeds - 1, quantile / 20_000
+    scale = gamma((nu + 1) / 2) / (sqrt(nu * pi) * gamma(nu / 2))
+    points = (np.arange(20_000) + 0.5) * width
+    inside = 2 * float((scale * (1 + points**2 / nu) ** (-(nu + 1) / 2)).sum() * width)
+    # Above ten seeds the interval is slightly too wide.
+    assert 0.9495 < inside < (0.9505 if seeds <= 10 else 0.96)
