@@ -15,12 +15,16 @@ app = make_app()
 
 
 @app.command(
-    options_metavar="[--until-input-closes] [--more-from-input]", epilog=example("serve configs/demo.yaml serve.port=0")
+    options_metavar="[--fastchat] [--until-input-closes] [--more-from-input]",
+    epilog=example("serve configs/demo.yaml serve.port=0"),
 )
 def serve(
     config: ConfigFile,
     overrides: Overrides,
     *,
+    fastchat: Annotated[
+        bool, typer.Option("--fastchat", help="Answer through FastChat's controller and API server, started here.")
+    ] = False,
     until_input_closes: Annotated[
         bool,
         typer.Option("--until-input-closes", help="Also stop when standard input ends, as when a parent dies."),
@@ -52,7 +56,7 @@ def serve(
     if until_input_closes:
         threading.Thread(target=_stop_when_input_closes, args=(stop,), daemon=True).start()
     # Only stages send overrides through standard input.
-    endpoint.run(experiment, config, stop, own=more_from_input)
+    endpoint.run(experiment, config, stop, own=more_from_input, fastchat=fastchat)
 
 
 def main(arguments: list[str]) -> None:

@@ -1,13 +1,15 @@
-"""The two processes of an endpoint: FastChat's OpenAI API server, and our worker."""
+"""The processes of an endpoint: our worker, and with FastChat its controller and API server before it."""
 
+import contextlib
 import http.client
 import json
 import logging
 import os
-import secrets
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.experiment.adapters import REFLECTOR
@@ -16,26 +18,46 @@ from retroformer.experiment.sections.serve import Serve
 from retroformer.loopback import is_loopback
 from retroformer.promotions.history import History
 
-from .first_adapter import record_first_adapter
-from .private import Private
-from .probe import HEALTH, ServerAddress
-from .served_names import ServedNames, served_names
-from .supervisor import Service, supervise
+from .served_names import Serving, record_first_adapter, served_names
+from .supervisor import HEALTH, POLL_SECONDS, Service, get, supervise
 
 LOOPBACK = "127.0.0.1"
-MARKER_BYTES = 8
-KEY_BYTES = 32
-START_PROBE_SECONDS = 5.0
-"""Timeout of a health check at the start; between two checks the supervisor looks for processes that have died."""
+LISTING_SECONDS = 60.0
+"""Time after which a worker that answers is listed by FastChat."""
 
 logger = logging.getLogger(__name__)
 
 
-def run(experiment: Experiment, config_path: Path, stop: threading.Event, *, own: bool = False) -> None:
+class Address(NamedTuple):
+    """Where a server answers, and the key that it requires, if any."""
+
+    host: str
+    port: int
+    key: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    def status(self, path: str, seconds: float) -> int | None:
+        """Return the status of the response to a GET; None without one."""
+        response = get(self.host, self.port, path, self.key, seconds)
+        return None if response is None else response[0]
+
+
+def run(
+    experiment: Experiment,
+    config_path: Path,
+    stop: threading.Event,
+    *,
+    own: bool = False,
+    fastchat: bool = False,
+) -> None:
     """Serve the experiment's base and adapters until `stop` is set.
 
     If `own` is true, this is the server of a stage: it stays with the adapter that is current now. Any other server
-    records which adapter it serves first, and follows promotions and rollbacks.
+    records which adapter it serves first, and follows promotions and rollbacks. If `fastchat` is true, FastChat's
+    controller and API server are started, too, and clients reach the worker through them.
 
     Raises:
         MissingInput: an adapter or the base model does not exist.
@@ -44,56 +66,106 @@ def run(experiment: Experiment, config_path: Path, stop: threading.Event, *, own
             adapters.
         ServiceError: the port is in use, or a process could not start, or keeps dying or does not respond.
     """
-    names = served_names(experiment, config_path)
-    promotions = History(experiment.folder) if REFLECTOR not in experiment.serve.adapters else None
-    if promotions is not None and (current := promotions.current()) is not None:
-        promotions.folder_of(current)  # Refused here rather than in the worker.
-    private = Private(
-        worker_key=secrets.token_hex(KEY_BYTES), marker=secrets.token_hex(MARKER_BYTES), api_keys=_api_keys(experiment)
-    )
-    require_key_for_strangers(experiment.serve)
-    warn_unless_loopback(experiment.serve.host, bool(private.api_keys))
+    config = experiment.serve
+    require_key_for_strangers(config)
+    serving = _serving(experiment, config_path, own=own)
+    warn_unless_loopback(config.host, bool(serving.api_keys))
     logs = experiment.folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    with listen(experiment.serve.host, experiment.serve.port) as api, listen(LOOPBACK, 0) as worker:
-        address = ServerAddress(
-            _reachable(experiment.serve.host), api.getsockname()[1], next(iter(private.api_keys), "")
+    host, port = (LOOPBACK, 0) if fastchat else (config.host, config.port)
+    with contextlib.ExitStack() as sockets:
+        if fastchat:  # FastChat's servers take no sockets, so their ports are free only a moment before they start.
+            api, controller = (_free_port(*where) for where in ((config.host, config.port), (LOOPBACK, 0)))
+        listening = sockets.enter_context(listen(host, port))
+        worker = Address(_reachable(host), listening.getsockname()[1], next(iter(serving.api_keys), ""))
+        serving = serving.model_copy(update={"address": worker.url})
+        services, address = list[Service](), worker
+        if fastchat:
+            address = worker._replace(host=_reachable(config.host), port=api)
+            serving = serving.model_copy(update={"controller": Address(LOOPBACK, controller).url})
+            services = _fastchat(config, serving, address, logs)
+        services.append(
+            Service(
+                "worker",
+                [f"{__package__}.worker", f"--socket={listening.fileno()}"],
+                logs / "worker.log",
+                _environment(config),
+                lambda seconds: worker.status(HEALTH, seconds) == http.client.OK,
+                serving.model_dump_json(),
+                [listening.fileno()],
+            )
         )
-        worker_address = ServerAddress(LOOPBACK, worker.getsockname()[1], private.worker_key)
 
         def ready() -> None:
             if not own:
                 # Only now: an adapter that cannot be loaded must not stay the run's first one.
                 record_first_adapter(experiment, config_path)
-            print(f"Serving {', '.join(_models(address))} at {address.url}/v1", flush=True)  # noqa: T201  The output of the command.
+            print(f"Serving {', '.join(_models(address, stop))} at {address.url}/v1", flush=True)  # noqa: T201  The output of the command.
 
-        services = [
-            Service(
-                "API server",
-                [*_api_arguments(experiment.serve), f"--socket={api.fileno()}", f"--worker={worker_address.url}"],
-                logs / "api.log",
-                _environment(experiment.serve),
-                [api.fileno()],
-                private.model_dump_json(),
-                # Any status will do: an error may be about the worker.
-                lambda: address.status(HEALTH) is not None,
-            ),
-            Service(
-                "worker",
-                [
-                    *_worker_arguments(experiment, names),
-                    *([f"--promotions={experiment.folder}"] if promotions is not None else []),
-                    *([] if own else ["--follow"]),
-                    f"--socket={worker.fileno()}",
-                ],
-                logs / "worker.log",
-                _environment(experiment.serve),
-                [worker.fileno()],
-                private.model_copy(update={"api_keys": ()}).model_dump_json(),
-                lambda: worker_address.status(HEALTH) == http.client.OK,
-            ),
-        ]
-        supervise(services, lambda: address.status(HEALTH, START_PROBE_SECONDS) == http.client.OK, ready, stop)
+        supervise(services, ready, stop)
+
+
+def _serving(experiment: Experiment, config_path: Path, *, own: bool) -> Serving:
+    """Return what a worker is told to serve."""
+    names = served_names(experiment, config_path)
+    promotions = experiment.folder if REFLECTOR not in experiment.serve.adapters else None
+    if promotions is not None and (current := (history := History(promotions)).current()) is not None:
+        history.folder_of(current)  # Refused here rather than in the worker.
+    controller = experiment.serve.controller
+    return Serving(
+        names=names,
+        base=experiment.train.base_model,
+        dtype=experiment.serve.dtype,
+        template_settings=experiment.train.chat_template_kwargs,
+        threads=int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1),
+        promotions=promotions,
+        follow=not own,
+        hand_over=experiment.serve.hand_over,
+        loopback=is_loopback(experiment.serve.host),
+        api_keys=_api_keys(experiment),
+        controller=None if controller is None else controller.secret_url(),
+    )
+
+
+def _fastchat(config: Serve, serving: Serving, address: Address, logs: Path) -> list[Service]:
+    """Return FastChat's controller and its API server at `address`."""
+    assert serving.controller is not None
+    controller = Address(LOOPBACK, int(serving.controller.rpartition(":")[2]))
+
+    def service(
+        name: str, module: str, at: Address, log: str, arguments: Sequence[str], more: Sequence[str]
+    ) -> Service:
+        where = [f"--host={at.host}", f"--port={at.port}"]
+        command = [f"{__package__}.fastchat_on_pydantic2", f"fastchat.serve.{module}", *where, *arguments]
+        # Any status will do: an error may be about the worker.
+        return Service(
+            name,
+            command,
+            logs / log,
+            _environment(config),
+            lambda seconds: at.status("/", seconds) is not None,
+            json.dumps(more),
+        )
+
+    keys = [f"--api-keys={','.join(serving.api_keys)}"] if serving.api_keys else []
+    listening = address._replace(host=config.host)
+    return [
+        service("controller", "controller", controller, "controller.log", [], []),
+        service(
+            "API server",
+            "openai_api_server",
+            listening,
+            "api.log",
+            [f"--controller-address={serving.controller}", "--allowed-origins=[]"],
+            keys,
+        ),
+    ]
+
+
+def _free_port(host: str, port: int) -> int:
+    with listen(host, port) as listening:
+        number: int = listening.getsockname()[1]
+        return number
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -114,11 +186,16 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def require_key_for_strangers(config: Serve) -> None:
-    """Raise ConfigError if anyone in the network could load adapters from this machine's disk."""
+    """Raise ConfigError if anyone in the network could load adapters, or use a server that seems to ask for keys."""
     if config.hand_over and config.api_key_env is None and not is_loopback(config.host):
         raise ConfigError(
             f"serve.hand_over lets anyone who reaches serve.host={config.host} load any adapter on this machine: set "
             "serve.api_key_env to the variable with the keys, or stay on 127.0.0.1."
+        )
+    if config.controller is not None and config.api_key_env is not None and not is_loopback(config.host):
+        raise ConfigError(
+            f"serve.controller opens routes without a key at serve.host={config.host}, since FastChat sends none: stay "
+            "on 127.0.0.1, or leave serve.controller or serve.api_key_env out."
         )
 
 
@@ -136,39 +213,18 @@ def warn_unless_loopback(host: str, asks_for_key: bool = False) -> None:
     )
 
 
-def _api_arguments(config: Serve) -> list[str]:
-    return [
-        f"{__package__}.api.openai_api",
-        *(["--loopback"] if is_loopback(config.host) else []),
-        *(["--hand-over"] if config.hand_over else []),
-    ]
-
-
-def _worker_arguments(experiment: Experiment, names: ServedNames) -> list[str]:
-    threads = os.environ.get("OMP_NUM_THREADS") or str(os.cpu_count() or 1)
-    return [
-        f"{__package__}.worker",
-        f"--base={experiment.train.base_model}",
-        f"--dtype={experiment.serve.dtype}",
-        f"--quantization={names.quantization}",
-        f"--max-batch={experiment.serve.max_batch}",
-        f"--threads={threads}",
-        *(f"--adapter={name}={folder}" for name, folder in names.adapters.items()),
-        *(f"--alias={alias}={name}" for alias, name in names.aliases.items()),
-        *(f"--reward={name}={folder}" for name, folder in names.best_of.items()),
-        *(["--hand-over"] if experiment.serve.hand_over else []),
-        f"--template-settings={json.dumps(experiment.train.chat_template_kwargs)}",
-    ]
-
-
 def _environment(config: Serve) -> dict[str, str]:
+    without_proxy = [os.environ.get("NO_PROXY", ""), LOOPBACK, "localhost"]
     return {
         # Idle threads would otherwise spin and take cores from the other processes of a run.
         "OMP_WAIT_POLICY": "PASSIVE",
-        # The keys go through a pipe to the only process that needs them.
+        # A stream that waits behind others is silent for longer than FastChat's 100 seconds.
+        "FASTCHAT_WORKER_API_TIMEOUT": "3600",
+        # The keys go through a pipe to the only processes that need them.
         **{name: value for name, value in os.environ.items() if name != config.api_key_env},
         # Output goes to the logs of the run; FastChat would otherwise write log files of its own.
         "LOGDIR": "",
+        "NO_PROXY": ",".join(filter(None, without_proxy)),
         "TOKENIZERS_PARALLELISM": "false",
     }
 
@@ -186,15 +242,17 @@ def _api_keys(experiment: Experiment) -> tuple[str, ...]:
     return keys
 
 
-def _models(address: ServerAddress) -> list[str]:
-    """Return the model names that the endpoint lists."""
-    try:
-        status, body = address.get("/v1/models")
-    except (OSError, http.client.HTTPException) as error:
-        raise ServiceError(f"{address.url}/v1/models does not answer ({error!r}): start the server again.") from None
-    if status != http.client.OK:
-        raise ServiceError(f"{address.url}/v1/models answered {status}: start the server again.")
-    return [model["id"] for model in json.loads(body)["data"]]
+def _models(address: Address, stop: threading.Event) -> list[str]:
+    """Return the model names that the endpoint lists; FastChat lists none until the worker has registered."""
+    for _ in range(int(LISTING_SECONDS / POLL_SECONDS)):
+        response = get(address.host, address.port, "/v1/models", address.key)
+        if response is None or response[0] != http.client.OK:
+            what = "does not answer" if response is None else f"answered {response[0]}"
+            raise ServiceError(f"{address.url}/v1/models {what}: start the server again.")
+        names = [model["id"] for model in json.loads(response[1])["data"]]
+        if "base" in names or stop.wait(POLL_SECONDS):
+            return names
+    raise ServiceError(f"{address.url}/v1/models lists no models: see worker.log in the run's logs.")
 
 
 def _reachable(host: str) -> str:

@@ -1,8 +1,11 @@
-"""Names of the adapters that a run serves."""
+"""What a run serves: the names of its adapters, and the adapter that is its first reflector."""
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.adapters import (
@@ -17,16 +20,20 @@ from retroformer.experiment.adapters import (
 from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.packaged import adapter_folder
+from retroformer.models.base_dtype import Dtype
 from retroformer.models.quantization import Quantization
-from retroformer.provenance import ADAPTER_WEIGHTS
+from retroformer.promotions.history import History, name_of
+from retroformer.provenance import ADAPTER_WEIGHTS, folder_sha256
+from retroformer.records import Record
 from retroformer.stage_metrics import METRICS, read_metrics
+
+logger = logging.getLogger(__name__)
 
 UNUSABLE = frozenset("@+= ")
 """Characters with a meaning in model names."""
 
 
-@dataclass(frozen=True)
-class ServedNames:
+class ServedNames(Record):
     """Adapter folders by name, and aliases of these names."""
 
     adapters: dict[str, Path]
@@ -37,11 +44,36 @@ class ServedNames:
     """Quantisation of the base."""
 
 
+class Serving(Record):
+    """What a worker process is told to serve."""
+
+    names: ServedNames
+    base: str
+    """As train.base_model."""
+    dtype: Dtype | Literal["auto"]
+    template_settings: dict[str, JsonValue]
+    """As train.chat_template_kwargs."""
+    threads: int
+    promotions: Path | None
+    """Folder of the run whose promoted reflector is served."""
+    follow: bool
+    """True if later promotions are served, too."""
+    hand_over: bool
+    loopback: bool
+    """True if only this machine can reach the server."""
+    api_keys: tuple[str, ...]
+    """API keys that clients may use; empty if the endpoint requires none."""
+    controller: str | None = None
+    """Address of a FastChat controller to register at."""
+    address: str = ""
+    """Address under which the worker registers."""
+
+
 def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
     """Return the names served beside `base`: finished stages, actors, `serve.adapters`, `reflector`, best-of names.
 
     `config_path` is the file of the experiment, for the error message. `reflector` is the last finished stage until a
-    promotion is recorded, which `serve.promoted` follows. Names such as `sft+best8` in the config are served if their
+    promotion is recorded, which a worker follows. Names such as `sft+best8` in the config are served if their
     adapter and reward model exist.
 
     Raises:
@@ -64,7 +96,8 @@ def served_names(experiment: Experiment, config_path: Path) -> ServedNames:
     for name, folder in adapters.items():
         _require_prompts_of_training(name, folder, experiment)
     rewards = _best_of(experiment, adapters, aliases)
-    return ServedNames(adapters, aliases, rewards, _quantization(experiment, adapters | rewards))
+    quantization = _quantization(experiment, adapters | rewards)
+    return ServedNames(adapters=adapters, aliases=aliases, best_of=rewards, quantization=quantization)
 
 
 def _quantization(experiment: Experiment, adapters: Mapping[str, Path]) -> Quantization:
@@ -117,3 +150,38 @@ def _absent(name: str, folder: Path, experiment: Experiment, config_path: Path) 
     return (
         f"{message}: expected a folder with {ADAPTER_WEIGHTS} and adapter_config.json, as `retroformer train` writes."
     )
+
+
+def record_first_adapter(experiment: Experiment, config_path: Path) -> None:
+    """Record the last finished stage as the run's reflector if nothing is recorded, with a warning.
+
+    If something is, warn about an adapter that was trained later and has not been tested yet.
+
+    Raises:
+        ConfigError: another server has recorded a first adapter in the meantime.
+        DamagedFile: a record is damaged.
+    """
+    advisers = finished_advisers(experiment)
+    if REFLECTOR in experiment.serve.adapters or not advisers:
+        return
+    history, name = History(experiment.folder), advisers[-1]
+    records = history.records()
+    if not records:
+        first = history.keep(name, experiment.folder / name)
+        history.append(records, "first", first, "nothing was served before")
+        logger.warning(
+            "reflector is %s, which has not been tested: `retroformer promote %s %s --against none` tests it against "
+            "no advice.",
+            name,
+            config_path,
+            name,
+        )
+        return
+    sha256 = folder_sha256(experiment.folder / name)
+    if all(record.adapter is None or record.adapter.sha256 != sha256 for record in records):
+        logger.warning(
+            "reflector stays %s: `retroformer promote %s %s` tests the newer adapter, and serves it if it is better.",
+            name_of(history.current()),
+            config_path,
+            name,
+        )

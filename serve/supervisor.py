@@ -1,11 +1,11 @@
 """Supervision of processes: started together, restarted when one dies or stops responding, and stopped together.
 
 Health is checked over HTTP, as clients would, since a process that lives but does not respond is useless. It is killed
-and restarted: clients wait for seconds in the listening socket, which the supervisor holds, instead of losing a long
-run. A process that keeps dying or keeps not responding ends all of them.
+and restarted. A process that keeps dying ends all of them.
 """
 
 import contextlib
+import http.client
 import logging
 import os
 import signal
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from retroformer.errors import ServiceError
 
-from .private import send_private
-
+HEALTH = "/health"
+"""Path of health checks."""
 QUICK_SECONDS = 60.0
 """Lifetime below which a death counts as quick."""
 START_SECONDS = 3600.0
@@ -29,10 +29,13 @@ QUICK_DEATHS = 5
 POLL_SECONDS = 0.2
 STOP_SECONDS = 5.0
 PROBE_PAUSE_SECONDS = 2.0
+PROBE_SECONDS = 10.0
+"""Time for a response: a working server responds in milliseconds, on a crowded machine in seconds."""
+START_PROBE_SECONDS = 2.0
+"""Time for a response at the start, so that a process that has died is soon noticed."""
 SILENT_PROBES = 3
 """Number of failed health checks in a row after which a process counts as unresponsive. It is a count, not a time: a
 supervisor that was suspended for an hour, with its machine or from a terminal, made no checks meanwhile."""
-
 OWNER_ONLY = 0o600
 """Mode of log files, which may quote requests."""
 
@@ -40,81 +43,66 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """A process, run as `python -m serve.child ARGUMENTS --private=FD`, and its successors.
+    """A process, run as `python -m MODULE ARGUMENTS`, and its successors.
 
-    Their output goes to `log`, which only the owner may read. They read `private` from the descriptor FD. `answers`
-    is the health check.
+    Their output goes to `log`, which only the owner may read. Secrets come in `first_line` of their input, since anyone
+    can read a command line; the input stays open as long as the supervisor lives.
     """
 
     def __init__(
         self,
         name: str,
-        arguments: Sequence[str],
+        command: Sequence[str],
         log: Path,
         environment: Mapping[str, str],
+        answers: Callable[[float], bool],
+        first_line: str = "",
         sockets: Sequence[int] = (),
-        private: str = "",
-        answers: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Prepare a process that runs `command` and inherits `sockets`.
+
+        `answers` is its health check, which takes no longer than the given number of seconds.
+        """
         self.name = name
-        self._arguments = arguments
-        self._log = log
-        self._environment = dict(environment)
-        self._sockets = tuple(sockets)
-        self._private = private
-        self._answers = answers
-        self._answered: subprocess.Popen[bytes] | None = None
-        self._silent: subprocess.Popen[bytes] | None = None
+        self._command, self._log, self._environment = command, log, dict(environment)
+        self._answers, self._first_line, self._sockets = answers, first_line, tuple(sockets)
         self._process: subprocess.Popen[bytes] | None = None
-        self._started = self._restart_at = 0.0
-        self._quick_deaths = 0
+        self._started = self._restart_at = self._next_probe = 0.0
+        self._has_answered = False
+        self._silent_probes = self._quick_deaths = 0
         # The log is emptied: the last line of an earlier run would be taken for one of this run.
         with open(log, "wb", opener=_for_owner) as output:
             os.fchmod(output.fileno(), OWNER_ONLY)  # An existing file may have another mode.
 
     def start(self) -> None:
-        read_end, write_end = os.pipe()
         with open(self._log, "ab", opener=_for_owner) as output:
             # Its own session: an interrupt from the terminal reaches only the supervisor, which stops all in order.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.child", *self._arguments, f"--private={read_end}"],
+                [sys.executable, "-m", *self._command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                pass_fds=(*self._sockets, read_end),
+                pass_fds=self._sockets,
                 start_new_session=True,
             )
-        os.close(read_end)
-        send_private(write_end, self._private)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # It may have died already.
+            self._process.stdin.write(self._first_line.encode() + b"\n")
+            self._process.stdin.flush()
         self._started = time.monotonic()
-
-    def watch(self, ended: threading.Event, pause_seconds: float) -> None:
-        """Check its health repeatedly, and note when it has stopped responding, until `ended` is set.
-
-        A process that has never responded is starting, for which it has `START_SECONDS`.
-        """
-        unanswered = 0
-        while not ended.wait(pause_seconds):
-            process = self._process
-            healthy = self._answers()
-            if process is not self._process or process is None:
-                continue  # It was replaced meanwhile: either process may have responded.
-            if healthy:
-                self._answered, unanswered = process, 0
-            elif process is self._answered:
-                unanswered += 1
-                self._silent = process if unanswered >= SILENT_PROBES else None
-            elif time.monotonic() - self._started > START_SECONDS:
-                self._silent = process
-
-    def has_answered(self) -> None:
-        """Record that it has responded, even if `watch` has not checked it yet."""
-        self._answered = self._process
+        self._has_answered, self._silent_probes = False, 0
 
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def is_ready(self) -> bool:
+        """Return True if it answers. Raises ServiceError if it has died."""
+        if not self.alive:
+            raise ServiceError(f"The {self.name} stopped while starting: {self._reason()}")
+        self._has_answered = self._answers(START_PROBE_SECONDS)
+        return self._has_answered
 
     def revive(self) -> None:
         """Restart it if it has died or is unresponsive: at once after a long life, ever later after quick deaths.
@@ -122,26 +110,37 @@ class Service:
         Raises:
             ServiceError: it keeps dying.
         """
-        if self._process is not None and self._process is self._silent:
+        if self.alive and self._is_unresponsive():
+            assert self._process is not None
             logger.warning("The %s does not answer any more: it is killed.", self.name)
             self._process.kill()
             self._process.wait()
-        if self.alive:
-            return
         now = time.monotonic()
-        if self._process is not None:
-            words = self.last_words()
+        if not self.alive and self._process is not None:
+            reason = self._reason()
             self._forget()
             self._quick_deaths = self._quick_deaths + 1 if now - self._started < QUICK_SECONDS else 0
             if self._quick_deaths >= QUICK_DEATHS:
-                raise ServiceError(f"The {self.name} died {QUICK_DEATHS} times in a row: {words}")
+                raise ServiceError(f"The {self.name} died {QUICK_DEATHS} times in a row: {reason}")
             self._restart_at = now + (2.0**self._quick_deaths - 1) / 2
-            logger.warning("The %s died and is started again: %s", self.name, words)
-        if now >= self._restart_at:
+            logger.warning("The %s died and is started again: %s", self.name, reason)
+        if self._process is None and now >= self._restart_at:
             self.start()
 
-    def last_words(self) -> str:
-        """Return the last line of its log, the reason for its end, and the path of the log."""
+    def _is_unresponsive(self) -> bool:
+        """Check its health if it is time; a process that has never answered is starting, and has `START_SECONDS`."""
+        if time.monotonic() < self._next_probe:
+            return False
+        if self._answers(PROBE_SECONDS):
+            self._has_answered, self._silent_probes = True, 0
+        else:
+            self._silent_probes += self._has_answered
+        self._next_probe = time.monotonic() + PROBE_PAUSE_SECONDS
+        too_late = not self._has_answered and time.monotonic() - self._started > START_SECONDS
+        return self._silent_probes >= SILENT_PROBES or too_late
+
+    def _reason(self) -> str:
+        """Return the last line of its log, how it ended, and the path of the log."""
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
         last = next((line for line in reversed(lines) if line), "it wrote nothing")
         return f"{last} ({self._ending()}; log: {self._log})"
@@ -150,7 +149,10 @@ class Service:
         code = self._process.poll() if self._process is not None else None
         if code is None:
             return "has not ended"
-        return f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+        if code >= 0:
+            return f"exit code {code}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"killed by {names.get(-code, f'signal {-code}')}"  # Real-time signals have no name.
 
     def ask_to_stop(self) -> None:
         if self._process is not None:
@@ -175,55 +177,62 @@ class Service:
         self._process = None
 
 
-def _for_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, OWNER_ONLY)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"  # Real-time signals have no name.
-
-
-def _wait_until(healthy: Callable[[], bool], services: Sequence[Service], stop: threading.Event) -> None:
-    """Wait until all are `healthy` or `stop` is set; raise ServiceError if a service dies before."""
-    while not stop.is_set() and not healthy():
-        for service in services:
-            if not service.alive:
-                raise ServiceError(f"The {service.name} stopped while starting: {service.last_words()}")
-        stop.wait(POLL_SECONDS)
-
-
-def supervise(
-    services: Sequence[Service],
-    healthy: Callable[[], bool],
-    ready: Callable[[], None],
-    stop: threading.Event,
-    probe_pause_seconds: float = PROBE_PAUSE_SECONDS,
-) -> None:
-    """Start all, call `ready` once they are healthy, and keep them running until `stop` is set.
+def supervise(services: Sequence[Service], ready: Callable[[], None], stop: threading.Event) -> None:
+    """Start all, call `ready` once all answer, and keep them running until `stop` is set.
 
     Raises:
-        ServiceError: a service died before all were healthy, or keeps dying.
+        ServiceError: a service died before all answered, or keeps dying.
     """
-    ended = threading.Event()
     try:
         for service in services:
             service.start()
-            threading.Thread(target=service.watch, args=(ended, probe_pause_seconds), daemon=True).start()
-        _wait_until(healthy, services, stop)
-        if not stop.is_set():
-            for service in services:
-                service.has_answered()
-            ready()
+        while not stop.is_set():
+            unready = [service for service in services if not service.is_ready()]
+            if not unready:
+                ready()
+                break
+            stop.wait(POLL_SECONDS)
         while not stop.wait(POLL_SECONDS):
             for service in services:
                 service.revive()
     finally:
-        ended.set()
         deadline = time.monotonic() + STOP_SECONDS
         for service in services:
             service.ask_to_stop()
         for service in services:
             service.stop(deadline)
+
+
+def read_first_line() -> str:
+    """Return the first line of standard input, and exit this process, whatever it is doing, when the input closes.
+
+    So no process outlives its supervisor.
+    """
+    line = b""
+    # Byte by byte, as the thread below reads the rest.
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
+        line += byte
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            continue
+        os._exit(1)
+
+    threading.Thread(target=wait, name="watch standard input", daemon=True).start()
+    return line.decode()
+
+
+def get(host: str, port: int, path: str, key: str = "", seconds: float = PROBE_SECONDS) -> tuple[int, bytes] | None:
+    """Return status and body of the response of a server on this machine; None if there is none within `seconds`."""
+    # Not urllib, which would use the proxy that the environment names even for this machine.
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=seconds)) as connection:
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException):
+            return None
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, OWNER_ONLY)

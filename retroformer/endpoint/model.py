@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import ConfigDict, TypeAdapter
 
-from retroformer.endpoint.own_server import choices_field, seed_field
 from retroformer.endpoint.pace import Pace, Server
 from retroformer.endpoint.retries import Call
 from retroformer.endpoint.thinking import joined_text, without_thinking
@@ -80,9 +79,8 @@ class LanguageModel:
             ConfigError: `choices` are given but this is not the experiment's own server; or base_url is not an address.
             EndpointFailure: after all retries the call was refused, timed out, or did not return a completion.
         """
-        fields = self._fields(seed, choices)
-        path, body = self._request(prompt, temperature, max_new_tokens, [*stop, *fields], seed)
-        body |= _WITH_TOKENS if tokens else {}
+        path, body = self._request(prompt, temperature, max_new_tokens, stop, seed)
+        body |= self._choices(choices) | (_WITH_TOKENS if tokens else {})
         call = self._call(path, body)
         answer = await call.answer()
         completion = self._read(answer, body, call.lost)
@@ -122,24 +120,23 @@ class LanguageModel:
         """
         return await self._call(path, body).answer()
 
-    def _fields(self, seed: int | None, choices: Sequence[str] | None) -> list[str]:
-        """Return the extra request fields that only the experiment's own server understands."""
+    def _choices(self, choices: Sequence[str] | None) -> dict[str, Any]:
+        """Return the request field for `choices`, which only the experiment's own server knows."""
+        if choices is None:
+            return {}
         if self.endpoint.base_url is not None:
-            if choices is not None:
-                raise ConfigError(
-                    f"The model {self.model!r} at {self.base_url} cannot be held to choices: only the experiment's own "
-                    "server can, so leave base_url out."
-                )
-            return []
-        seeds = [] if seed is None else [seed_field(seed)]
-        return seeds if choices is None else [*seeds, choices_field(choices)]
+            raise ConfigError(
+                f"The model {self.model!r} at {self.base_url} cannot be held to choices: only the experiment's own "
+                "server can, so leave base_url out."
+            )
+        return {"choices": list(choices)}
 
     def _request(
-        self, prompt: Prompt, temperature: float, tokens: int, stop: list[str], seed: int | None
+        self, prompt: Prompt, temperature: float, tokens: int, stop: Sequence[str], seed: int | None
     ) -> tuple[str, dict[str, Any]]:
         common: dict[str, Any] = {"model": self.model, "temperature": temperature, self.endpoint.token_limit: tokens}
         if stop:
-            common["stop"] = stop
+            common["stop"] = list(stop)
         if seed is not None:
             common["seed"] = seed
         if self.endpoint.api == "chat":

@@ -15,9 +15,8 @@ import torch
 
 from .attention import can_share
 from .generation import TextGeneration
-from .geometry import token_budget
 from .model import Model
-from .prefixes import PrefixStore, blocks_to_share, common_blocks
+from .prefixes import PrefixStore, blocks_to_share, common_blocks, token_budget
 from .scoring import Scoring
 from .slots import KeyValueSlots
 

@@ -6,9 +6,8 @@ from functools import cached_property
 
 import torch
 
-from .choices import Choices
 from .prefixes import BlockNames
-from .sampling import SamplingParameters, choose
+from .sampling import Choices, SamplingParameters, choose
 
 UNFINISHED_CHARACTER = "\ufffd"
 
@@ -98,7 +97,6 @@ class TextGeneration:
     streaming: bool = False
     in_tokens: bool = False
     """If true, the last output has the tokens and their log-probabilities; not supported with `choices`."""
-    echo: str = ""
     cached_tokens: int = 0
     cancelled: bool = False
     finished: bool = False
@@ -159,7 +157,7 @@ class TextGeneration:
 
     def _output(self, reason: str | None) -> Output:
         return Output(
-            text=self.echo + self.transcript.text(final=reason is not None),
+            text=self.transcript.text(final=reason is not None),
             finish_reason=reason,
             prompt_tokens=len(self.prompt),
             completion_tokens=len(self.tokens),

@@ -22,9 +22,8 @@ from retroformer.models.quantization import Quantization, guard_bnb_cpu, nf4
 from retroformer.models.reward_adapter import read_reward_adapter
 
 from . import attention
-from .geometry import Geometry
-from .linear import Spans, add_adapter, pack, remove_adapter
-from .lora_file import read_lora, require_finite
+from .linear import Spans, add_adapter, pack, read_lora, remove_adapter, require_finite
+from .prefixes import Geometry
 from .scoring import ScoreHeads
 from .slots import KeyValueSlots
 

@@ -1,7 +1,8 @@
-"""Sampling of the next token from the model's logits."""
+"""Sampling of the next token from the model's logits, and completions that must be one of given texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -72,3 +73,29 @@ def probabilities(logits_V: torch.Tensor, sampling: SamplingParameters) -> torch
         surplus_V[0] = False  # The likeliest token stays even at top_p = 0.
         probabilities_V[order_V[surplus_V]] = 0.0
     return probabilities_V
+
+
+_Tree: TypeAlias = "dict[int, _Tree]"
+
+
+class Choices:
+    """Position of a completion in the tree of the token sequences that it may become.
+
+    Each sequence ends with a token that ends the request, so none is a prefix of another.
+    """
+
+    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+        self._node: _Tree = {}
+        for sequence in sequences:
+            branch = self._node
+            for token in sequence:
+                branch = branch.setdefault(token, {})
+
+    @property
+    def allowed(self) -> list[int]:
+        """Tokens that may come next, ascending; none after the end of a sequence."""
+        return sorted(self._node)
+
+    def write(self, token: int) -> None:
+        """Move to `token`, one of the allowed tokens, which has been written."""
+        self._node = self._node[token]

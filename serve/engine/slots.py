@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from .attention import Line, line
-from .geometry import Geometry
-from .prefixes import Prefix, PrefixStore
+from .prefixes import Geometry, Prefix, PrefixStore
 
 GROWTH_TOKENS = 256
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import torch
 
-from serve.engine.choices import Choices
 from serve.engine.engine import Engine
 from serve.engine.generation import DecodedText, Output, TextGeneration
 from serve.engine.model import BASE, Model
-from serve.engine.sampling import SamplingParameters
+from serve.engine.sampling import Choices, SamplingParameters
 from tests.support.waiting import becomes_true
 
 GREEDY = SamplingParameters(temperature=0)

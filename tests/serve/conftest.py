@@ -67,7 +67,7 @@ def tiny_adapters(tiny: Path) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def keyed(tiny: Path, tiny_adapters: dict[str, Path]) -> Iterator[Endpoint]:
     """Start an endpoint of the tiny base that serves `configured` and loads adapters for clients with one of `KEYS`."""
-    log = tiny.parent / "runs" / "tiny" / "logs" / "api.log"
+    log = tiny.parent / "runs" / "tiny" / "logs" / "worker.log"
     log.parent.mkdir(parents=True)
     log.touch(0o644)
     with pytest.MonkeyPatch.context() as patch:

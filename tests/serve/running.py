@@ -18,8 +18,6 @@ PATIENCE_SECONDS = 300.0
 """Upper bound for any response on a loaded machine."""
 KEYS = ("sesame-3f9c", "other key")
 """API keys of the endpoint `keyed`."""
-LISTENING = "0A"
-"""State of a listening socket in /proc/net/tcp."""
 
 
 class Endpoint:
@@ -40,19 +38,8 @@ class Endpoint:
                     return int(path.parent.name)
         raise AssertionError(f"no process of this endpoint runs {module}")
 
-    @property
-    def worker_url(self) -> str:
-        """Return the URL of its worker, which any process on this machine can find out."""
-        pid = self.pid_of("serve.worker")
-        own = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
-        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
-            _, local, _, state, *_, inode = line.split()[:10]
-            if state == LISTENING and f"socket:[{inode}]" in own:
-                return f"http://127.0.0.1:{int(local.split(':')[1], 16)}"
-        raise AssertionError("its worker does not listen")
-
     def load(self, key: str = "none") -> int:
-        """Return the number of answers in progress, as its worker reports it."""
+        """Return the number of answers in progress, as it reports it."""
         root = self.url.removesuffix("/v1")
         return int(
             http_request("GET", f"{root}/load", headers={"Authorization": f"Bearer {key}"}).json()["server_load"]

@@ -5,8 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from serve.engine.attention import Line, attend, line
-from serve.engine.geometry import Geometry
-from serve.engine.prefixes import BlockNames, Prefix, PrefixStore
+from serve.engine.prefixes import BlockNames, Geometry, Prefix, PrefixStore
 
 HEADS, SHARED, SIZE = 4, 2, 8
 LENGTHS, COUNTS, ORDER = [3, 0, 5], [1, 4, 2], [2, 0, 1]

@@ -15,8 +15,7 @@ import torch
 
 from retroformer.errors import MissingInput
 from retroformer.provenance import Provenance, folder_sha256
-from serve.api.request import seeds
-from serve.engine.best_of import write_best
+from serve.answers import seeds, write_best
 from serve.engine.engine import Engine
 from serve.engine.generation import DecodedText, Output, TextGeneration
 from serve.engine.model import Model
@@ -149,14 +148,14 @@ def ask(client: openai.OpenAI, model: str, seed: int, temperature: float = 1.0) 
         messages=[{"role": "user", "content": prompt(ASKED)[0].content}],
         temperature=temperature,
         max_tokens=TOKENS,
-        stop=[f"<|seed:{seed}|>"],
+        seed=seed,
     )
     assert answer.usage is not None
     return answer.choices[0].message.content or "", answer.usage.completion_tokens
 
 
 def seeds_of(seed: int, count: int) -> list[int]:
-    return seeds({"stop": [f"<|seed:{seed}|>"]}, count)
+    return seeds(seed, 0, count)
 
 
 def test_the_answer_is_the_candidate_with_the_highest_training_score(
@@ -195,13 +194,12 @@ def test_a_stream_returns_the_choice_in_one_piece(client: openai.OpenAI) -> None
         model="sft+best8",
         messages=[{"role": "user", "content": prompt(ASKED)[0].content}],
         max_tokens=TOKENS,
-        stop=["<|seed:1|>"],
+        seed=1,
         temperature=1.0,
         stream=True,
     )
     pieces = [piece for chunk in stream if (piece := chunk.choices[0].delta.content)]
-    # FastChat omits incomplete characters from streams.
-    assert pieces == [ask(client, "sft+best8", 1)[0].replace("\ufffd", "")]
+    assert pieces == [ask(client, "sft+best8", 1)[0]]
 
 
 def test_provenance_has_both_hashes_and_a_pinned_name_for_them(

@@ -1,22 +1,14 @@
-"""Constrained choice: its tree of tokens, its sampling and its refusals."""
+"""Constrained choice: its tree of tokens and its sampling."""
 
 import math
 
 import pytest
 import torch
 
-from retroformer.endpoint.own_server import choices_field
-from serve.api.request import Refusal, choices
-from serve.engine.choices import Choices
-from serve.engine.sampling import SamplingParameters, choose
+from serve.engine.sampling import Choices, SamplingParameters, choose
 
 END = 0
-# A tokenizer of single letters: a is 1, b is 2.
 EIGHTHS = torch.tensor([math.log(0.5), math.log(0.25), math.log(0.125), math.log(0.125)])
-
-
-def spell(text: str) -> list[int]:
-    return [ord(letter) - ord("a") + 1 for letter in text]
 
 
 def test_only_tokens_that_continue_one_of_the_texts_are_allowed() -> None:
@@ -31,28 +23,9 @@ def test_only_tokens_that_continue_one_of_the_texts_are_allowed() -> None:
 
 
 def test_a_choice_that_is_a_prefix_of_another_may_end_or_continue() -> None:
-    tree = choices({"stop": [choices_field(["ab", "a"])]}, spell, END, limit=2)
-    assert tree is not None
+    tree = Choices([[1, 2, END], [1, END]])
     tree.write(1)
     assert tree.allowed == [END, 2]
-
-
-def test_a_request_without_choices_is_unconstrained() -> None:
-    assert choices({"stop": ["\n"]}, spell, END, limit=2) is None
-    assert choices({}, spell, END, limit=2) is None
-
-
-@pytest.mark.parametrize(
-    ("stop", "reason"),
-    [
-        (choices_field([]), "The choices cannot be used: the list is empty."),
-        ("<|choices:?|>", "The choices cannot be used: they are not base64url of JSON"),
-        (choices_field(["a", "abc"]), "The choice 'abc' has 3 tokens, and 2 may be written."),
-    ],
-)
-def test_unusable_choices_are_refused(stop: str, reason: str) -> None:
-    with pytest.raises(Refusal, match=reason.replace("?", r"\?")):
-        choices({"stop": stop}, spell, END, limit=2)
 
 
 def test_the_likeliest_allowed_token_is_taken_at_temperature_0() -> None:

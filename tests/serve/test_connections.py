@@ -10,8 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from serve.api.bounds import ANSWERS, ANSWERS_AT_ONCE, CONNECTIONS
-from serve.engine.latest import Latest
+from serve.answers import ANSWERS_AT_ONCE, Latest
+from serve.engine.generation import Output
+from serve.guards import CONNECTIONS
+from serve.requests import ANSWERS
 from tests.serve.running import KEYS, Endpoint, connect, http_request, send, status_of
 from tests.support.waiting import becomes_true
 
@@ -89,13 +91,14 @@ def test_more_answers_than_the_queue_holds_are_refused_temporarily(keyed: Endpoi
     assert not is_refused()
 
 
-def test_only_the_last_unfetched_output_is_kept() -> None:
-    async def fetched() -> list[int]:
-        outputs = Latest[int](asyncio.get_running_loop())
-        for number in range(3):
-            outputs.put(number)
-        first = await outputs.get()
-        outputs.put(3)
-        return [first, await outputs.get()]
+def test_only_the_last_unfetched_output_of_each_answer_is_kept() -> None:
+    async def fetched() -> list[dict[int, str]]:
+        latest = Latest()
+        for text in ("One", "One, two", "One, two, three"):
+            latest.put(0, Output(text=text))
+        latest.put(1, Output(text="Red"))
+        first = await latest.get()
+        latest.put(1, Output(text="Red, green"))
+        return [{number: output.text for number, output in each.items()} for each in (first, await latest.get())]
 
-    assert asyncio.run(fetched()) == [2, 3]
+    assert asyncio.run(fetched()) == [{0: "One, two, three", 1: "Red"}, {1: "Red, green"}]

@@ -10,8 +10,8 @@ import torch
 
 from serve.engine.engine import Engine
 from serve.engine.generation import Output
-from serve.engine.geometry import Geometry
 from serve.engine.model import BASE, Model
+from serve.engine.prefixes import Geometry
 from serve.engine.sampling import SamplingParameters
 from serve.engine.scoring import Scoring
 from serve.engine.slots import KeyValueSlots

@@ -1,6 +1,5 @@
 """Tests of an endpoint with keys: which clients are let in, and what stays private."""
 
-import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ ROUTES = (
     ("POST", "/v1/engines/base/embeddings"),
     ("POST", "/v1/load_lora_adapter"),
     ("POST", "/v1/unload_lora_adapter"),
-    ("POST", "/api/v1/chat/completions"),
-    ("POST", "/api/v1/token_check"),
+    ("POST", "/worker_generate"),
+    ("POST", "/worker_get_status"),
     ("GET", "/provenance"),
     ("GET", "/load"),
     ("GET", "/docs"),
@@ -92,35 +91,17 @@ def test_a_key_is_in_no_log_command_line_or_environment_of_the_servers(keyed: En
     http_request("POST", f"{keyed.url}/chat/completions", content=b"{", headers=headers)
     send(keyed, f"GET /{KEYS[0]} HTTP/1.1\nAuthorization: Bearer {KEYS[0]}\nBroken\n\n")
     processes = [keyed.process.pid, *children(keyed.process.pid)]
-    assert len(processes) == 3
+    assert len(processes) == 2
     logs = sorted(keyed.logs.iterdir())
-    assert [path.name for path in logs] == ["api.log", "worker.log"]
+    assert [path.name for path in logs] == ["worker.log"]
     for path in logs:
         assert not any(key in path.read_text() for key in KEYS)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for pid in processes:
         command = Path(f"/proc/{pid}/cmdline").read_text()
         assert not any(key in command for key in KEYS)
-        assert not re.search("[0-9a-f]{16}", command.replace(str(keyed.logs.parents[2]), "")), command
         if pid != keyed.process.pid:
             assert not any(key in Path(f"/proc/{pid}/environ").read_text() for key in KEYS)
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/worker_generate"),
-        ("POST", "/worker_get_status"),
-        ("POST", "/worker_get_conv_template"),
-        ("POST", "/load_lora_adapter"),
-        ("POST", "/register_worker"),
-        ("GET", "/provenance"),
-    ],
-)
-def test_the_worker_answers_only_requests_with_the_secret_of_the_run(keyed: Endpoint, method: str, path: str) -> None:
-    for shown in ({}, {"Authorization": f"Bearer {KEYS[0]}"}):
-        answer = http_request(method, keyed.worker_url + path, json={"model": "base"}, headers=shown)
-        assert (answer.status_code, "base" in answer.text) == (401, False)
 
 
 def test_no_web_page_may_read_an_answer(keyed: Endpoint) -> None:
@@ -129,7 +110,7 @@ def test_no_web_page_may_read_an_answer(keyed: Endpoint) -> None:
     assert not [name for name in answer.headers if name.startswith("access-control")]
     asked = {**headers, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     preflight = http_request("OPTIONS", f"{keyed.url}/chat/completions", headers=asked)
-    assert preflight.status_code == 400
+    assert preflight.status_code == 405
     assert "access-control-allow-origin" not in preflight.headers
 
 

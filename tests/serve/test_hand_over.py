@@ -14,7 +14,7 @@ import torch
 
 from retroformer.endpoint.served import provenance
 from retroformer.provenance import folder_sha256
-from serve.hand_over import MAX_ADAPTERS, MAX_FOLDER_BYTES
+from serve.models import MAX_ADAPTERS, MAX_FOLDER_BYTES
 from tests.serve.handing import ASKED, KEY, World
 from tests.support.waiting import becomes_true
 
@@ -45,15 +45,14 @@ def test_an_impossible_request_is_refused_and_changes_nothing(world: World, tmp_
     before = world.models()
     for name in ("base", "configured", "a@b", ""):
         status, answer = world.load(name, world.adapters["other"])
-        assert (status, "is not free" in answer["detail"]) == (400, True)
+        assert (status, "is not free" in answer["error"]["message"]) == (400, True)
     assert world.load("new", tmp_path)[0] == 404
     (tmp_path / "adapter_model.safetensors").write_bytes(b"damaged")
     (tmp_path / "adapter_config.json").write_bytes((world.adapters["configured"] / "adapter_config.json").read_bytes())
     status, answer = world.load("new", tmp_path)
-    assert (status, "cannot be loaded" in answer["detail"]) == (400, True)
+    assert (status, "cannot be loaded" in answer["error"]["message"]) == (400, True)
     assert [world.unload(name)[0] for name in ("configured", "base", "new")] == [404, 404, 404]
     assert world.ask("/completions", {**ASKED, "model": "base", "prompt": [1, 100_000]})[0] == 400
-    assert world.ask("/completions", {**ASKED, "model": "base", "max_tokens": 600})[0] == 400
     assert world.models() == before
 
 
@@ -93,7 +92,7 @@ def test_an_adapter_with_a_nan_weight_is_refused_and_the_old_one_stays(
     for name in ("policy", "new"):
         status, answer = world.load(name, folder)
         assert status == 400, answer
-    assert "NaN or infinite" in answer["detail"]
+    assert "NaN or infinite" in answer["error"]["message"]
     assert "new" not in world.models()
     assert world.draw("policy") == before
     assert world.unload("policy")[0] == 200
@@ -104,7 +103,7 @@ def test_a_folder_that_cannot_be_read_completely_is_refused(world: World, tmp_pa
     (pipe / "adapter_config.json").unlink()
     os.mkfifo(pipe / "adapter_config.json")
     status, answer = world.load("new", pipe)
-    assert (status, "neither a file nor a folder" in answer["detail"]) == (400, True)
+    assert (status, "neither a file nor a folder" in answer["error"]["message"]) == (400, True)
     huge = shutil.copytree(world.adapters["other"], tmp_path / "huge")
     with (huge / "more.safetensors").open("wb") as file:
         file.truncate(2 * MAX_FOLDER_BYTES)  # A sparse file, which takes no disk space.
@@ -131,7 +130,7 @@ def test_the_number_of_loaded_adapters_is_limited(world: World) -> None:
     names = [f"held{number}" for number in range(MAX_ADAPTERS)]
     assert [world.load(name, world.adapters["other"])[0] for name in names] == [200] * MAX_ADAPTERS
     status, answer = world.load("more", world.adapters["other"])
-    assert (status, f"{MAX_ADAPTERS} adapters are loaded" in answer["detail"]) == (400, True)
+    assert (status, f"{MAX_ADAPTERS} adapters are loaded" in answer["error"]["message"]) == (400, True)
     assert world.unload(names.pop())[0] == 200
     assert world.load("more", world.adapters["other"])[0] == 200
     assert [world.unload(name)[0] for name in (*names, "more")] == [200] * MAX_ADAPTERS
@@ -141,11 +140,11 @@ def test_a_web_page_cannot_load_an_adapter(world: World) -> None:
     asked = {"lora_name": "new", "lora_path": str(world.adapters["other"])}
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         status, answer = world.ask("/load_lora_adapter", asked, kind=kind)
-        assert (status, "only bodies of the type application/json" in answer["message"]) == (415, True)
+        assert (status, "only bodies of the type application/json" in answer["error"]["message"]) == (415, True)
     # The preflight request of a browser before it sends a web page's JSON.
     headers = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST"}
     url = f"{world.endpoint.url}/load_lora_adapter"
-    with pytest.raises(urllib.error.HTTPError, match="400"):
+    with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(urllib.request.Request(url, headers=headers, method="OPTIONS"))
     assert "new" not in world.models()
 
@@ -227,22 +226,16 @@ def test_negative_seeds_are_valid(world: World) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"n": 2},
-        {"stream": True},
-        {"echo": True},
         {"logprobs": 5},
-        {"return_token_ids": False},
         {"min_p": 0.1},
         {"repetition_penalty": 1.1},
-        {"presence_penalty": 0.5},
-        {"stop": ["."]},
         {"logit_bias": {"5": 1}},
     ],
 )
 def test_parameters_that_a_draw_would_ignore_are_refused(world: World, other: dict[str, Any]) -> None:
     status, answer = world.ask("/completions", {**ASKED, "model": "base", **other})
     (name,) = other
-    assert (status, answer["detail"][0]["loc"]) == (400, ["body", name])
+    assert (status, answer["error"]["param"]) == (400, name)
 
 
 def test_prompts_in_text_are_still_answered(world: World) -> None:

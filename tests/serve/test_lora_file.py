@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from serve.engine.lora_file import read_lora
+from serve.engine.linear import read_lora
 
 
 def test_an_adapter_is_read_with_its_scale_and_must_be_plain_lora(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@ from collections.abc import Sequence
 
 import torch
 
-from serve.engine.geometry import Geometry
-from serve.engine.prefixes import BLOCK_TOKENS, BlockNames, Prefix, PrefixStore, blocks_to_share
+from serve.engine.prefixes import BLOCK_TOKENS, BlockNames, Geometry, Prefix, PrefixStore, blocks_to_share
 
 SMALL = Geometry(layers=1, heads=1, head_size=1, dtype=torch.float32, device=torch.device("cpu"))
 

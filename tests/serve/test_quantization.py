@@ -8,9 +8,8 @@ import torch
 
 from retroformer.errors import ConfigError
 from retroformer.experiment.file import load
-from serve.engine.geometry import token_budget
 from serve.engine.model import Model
-from serve.engine.prefixes import Prefix, PrefixStore
+from serve.engine.prefixes import Prefix, PrefixStore, token_budget
 from serve.engine.slots import KeyValueSlots
 from serve.served_names import served_names
 from tests.train.world import save_adapter, tiny_experiment

@@ -1,12 +1,11 @@
-"""Tests of an endpoint that is not ready yet, and of one whose worker lives but does not respond."""
+"""Tests of an endpoint that is not ready yet, and of processes that live but do not respond."""
 
-import json
+import asyncio
 import os
 import signal
 import socket
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,11 @@ import httpx
 import pytest
 
 from retroformer.errors import ServiceError
-from serve.probe import ServerAddress
-from serve.supervisor import Service, supervise
-from tests.serve.running import Endpoint, start
+from serve.api import OpenAI, application
+from serve.guards import LOADING_SECONDS, Guards
+from serve.supervisor import HEALTH, Service, get, supervise
+from tests.serve.clock import MovableClock, running_clock
+from tests.serve.running import Endpoint, ready_line, start, tiny_config
 from tests.support.waiting import becomes_true
 from tests.train.world import save_tiny_model
 
@@ -25,82 +26,52 @@ PATIENCE_SECONDS = 300.0
 CHAT: dict[str, Any] = {"model": "base", "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 1}
 
 
-def has_worker(endpoint: Endpoint) -> bool:
-    try:
-        return bool(endpoint.pid_of("serve.worker"))
-    except AssertionError:
-        return False
-
-
 @pytest.mark.slow
-def test_health_reports_a_starting_or_unresponsive_worker_and_an_unresponsive_one_is_restarted(
-    tmp_path: Path,
-) -> None:
+def test_an_unresponsive_worker_is_restarted_and_requests_wait_for_it(tmp_path: Path) -> None:
     base = save_tiny_model(tmp_path / "base")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = f"run: tiny\nenvironment: {{name: alfworld}}\ntrain: {{base_model: {base}}}\nserve: {{port: {port}}}\n"
-    process = start(tmp_path, config=config)
-    assert process.stdout is not None
+    process = start(tmp_path, config=tiny_config(base))
     assert process.stderr is not None
-    root = f"http://127.0.0.1:{port}"
-    endpoint = Endpoint(process, f" at {root}/v1", tmp_path)
+    endpoint = Endpoint(process, ready_line(process), tmp_path)
     try:
-        assert becomes_true(lambda: has_worker(endpoint))
-        stopped = endpoint.pid_of("serve.worker")
-        os.kill(stopped, signal.SIGSTOP)  # While the worker is stopped, the endpoint cannot become ready.
-        with httpx.Client(base_url=root, timeout=PATIENCE_SECONDS) as client, ExitStack() as exits:
-            assert becomes_true(lambda: listens(port))
-            for answer in (
-                client.get("/health"),
-                client.get("/v1/models"),
-                client.get("/provenance"),
-                client.post("/v1/chat/completions", json=CHAT),
-                client.post("/v1/completions", json=CHAT),
-                client.post("/api/v1/chat/completions", json=CHAT),
-            ):
-                assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (503, True)
-            assert client.get("/health").json()["message"] == "The models are being loaded."
-            os.kill(stopped, signal.SIGCONT)
-            assert process.stdout.readline().startswith("Serving base")
-            assert client.get("/health").status_code == 200
-            assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
-
-            # Minutes of work: 128 answers in sequence.
-            body = {"model": "base", "prompt": "One,", "max_tokens": 400, "n": 128, "stream": True}
-            stream = exits.enter_context(client.stream("POST", "/v1/completions", json=body))
-            pieces = stream.iter_lines()
-            assert "choices" in next(pieces)
+        with httpx.Client(base_url=endpoint.url, timeout=PATIENCE_SECONDS) as client:
+            assert client.get(endpoint.url.removesuffix("/v1") + HEALTH).status_code == 200
+            stopped = endpoint.pid_of("serve.worker")
             os.kill(stopped, signal.SIGSTOP)
-            assert becomes_true(lambda: client.get("/health").status_code == 503)
-            # If the worker is killed, the client must retry requests that wait for it.
-            lost = client.post("/v1/chat/completions", json=CHAT)
-            assert (lost.status_code, "retry-after" in lost.headers) in ((503, True), (200, False))
             assert "worker does not answer any more" in process.stderr.readline()
-            assert becomes_true(lambda: client.get("/health").status_code == 200)
-            assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
+            assert client.post("/chat/completions", json=CHAT).status_code == 200
             assert endpoint.pid_of("serve.worker") != stopped
-            *_, failure, done = filter(None, pieces)
-            assert ("connection to the worker was lost" in json.loads(failure[6:])["error"]["message"], done) == (
-                True,
-                "data: [DONE]",
-            )
         assert process.poll() is None
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_SECONDS)
 
 
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
+def test_until_the_models_are_loaded_requests_wait_and_are_then_refused_temporarily() -> None:
+    async def statuses() -> list[int]:
+        loop, loaded = running_clock(), asyncio.get_running_loop().create_future()
+        app = Guards(application(OpenAI(loaded).routes(hand_over=False)), loaded)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            health = await client.get(HEALTH)
+            waiting = asyncio.create_task(client.get("/v1/models"))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            loop.advance(LOADING_SECONDS)
+            refused = await waiting
+            waiting = asyncio.create_task(client.get("/no/such/route"))
+            await asyncio.sleep(0.1)
+            loaded.set_result(None)
+            answers = health, refused, await waiting
+        assert [answer.headers.get("retry-after") for answer in answers] == ["5", "5", None]
+        assert health.json()["error"]["message"] == "The models are being loaded."
+        return [answer.status_code for answer in answers]
+
+    with asyncio.Runner(loop_factory=MovableClock) as runner:
+        assert runner.run(statuses()) == [503, 503, 404]
 
 
 SILENT = """
 import http.server, pathlib, sys, threading
+from serve.supervisor import read_first_line
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -112,76 +83,63 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         return
 
+print(len(read_first_line()), sys.argv)
 http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
+SECRET = "s" * 1_000_000
+"""More than the buffer of a pipe."""
 
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Service, ServerAddress]:
-    """Server that responds until a file `silent` exists, and keeps living."""
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Service, int]:
+    """Server that responds until a file `silent` exists, and keeps living; and its port."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}")
     (tmp_path / "answering.py").write_text(SILENT)
     with socket.create_server(("127.0.0.1", 0)) as free:
-        address = ServerAddress("127.0.0.1", free.getsockname()[1])
-    return (
-        Service(
-            "clock",
-            ["answering", str(address.port)],
-            tmp_path / "clock.log",
-            dict(os.environ),
-            answers=lambda: address.status("/health", timeout_seconds=2) == 200,
-        ),
-        address,
-    )
+        port = free.getsockname()[1]
+    command = ["answering", str(port)]
+    log = tmp_path / "clock.log"
+    return Service("clock", command, log, dict(os.environ), lambda _: answers(port), first_line=SECRET), port
 
 
-def run_until(stop: threading.Event, service: Service, address: ServerAddress, failures: list[Exception]) -> None:
-    try:
-        supervise([service], lambda: address.status("/health") == 200, Path("ready").touch, stop, 0.05)
-    except ServiceError as error:
-        failures.append(error)
+def answers(port: int) -> bool:
+    return get("127.0.0.1", port, HEALTH, seconds=2) is not None
 
 
-def test_an_unresponsive_service_is_restarted(
-    service: tuple[Service, ServerAddress], caplog: pytest.LogCaptureFixture
+def test_an_unresponsive_service_is_restarted_and_gets_its_secrets_through_a_pipe(
+    clock: tuple[Service, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     stop, failures = threading.Event(), list[Exception]()
-    supervision = threading.Thread(target=run_until, args=(stop, *service, failures))
+    service, port = clock
+
+    def run() -> None:
+        try:
+            supervise([service], Path("ready").touch, stop)
+        except ServiceError as error:
+            failures.append(error)
+
+    supervision = threading.Thread(target=run)
     supervision.start()
     try:
         assert becomes_true(Path("ready").exists)
         Path("silent").touch()
         assert becomes_true(lambda: "The clock does not answer any more" in caplog.text)
         Path("silent").unlink()
-        assert becomes_true(lambda: service[1].status("/health") == 200)
+        assert becomes_true(lambda: answers(port))
     finally:
         stop.set()
         supervision.join()
     assert failures == []
     assert "killed by SIGKILL" in caplog.text
-
-
-def test_services_receive_their_secrets_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}")
-    (tmp_path / "curious.py").write_text(
-        "import sys\nfrom serve.private import read_private\n"
-        "print(len(read_private(int(sys.argv[-1].partition('=')[2])).worker_key), sys.argv)"
-    )
-    secret = "s" * 1_000_000  # More than the buffer of a pipe.
-    private = json.dumps({"worker_key": secret, "marker": "m"})
-    service = Service("curious", ["curious"], tmp_path / "log", dict(os.environ), private=private)
-    service.start()
-    assert becomes_true(lambda: not service.alive)
-    service.stop(time.monotonic())
-    logged = (tmp_path / "log").read_text()
-    assert logged.startswith("1000000 ")
+    logged = Path("clock.log").read_text()
+    assert logged.startswith(f"{len(SECRET) + 1} ")
     assert "ssss" not in logged
 
 
 def test_a_child_that_dies_before_it_reads_its_secrets_does_not_end_the_supervisor(tmp_path: Path) -> None:
-    service = Service("none", ["no_such_module_anywhere"], tmp_path / "log", dict(os.environ), private="s" * 1_000_000)
+    log = tmp_path / "log"
+    service = Service("none", ["no_such_module_anywhere"], log, dict(os.environ), lambda _: True, first_line=SECRET)
     service.start()
     assert becomes_true(lambda: not service.alive)
     service.stop(time.monotonic())
@@ -191,11 +149,11 @@ def test_no_other_user_may_read_the_log_of_a_service(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("of an earlier run")
     log.chmod(0o644)
-    Service("none", [], log, {})
+    Service("none", [], log, {}, lambda _: True)
     assert (log.stat().st_mode & 0o777, log.read_text()) == (0o600, "")
     before = os.umask(0)
     try:
-        Service("none", [], tmp_path / "new", {})
+        Service("none", [], tmp_path / "new", {}, lambda _: True)
     finally:
         os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600

@@ -185,11 +185,14 @@ def test_remote_clients_may_load_adapters_only_with_a_key(run: Path) -> None:
         require_key_for_strangers(experiment(*allowed).serve)
     with pytest.raises(ConfigError, match=r"serve.host=0.0.0.0 .* set serve.api_key_env"):
         require_key_for_strangers(experiment(taking, "serve.host=0.0.0.0").serve)
+    behind = ("serve.controller=http://127.0.0.1:21001", "serve.host=0.0.0.0")
+    with pytest.raises(ConfigError, match=r"routes without a key at serve.host=0.0.0.0"):
+        require_key_for_strangers(experiment(*behind, "serve.api_key_env=KEYS").serve)
 
 
 @pytest.mark.slow
 def test_a_service_that_keeps_dying_is_given_up_with_its_last_words(tmp_path: Path) -> None:
-    service = Service("clock", ["no_such_module_anywhere"], tmp_path / "clock.log", dict(os.environ))
+    service = Service("clock", ["no_such_module_anywhere"], tmp_path / "clock.log", dict(os.environ), lambda _: True)
     service.start()
     with pytest.raises(ServiceError, match=r"The clock died 5 times in a row: .*no_such_module_anywhere.*clock\.log"):
         revive_for(service, seconds=90)
@@ -205,9 +208,9 @@ def test_the_death_of_a_service_is_logged_with_its_exit_code_or_signal(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}")
     (tmp_path / "mortal.py").write_text(f"import os, sys\nprint('Farewell.', flush=True)\n{deed}\n")
-    service = Service("clock", ["mortal"], tmp_path / "clock.log", dict(os.environ))
+    service = Service("clock", ["mortal"], tmp_path / "clock.log", dict(os.environ), lambda _: False)
     with pytest.raises(ServiceError) as caught:
-        supervise([service], lambda: False, lambda: None, threading.Event())
+        supervise([service], lambda: None, threading.Event())
     log = tmp_path / "clock.log"
     assert str(caught.value) == f"The clock stopped while starting: Farewell. ({ending}; log: {log})"
     service.start()

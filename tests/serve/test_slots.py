@@ -1,7 +1,6 @@
 import torch
 
-from serve.engine.geometry import Geometry, token_budget
-from serve.engine.prefixes import BLOCK_TOKENS, BlockNames, Prefix, PrefixStore
+from serve.engine.prefixes import BLOCK_TOKENS, BlockNames, Geometry, Prefix, PrefixStore, token_budget
 from serve.engine.slots import GROWTH_TOKENS, KeyValueSlots
 
 SMALL = Geometry(layers=2, heads=1, head_size=1, dtype=torch.float32, device=torch.device("cpu"))

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import uvicorn
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from serve.api.asgi import StopWhenClientLeaves
-from serve.api.bounds import HEAD_SECONDS, SEND_SECONDS
-from serve.api.connections import BoundedConnection
+from serve.guards import HEAD_SECONDS, SEND_SECONDS, BoundedConnection
 from tests.serve.clock import MovableClock, running_clock
 
 SMALL_BUFFER = 4096
@@ -28,12 +27,14 @@ class Answers:
         self.ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = {"content-length": str(self.size + len(LAST))}
+        await StreamingResponse(self._parts(), headers=length)(scope, receive, send)
+
+    async def _parts(self) -> AsyncIterator[bytes]:
         try:
-            length = str(self.size + len(LAST)).encode()
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
-            await send({"type": "http.response.body", "body": bytes(self.size), "more_body": True})
+            yield bytes(self.size)
             await self.may_go_on.wait()
-            await send({"type": "http.response.body", "body": LAST})
+            yield LAST
         finally:
             self.ended = True
 
@@ -44,9 +45,7 @@ async def connected(app: Answers) -> AsyncIterator[tuple[socket.socket, BoundedC
     loop = running_clock()
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
-    server = uvicorn.Server(
-        uvicorn.Config(StopWhenClientLeaves(app), http=BoundedConnection, ws="none", lifespan="off", log_level="error")
-    )
+    server = uvicorn.Server(uvicorn.Config(app, http=BoundedConnection, ws="none", lifespan="off", log_level="error"))
     serving = asyncio.create_task(server.serve([listening]))
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)

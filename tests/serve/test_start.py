@@ -149,7 +149,7 @@ def test_an_endpoint_restarts_its_worker_requires_keys_warns_of_the_network_and_
         assert "worker died and is started again" in message
         assert "(killed by SIGKILL; log: " in message
         orphans = children(process.pid)
-        assert len(orphans) == 2
+        assert len(orphans) == 1
     finally:
         process.kill()
     process.communicate()

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from retroformer.experiment.best_of import BEST_OF
-from retroformer.experiment.sections.base import Positive, Section
+from retroformer.experiment.sections.base import Section
 from retroformer.models.quantization import Quantization
+from retroformer.secrets.url import SecretUrl
 
 
 class Serve(Section):
@@ -15,7 +16,10 @@ class Serve(Section):
     """Address to listen on. Keep loopback unless the server is to be reachable from outside; with keys set
     (`api_key_env`), every route but /health requires one."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    """Port of the OpenAI API; 0: any free port. The worker always takes a free port."""
+    """Port of the OpenAI API; 0: any free port."""
+    controller: SecretUrl | None = None
+    """Address of a running FastChat controller to register at, such as http://127.0.0.1:21001; its API server then
+    reaches the models, too. `retroformer serve --fastchat` starts both itself."""
     adapters: dict[str, Path] = Field(default={})
     """Additional LoRA adapters on the same base model: name to serve under, and a folder or the name of an adapter in
     retroformer/adapters."""
@@ -30,8 +34,6 @@ class Serve(Section):
     """Quantisation of the served weights. trained: that on which the served adapters were trained, since an adapter
     writes other texts on other weights; none: the weights of the base's files; nf4: 4 bits, as in
     train.quantization."""
-    max_batch: Positive = 16
-    """Largest number of requests decoded together."""
     api_key_env: str | None = None
     """Environment variable that holds comma-separated API keys, one of which every route but /health then requires;
     None: no key is needed."""

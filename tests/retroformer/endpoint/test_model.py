@@ -9,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 
 from retroformer.endpoint.model import Completion, LanguageModel, Prompt
-from retroformer.endpoint.own_server import choices_in
 from retroformer.errors import ConfigError, EndpointFailure
 from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
 from retroformer.records import Message, Usage
@@ -126,22 +125,11 @@ def test_a_seed_is_sent_as_such_to_a_remote_endpoint(server: Endpoint) -> None:
     assert "stop" not in server.requests[0]
 
 
-def test_the_experiments_own_server_also_gets_the_seed_as_a_stop_string(server: Endpoint) -> None:
-    ask(EndpointSection(), url=server.url, seed=17, stop=("\n",))
-    assert server.requests[0]["stop"] == ["\n", "<|seed:17|>"]
-
-
-def test_choices_travel_to_the_experiments_own_server_as_a_stop_string(server: Endpoint) -> None:
-    ask(EndpointSection(), url=server.url, stop=("\n",), choices=(" yes\n", " no\n"))
-    sent = server.requests[0]["stop"]
-    assert sent[0] == "\n"
-    assert choices_in(sent) == [" yes\n", " no\n"]
-
-
-def test_an_empty_list_of_choices_is_not_an_unconstrained_request(server: Endpoint) -> None:
-    ask(EndpointSection(), url=server.url, choices=())
-    with pytest.raises(ValueError, match="the list is empty"):
-        choices_in(server.requests[0]["stop"])
+@pytest.mark.parametrize("choices", [(" yes\n", " no\n"), ()])
+def test_choices_travel_to_the_experiments_own_server(server: Endpoint, choices: tuple[str, ...]) -> None:
+    # It refuses an empty list, which must not become an unconstrained request.
+    ask(EndpointSection(), url=server.url, stop=("\n",), choices=choices)
+    assert (server.requests[0]["stop"], server.requests[0]["choices"]) == (["\n"], list(choices))
 
 
 def test_choices_are_refused_where_another_server_would_ignore_them(server: Endpoint) -> None:

@@ -1,0 +1,197 @@
+"""The OpenAI protocol over HTTP, and the routes about the server itself."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from .answers import Answers
+from .engine.generation import Output
+from .guards import read_body, while_connected
+from .requests import AdapterRequest, ChatRequest, CompletionRequest, GenerationRequest, RequestError, read_json
+from .supervisor import HEALTH
+
+DONE = "data: [DONE]\n\n"
+
+
+def application(routes: Sequence[Route]) -> Starlette:
+    """Return an application that answers every refusal in OpenAI's form."""
+
+    async def refused(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        return error.response
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return RequestError(error.status_code, f"{request.method} {request.url.path[:100]!a}: {error.detail}.").response
+
+    async def failed(_: Request, error: Exception) -> Response:
+        return RequestError(500, f"The server failed: {type(error).__name__}.").response
+
+    async def left(_: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # Nobody reads it.
+
+    handlers: dict[Any, Callable[[Request, Exception], Any]] = {
+        RequestError: refused,
+        HTTPException: unknown,
+        ClientDisconnect: left,
+        Exception: failed,
+    }
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # A redirect would repeat whatever host the client named.
+    return app
+
+
+class OpenAI:
+    """Handlers of the routes; those but the health check run only after `loaded` is done."""
+
+    def __init__(self, loaded: "asyncio.Future[Answers]") -> None:
+        self._loaded = loaded
+
+    def routes(self, *, hand_over: bool) -> list[Route]:
+        """Return the routes. With `hand_over`, clients may load adapters."""
+        return [
+            Route("/v1/models", self.models),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/provenance", self.provenance),
+            Route("/load", self.load),
+            Route(HEALTH, self.health),
+            *([Route("/v1/load_lora_adapter", self.hand_over, methods=["POST"])] if hand_over else []),
+            *([Route("/v1/unload_lora_adapter", self.take_back, methods=["POST"])] if hand_over else []),
+        ]
+
+    @property
+    def _answers(self) -> Answers:
+        return self._loaded.result()
+
+    async def models(self, _: Request) -> Response:
+        created = int(time.time())
+        cards = [
+            {"id": name, "object": "model", "created": created, "owned_by": "retroformer"}
+            for name in self._answers.served.targets
+        ]
+        return JSONResponse({"object": "list", "data": cards})
+
+    async def chat(self, request: Request) -> Response:
+        return await self._respond(request, ChatRequest.parse(read_json(await read_body(request))))
+
+    async def complete(self, request: Request) -> Response:
+        return await self._respond(request, CompletionRequest.parse(read_json(await read_body(request))))
+
+    async def _respond(self, request: Request, asked: GenerationRequest) -> Response:
+        if not asked.stream:
+            outputs = await while_connected(request, self._answers.finished(asked))
+            return JSONResponse(_response(asked, outputs))
+        outputs_so_far = self._answers.stream(asked)
+        # A request that is refused gets its status, which a stream that has begun cannot have.
+        first = await while_connected(request, anext(outputs_so_far))
+        return StreamingResponse(_events(asked, first, outputs_so_far), media_type="text/event-stream")
+
+    async def hand_over(self, request: Request) -> Response:
+        """Load an adapter; the response proves what was read, where vLLM's is a sentence only."""
+        asked = AdapterRequest.parse(read_json(await read_body(request)))
+        served = self._answers.served
+        model = await asyncio.to_thread(served.hand_over, asked.lora_name, asked.lora_path)
+        here = {"dtype": served.provenance.dtype, "quantization": served.provenance.quantization}
+        return JSONResponse({"lora_name": asked.lora_name, **model.model_dump(), **here})
+
+    async def take_back(self, request: Request) -> Response:
+        asked = AdapterRequest.parse(read_json(await read_body(request)))
+        await asyncio.to_thread(self._answers.served.take_back, asked.lora_name)
+        return JSONResponse(f"Unloaded {asked.lora_name}.")
+
+    async def provenance(self, _: Request) -> Response:
+        return Response(self._answers.served.provenance.model_dump_json(), media_type="application/json")
+
+    async def load(self, _: Request) -> Response:
+        """Return the number of texts in progress, in the format of vLLM's route of this name."""
+        return JSONResponse({"server_load": self._answers.load})
+
+    async def health(self, _: Request) -> Response:
+        if not self._loaded.done():
+            raise RequestError(503, "The models are being loaded.")
+        if not self._answers.healthy:
+            raise RequestError(503, "The models do not answer.")
+        return JSONResponse({"status": "ready"})
+
+
+def _response(asked: GenerationRequest, outputs: Sequence[Output]) -> dict[str, Any]:
+    """Return the response to a request that does not stream."""
+    prompt_tokens = sum(output.prompt_tokens for output in outputs[:: asked.n])
+    completion_tokens = sum(output.completion_tokens for output in outputs)
+    return {
+        **_head(asked),
+        "choices": [_choice(asked, number, output) for number, output in enumerate(outputs)],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        },
+    }
+
+
+def _head(asked: GenerationRequest) -> dict[str, Any]:
+    is_chat = isinstance(asked, ChatRequest)
+    return {
+        "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}",
+        "object": ("chat.completion.chunk" if asked.stream else "chat.completion") if is_chat else "text_completion",
+        "created": int(time.time()),
+        "model": asked.model,
+    }
+
+
+def _choice(asked: GenerationRequest, number: int, output: Output) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": number, "finish_reason": output.finish_reason, "logprobs": None}
+    names, text = [f"token_id:{token}" for token in output.tokens], asked.echoed(number) + output.text
+    if asked.with_tokens:
+        choice["token_ids"] = output.tokens
+    if isinstance(asked, ChatRequest):
+        if asked.with_tokens:
+            pairs = zip(names, output.log_probs, strict=True)
+            choice["logprobs"] = {"content": [{"token": name, "logprob": log_prob} for name, log_prob in pairs]}
+        return {**choice, "message": {"role": "assistant", "content": text}}
+    if asked.with_tokens:
+        choice["logprobs"] = {"tokens": names, "token_logprobs": output.log_probs}
+    return {**choice, "text": text}
+
+
+async def _events(
+    asked: GenerationRequest, first: dict[int, Output], later: AsyncIterator[dict[int, Output]]
+) -> AsyncIterator[str]:
+    """Yield the events of a stream. A failure is the last event before `DONE`."""
+    head, is_chat = _head(asked), isinstance(asked, ChatRequest)
+    sent = [0] * asked.answers
+
+    def event(number: int, text: str, reason: str | None) -> str:
+        choice: dict[str, Any] = {"index": number, "finish_reason": reason, "logprobs": None}
+        choice |= {"delta": {"content": text} if text else {}} if is_chat else {"text": text}
+        return f"data: {json.dumps({**head, 'choices': [choice]})}\n\n"
+
+    def events(outputs: dict[int, Output]) -> str:
+        parts = []
+        for number, output in outputs.items():
+            text = asked.echoed(number) + output.text
+            piece, sent[number] = text[sent[number] :], len(text)
+            if piece or output.finish_reason:
+                parts.append(event(number, piece, output.finish_reason))
+        return "".join(parts)
+
+    for number in range(asked.answers if is_chat else 0):
+        choice = {"index": number, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        yield f"data: {json.dumps({**head, 'choices': [choice]})}\n\n"
+    try:
+        yield events(first)
+        async for outputs in later:
+            yield events(outputs)
+    except RequestError as error:
+        yield f"data: {json.dumps(error.body)}\n\n"
+    yield DONE

@@ -1,1 +1,0 @@
-"""The HTTP side of the endpoint: the OpenAI protocol, its checks and limits."""

@@ -1,0 +1,230 @@
+"""Our worker as FastChat's servers see it: registered at their controller, and asked in their protocol.
+
+FastChat's own worker is not used: it fails on transformers 5, counts requests with a semaphore that leaks on every
+error, and holds a thread for each request.
+"""
+
+import asyncio
+import itertools
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import httpx
+from fastchat.constants import ErrorCode
+from fastchat.conversation import Conversation, SeparatorStyle
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from retroformer.errors import ConfigError
+
+from .answers import Answers
+from .engine.generation import Output
+from .guards import read_body, while_connected
+from .requests import CompletionRequest, RequestError, read_json
+
+HEARTBEAT_SECONDS = 30.0
+"""Pause between heartbeats; the controller forgets a worker after 90 seconds without one."""
+POLL_SECONDS = 1.0
+PIECE_END = b"\0"
+"""Delimiter after every piece of a stream."""
+_CODES = {404: ErrorCode.INVALID_MODEL, 429: ErrorCode.ENGINE_OVERLOADED, 500: ErrorCode.INTERNAL_ERROR}
+
+logger = logging.getLogger(__name__)
+
+
+class FastChatWorker:
+    """Routes of FastChat's worker protocol, and the registration at a controller."""
+
+    _answers: Answers
+    _template: dict[str, Any]
+
+    def __init__(self, controller: str, address: str) -> None:
+        """Prepare a worker that others reach at `address`. No route may be called before `start`."""
+        self._controller, self._address = controller, address
+
+    def start(self, answers: Answers) -> None:
+        """Register at the controller, and keep registered, with all names that are served.
+
+        Raises:
+            ConfigError: FastChat cannot write the prompts of this model.
+        """
+        self._answers, self._template = answers, conversation_template(answers.render)
+        threading.Thread(target=self._keep_registered, name="controller", daemon=True).start()
+
+    def routes(self) -> list[Route]:
+        """Return the routes that the controller and FastChat's API server call. They send no key."""
+        facts: dict[str, Callable[[], Any]] = {
+            "/worker_get_status": lambda: _status(self._answers),
+            "/worker_get_conv_template": lambda: {"conv": self._template},
+            "/model_details": lambda: {"context_length": self._answers.context_tokens},
+            "/worker_get_embeddings": lambda: _refused(RequestError(400, "Embeddings are not served here.")),
+        }
+
+        def route(path: str, fact: Callable[[], Any]) -> Route:
+            async def respond(_: Request) -> Response:
+                return JSONResponse(fact())
+
+            return Route(path, respond, methods=["POST"])
+
+        return [
+            Route("/worker_generate", self._generate, methods=["POST"]),
+            Route("/worker_generate_stream", self._stream, methods=["POST"]),
+            Route("/count_token", self._count, methods=["POST"]),
+            *itertools.starmap(route, facts.items()),
+        ]
+
+    async def _generate(self, request: Request) -> Response:
+        try:
+            asked = _completion(await read_body(request), stream=False)
+            (output,) = await while_connected(request, self._answers.finished(asked))
+        except RequestError as refusal:
+            return JSONResponse(_refused(refusal))
+        return JSONResponse(_piece(asked, output))
+
+    async def _stream(self, request: Request) -> Response:
+        body = await read_body(request)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                asked = _completion(body, stream=True)
+                async for latest in self._answers.stream(asked):
+                    yield json.dumps(_piece(asked, latest[0])).encode() + PIECE_END
+            except RequestError as refusal:
+                yield json.dumps(_refused(refusal)).encode() + PIECE_END
+
+        return StreamingResponse(pieces())
+
+    async def _count(self, request: Request) -> Response:
+        prompt = str(read_json(await read_body(request)).get("prompt", ""))
+        try:
+            count = len(await asyncio.to_thread(self._answers.tokens_of, prompt))
+        except RequestError:  # It is empty or too long; FastChat refuses the latter by its count.
+            count = self._answers.context_tokens + 1 if prompt else 0
+        return JSONResponse({"count": count, "error_code": 0})
+
+    def _keep_registered(self) -> None:
+        answers, registered, beaten, failure = self._answers, list[str](), time.monotonic(), ""
+        with httpx.Client(base_url=self._controller, trust_env=False, timeout=10) as controller:
+            while True:
+                try:
+                    # Names change with promotions, and with adapters that are handed over.
+                    if registered != list(answers.served.targets):
+                        status = _status(answers)
+                        body = {"worker_name": self._address, "check_heart_beat": True, "worker_status": status}
+                        controller.post("/register_worker", json={**body, "multimodal": False}).raise_for_status()
+                        registered, beaten = status["model_names"], time.monotonic()
+                    elif time.monotonic() - beaten > HEARTBEAT_SECONDS:
+                        beat = {"worker_name": self._address, "queue_length": answers.load}
+                        is_known = controller.post("/receive_heart_beat", json=beat).json()["exist"]
+                        registered, beaten = registered if is_known else [], time.monotonic()
+                    failure = ""
+                except (httpx.HTTPError, ValueError, KeyError) as error:
+                    if str(error) != failure:
+                        logger.error("The controller at %s does not answer: %s", self._controller, error)
+                    failure = str(error)
+                time.sleep(POLL_SECONDS)
+
+
+def conversation_template(render: Callable[[Sequence[dict[str, str]]], str]) -> dict[str, Any]:
+    """Return the template with which FastChat writes a chat as `render`, the model's chat template, does.
+
+    Raises:
+        ConfigError: FastChat has no such template.
+    """
+    try:
+        template = _guessed(render)
+        is_exact = all(_written_by_fastchat(template, chat) == render(chat) for chat in _examples())
+    except Exception:  # Chat templates are third-party programs and may raise anything.
+        is_exact = False
+    if not is_exact:
+        raise ConfigError(
+            "FastChat cannot write chats as this model's chat template does, since it has no form for its system "
+            "message, its turns or its white space: leave --fastchat and serve.controller out."
+        )
+    return template
+
+
+def _guessed(render: Callable[[Sequence[dict[str, str]]], str]) -> dict[str, Any]:
+    """Return the template of a model that writes every turn in one fixed form.
+
+    What it writes between two messages becomes part of the later one's role, so that FastChat adds nothing else.
+    """
+    system, first, answer, second = "<system>", "<first>", "<answer>", "<second>"
+    chat = [
+        {"role": "user", "content": first},
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": second},
+    ]
+    before, user = render([{"role": "system", "content": system}, *chat]).split(first)[0].split(system)
+    assistant = render(chat).split(second)[1]
+    return {
+        "name": "ours",
+        "system_template": before.replace("{", "{{").replace("}", "}}") + "{system_message}",
+        "system_message": render(chat).split(first)[0].removeprefix(before).removesuffix(user),
+        "roles": (user, assistant),
+        "messages": [],
+        "offset": 0,
+        "sep_style": int(SeparatorStyle.NO_COLON_SINGLE),
+        "sep": "",
+        "sep2": None,
+        "stop_str": None,
+        "stop_token_ids": [],
+    }
+
+
+def _examples() -> list[list[dict[str, str]]]:
+    """Return chats that a template of one fixed form writes as FastChat does."""
+    user = {"role": "user", "content": "  Where is {the} mug?\n"}
+    assistant, empty = {"role": "assistant", "content": "There.\n\n"}, {"role": "user", "content": ""}
+    chats = [[user], [empty], [user, assistant, user], [user, user], [user, assistant, empty, assistant, user]]
+    return [*chats, *([{"role": "system", "content": " Be brief: {0}. "}, *chat] for chat in chats)]
+
+
+def _written_by_fastchat(template: dict[str, Any], chat: Sequence[dict[str, str]]) -> str:
+    """Return the prompt that FastChat's API server makes of a chat."""
+    conversation: Any = Conversation(**{**template, "messages": [], "sep_style": SeparatorStyle(template["sep_style"])})
+    for message in chat:
+        if message["role"] == "system":
+            conversation.set_system_message(message["content"])
+        else:
+            conversation.append_message(conversation.roles[message["role"] == "assistant"], message["content"])
+    conversation.append_message(conversation.roles[1], None)
+    return str(conversation.get_prompt())
+
+
+def _completion(body: bytes, *, stream: bool) -> CompletionRequest:
+    """Return the request that FastChat's API server sends to a worker."""
+    fields = read_json(body)
+    limit = fields.pop("max_new_tokens", None)
+    return CompletionRequest.parse({**fields, "max_tokens": limit, "stream": stream})
+
+
+def _piece(asked: CompletionRequest, output: Output) -> dict[str, Any]:
+    piece = {
+        "text": asked.echoed(0) + output.text,
+        "error_code": 0,
+        "finish_reason": output.finish_reason,
+        "usage": {
+            "prompt_tokens": output.prompt_tokens,
+            "completion_tokens": output.completion_tokens,
+            "total_tokens": output.prompt_tokens + output.completion_tokens,
+        },
+    }
+    if asked.with_tokens:
+        names = [f"token_id:{token}" for token in output.tokens]
+        piece["logprobs"] = {"tokens": names, "token_logprobs": output.log_probs}
+    return piece
+
+
+def _refused(refusal: RequestError) -> dict[str, Any]:
+    code = _CODES.get(refusal.status, ErrorCode.PARAM_OUT_OF_RANGE)
+    return {"text": refusal.message, "error_code": int(code)}
+
+
+def _status(answers: Answers) -> dict[str, Any]:
+    return {"model_names": list(answers.served.targets), "speed": 1, "queue_length": answers.load}
