@@ -25,11 +25,6 @@ def function_of(address: str) -> Callable[..., Any]:
     except (Exception, SystemExit) as error:  # The module is the user's own: it may even end the program.
         what = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         raise ConfigError(f"The function {address} cannot be imported: {what}.") from error
-    return checked_callable(function, address)
-
-
-def checked_callable(function: Any, address: str) -> Callable[..., Any]:
-    """Return an imported object if it can be called. Raises ConfigError."""
     if not callable(function):
         raise ConfigError(f"{address} is a {type(function).__name__}: name a function.")
     checked: Callable[..., Any] = function

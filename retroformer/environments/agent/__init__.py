@@ -5,12 +5,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from retroformer.environments.agent.callers import ENTRY_POINTS, caller, plugin
+from retroformer.environments.agent.callers import caller
 from retroformer.environments.agent.environment import AdviceCarrier, AgentEnvironment
 from retroformer.environments.agent.section import AgentSection, AgentSource
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.errors import ConfigError
-from retroformer.plugins import plugin_versions
 from retroformer.protocols import Actor
 from retroformer.provenance import numbered_sha256
 from retroformer.records import Task
@@ -54,28 +53,23 @@ def _advice_carrier(parts: ActorParts) -> Actor:
 
 
 def _require_agent(section: AgentSection) -> None:
-    """Check that the agent exists before any attempt. Raises ConfigError, MissingInput."""
+    """Check that the agent exists before any attempt. Raises ConfigError."""
     source = section.source
     if source.command is not None and shutil.which(source.command[0]) is None:
         raise ConfigError(f"There is no program {source.command[0]!r}: correct environment.agent.command.")
     if source.python is not None:
         function_of(source.python)
-    if source.plugin is not None:
-        plugin(source.plugin)
     if section.score is not None:
         function_of(section.score)
 
 
 def _versions(section: AgentSection) -> dict[str, str]:
-    """Return the versions of agent and score function: a sha256 of their files, and a plugin's package version."""
+    """Return the version of agent and score function: a sha256 of their files."""
     source = section.agent or AgentSource.model_construct()
     files = [Path(word) for word in source.command or () if Path(word).is_file()]
     for address in (source.python, section.score):
         files += module_files(address) if address is not None else []
-    offering = {} if source.plugin is None else plugin_versions(ENTRY_POINTS, source.plugin)
-    parts = [f"{package} {version}" for package, version in offering.items()]
-    parts += [numbered_sha256(files)] if files else []
-    return {"agent": " ".join(parts)} if parts else {}
+    return {"agent": numbered_sha256(files)} if files else {}
 
 
 extras = Extras(

@@ -15,11 +15,7 @@ from retroformer.environments.agent.program import LARGEST_ANSWER_BYTES, Program
 from retroformer.environments.agent.section import AgentSection
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.bounded_file import size
-from retroformer.plugins import load_plugin
-from retroformer.user_code import checked_callable, function_of
-
-ENTRY_POINTS = "retroformer.agents"
-"""Entry point group of installed packages' agents: NAME = "module:function"."""
+from retroformer.user_code import function_of
 
 
 class Caller(Protocol):
@@ -30,19 +26,14 @@ class Caller(Protocol):
         ...
 
 
-def plugin(name: str) -> Callable[..., Any]:
-    """Load the agent that an installed package offers under this name. Raises ConfigError, MissingInput."""
-    return checked_callable(load_plugin(ENTRY_POINTS, name, "agent"), name)
-
-
 def caller(section: AgentSection) -> Caller:
-    """Return the agent of a section. Raises ConfigError, MissingInput."""
+    """Return the agent of a section. Raises ConfigError."""
     source = section.source
     if source.command is not None:
         return Program(source.command, section.timeout_seconds)
     if source.url is not None:
         return HttpAgent(source.url.secret_url(), section.timeout_seconds)
-    return Function(function_of(source.python) if source.python is not None else plugin(source.plugin or ""))
+    return Function(function_of(source.python or ""))
 
 
 class Function:

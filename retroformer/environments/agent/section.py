@@ -15,12 +15,10 @@ _GRACE_SECONDS = 5.0
 
 
 class AgentSource(Section):
-    """Where the agent is: exactly one of the four fields is set."""
+    """Where the agent is: exactly one of the three fields is set."""
 
     python: str | None = None
     """Function `package.module:function`, called as `function(task, advice="...")`; it may be async."""
-    plugin: str | None = None
-    """Name of such a function that an installed package offers in the entry point group `retroformer.agents`."""
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Program that reads one JSON line per attempt from standard input and writes one to standard output."""
     url: SecretUrl | None = None
@@ -28,8 +26,8 @@ class AgentSource(Section):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(value is not None for value in (self.python, self.plugin, self.command, self.url)) != 1:
-            raise ValueError("name exactly one of python, plugin, command and url")
+        if sum(value is not None for value in (self.python, self.command, self.url)) != 1:
+            raise ValueError("name exactly one of python, command and url")
         return self
 
 

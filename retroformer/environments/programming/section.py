@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from retroformer.environments.programming.limits import DEFAULT
 from retroformer.environments.section import EnvironmentSection
 from retroformer.experiment.sections.base import Positive
 
@@ -22,17 +23,10 @@ class Programming(EnvironmentSection):
     """Problem set: humaneval, mbpp, multipl-e-humaneval-rust and others, or a file of your own, NAME.jsonl."""
     own_tests: Annotated[int, Field(ge=0, le=32)] = 6
     """Maximum number of the agent's own tests that are kept; 0 is the ablation without them."""
-    cpu_seconds: Annotated[int, Field(ge=1, le=60)] = 10
-    """CPU seconds for one test of the agent's own, and for all hidden ones together."""
     max_steps: Positive = 2
     """Actions after which an episode is truncated: tests, then the program."""
 
     @property
     def longest_step_seconds(self) -> float:
         """Maximum wall-clock seconds for judging one program; under any load its own limits end it sooner."""
-        return (self.own_tests + 2) * (self.wall_seconds + 1.0) + _BUILDING_SECONDS
-
-    @property
-    def wall_seconds(self) -> float:
-        """Wall-clock seconds for one test: a busy machine makes code wait."""
-        return 4.0 * self.cpu_seconds
+        return (self.own_tests + 2) * (DEFAULT.wall_seconds + 1.0) + _BUILDING_SECONDS

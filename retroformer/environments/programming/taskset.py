@@ -4,7 +4,7 @@ from functools import cached_property
 from pathlib import Path
 
 from retroformer.environments.programming.environment import ProgrammingEnvironment
-from retroformer.environments.programming.limits import Limits
+from retroformer.environments.programming.limits import DEFAULT
 from retroformer.environments.programming.loading import load, problem_file
 from retroformer.environments.programming.problems import ProblemSet
 from retroformer.environments.programming.section import Programming
@@ -35,8 +35,7 @@ class ProgrammingTaskset:
         """Return an environment that can play any problem of the set. Raises MissingInput."""
         section = self._section
         problems = {problem.id: problem for problem in self.problem_set.problems}
-        limits = Limits(cpu_seconds=section.cpu_seconds, wall_seconds=section.wall_seconds)
-        return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, limits, self._seed)
+        return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, DEFAULT, self._seed)
 
     @cached_property
     def problem_set(self) -> ProblemSet:

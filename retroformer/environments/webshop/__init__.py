@@ -12,7 +12,7 @@ from retroformer.records import Trajectory
 __all__ = ["Section", "WebshopTaskset", "extras", "taskset"]
 
 Section = Webshop
-_REQUEST = re.compile(r"Instruction:\s*(?:\[SEP\])?\s*(.+?) *(?:\n|\[SEP\])")
+_REQUEST = re.compile(r"Instruction:\s*(.+?) *\n")
 
 
 def _shaped(section: Any, seed: int) -> ReturnOf:
@@ -27,7 +27,7 @@ def _reward_of_purchase(attempt: Trajectory) -> float:
 def _choices(scene: Scene) -> tuple[str, ...]:
     """Return what can be clicked; where nothing can, a search for the request itself, as a query may be any text."""
     request = _REQUEST.search(scene.opening)
-    # The site of the format react shows nothing after a search with one of these signs.
+    # The site shows nothing after a search with one of these signs.
     query = re.sub("[#?/]", " ", request[1] if request else scene.opening)
     return scene.choices or (f"search[{' '.join(query.split())}]",)
 

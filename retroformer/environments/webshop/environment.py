@@ -1,28 +1,25 @@
-"""Environment for shopping by instruction (WebShop, Yao et al. 2022), in one of three text formats."""
+"""Environment for shopping by instruction (WebShop, Yao et al. 2022), with the texts of ReAct and Reflexion."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 from retroformer.environments.webshop.goals import Goals, ShoppingGoal
 from retroformer.environments.webshop.react_site import ReactSite
 from retroformer.environments.webshop.reward import Reward, reward, type_match
 from retroformer.environments.webshop.shop import Shop
-from retroformer.environments.webshop.site import Answer, Customer, Site
-from retroformer.environments.webshop.text_site import TextSite
+from retroformer.environments.webshop.site import Answer, Customer
 from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.records import Task, Transition
 
-TextFormat = Literal["text", "text_rich", "react"]
 EPISODE_OVER = "The episode is over."
 
 
 class WebshopEnvironment:
     """Episodes with one goal each, in the same shop."""
 
-    def __init__(self, shop: Shop, goals: Goals, text: TextFormat, max_steps: int) -> None:
+    def __init__(self, shop: Shop, goals: Goals, max_steps: int) -> None:
         self._shop, self._goals = shop, goals
-        self._text, self._max_steps = text, max_steps
-        self._site: Site | None = None
+        self._max_steps = max_steps
+        self._site: ReactSite | None = None
         self._last = Transition(observation="")
         self._steps = 0
 
@@ -38,9 +35,7 @@ class WebshopEnvironment:
         customer = Customer(
             self._shop, goal.instruction, lambda asin, options: purchase(self._shop, goal, asin, options).total
         )
-        self._site = (
-            ReactSite(customer) if self._text == "react" else TextSite(customer, rich=self._text == "text_rich")
-        )
+        self._site = ReactSite(customer)
         self._steps = 0
         self._last = Transition(observation=self._site.show(), choices=self._site.choices())
         return self._last
@@ -59,7 +54,7 @@ class WebshopEnvironment:
         self._last = self._transition(self._site, self._site.act(action))
         return self._last
 
-    def _transition(self, site: Site, answer: Answer) -> Transition:
+    def _transition(self, site: ReactSite, answer: Answer) -> Transition:
         return Transition(
             observation=answer.observation,
             reward=answer.reward,

@@ -4,8 +4,7 @@ The site is HTML, and a player sees the texts that a parser (BeautifulSoup) extr
 text of blanks only is dropped if it has a line break, and is a single blank if not.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from retroformer.environments.webshop.products import Product
@@ -78,18 +77,6 @@ def sub_page(instruction: str, product: Product, name: str) -> Page:
     return (*_head(instruction), *_texts(*texts))
 
 
-def done_page(asin: str, options: Mapping[str, str], reward: float) -> Page:
-    """Return the receipt. A browser hides most of it, and most of that is empty."""
-    bought = ("asin", asin, "options", _for_html(options), "attrs", "None")
-    kinds = ("category", "None", "query", "None", "product category", "None")
-    wanted = ("asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query")
-    return (
-        *_texts("Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)"),
-        *_texts("Purchased", *bought, *kinds, "Target", *wanted, "Goal ", "None"),
-        *_texts("Reward", SCORE, str(reward), "Reward Details ", "None"),
-    )
-
-
 def _head(instruction: str) -> Page:
     return (*_texts("Instruction:", instruction), Node("button", BACK_TO_SEARCH), Node("button", PREVIOUS))
 
@@ -102,11 +89,3 @@ def _parsed(text: str) -> str:
     if text.strip(_BLANKS):
         return text
     return " " if text and "\n" not in text else ""
-
-
-def _for_html(options: Mapping[str, str]) -> str:
-    """Return JSON with sorted keys, and without the four characters that are special in HTML."""
-    text = json.dumps(dict(options), sort_keys=True)
-    for sign in "<>&'":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return text

@@ -52,26 +52,8 @@ class Reward(NamedTuple):
     @property
     def total(self) -> float:
         """Reward r, in [0, 1]."""
-        return (self.attributes_found + self.options_found + self.price_met) / self._parts * self.type_match.reward
-
-    @property
-    def attribute_share(self) -> float:
-        """Share of attributes found, r_att."""
-        return self.attributes_found / self.attributes
-
-    @property
-    def option_share(self) -> float | None:
-        """Share of options found, r_option; None if no option is wanted."""
-        return self.options_found / self.options if self.options else None
-
-    @property
-    def weights(self) -> tuple[float, float, float]:
-        """Weights of attributes, options and price."""
-        return self.attributes / self._parts, self.options / self._parts, 1 / self._parts
-
-    @property
-    def _parts(self) -> int:
-        return self.attributes + self.options + 1
+        found = self.attributes_found + self.options_found + self.price_met
+        return found / (self.attributes + self.options + 1) * self.type_match.reward
 
 
 def reward(

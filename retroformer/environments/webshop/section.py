@@ -22,7 +22,5 @@ class Webshop(EnvironmentSection):
     """Split: test (the first 500 goals), validation (the next 1,000), train (the others), or `all`."""
     goals: Literal["synthetic", "human"] = "synthetic"
     """Kind of instructions: made from products' attributes and options, or written by people."""
-    text: Literal["react", "text", "text_rich"] = "react"
-    """Page format: as in ReAct and Reflexion, or one of WebShop's own two formats."""
     max_steps: Positive = 15
     """Actions after which an episode is truncated."""

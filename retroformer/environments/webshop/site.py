@@ -1,7 +1,7 @@
 """Shop as seen by a customer with one goal."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from retroformer.environments.webshop import pages
 from retroformer.environments.webshop.pages import Page
@@ -18,22 +18,6 @@ class Answer(NamedTuple):
     observation: str
     reward: float = 0.0
     bought: bool = False
-
-
-class Site(Protocol):
-    """Interface to the shop in one of the ways used by WebShop's experiments."""
-
-    def show(self) -> str:
-        """Return the text of the open page."""
-        ...
-
-    def choices(self) -> tuple[str, ...]:
-        """Return the clicks that have an effect on this page."""
-        ...
-
-    def act(self, action: str) -> Answer:
-        """Execute an action if it is valid, and return the answer."""
-        ...
 
 
 class Customer:

@@ -56,7 +56,7 @@ class WebshopTaskset:
         Raises:
             MissingInput: the data are missing.
         """
-        return WebshopEnvironment(self._shop, self._goals, self._section.text, self._section.max_steps)
+        return WebshopEnvironment(self._shop, self._goals, self._section.max_steps)
 
     def _places(self, split: str) -> Iterator[int]:
         if split not in _SPLITS:

@@ -320,10 +320,9 @@ def test_an_agent_that_was_edited_is_another_condition(tmp_path: Path, reflector
         ({"python": "nowhere:agent"}, "The function nowhere:agent cannot be imported: No module named 'nowhere'"),
         ({"python": "vault:nothing"}, "The function vault:nothing cannot be imported"),
         ({"python": "vault:__name__"}, "vault:__name__ is a str: name a function"),
-        ({"plugin": "nobody"}, "There is no agent 'nobody': choose one of none"),
         ({"command": ["no-such-program"]}, "There is no program 'no-such-program': correct environment.agent.command"),
-        ({}, "name exactly one of python, plugin, command and url"),
-        (FUNCTION | {"url": "http://127.0.0.1:1"}, "name exactly one of python, plugin, command and url"),
+        ({}, "name exactly one of python, command and url"),
+        (FUNCTION | {"url": "http://127.0.0.1:1"}, "name exactly one of python, command and url"),
     ],
 )
 def test_an_agent_that_does_not_exist_is_one_sentence_before_anything_is_played(

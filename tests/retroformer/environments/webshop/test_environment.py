@@ -1,4 +1,4 @@
-"""Tests of shopping among four invented products, in the three formats."""
+"""Tests of shopping among four invented products."""
 
 import asyncio
 import random
@@ -14,7 +14,6 @@ from retroformer.environments.webshop.environment import EPISODE_OVER, WebshopEn
 from retroformer.environments.webshop.react_site import INVALID_ACTION
 from retroformer.environments.webshop.section import Webshop
 from retroformer.environments.webshop.shop import Shop
-from retroformer.environments.webshop.text_site import parse
 from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step, Task, Transition
@@ -158,77 +157,6 @@ def test_react_offers_the_clicks_that_do_something(folder: Path) -> None:
     assert sub.choices == ("click[Back to Search]", "click[< Prev]")
 
 
-def test_text_separates_all_visible_texts_by_marks(folder: Path) -> None:
-    seen = shopping(folder, "search[Oak Table]", "click[B000000003]", "click[features]", text="text")
-    opening, results, item, features = (transition.observation.split(" [SEP] ") for transition in seen)
-    assert (opening[:2], opening[3]) == (["WebShop", "Instruction:"], "Search")
-    assert results[2:8] == [
-        "Back to Search",
-        "Page 1 (Total results: 2)",
-        "Next >",
-        "B000000003",
-        "Oak Table",
-        "$100.0",
-    ]
-    assert item[2:] == [
-        *("Back to Search", "< Prev", "Oak Table", "Price: $100.0", "Rating: N.A."),
-        *("Description", "Features", "Reviews", "Buy Now"),
-    ]
-    assert features[4:] == ["Made with care.", ""]
-    assert seen[2].choices[:2] == ("click[back to search]", "click[< prev]")
-
-
-def test_text_ignores_case_and_nonsense(folder: Path) -> None:
-    seen = shopping(folder, "Search[lamp]", "click[search]", "think[x]", "buy", "search[LAMP]", "CLICK[x]", text="text")
-    assert {transition.observation for transition in seen[:5]} == {seen[0].observation}
-    assert seen[5].observation == seen[6].observation != seen[0].observation
-    assert shopping(folder, "search[lamp]", "click[Next >]", "click[NEXT >]", "click[< Prev]", text="text")[
-        -1
-    ].observation
-    on_the_item_page = shopping(folder, "search[lamp]", f"click[{LAMP}]", "search[table]", text="text")[-1]
-    assert "Oak Table" in on_the_item_page.observation
-
-
-def test_text_rich_marks_clicked_options_unless_json_escapes_them(folder: Path) -> None:
-    actions = ("search[lamp]", f"click[{LAMP}]", "click[sky blue]", 'click[5"]', "click[< prev]")
-    seen = shopping(folder, *actions, text="text_rich")
-    blue, both, results = (transition.observation for transition in seen[3:])
-    assert blue.startswith("You have clicked sky blue.\nInstruction:\n")
-    assert "\n  [clicked button] sky blue [clicked button_]\n  [button] red | white [button_]\n" in blue
-    assert both == blue
-    assert f"\n\n[clicked button] {LAMP} [clicked button_]\nReading Lamp\n$10.0\n" in results
-
-
-def test_text_forgets_the_options_when_one_goes_back_to_the_results(folder: Path) -> None:
-    buy = ("click[9 inch]", "click[Buy Now]")
-    kept = shopping(folder, "search[lamp]", f"click[{LAMP}]", "click[sky blue]", *buy, text="text")[-1]
-    back = ("click[sky blue]", "click[< prev]", f"click[{LAMP}]")
-    forgotten = shopping(folder, "search[lamp]", f"click[{LAMP}]", *back, *buy, text="text")[-1]
-    assert '[SEP] {"color": "sky blue", "size": "9 inch"} [SEP]' in kept.observation
-    assert '[SEP] {"size": "9 inch"} [SEP]' in forgotten.observation
-    assert kept.observation.endswith(
-        f"Your score (min 0.0, max 1.0) [SEP] {kept.reward} [SEP] Reward Details [SEP] None"
-    )
-
-
-@pytest.mark.parametrize(
-    ("action", "parsed"),
-    [
-        ("search[Red shoes]", ("search", "red shoes")),
-        ("click[a [b]]", ("click[a ", "b]")),
-        ("click[x] and more", ("click", "x")),
-        ("click[x]y]", ("click", "x]y")),
-        ("search[]", ("", "")),
-        ("[x]", ("", "")),
-        ("x[[]", ("x", "[")),
-        ("search[[]]", ("search[", "]")),
-        ("click\n[x]", ("", "")),
-    ],
-)
-def test_an_action_is_a_verb_and_what_is_between_its_brackets(action: str, parsed: tuple[str, str]) -> None:
-    assert parse(action) == parsed
-
-
 def test_the_last_action_truncates_and_nothing_happens_after_the_end(folder: Path) -> None:
     *_, last, after = shopping(folder, "search[lamp]", "think[x]", "click[Buy Now]", max_steps=2)
     assert (last.truncated, last.terminated) == (True, False)
@@ -271,10 +199,9 @@ BUTTONS = (
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("text", ["react", "text", "text_rich"])
-def test_no_action_breaks_the_shop(folder: Path, text: str, count: int) -> None:
-    environment = make(folder, text=text).environment()
-    generator = random.Random(text)
+def test_no_action_breaks_the_shop(folder: Path, count: int) -> None:
+    environment = make(folder).environment()
+    generator = random.Random("react")
     idx = lamp_goal(folder)
     (seen,) = visit(environment, idx)
     for odd in malformed(count, generator.randrange(100), ("search", "click", "think"), BUTTONS):
@@ -287,18 +214,16 @@ def test_no_action_breaks_the_shop(folder: Path, text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("unit", ["a", "[", "]", "search[", "[]", "lamp ", "_", "\u0301", "\U0001f1fa", "#"])
-@pytest.mark.parametrize("text", ["react", "text"])
-def test_a_megabyte_is_answered_like_any_action(folder: Path, text: str, unit: str) -> None:
-    environment: WebshopEnvironment = make(folder, text=text).environment()
+def test_a_megabyte_is_answered_like_any_action(folder: Path, unit: str) -> None:
+    environment: WebshopEnvironment = make(folder).environment()
     long = unit * (1_000_000 // len(unit))
     seen = visit(environment, lamp_goal(folder), f"search[{long}]", f"click[{long}]", f"think[{long}", long)
     assert not any(transition.over for transition in seen)
     assert all(len(transition.observation) < 1000 for transition in seen)
 
 
-@pytest.mark.parametrize("text", ["react", "text", "text_rich"])
-def test_a_chooser_may_search_for_the_request_itself_where_nothing_can_be_clicked(folder: Path, text: str) -> None:
-    environment = make(folder, goals="human", text=text).environment()
+def test_a_chooser_may_search_for_the_request_itself_where_nothing_can_be_clicked(folder: Path) -> None:
+    environment = make(folder, goals="human").environment()
     opening, results = visit(environment, 0, "search[i want a table]")
     task = Task(id="0", environment="webshop", split="all")
     start = Scene(task=task, opening=opening.observation, steps=(), memory=Memory(), choices=opening.choices)

@@ -33,15 +33,14 @@ def bought(*, price: float = 10.0, match: TypeMatch = SAME, goal: ShoppingGoal =
 def test_a_perfect_purchase_is_worth_one() -> None:
     reward = bought(color="black", size="9 inch")
     assert (reward.attributes_found, reward.options_found, reward.price_met, reward.total) == (2, 2, True, 1.0)
-    assert reward.weights == (2 / 5, 2 / 5, 1 / 5)
 
 
 def test_each_missing_part_reduces_the_reward_by_its_share() -> None:
     assert bought(color="black").total == 4 / 5
-    assert bought(color="black", size="7 feet").option_share == 0.5
+    assert bought(color="black", size="7 feet").options_found == 1
     assert bought(price=20.01).total == 2 / 5
     assert bought(goal=GOAL._replace(attributes=("washable",))).total == 1 / 4
-    assert bought(goal=GOAL._replace(options=())).option_share is None
+    assert bought(goal=GOAL._replace(options=())).options == 0
 
 
 def test_the_wrong_type_scales_the_whole() -> None:
@@ -89,15 +88,15 @@ def test_every_recorded_reward_is_reproduced_in_all_its_parts(
 
 def parts(reward: Reward) -> dict[str, float]:
     """Return the parts of a reward under WebShop's names."""
-    attributes, options, price = reward.weights
-    wanted = {} if reward.option_share is None else {"r_option": reward.option_share, "w_option": options}
+    total = reward.attributes + reward.options + 1
+    shares = {"r_option": reward.options_found / max(1, reward.options), "w_option": reward.options / total}
     return {
         "r_type": reward.type_match.reward,
         "query_match": reward.type_match.query_match,
         "category_match": reward.type_match.category_match,
         "title_score": reward.type_match.title_score,
-        "r_att": reward.attribute_share,
-        "w_att": attributes,
+        "r_att": reward.attributes_found / reward.attributes,
+        "w_att": reward.attributes / total,
         "r_price": reward.price_met,
-        "w_price": price,
-    } | wanted
+        "w_price": 1 / total,
+    } | (shares if reward.options else {})
