@@ -57,7 +57,7 @@ def play_evaluation(experiment: Experiment, seeds: int) -> None:
 
 async def play_seeds(store_url: str, seeds: int) -> None:
     """Collect real facts, with advice written by rule instead of by a model."""
-    from retroformer.environments.alfworld.advice.rule_reflector import MixedReflector
+    from retroformer.environments.alfworld.reflectors import MixedReflector
     from retroformer.experience import Budget, Experience
     from retroformer.experiment.storage import open_store
     from retroformer.experiment.views import reflection_renderer

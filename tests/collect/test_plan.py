@@ -7,7 +7,7 @@ import pytest
 
 from collect.plan import describe_plan
 from collect.rate import rate_reflections
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig
 from tests.support.endpoint import Endpoint

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from collect.warm import write_advice
-from retroformer.environments.alfworld.advice.reader import read_advice
-from retroformer.environments.alfworld.text import compact
-from retroformer.environments.alfworld.text.reading import read_goal, read_steps
+from retroformer.environments.alfworld import compact
+from retroformer.environments.alfworld.reader import read_advice
+from retroformer.environments.alfworld.reading import read_goal, read_steps
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.storage import open_store
 from retroformer.history import key_before, lessons_before

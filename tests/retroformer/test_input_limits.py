@@ -12,10 +12,10 @@ import pytest
 import zstandard
 
 from retroformer.__main__ import main
-from retroformer.environments.alfworld.game.engine import GameEngine
-from retroformer.environments.alfworld.game.generated import GeneratedGames
-from retroformer.environments.alfworld.game.rules import Home
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.engine import GameEngine
+from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.generated import GeneratedGames
+from retroformer.environments.alfworld.rules import Home
 from retroformer.environments.registry import taskset
 from retroformer.errors import EnvironmentFailure, RetroformerError
 from retroformer.experiment.file import load

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from retroformer.arm_names import LIVE
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.errors import ConfigError, MissingInput, StoreError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store

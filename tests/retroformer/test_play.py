@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments import alfworld
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.registry import taskset
 
 SECTION = Alfworld(name="alfworld", source="generated", max_steps=30)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments.alfworld.text.view import compact_reflection_prompt
+from retroformer.environments.alfworld.reading import compact_reflection_prompt
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.file import load
 from retroformer.experiment.views import reflection_renderer

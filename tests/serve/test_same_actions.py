@@ -11,8 +11,8 @@ import torch
 
 from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.alfworld import taskset
-from retroformer.environments.alfworld.actors.household import household_prompt, offered
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.actors import household_prompt, offered
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step

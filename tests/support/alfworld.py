@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from retroformer.environments.alfworld.game.engine import Game, GameEngine
-from retroformer.environments.alfworld.game.planner import Planner
+from retroformer.environments.alfworld.engine import Game, GameEngine
+from retroformer.environments.alfworld.planner import Planner
 from tests.support.data import DATA
 
 SHARED = DATA / "alfworld"

@@ -3,7 +3,7 @@
 import sys
 from typing import NamedTuple
 
-from retroformer.environments.programming.verdict import Verdict
+from retroformer.environments.programming.problems import Verdict
 
 DAEMON = "left-behind"
 """Name of a process that tries to outlive its judgement."""
@@ -260,7 +260,7 @@ def double(x):
     for channel in [o for o in gc.get_objects() if isinstance(o, socket.socket)]:
         try:
             for _ in range(9):
-                sys.modules['inside.wire'].send(channel, {message})
+                sys.modules['jail.wire'].send(channel, {message})
         except OSError:
             pass
 """
@@ -320,8 +320,8 @@ FORGING = {
     ),
     "new sys.modules": Attempt("import sys\nsys.modules.clear()\n" + WRONG, Verdict.WRONG),
     "patching the judge's modules": Attempt(
-        "import sys\nfor name, module in list(sys.modules.items()):\n    if name.startswith('inside'):\n"
-        "        for key in list(vars(module)):\n            if key in ('_judged', 'Examiner', 'StandIn'):\n"
+        "import sys\nfor name, module in list(sys.modules.items()):\n    if name.startswith('jail'):\n"
+        "        for key in list(vars(module)):\n            if key in ('_judged', 'Controller', 'StandIn'):\n"
         "                setattr(module, key, None)\n" + WRONG,
         Verdict.WRONG,
     ),
@@ -355,7 +355,7 @@ FORGING = {
         "cannot be read",
     ),
     "a name of the judge's own functions as the answer": Attempt(
-        "import sys\ndef double(x):\n    return sys.modules['inside.wire'].Named('double')\n", Verdict.WRONG
+        "import sys\ndef double(x):\n    return sys.modules['jail.wire'].Named('double')\n", Verdict.WRONG
     ),
     "an exception of any name": Attempt(
         "Odd = type('__import__', (Exception,), {})\ndef double(x):\n    raise Odd('os')\n",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.hotpotqa import taskset
-from retroformer.environments.hotpotqa.section import Hotpotqa
+from retroformer.environments.hotpotqa.environment import Hotpotqa
 from tests.support.data import DATA, require_data
 
 SHARED = DATA / "hotpotqa"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from retroformer.environments.alfworld import taskset
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.programming.environment import TESTS
 from retroformer.experiment.config import Experiment
 from retroformer.prompts import PromptPack, load_pack

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from retroformer.environments.webshop import WebshopTaskset, taskset
-from retroformer.environments.webshop.environment import WebshopEnvironment
-from retroformer.environments.webshop.section import Webshop
+from retroformer.environments.webshop.environment import Webshop, WebshopEnvironment
 from retroformer.records import Task, Transition
 from tests.support.data import DATA, require_data
 

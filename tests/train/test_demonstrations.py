@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from retroformer.environments.alfworld import taskset
-from retroformer.environments.alfworld.actors.household import household_prompt
-from retroformer.environments.alfworld.advice.wording import WORDINGS, Manner, Wording
-from retroformer.environments.alfworld.demonstrations.play import demonstrations as play
-from retroformer.environments.alfworld.section import Alfworld
-from retroformer.environments.alfworld.text import compact
+from retroformer.environments.alfworld import compact, taskset
+from retroformer.environments.alfworld.actors import household_prompt
+from retroformer.environments.alfworld.demonstrations import demonstrations as play
+from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.wording import WORDINGS, Manner, Wording
 from retroformer.environments.extras import Demonstration
 from retroformer.experiment.sections.train import Train
 from retroformer.protocols import Scene

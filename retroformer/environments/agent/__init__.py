@@ -3,18 +3,124 @@
 import shutil
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from retroformer.environments.agent.callers import caller
-from retroformer.environments.agent.environment import AdviceCarrier, AgentEnvironment
-from retroformer.environments.agent.section import AgentSection, AgentSource
+from pydantic import Field, model_validator
+
+from retroformer.attempt_result import Score, read_result
+from retroformer.environments.agent.callers import Caller, Function, HttpAgent
+from retroformer.environments.agent.program import Program
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
-from retroformer.errors import ConfigError
-from retroformer.protocols import Actor
+from retroformer.environments.section import EnvironmentSection
+from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
+from retroformer.experiment.sections.base import Positive
+from retroformer.experiment.sections.base import Section as ConfigSection
+from retroformer.protocols import Actor, Move, Scene
 from retroformer.provenance import numbered_sha256
-from retroformer.records import Task
-from retroformer.task_file import read_tasks
+from retroformer.records import Task, Transition
+from retroformer.secrets.url import SecretUrl
+from retroformer.task_file import opening_of, read_tasks
 from retroformer.user_code import function_of, module_files
+
+_GRACE_SECONDS = 5.0
+"""Time allowed for stopping an attempt that ran too long, before its process is killed."""
+
+
+class AgentSource(ConfigSection):
+    """Where the agent is: exactly one of the three fields is set."""
+
+    python: str | None = None
+    """Function `package.module:function`, called as `function(task, advice="...")`; it may be async."""
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Program that reads one JSON line per attempt from standard input and writes one to standard output."""
+    url: SecretUrl | None = None
+    """Address to which every attempt is one POST request with a JSON body."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(value is not None for value in (self.python, self.command, self.url)) != 1:
+            raise ValueError("name exactly one of python, command and url")
+        return self
+
+
+class AgentSection(EnvironmentSection):
+    success: ClassVar[str] = "the agent's score is 1"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    default_actor: ClassVar[str] = "agent"
+    plays_alone: ClassVar[bool] = True
+    name: Literal["agent"] = "agent"
+    data: Path | None = None
+    """JSON lines file with the tasks, one object a line: an `id`, perhaps a `split`, and whatever the agent needs."""
+    split: str = "train"
+    """Tasks to use: those with this `split`; a task without one belongs to train."""
+    agent: AgentSource | None = None
+    """The agent; training on facts of an agent that runs elsewhere needs none."""
+    score: str | None = None
+    """Function `package.module:function` that rates `(task, answer)` from 0 to 1, if the agent itself gives no
+    score."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """Time limit of one attempt in seconds; after that it is invalid."""
+    max_steps: Positive = 1
+    """An agent plays a whole attempt in one action."""
+
+    @property
+    def source(self) -> AgentSource:
+        """The agent. Raises ConfigError if the config names none."""
+        if self.agent is None:
+            raise ConfigError("There is no agent to play: name one in environment.agent.")
+        return self.agent
+
+    @property
+    def longest_step_seconds(self) -> float:
+        return self.timeout_seconds + _GRACE_SECONDS
+
+
+class AgentEnvironment:
+    """Episodes of one attempt each."""
+
+    def __init__(self, tasks: dict[str, dict[str, Any]], agent: Caller, score: Score | None) -> None:
+        self._tasks, self._agent, self._score = tasks, agent, score
+        self._task: dict[str, Any] | None = None
+
+    def reset(self, task: Task) -> Transition:
+        """Show the text of the task. Raises UnknownTask."""
+        if task.id not in self._tasks:
+            raise UnknownTask(f"No task {task.id!r} in this split: --list prints the ids.")
+        self._task = self._tasks[task.id]
+        return Transition(observation=opening_of(self._task))
+
+    def step(self, action: str) -> Transition:
+        """Let the agent attempt the task with this advice; empty for none.
+
+        Raises:
+            EnvironmentFailure: the agent crashed, hung, or returned something that is not an attempt.
+        """
+        if self._task is None:
+            raise EnvironmentFailure("No task was shown yet: reset comes before the first step.")
+        returned = self._agent(self._task, action)
+        try:
+            result = read_result(returned, self._task, self._score)
+        except ValueError as error:
+            raise EnvironmentFailure(f"The agent's attempt cannot be read: {error}.") from error
+        except Exception as error:  # The function that rates is the user's own.
+            raise EnvironmentFailure(f"The score raised {type(error).__name__}: {error}.") from error
+        return Transition(
+            observation=result.output,
+            reward=result.score,
+            terminated=True,
+            success=result.score == 1,
+            steps=result.steps,
+            messages=result.messages,
+            usage=result.usage,
+        )
+
+
+class AdviceCarrier:
+    """Actor whose only action is the advice in its memory."""
+
+    async def act(self, scene: Scene) -> Move:
+        return Move(action="\n".join(scene.memory.reflections))
+
 
 __all__ = ["AgentTaskset", "Section", "extras", "taskset"]
 
@@ -35,7 +141,7 @@ class AgentTaskset:
     def environment(self) -> AgentEnvironment:
         """Return an environment that can play any of these tasks. Raises MissingInput, ConfigError."""
         score = None if self._section.score is None else function_of(self._section.score)
-        return AgentEnvironment(self._rows, caller(self._section), score)
+        return AgentEnvironment(self._rows, _caller(self._section), score)
 
     @cached_property
     def _rows(self) -> dict[str, dict[str, Any]]:
@@ -46,6 +152,16 @@ class AgentTaskset:
 def taskset(section: AgentSection, seed: int = 0) -> AgentTaskset:
     """Return the tasks that a section describes."""
     return AgentTaskset(section)
+
+
+def _caller(section: AgentSection) -> Caller:
+    """Return the agent of a section. Raises ConfigError."""
+    source = section.source
+    if source.command is not None:
+        return Program(source.command, section.timeout_seconds)
+    if source.url is not None:
+        return HttpAgent(source.url.secret_url(), section.timeout_seconds)
+    return Function(function_of(source.python or ""))
 
 
 def _advice_carrier(parts: ActorParts) -> Actor:

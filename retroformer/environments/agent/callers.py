@@ -11,11 +11,9 @@ import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from retroformer.environments.agent.program import LARGEST_ANSWER_BYTES, Program, shortened
-from retroformer.environments.agent.section import AgentSection
+from retroformer.environments.agent.program import LARGEST_ANSWER_BYTES, shortened
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.bounded_file import size
-from retroformer.user_code import function_of
 
 
 class Caller(Protocol):
@@ -24,16 +22,6 @@ class Caller(Protocol):
     def __call__(self, task: dict[str, Any], advice: str) -> Any:
         """Return what the agent returned. Raises EnvironmentFailure."""
         ...
-
-
-def caller(section: AgentSection) -> Caller:
-    """Return the agent of a section. Raises ConfigError."""
-    source = section.source
-    if source.command is not None:
-        return Program(source.command, section.timeout_seconds)
-    if source.url is not None:
-        return HttpAgent(source.url.secret_url(), section.timeout_seconds)
-    return Function(function_of(source.python or ""))
 
 
 class Function:

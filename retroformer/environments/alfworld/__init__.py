@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from retroformer.environments.alfworld.arms import HistoryRuleArm, OracleArm, RuleArm, TableArm
-from retroformer.environments.alfworld.section import Alfworld
-from retroformer.environments.alfworld.taskset import AlfworldTaskset, taskset
+from retroformer.environments.alfworld.environment import Alfworld, AlfworldTaskset
+from retroformer.environments.alfworld.released import ReleasedGames
 from retroformer.environments.extras import (
     ActorKind,
     ActorParts,
@@ -32,13 +32,13 @@ _RULE_READS = (
 
 
 def _rule_actor(parts: ActorParts) -> Actor:
-    from retroformer.environments.alfworld.actors.rule_actor import RuleActor
+    from retroformer.environments.alfworld.actors import RuleActor
 
     return RuleActor(parts.section.grammar)
 
 
 def _household_actor(parts: ActorParts) -> Actor:
-    from retroformer.environments.alfworld.actors.household import HouseholdActor
+    from retroformer.environments.alfworld.actors import HouseholdActor
 
     settings = parts.settings
     if settings.choice == "admissible" and settings.endpoint.base_url is not None:
@@ -50,44 +50,44 @@ def _household_actor(parts: ActorParts) -> Actor:
 
 
 def _household_offers(section: Any, scene: Scene) -> OfferedActions:
-    from retroformer.environments.alfworld.actors.household import offered_actions
+    from retroformer.environments.alfworld.actors import offered_actions
 
     return offered_actions(scene, section.grammar)
 
 
 def _mixed_lessons(parts: LessonParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.rule_reflector import MixedReflector
+    from retroformer.environments.alfworld.reflectors import MixedReflector
 
     return MixedReflector(parts.render, reads_history=parts.reads_history)
 
 
 def _useful_lessons(parts: LessonParts) -> Reflector:
-    from retroformer.environments.alfworld.advice.useful import UsefulReflector
+    from retroformer.environments.alfworld.reflectors import UsefulReflector
 
     return UsefulReflector(parts.render, reads_history=parts.reads_history)
 
 
 def _hindsight(attempts: Iterable[Trajectory]) -> Hindsight:
-    from retroformer.environments.alfworld.advice.hindsight import PlaceHindsight
+    from retroformer.environments.alfworld.hindsight import PlaceHindsight
 
     return PlaceHindsight(attempts)
 
 
 def _compact_view(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
-    from retroformer.environments.alfworld.text.view import compact_reflection_prompt
+    from retroformer.environments.alfworld.reading import compact_reflection_prompt
 
     return compact_reflection_prompt(failure, memory)
 
 
 def _demonstrations(section: Any, count: int, actions: int, seed: int, wording: Wording) -> Iterator[Demonstration]:
-    from retroformer.environments.alfworld.advice.wording import WORDINGS
-    from retroformer.environments.alfworld.demonstrations.play import demonstrations
+    from retroformer.environments.alfworld.demonstrations import demonstrations
+    from retroformer.environments.alfworld.wording import WORDINGS
 
     return demonstrations(taskset(section, seed), count, actions, seed, WORDINGS[wording])
 
 
 def _check_examples(section: Any, seed: int, actions: Sequence[str]) -> None:
-    from retroformer.environments.alfworld.game.grammar import check_grammar
+    from retroformer.environments.alfworld.engine import check_grammar
 
     check_grammar(taskset(section, seed), actions)
 
@@ -105,8 +105,8 @@ def _leak_check(section: Any, seed: int) -> LeakCheck:
 
 
 def _kind_of(attempt: Trajectory) -> str:
-    from retroformer.environments.alfworld.text import compact
-    from retroformer.environments.alfworld.text.reading import read_goal
+    from retroformer.environments.alfworld import compact
+    from retroformer.environments.alfworld.reading import read_goal
 
     return read_goal(compact.read_opening(attempt.opening).task).thing
 
@@ -118,7 +118,7 @@ def _cluster_of(task: Task) -> str:
 
 
 def _shaped(section: Any, seed: int) -> ReturnOf:
-    from retroformer.environments.alfworld.progress import share_of_subgoals
+    from retroformer.environments.alfworld.reading import share_of_subgoals
 
     return share_of_subgoals
 
@@ -144,3 +144,12 @@ extras = Extras(
     cluster_of=_cluster_of,
     data_licence="ALFWorld and ALFRED, whose games were played: MIT.",
 )
+
+
+def taskset(section: Alfworld, seed: int = 0) -> AlfworldTaskset:
+    """Return the games that a section describes; `seed` determines all generated worlds."""
+    if section.source == "generated":
+        from retroformer.environments.alfworld.generated import GeneratedGames
+
+        return GeneratedGames(section, seed)
+    return ReleasedGames(section)

@@ -19,7 +19,7 @@ class RuleArm(Arm):
     """Sentences of the advice. demonstrated: those that the household actor was trained with; unseen: others."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        from retroformer.environments.alfworld.advice.rule_reflector import RuleReflector
+        from retroformer.environments.alfworld.reflectors import RuleReflector
 
         return RuleReflector(parts.render(), self.wording, places=self.places)
 
@@ -36,7 +36,7 @@ class HistoryRuleArm(Arm):
     """Largest number of places that one piece of advice names."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        from retroformer.environments.alfworld.advice.rule_reflector import RuleReflector
+        from retroformer.environments.alfworld.reflectors import RuleReflector
 
         return RuleReflector(parts.render(), reads_history=True, places=self.places)
 
@@ -54,7 +54,7 @@ class TableArm(EarlyArm):
     """Names of the runs whose collected attempts are counted; empty: this run."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        from retroformer.environments.alfworld.advice.hindsight import TableReflector
+        from retroformer.environments.alfworld.hindsight import TableReflector
 
         return TableReflector(parts.render(), parts.attempts([*self.experience_of(parts.run)]), self.places)
 
@@ -80,7 +80,7 @@ class OracleArm(EarlyArm):
     kind: Literal["oracle"] = "oracle"
 
     def build(self, parts: ArmParts) -> Reflector:
-        from retroformer.environments.alfworld.advice.oracle import OracleReflector
+        from retroformer.environments.alfworld.reflectors import OracleReflector
 
         return OracleReflector(parts.render(), parts.taskset().walkthrough)
 

@@ -1,4 +1,4 @@
-"""ALFWorld environment, run as in the papers.
+"""ALFWorld's config section, and its environment, run as in the papers.
 
 The reward is 1 once, at success. The answer to `think: ...` is `OK.`, and to an impossible command `Nothing happens.`;
 both use up a step. The opening has no banner. In the grammar `put`, arrivals come without `You arrive at loc 12. `, as
@@ -7,12 +7,45 @@ ReAct's actors saw them; in `move` they keep `You arrive at desk 1. `.
 
 import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Protocol
 
-from retroformer.environments.alfworld.game.engine import Game, GameEngine
-from retroformer.environments.alfworld.game.planner import Planner
-from retroformer.environments.alfworld.game.rules import Home
+from pydantic import Field
+
+from retroformer.environments.alfworld.engine import Game, GameEngine
+from retroformer.environments.alfworld.planner import Planner
+from retroformer.environments.alfworld.rules import Home
+from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure
+from retroformer.experiment.sections.base import Positive
 from retroformer.records import Task, Transition
+
+
+class Alfworld(EnvironmentSection):
+    success: ClassVar[str] = "the game is won"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    packages: ClassVar[tuple[str, ...]] = ("alfworld", "textworld")
+    name: Literal["alfworld"] = "alfworld"
+    data: Path | None = None
+    """Folder as in ALFWORLD_DATA, or of SPLIT.tar.zst packs; default: $ALFWORLD_DATA, else `alfworld-download`'s."""
+    split: str = "train"
+    """Split: train, valid_seen or valid_unseen; for generated games train or held_out."""
+    source: Literal["released", "generated"] = "released"
+    """Source of the games: the official release, or our own unlimited seeded generator."""
+    grammar: Literal["put", "move"] = "move"
+    """Action grammar: `put X in/on Y` of the papers, or `move X to Y` of alfworld >= 0.4."""
+    task_types: tuple[Literal["look", "pick", "clean", "cool", "heat", "two"], ...] = ()
+    """Task types to play; empty means all six."""
+    receptacles: Annotated[int, Field(ge=6, le=40)] = 12
+    """Number of places in a generated room; more make the search longer."""
+    max_steps: Positive = 50
+    """Actions after which an episode is truncated (50 in the papers)."""
+
+    @property
+    def seeded_tasks(self) -> bool:
+        """True for generated games, which are drawn by the seed."""
+        return self.source == "generated"
+
 
 THOUGHT_ANSWER = "OK."
 """Answer of the environment to `think: ...` (ReAct, section 4)."""
@@ -66,3 +99,19 @@ class AlfworldEnvironment:
             choices=() if won else self._engine.commands,
         )
         return self._answer
+
+
+class AlfworldTaskset(Protocol):
+    """Taskset of household games, with single games by id and the winning walkthrough of each."""
+
+    def tasks(self) -> tuple[Task, ...]: ...
+
+    def task(self, task_id: str) -> Task:
+        """Return a game by id. Raises UnknownTask."""
+        ...
+
+    def walkthrough(self, task: Task) -> tuple[str, ...]:
+        """Return winning actions, in the configured grammar. Raises UnknownTask, EnvironmentFailure."""
+        ...
+
+    def environment(self) -> AlfworldEnvironment: ...

@@ -1,17 +1,28 @@
 """HotPotQA with Search, Lookup and Finish over a local docstore."""
 
+import logging
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 from retroformer.environments.extras import Extras, LeakCheck
-from retroformer.environments.hotpotqa.hindsight import TitleHindsight
-from retroformer.environments.hotpotqa.metrics import ReturnName
-from retroformer.environments.hotpotqa.section import Hotpotqa
-from retroformer.environments.hotpotqa.taskset import HotpotqaTaskset, taskset
+from retroformer.environments.hotpotqa.advice import TitleHindsight
+from retroformer.environments.hotpotqa.data import Folder, Hub, question_key
+from retroformer.environments.hotpotqa.docstore import Docstore, build_docstore
+from retroformer.environments.hotpotqa.environment import (
+    Encyclopedia,
+    Hotpotqa,
+    HotpotqaEnvironment,
+    gold_paragraphs,
+    parse,
+)
+from retroformer.environments.hotpotqa.metrics import RETURNS, ReturnName
+from retroformer.errors import MissingInput, UnknownTask
+from retroformer.files.cache import cache_folder
 from retroformer.protocols import ReturnOf
 from retroformer.recorded import RecordedLogs
-from retroformer.records import Tool
+from retroformer.records import Task, Tool, Trajectory
 
 __all__ = ["HotpotqaTaskset", "Section", "extras", "taskset"]
 
@@ -27,14 +38,14 @@ def _read_logs(path: Path, section: Any) -> RecordedLogs:
 
 
 def _leak_check(section: Any, seed: int) -> LeakCheck:
-    from retroformer.environments.hotpotqa.leak import AnswerLeak
+    from retroformer.environments.hotpotqa.advice import AnswerLeak
 
     return AnswerLeak(taskset(section, seed).answer)
 
 
 def _return_of(name: ReturnName) -> Callable[[Any, int], ReturnOf]:
     def build(section: Any, seed: int) -> ReturnOf:
-        from retroformer.environments.hotpotqa.returns import answer_return
+        from retroformer.environments.hotpotqa import answer_return
 
         return answer_return(name, taskset(section, seed).answer)
 
@@ -63,3 +74,114 @@ extras = Extras(
     read_logs=_read_logs,
     data_licence="HotPotQA: CC BY-SA 4.0.",
 )
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class HotpotqaTaskset:
+    """Questions of one split; all its environments share one open docstore."""
+
+    def __init__(self, section: Hotpotqa, source: Folder | Hub) -> None:
+        self._section, self._source = section, source
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return all questions of the split, in order; a task's id is the question's.
+
+        With `environment.context`, only those whose gold pages are in the data: the others cannot be asked with their
+        context. The number left out is logged as a warning.
+
+        Raises:
+            MissingInput: the data are missing, or have the gold pages of none of these questions.
+            UnknownTask: there is no such split; the message names the existing ones.
+        """
+        split = self._section.split
+        ids = self._source.split(split)
+        if self._section.context:
+            ids = self._with_context(ids)
+        return tuple(Task(id=task_id, environment="hotpotqa", split=split) for task_id in ids)
+
+    def fingerprint(self) -> str:
+        """Return the sha256 of the questions, and of the pages if they come from the data. Raises MissingInput."""
+        return self._source.fingerprint(pages=self._section.docstore == "data" or self._section.context)
+
+    def ids_by_question(self) -> dict[str, str]:
+        """Return the task id of every question of the data, by `question_key`. Raises MissingInput."""
+        return {question_key(question.text): task_id for task_id, question in self._source.questions.items()}
+
+    def answer(self, task: Task) -> str:
+        """Return the gold answer of a question of the data, of any split. Raises UnknownTask, MissingInput."""
+        questions = self._source.questions
+        if task.id not in questions:
+            raise UnknownTask(f"No question {task.id!r} in the data.")
+        return questions[task.id].answer
+
+    def environment(self) -> HotpotqaEnvironment:
+        """Return an environment that can play any question of the data. The first one on a machine builds the index.
+
+        Raises:
+            MissingInput: the data are missing.
+        """
+        section = self._section
+        contexts = self._docstore if section.context else None
+        return HotpotqaEnvironment(
+            self._source.questions,
+            self._encyclopedia,
+            section.reward,
+            section.max_steps,
+            contexts,
+            section.sentences,
+        )
+
+    def _with_context(self, ids: list[str]) -> list[str]:
+        questions = self._source.questions
+        kept = [task_id for task_id in ids if gold_paragraphs(questions[task_id], self._docstore)]
+        split, missing = self._section.split, len(ids) - len(kept)
+        if missing and not kept:
+            raise MissingInput(
+                f"The gold pages of none of the {missing} questions of split {split!r} are in the data: "
+                "set environment.context=false, or name another split."
+            )
+        if missing:
+            _LOGGER.warning(
+                "%d of the %d questions of split %r are left out: their gold pages are not known or not in the data.",
+                *(missing, len(ids), split),
+            )
+        return kept
+
+    @cached_property
+    def _docstore(self) -> Docstore:
+        path = cache_folder() / "hotpotqa" / self._source.docstore_name()
+        return Docstore(build_docstore(self._source.pages(), path))
+
+    @cached_property
+    def _encyclopedia(self) -> Encyclopedia:
+        section = self._section
+        if section.docstore == "data":
+            return self._docstore
+        from retroformer.environments.hotpotqa.mediawiki import MediaWiki
+        from retroformer.environments.hotpotqa.wikipedia import Wikipedia
+
+        folder = cache_folder() / "hotpotqa"
+        return Wikipedia(MediaWiki(section.wikipedia, section.contact, section.requests_per_second, folder))
+
+
+def taskset(section: Hotpotqa, seed: int = 0) -> HotpotqaTaskset:
+    """Return the questions that a section describes, from its folder or from the hub; `seed` is unused."""
+    return HotpotqaTaskset(section, Folder(section.data) if section.data else Hub())
+
+
+def answer_return(name: ReturnName, gold: Callable[[Task], str]) -> ReturnOf:
+    """Return the function that computes this return of an attempt; an attempt without an answer has a return of 0.
+
+    `gold` returns the gold answer of a task; the function raises what it raises.
+    """
+    score = RETURNS[name]
+
+    def returned(attempt: Trajectory) -> float:
+        last = parse(attempt.steps[-1].action) if attempt.steps else None
+        if last is None or last.verb != "finish":
+            return 0.0
+        return float(score(last.argument, gold(attempt.task)))
+
+    return returned

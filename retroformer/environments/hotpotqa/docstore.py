@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from retroformer.environments.hotpotqa.stop_words import ENGLISH
+from retroformer.environments.hotpotqa.metrics import ENGLISH
 from retroformer.files.built_once import build_once, open_built
 
 FORMAT = 1

@@ -5,14 +5,136 @@ once both are normalised (exact match). The papers retry on this signal, so the 
 says otherwise; without a gold answer there is no such signal.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, Protocol
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol, Self
 
-from retroformer.environments.hotpotqa.action import Action, parse, unquoted
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
 from retroformer.environments.hotpotqa.docstore import Docstore, Page
 from retroformer.environments.hotpotqa.metrics import exact_match, f1_without_stop_words
+from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure, UnknownTask
+from retroformer.experiment.sections.base import Positive
 from retroformer.records import Task, Transition
+from retroformer.secrets.url import SecretUrl
+
+_WEB_ADDRESS = r"^https?://[^\s?#]+$"
+
+
+def _web_address(url: SecretUrl) -> SecretUrl:
+    # pydantic's own pattern would turn the URL into plain text.
+    if not re.match(_WEB_ADDRESS, url.secret_url()):
+        raise PydanticCustomError("string_pattern_mismatch", f"String should match pattern '{_WEB_ADDRESS}'")
+    return url
+
+
+class Hotpotqa(EnvironmentSection):
+    success: ClassVar[str] = "exact match with the gold answer"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    name: Literal["hotpotqa"] = "hotpotqa"
+    data: Path | None = None
+    """Folder with questions.jsonl[.xz], docstore.jsonl[.xz] and optionally splits.json; default: the hub's dataset."""
+    split: str = "validation_100"
+    """Name of a split in splits.json, or `all`, or `train_N` or `validation_N`: the N questions of HotPotQA's training
+    or development set whose ids have the smallest sha256."""
+    reward: Literal["f1", "em"] = "f1"
+    """Return of an answer: the paper's F1 without stop words, or exact match."""
+    context: bool = False
+    """If true, the gold paragraphs precede the question (CoT with ground-truth context in Reflexion, section 4.2).
+    Questions of the split whose gold pages are unknown or missing in the data are then left out."""
+    sentences: Annotated[int, Field(ge=0, le=100)] = 0
+    """Number of a page's first sentences that Search shows: 5 in ReAct and in Reflexion's first version; 0 shows the
+    whole first paragraph, as in the official code."""
+    docstore: Literal["data", "wikipedia"] = "data"
+    """Source of pages for Search: the data, or live Wikipedia over the network, with a cache on disk. An attempt is
+    invalid if Wikipedia cannot be reached, or asks to wait for more than 20 s."""
+    wikipedia: Annotated[SecretUrl, AfterValidator(_web_address)] = SecretUrl("https://en.wikipedia.org/w/api.php")
+    """URL of the MediaWiki API, for docstore wikipedia."""
+    contact: Annotated[str, Field(pattern=r"^[!-~]*$")] = ""
+    """Your mail address or web page, which Wikipedia requires of every program; mandatory for docstore wikipedia."""
+    requests_per_second: Annotated[float, Field(gt=0, le=50)] = 2.0
+    """Maximum request rate to the wiki, over all processes of this machine."""
+    max_steps: Positive = 6
+    """Actions after which an episode is truncated."""
+
+    def accepts_logs_rated_by(self, name: str) -> bool:
+        """Return True for both versions of F1 if the reward is F1, else for exact match only."""
+        return name in ("f1", "f1_with_stop_words") if self.reward == "f1" else name == "em"
+
+    @model_validator(mode="after")
+    def _require_contact(self) -> Self:
+        if self.docstore == "wikipedia" and "@" not in self.contact and "." not in self.contact:
+            raise PydanticCustomError(
+                "environment",
+                "Wikipedia requires a contact of every program: set environment.contact to your mail address or web "
+                "page",
+            )
+        return self
+
+
+Verb = Literal["search", "lookup", "finish", "think", "invalid"]
+
+# Possessive: a megabyte of blanks after the word must not be retried at every position.
+_LABEL = re.compile(r"^action\b *+\d*+ *+: *+", re.IGNORECASE)
+_THOUGHT = re.compile(r"^(think|thought)\b *+\d*+ *+[:\[]", re.IGNORECASE)
+_CALL = re.compile(r"^(search|lookup|finish)\s*\[", re.IGNORECASE)
+_QUOTES = "\"'`\u201c\u201d\u2018\u2019"
+_LONGEST = 10_000
+_UNPRINTABLE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ") | dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
+"""Replacement of control characters and of lone surrogates, which no database accepts, by blanks."""
+
+
+class Action(NamedTuple):
+    verb: Verb
+    argument: str = ""
+
+
+def parse(text: str) -> Action:
+    """Return the action that a line asks for; `invalid` if it asks for none of the three.
+
+    Tolerated: any case of the verb, blanks anywhere, quotes or backticks around the whole, an `Action 3:` label, a
+    missing last bracket, and anything after the bracket that closes the first call (`Search[A], Search[B]` is A).
+    Brackets inside the argument must be balanced. A call without an argument is invalid. Only the first 10,000
+    characters of an action are read, and control characters in it become blanks.
+    """
+    text = _LABEL.sub("", text.strip()[:_LONGEST].translate(_UNPRINTABLE).strip("`*> "))
+    if _THOUGHT.match(text):
+        return Action("think")
+    if text[:1] in _QUOTES:
+        text = text.strip(_QUOTES)
+    call = _CALL.match(text)
+    if call is None:
+        return Action("invalid")
+    argument = " ".join(_until_closed(text[call.end() :]).split())
+    match call.group(1).lower():
+        case _ if not argument:
+            return Action("invalid")
+        case "search":
+            return Action("search", argument)
+        case "lookup":
+            return Action("lookup", argument)
+        case _:
+            return Action("finish", argument)
+
+
+def unquoted(argument: str) -> str:
+    """Return the argument without the quotes around it, if any; `"Awaken, My Love!"` is also a title as written."""
+    inside = len(argument) > 2 and argument[0] in _QUOTES and argument[-1] in _QUOTES
+    return argument[1:-1].strip() if inside else argument
+
+
+def _until_closed(text: str) -> str:
+    """Return the text up to the bracket that closes the call, or all of it if none does."""
+    depth = 1
+    for place, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if depth == 0:
+            return text[:place]
+    return text
+
 
 INVALID_ACTION = "Invalid Action. Valid Actions are Lookup[<topic>] Search[<topic>] and Finish[<answer>]."
 NO_PAGE = "No page has been found yet, so there is nothing to look in. Use Search[<topic>] first."

@@ -12,16 +12,15 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import weakref
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from retroformer.endpoint.retry_policy import TRIES, asked_pause, is_temporary, pause_after
-from retroformer.environments.hotpotqa.http_cache import Answers
-from retroformer.environments.hotpotqa.rate_limit import Turns
 from retroformer.errors import EnvironmentFailure
 from retroformer.secrets.url import SecretUrl
 
@@ -29,6 +28,86 @@ _COMMON = {"action": "query", "format": "json", "formatversion": "2"}
 # A background program should yield while the wiki's replicas lag: the wiki then asks it to retry later.
 _MANNERS = {"maxlag": "5"}
 _BUSY_CODES = frozenset({"maxlag", "ratelimited", "readonly"})
+_LARGEST_ANSWER = 16_000_000
+"""Maximum size of an answer in bytes, unpacked."""
+_CHUNK = 65_536
+_LOCK_SECONDS = 10.0
+_FARTHEST_SECONDS = 3600.0
+"""Maximum wait of one hour, even if a server asks for more or a clock was set back."""
+
+
+class Answers:
+    """Answers to requests in a file, for all processes and later runs. Each is written atomically and never changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._database.close)
+        self._database.execute("CREATE TABLE IF NOT EXISTS answer(request TEXT PRIMARY KEY, json BLOB NOT NULL)")
+
+    def get(self, request: str) -> dict[str, Any] | None:
+        """Return the stored answer to this request, if any."""
+        row = self._database.execute("SELECT json FROM answer WHERE request = ?", (request,)).fetchone()
+        if row is None:
+            return None
+        answer: dict[str, Any] = json.loads(zlib.decompress(row[0]))
+        return answer
+
+    def keep(self, request: str, answer: dict[str, Any]) -> None:
+        """Store the answer; the first answer to a request stays."""
+        packed = zlib.compress(json.dumps(answer).encode())
+        self._database.execute("INSERT OR IGNORE INTO answer VALUES (?, ?)", (request, packed))
+
+
+class Turns:
+    """Turns at one server, shared by all processes of this machine, which also share the clock.
+
+    A row of a file holds the time of the next turn; a process that takes it advances it, then waits until it comes.
+    """
+
+    def __init__(self, path: Path, server: str, per_second: float) -> None:
+        self._server, self._interval = server, 1 / per_second
+        self._database = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._database.close)
+        self._database.execute("CREATE TABLE IF NOT EXISTS turn(server TEXT PRIMARY KEY, next REAL NOT NULL)")
+
+    def take(self, patience_seconds: float) -> float:
+        """Wait for a turn, take it and return 0; if it is beyond the patience, return the seconds until it at once."""
+        with closing(self._database.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            now = time.time()
+            turn = max(now, self._next(cursor, now))
+            is_taken = turn - now <= max(patience_seconds, 0.0)
+            if is_taken:
+                self._set(cursor, turn + self._interval)
+            cursor.execute("COMMIT")
+        if not is_taken:
+            return turn - now
+        time.sleep(turn - now)
+        return 0.0
+
+    def postpone(self, seconds: float) -> None:
+        """Block the turns of all processes for this many seconds."""
+        with closing(self._database.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            now = time.time()
+            self._set(cursor, max(self._next(cursor, now), now + min(seconds, _FARTHEST_SECONDS)))
+            cursor.execute("COMMIT")
+
+    def _next(self, cursor: sqlite3.Cursor, now: float) -> float:
+        row = cursor.execute("SELECT next FROM turn WHERE server = ?", (self._server,)).fetchone()
+        turn = float(row[0]) if row else 0.0
+        return turn if turn <= now + _FARTHEST_SECONDS else 0.0
+
+    def _set(self, cursor: sqlite3.Cursor, turn: float) -> None:
+        cursor.execute("INSERT OR REPLACE INTO turn VALUES (?, ?)", (self._server, turn))
+
+
+_COMMON = {"action": "query", "format": "json", "formatversion": "2"}
+# A background program should yield while the wiki's replicas lag: the wiki then asks it to retry later.
+_MANNERS = {"maxlag": "5"}
+_BUSY_CODES = frozenset({"maxlag", "ratelimited", "readonly"})
+_TRIES = 3
+_BACKOFF_SECONDS = 0.25
 _LARGEST_ANSWER = 16_000_000
 """Maximum size of an answer in bytes, unpacked."""
 _CHUNK = 65_536

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from retroformer.environments.hotpotqa.docstore import Page
 from retroformer.environments.hotpotqa.mediawiki import MediaWiki
-from retroformer.environments.hotpotqa.sentence_splitter import sentences
 from retroformer.errors import EnvironmentFailure
 
 _NOT_IN_TITLES = re.compile(r"[#<>\[\]{}|]")
@@ -108,3 +107,33 @@ def _page(article: dict[str, Any]) -> Page | None:
         return None
     spaced = tuple(f" {sentence}" for paragraph in paragraphs for sentence in paragraph)
     return Page(article["title"], spaced, len(paragraphs[0]))
+
+
+_END = re.compile(r"([.!?])[\"'\u201d\u2019)\]]*\s+")
+_LAST_WORD = re.compile(r"[\w.]*$")
+_WORDS = "mr mrs ms dr st jr sr vs prof gen col lt sgt capt rev hon inc ltd co corp ca approx fl op vol pp ed feat"
+_ABBREVIATIONS = frozenset(_WORDS.split())
+_LONGEST_WORD = 20
+
+
+def sentences(paragraph: str) -> list[str]:
+    """Return the sentences in order, without the blanks between them, accurately enough for Lookup.
+
+    A sentence ends with a full stop, question or exclamation mark before a blank, unless a small letter follows, or the
+    stop belongs to an initial or an abbreviation (`J. K.`, `U.S.`, `Dr.`): joining two is better than cutting one.
+    """
+    pieces, start = list[str](), 0
+    for end in _END.finditer(paragraph):
+        next_character = paragraph[end.end() : end.end() + 1]
+        if not next_character or next_character.islower() or (end[1] == "." and _is_short(paragraph, end.start())):
+            continue
+        pieces.append(paragraph[start : end.end()].strip())
+        start = end.end()
+    return [piece for piece in (*pieces, paragraph[start:].strip()) if piece]
+
+
+def _is_short(paragraph: str, stop: int) -> bool:
+    """Return True if the word before the full stop at this position is an initial or an abbreviation."""
+    word = _LAST_WORD.search(paragraph[max(0, stop - _LONGEST_WORD) : stop])
+    assert word is not None
+    return (len(word[0]) == 1 and word[0].isalpha()) or "." in word[0] or word[0].lower() in _ABBREVIATIONS

@@ -1,17 +1,20 @@
 """Programming tasks (Reflexion, section 4.3): problems, hidden tests, and a sandbox for candidate code."""
 
 import platform
+import re
 import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 from retroformer.agents.evaluators import TestsEvaluator
+from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.extras import ActorKind, ActorParts, Chapter, Extras, ReportedArm
+from retroformer.environments.programming.environment import TESTS, Programming, ProgrammingTaskset, taskset
 from retroformer.environments.programming.rust import rust_compiler
-from retroformer.environments.programming.section import Programming
-from retroformer.environments.programming.taskset import ProgrammingTaskset, taskset
 from retroformer.errors import ConfigError
-from retroformer.protocols import Actor, ReturnOf
+from retroformer.prompts import PromptPack, program_prompt, tests_prompt
+from retroformer.protocols import Actor, Move, ReturnOf, Scene
+from retroformer.records import Message
 
 __all__ = ["ProgrammingTaskset", "Section", "extras", "taskset"]
 
@@ -19,7 +22,7 @@ Section = Programming
 
 
 def _programmer(parts: ActorParts) -> Actor:
-    from retroformer.environments.programming.actor import ProgrammingActor
+    from retroformer.environments.programming import ProgrammingActor
 
     return ProgrammingActor(
         parts.model(),
@@ -50,7 +53,7 @@ def _refuse_training(section: Any) -> None:
 
 def _shaped(section: Any, seed: int) -> ReturnOf:
     """Return the share of tests passed. Raises ConfigError if attempts have no tests but the hidden ones."""
-    from retroformer.environments.programming.returns import share_of_tests
+    from retroformer.environments.programming.environment import share_of_tests
 
     if not section.own_tests:
         raise ConfigError(
@@ -88,3 +91,44 @@ extras = Extras(
     chapter=_chapter,
     returns={"shaped": _shaped},
 )
+
+
+_FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+class ProgrammingActor:
+    """Actor that writes tests, then a program, with one call each (Reflexion, section 4.3).
+
+    Later attempts keep the tests of the first attempt.
+    """
+
+    def __init__(
+        self, model: LanguageModel, pack: PromptPack, temperature: float, max_new_tokens: int, *, writes_tests: bool
+    ) -> None:
+        self._model, self._pack, self._writes_tests = model, pack, writes_tests
+        self._temperature, self._max_new_tokens = temperature, max_new_tokens
+
+    async def act(self, scene: Scene) -> Move:
+        """Return tests as the first action, if any are allowed, then the program. Raises EndpointFailure."""
+        if not self._writes_tests or scene.steps:
+            return await self._write(scene, program_prompt(self._pack, scene))
+        last = scene.memory.last_trajectory
+        if last is not None and last.steps and last.steps[0].action.startswith(TESTS):
+            return Move(action=last.steps[0].action)
+        written = await self._write(scene, tests_prompt(self._pack, scene))
+        return written.model_copy(update={"action": f"{TESTS}\n{written.action}"})
+
+    async def _write(self, scene: Scene, prompt: tuple[Message, ...]) -> Move:
+        completion = await self._model.complete(
+            prompt,
+            temperature=self._temperature,
+            max_new_tokens=self._max_new_tokens,
+            seed=scene.seed if self._temperature else None,
+        )
+        return Move(action=code_in(completion.text), usage=completion.usage)
+
+
+def code_in(text: str) -> str:
+    """Return the content of the first code fence, closed or not; the whole text if there is none."""
+    fenced = _FENCED.search(text)
+    return (fenced[1] if fenced else text).rstrip()

@@ -6,15 +6,48 @@ shown.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from retroformer.environments.programming import judging
-from retroformer.environments.programming.limits import Limits
-from retroformer.environments.programming.own_tests import accepted
-from retroformer.environments.programming.problems import Problem
-from retroformer.environments.programming.verdict import CheckedTest, Verdict
-from retroformer.errors import EnvironmentFailure, UnknownTask
-from retroformer.records import Task, Transition
+from retroformer.environments.programming.judging import accepted
+from retroformer.environments.programming.loading import load, problem_file
+from retroformer.environments.programming.problems import CheckedTest, Problem, ProblemSet, Verdict
+from retroformer.environments.programming.sandbox import DEFAULT, Limits
+from retroformer.environments.section import EnvironmentSection
+from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
+from retroformer.experiment.sections.base import Positive
+from retroformer.provenance import files_sha256
+from retroformer.records import Outcome, Task, Trajectory, Transition
+
+_BUILDING_SECONDS = 1200.0
+"""Upper bound on the time of all compilers and jails of one judged program."""
+
+
+class Programming(EnvironmentSection):
+    success: ClassVar[str] = "the hidden tests pass"
+    returns: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    name: Literal["programming"] = "programming"
+    data: Path | None = None
+    """Folder with the files of the problem sets, as published."""
+    split: str = "humaneval"
+    """Problem set: humaneval, mbpp, multipl-e-humaneval-rust and others, or a file of your own, NAME.jsonl."""
+    own_tests: Annotated[int, Field(ge=0, le=32)] = 6
+    """Maximum number of the agent's own tests that are kept; 0 is the ablation without them."""
+    max_steps: Positive = 2
+    """Actions after which an episode is truncated: tests, then the program."""
+
+    @property
+    def longest_step_seconds(self) -> float:
+        """Maximum wall-clock seconds for judging one program; under any load its own limits end it sooner."""
+        return (self.own_tests + 2) * (DEFAULT.wall_seconds + 1.0) + _BUILDING_SECONDS
+
 
 TESTS = "Tests:"
 """Prefix of an action that submits tests."""
@@ -124,3 +157,70 @@ def language_of(opening: str) -> str:
     """Return the language of a problem by its opening, such as `Python`; empty if it is not an opening."""
     shown = re.match(OPENING.format(language=r"(\w+)"), opening)
     return shown[1] if shown else ""
+
+
+def share_of_tests(attempt: Trajectory) -> float:
+    """Return 1 if the task is solved, else the share of tests passed, the hidden ones together counting as one test.
+
+    So a program that passes all five of its own tests but not the hidden ones has a return of 5/6. Without a program,
+    or without own tests, it is 0.
+    """
+    if attempt.outcome is Outcome.SUCCESS:
+        return 1.0
+    results = own_results(attempt.steps[-1].observation) if attempt.steps else Counter[str]()
+    return results[TESTS_PASSED] / (results.total() + 1)
+
+
+def own_results(observation: str) -> Counter[str]:
+    """Count the agent's own tests below each heading of the answer to a program; empty for another answer."""
+    results, heading = Counter[str](), ""
+    lines = observation.split("\n")
+    if lines[0] != TESTS_PASSED or TESTS_FAILED not in lines:
+        return results
+    for line in takewhile(lambda line: line != UNCOMPILED, lines):
+        if line in (TESTS_PASSED, TESTS_FAILED):
+            heading = line
+        elif line != NONE:
+            results[heading] += 1
+    return results
+
+
+class ProgrammingTaskset:
+    """Taskset of the problems of one set."""
+
+    def __init__(self, section: Programming, seed: int) -> None:
+        self._section, self._seed = section, seed
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return all problems of the set, in its order. Raises MissingInput."""
+        split = self._section.split
+        return tuple(
+            Task(id=problem.id, environment="programming", split=split) for problem in self.problem_set.problems
+        )
+
+    def fingerprint(self) -> str:
+        """Return the sha256 of the file of problems. Raises MissingInput."""
+        path = problem_file(self._section.split, self._folder)
+        return files_sha256({path.name: path})
+
+    def environment(self) -> ProgrammingEnvironment:
+        """Return an environment that can play any problem of the set. Raises MissingInput."""
+        section = self._section
+        problems = {problem.id: problem for problem in self.problem_set.problems}
+        return ProgrammingEnvironment(problems, section.own_tests, section.max_steps, DEFAULT, self._seed)
+
+    @cached_property
+    def problem_set(self) -> ProblemSet:
+        """Problem set in the data. Raises MissingInput."""
+        return load(self._section.split, self._folder)
+
+    @property
+    def _folder(self) -> Path:
+        if self._section.data is None:
+            raise MissingInput("Set environment.data to the folder with the problems, such as HumanEval.jsonl.")
+        return self._section.data
+
+
+def taskset(section: Programming, seed: int = 0) -> ProgrammingTaskset:
+    """Return the problems that a section describes; `seed` decides which of the agent's own tests are kept."""
+    return ProgrammingTaskset(section, seed)

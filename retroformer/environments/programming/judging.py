@@ -1,12 +1,12 @@
 """Judge of candidate code against a problem. Synchronous; any number of processes may judge at once."""
 
 import time
+from hashlib import sha256
 
-from retroformer.environments.programming import python_tests, rust, sandbox
-from retroformer.environments.programming.inside import examiner
-from retroformer.environments.programming.limits import DEFAULT, Limits
-from retroformer.environments.programming.problems import Problem
-from retroformer.environments.programming.verdict import CheckedProgram, CheckedTest, Verdict, printable
+from retroformer.environments.programming import python_source, rust, rust_source, sandbox
+from retroformer.environments.programming.jail import controller
+from retroformer.environments.programming.problems import CheckedProgram, CheckedTest, Problem, Verdict, printable
+from retroformer.environments.programming.sandbox import DEFAULT, Limits
 
 _OVERHEAD_SECONDS = 30.0
 """Time limit for building a jail, and for everything that is not a test, on a busy machine."""
@@ -38,7 +38,7 @@ def _checked(problem: Problem, program: str, tests: tuple[str, ...], limits: Lim
 def _python(
     problem: Problem, program: str, tests: tuple[str, ...], limits: Limits, hidden: bool
 ) -> tuple[CheckedTest, ...]:
-    prepared = [python_tests.prepared(index, test, problem.entry_point) for index, test in enumerate(tests)]
+    prepared = [python_source.prepared(index, test, problem.entry_point) for index, test in enumerate(tests)]
     job = {
         "kind": "python",
         "source": program,
@@ -48,7 +48,7 @@ def _python(
         "own": not hidden,
         "groups": [prepared] if hidden else [[test] for test in prepared],
     }
-    seconds = _OVERHEAD_SECONDS + examiner.longest(limits.wall_seconds, len(tests), hidden)
+    seconds = _OVERHEAD_SECONDS + controller.longest(limits.wall_seconds, len(tests), hidden)
     outcome = sandbox.run(job, limits, seconds)
     results = {report[1]: (report[2], report[3]) for report in outcome.reports if report[0] == "result"}
     if outcome.complete:
@@ -76,3 +76,38 @@ def _broken_off(
     broken = CheckedTest(test=tests[last], verdict=verdict, output=why)
     left = () if hidden else tests[last + 1 :]
     return (*done, broken, *(CheckedTest(test=test, verdict=Verdict.HARNESS, output="not run") for test in left))
+
+
+_CHARACTERS = 100_000
+"""Maximum number of characters searched for tests; the rest of the text is ignored."""
+
+
+def accepted(problem: Problem, text: str, most: int, seed: int) -> tuple[str, ...]:
+    """Return a sample of at most `most` valid tests of a text, each once, in text order (Reflexion, section 4.3).
+
+    The syntax tree decides which Python tests are valid, the compiler which Rust tests are.
+
+    The sample depends on `seed`, the problem and the tests alone, so later attempts keep the same tests.
+
+    Raises:
+        MissingInput: the language's compiler is missing.
+        ServiceError: this machine cannot isolate it.
+    """
+    text = text[:_CHARACTERS]
+    if problem.language == "rust":
+        written = rust_source.split_tests(text)
+        # Compiling takes long: the tests are tried in the order of the draw, up to the number wanted.
+        kept = rust.compiling_tests(problem, _shuffled(problem, written, seed), most)
+    else:
+        written = python_source.assertions(text, problem.entry_point)
+        kept = _shuffled(problem, written, seed)[:most]
+    return tuple(test for test in written if test in kept)
+
+
+def _shuffled(problem: Problem, tests: tuple[str, ...], seed: int) -> tuple[str, ...]:
+    """Return the tests in an order that is random but the same on every machine and Python version."""
+
+    def draw(test: str) -> bytes:
+        return sha256(f"{seed}\n{problem.id}\n{test}".encode(errors="surrogatepass")).digest()
+
+    return tuple(sorted(tests, key=draw))

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retroformer.environments.programming import rust_source, sandbox
-from retroformer.environments.programming.inside import examiner
-from retroformer.environments.programming.inside.filesystem import BUILD
-from retroformer.environments.programming.limits import COMPILING, DEFAULT, Limits
-from retroformer.environments.programming.problems import Problem
+from retroformer.environments.programming.jail import controller
+from retroformer.environments.programming.jail.confinement import BUILD
+from retroformer.environments.programming.problems import CheckedTest, Problem, Verdict, printable
 from retroformer.environments.programming.rust_source import RustTest
-from retroformer.environments.programming.verdict import CheckedTest, Verdict, printable
+from retroformer.environments.programming.sandbox import COMPILING, DEFAULT, Limits
 from retroformer.errors import MissingInput
 
 _OVERHEAD_SECONDS = 30.0
@@ -187,7 +186,7 @@ def _run(files: dict[str, str], calls: list[list[str]], limits: Limits, stop: bo
     variables = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": tools.library, "TMPDIR": "/work"}
     steps = [_step(compiler, files, variables, compiling=True, needed=True)]
     steps += [_step([output, *call], {}, {}, compiling=False, needed=stop) for call in calls]
-    running = examiner.longest(limits.wall_seconds, len(calls), stop)
+    running = controller.longest(limits.wall_seconds, len(calls), stop)
     seconds = _OVERHEAD_SECONDS + COMPILING.wall_seconds + running
     outcome = sandbox.run({"kind": "commands", "steps": steps}, limits, seconds, tools.folders)
     ran = [_Ran(*report[2:]) for report in outcome.reports if report[0] == "command"]
@@ -213,7 +212,7 @@ def _step(
 
 
 def _judged(ran: _Ran, expected: str, limits: Limits) -> tuple[Verdict, str]:
-    if ran.late or examiner.Ended(ran.code, ran.seconds).out_of_time(limits.cpu_seconds):
+    if ran.late or controller.Ended(ran.code, ran.seconds).out_of_time(limits.cpu_seconds):
         return Verdict.TIMEOUT, f"no answer within {limits.cpu_seconds} s"
     if ran.much:
         return Verdict.CRASH, "the program told far too much"

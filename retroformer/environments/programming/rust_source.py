@@ -9,7 +9,7 @@ time, so exiting, panicking or a custom `PartialEq` cannot make an answer right.
 import re
 from typing import NamedTuple
 
-from retroformer.environments.programming.inside.warden import ANSWER_DESCRIPTOR
+from retroformer.environments.programming.jail.supervisor import ANSWER_DESCRIPTOR
 
 PROGRAM = "program.rs"
 """Name of the file with `main`."""

@@ -13,21 +13,57 @@ import sysconfig
 import threading
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from retroformer.environments.programming.inside import wire
-from retroformer.environments.programming.inside.seccomp import supported
-from retroformer.environments.programming.limits import COMPILING, DEFAULT, Limits
+from pydantic import Field
+
+from retroformer.environments.programming.jail import wire
+from retroformer.environments.programming.jail.linux import is_supported
 from retroformer.errors import EnvironmentFailure, ServiceError
+from retroformer.records import Record
 
-_INSIDE = Path(__file__).with_name("inside")
+_MEBIBYTE = 1 << 20
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Limits(Record):
+    """Limits of one process. Exceeding the first two is a timeout, exceeding the others an error in the code."""
+
+    cpu_seconds: Positive = 10
+    """CPU seconds over all threads: for all hidden tests, or for one of an agent's own."""
+    wall_seconds: Annotated[float, Field(gt=0)] = 40.0
+    """Wall-clock seconds for one test: generous, since a busy machine makes code wait."""
+    memory_bytes: Positive = 512 * _MEBIBYTE
+    """Address space in bytes; the code has one process."""
+    file_bytes: Positive = 16 * _MEBIBYTE
+    """Maximum size of the largest file, and of all files together."""
+    files: Positive = 256
+    """Maximum number of files and folders."""
+    threads: Positive = 32
+    answer_bytes: Positive = 4 * _MEBIBYTE
+    """Maximum size of one returned value, encoded."""
+
+
+DEFAULT = Limits()
+COMPILING = Limits(
+    cpu_seconds=60,
+    wall_seconds=120.0,
+    memory_bytes=4096 * _MEBIBYTE,
+    file_bytes=256 * _MEBIBYTE,
+    files=4096,
+    threads=256,
+)
+"""Limits of a compiler, which is trusted, and may start the linker."""
+
+
+_JAIL = Path(__file__).with_name("jail")
 _START = """
 import importlib.util, socket, sys
-spec = importlib.util.spec_from_file_location("inside", sys.argv[1], submodule_search_locations=[sys.argv[2]])
-sys.modules["inside"] = importlib.util.module_from_spec(spec)
-from inside import nursery
+spec = importlib.util.spec_from_file_location("jail", sys.argv[1], submodule_search_locations=[sys.argv[2]])
+sys.modules["jail"] = importlib.util.module_from_spec(spec)
+from jail import fork_server
 sys.argv, sys.orig_argv = [""], [""]
-nursery.main(socket.socket(fileno=0))
+fork_server.main(socket.socket(fileno=0))
 """
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store")
 _PACKAGES = ("site-packages", "dist-packages")
@@ -67,14 +103,14 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
         ServiceError: this machine offers no isolation; the message says what is missing.
         EnvironmentFailure: the jail failed.
     """
-    if sys.platform != "linux" or not supported():
+    if sys.platform != "linux" or not is_supported():
         raise ServiceError("Candidate code runs only on Linux on x86-64 or ARM64, where it can be isolated.")
     setting = wire.encode(_setting(limits, tools))
     try:
         outcome, word, value = _attempt(setting, wire.encode(job), seconds)
     except (OSError, EOFError):
-        # The nursery was killed, for instance because memory was short: retry once with a new one.
-        _nursery.close()
+        # The fork server was killed, for instance because memory was short: retry once with a new one.
+        _fork_server.close()
         try:
             outcome, word, value = _attempt(setting, wire.encode(job), seconds)
         except (OSError, EOFError, wire.Unreadable) as error:
@@ -89,13 +125,17 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
 
 
 def _attempt(setting: bytes, job: bytes, seconds: float) -> tuple[JailOutcome, str, object]:
-    """Run one job; return also the keeper's last message. Raises OSError, EOFError if the nursery or keeper is gone."""
-    line, keeper_line = socket.socketpair()
-    results, examiner_results = socket.socketpair()
+    """Run one job; return also the last message of its process.
+
+    Raises:
+        OSError, EOFError: the fork server or the job's process is gone.
+    """
+    line, job_line = socket.socketpair()
+    results, controller_results = socket.socketpair()
     with line, results:
-        with _memory_file(job) as file, keeper_line, examiner_results:
-            files = [file.fileno(), examiner_results.fileno(), keeper_line.fileno()]
-            socket.send_fds(_nursery.control(), [setting], files)
+        with _memory_file(job) as file, job_line, controller_results:
+            files = [file.fileno(), controller_results.fileno(), job_line.fileno()]
+            socket.send_fds(_fork_server.control(), [setting], files)
         outcome = _collect(results, seconds)
         # Hanging up ends the jail if it still runs.
         line.shutdown(socket.SHUT_WR)
@@ -171,7 +211,7 @@ def _next(received: bytearray) -> Report | None:
     return report if isinstance(report, tuple) and report else ("unreadable",)
 
 
-class _Nursery:
+class _ForkServer:
     """Process that forks jails, one for each of our processes, started on first use."""
 
     def __init__(self) -> None:
@@ -189,13 +229,13 @@ class _Nursery:
 
     def _start(self) -> None:
         if self._control is not None:
-            # After a fork: the nursery belongs to the parent.
+            # After a fork: the fork server belongs to the parent.
             self._control.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             bare = [sys.executable, "-S", "-s", "-P", "-X", "utf8", "-c", _START]
             self._process = subprocess.Popen(
-                [*bare, str(_INSIDE / "__init__.py"), str(_INSIDE)],
+                [*bare, str(_JAIL / "__init__.py"), str(_JAIL)],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
@@ -214,5 +254,5 @@ class _Nursery:
             self._control = self._process = None
 
 
-_nursery = _Nursery()
-atexit.register(_nursery.close)
+_fork_server = _ForkServer()
+atexit.register(_fork_server.close)

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from retroformer.environments.webshop.products import Product
+from retroformer.environments.webshop.data import Product
 
 GoalKind = Literal["synthetic", "human"]
 PRICE_SEED = 0

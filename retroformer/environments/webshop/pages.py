@@ -4,10 +4,10 @@ The site is HTML, and a player sees the texts that a parser (BeautifulSoup) extr
 text of blanks only is dropped if it has a line break, and is a single blank if not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from retroformer.environments.webshop.products import Product
+from retroformer.environments.webshop.data import Product
 
 SEARCH = "Search"
 BACK_TO_SEARCH = "Back to Search"
@@ -89,3 +89,34 @@ def _parsed(text: str) -> str:
     if text.strip(_BLANKS):
         return text
     return " " if text and "\n" not in text else ""
+
+
+SHOWN_PRODUCTS = 3
+"""Number of products shown of a page of results."""
+_INSTRUCTION_TEXTS = 2
+"""Number of texts for `Instruction:` and the instruction, which are shown on the first page only."""
+
+
+def react_text(page: Page, address: str, *, first: bool) -> str:
+    """Return the page's text; `first` is true on the first page."""
+    shown, texts = "", 0
+    for node in _without_late_products(page):
+        if node.kind == "text":
+            texts += 1
+            shown += f"\n{node.text} " if first or texts > _INSTRUCTION_TEXTS else ""
+        elif node.kind == "option":
+            shown += f"[[{node.text}]]" if f"'{node.text}'" in address else f"[{node.text}]"
+        else:
+            shown += f"\n[{node.text}] "
+    return shown
+
+
+def _without_late_products(page: Page) -> Iterable[Node]:
+    """Yield the non-blank nodes, up to the last product shown."""
+    links = 0
+    for node in page:
+        links += node.kind == "link"
+        if links > SHOWN_PRODUCTS:
+            return
+        if node.text.replace("\\n", "").replace("\n", "").replace(" ", ""):
+            yield node

@@ -12,10 +12,49 @@ It follows WebShop's code, which differs from the paper in two points:
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from retroformer.environments.webshop.colors import normalized
+from rapidfuzz.fuzz import token_set_ratio
+from rapidfuzz.utils import default_process
+
+from retroformer.environments.webshop.data import Product
 from retroformer.environments.webshop.goals import ShoppingGoal
-from retroformer.environments.webshop.products import Product
-from retroformer.environments.webshop.similarity import alike
+
+_NAMES = """
+    alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel
+    camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry
+    cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green
+    grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot
+    midnight mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple
+    rainbow red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan
+    taupe teal tiger turquoise violet walnut wheat white wine yellow
+"""
+COLORS = tuple(_NAMES.split())
+
+
+def normalized(option: tuple[str, str] | str) -> tuple[str, str] | str:
+    """Return the first colour in an option's value, or the option itself if there is none.
+
+    A pair of name and value is a colour only if one of the two equals it: WebShop tests with `in`, which finds
+    substrings in a string but whole members in a tuple.
+    """
+    return next((color for color in COLORS if color in option), option)
+
+
+_LATIN_1 = dict.fromkeys(range(128, 256))
+_ABOVE = 85
+
+
+def alike(first: str, second: str) -> bool:
+    """Return True if the token set ratio, rounded to a whole percentage, is above 85 (thefuzz 0.22, over RapidFuzz).
+
+    Both texts are first cleaned: the letters U+0080 to U+00FF are dropped, every other character that is neither letter
+    nor digit becomes a blank, and case is folded.
+    """
+    return round(token_set_ratio(_cleaned(first), _cleaned(second))) > _ABOVE
+
+
+def _cleaned(text: str) -> str:
+    return default_process(text.translate(_LATIN_1))
+
 
 _NO_NOUNS_SCORE = 0.2
 

@@ -17,8 +17,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from retroformer.environments.webshop import files
+from retroformer.environments.webshop import data
 from retroformer.environments.webshop.bm25 import Index, IndexWriter
+from retroformer.environments.webshop.data import NO_PRICE, Product, approximate_nouns, is_listed, product
 from retroformer.environments.webshop.goals import (
     PRICE_SEED,
     GoalKind,
@@ -29,8 +30,6 @@ from retroformer.environments.webshop.goals import (
     recorded_goal,
     write_goals,
 )
-from retroformer.environments.webshop.nouns import approximate_nouns
-from retroformer.environments.webshop.products import NO_PRICE, Product, is_listed, product
 from retroformer.errors import MissingInput
 from retroformer.files.built_once import build_once, open_built
 from retroformer.files.cache import cache_folder
@@ -53,9 +52,9 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         """Build the files that do not exist yet, and open them. Raises MissingInput."""
         self._folder = folder
-        sources = [files.require(folder, files.PRODUCTS), files.require(folder, files.ATTRIBUTES)]
-        optional = (files.HUMAN_INSTRUCTIONS, files.PRICES)
-        self._sources = sources + [path for names in optional if (path := files.find(folder, names))]
+        sources = [data.require(folder, data.PRODUCTS), data.require(folder, data.ATTRIBUTES)]
+        optional = (data.HUMAN_INSTRUCTIONS, data.PRICES)
+        self._sources = sources + [path for names in optional if (path := data.find(folder, names))]
         self._database = self._open(self._path("shop", self._sources), lambda database: _write_shop(database, folder))
         weakref.finalize(self, self._database.close)
         self._product = lru_cache(maxsize=10_000)(self._read_product)
@@ -79,17 +78,17 @@ class Shop:
 
     def goals(self, kind: GoalKind) -> Goals:
         """Return the goals of a kind. Raises MissingInput."""
-        recorded = files.find(self._folder, files.goals_of(kind))
+        recorded = data.find(self._folder, data.goals_of(kind))
         path = self._path(f"{kind}-goals", self._sources + ([recorded] if recorded else []))
         return Goals(self._open(path, lambda database: self._write_goals(database, kind, recorded)))
 
     @cached_property
     def _title_nouns(self) -> Mapping[str, list[str]]:
-        path = files.find(self._folder, files.TITLE_NOUNS)
-        return dict(files.items(path)) if path else {}
+        path = data.find(self._folder, data.TITLE_NOUNS)
+        return dict(data.items(path)) if path else {}
 
     def _path(self, name: str, sources: list[Path]) -> Path:
-        return cache_folder() / "webshop" / f"{name}-{files.fingerprint(sources)}-{FORMAT}.sqlite"
+        return cache_folder() / "webshop" / f"{name}-{data.fingerprint(sources)}-{FORMAT}.sqlite"
 
     def _open(self, path: Path, write: Any) -> sqlite3.Connection:
         try:
@@ -110,7 +109,7 @@ class Shop:
 
     def _write_goals(self, database: sqlite3.Connection, kind: GoalKind, recorded: Path | None) -> None:
         if recorded:
-            write_goals(database, self._with_product(recorded_goal(row) for row in files.rows(recorded)), shuffle=False)
+            write_goals(database, self._with_product(recorded_goal(row) for row in data.rows(recorded)), shuffle=False)
             return
         (state,) = self._database.execute("SELECT state FROM drawn").fetchone()
         version, internal, gauss = json.loads(state)
@@ -137,11 +136,11 @@ class Shop:
 
 def _write_shop(database: sqlite3.Connection, folder: Path) -> None:
     database.executescript(_TABLES)
-    entries = files.items(files.require(folder, files.ATTRIBUTES))
+    entries = data.items(data.require(folder, data.ATTRIBUTES))
     database.executemany("INSERT OR REPLACE INTO attribute VALUES (?, ?)", ((k, json.dumps(v)) for k, v in entries))
-    human_file, price_file = files.find(folder, files.HUMAN_INSTRUCTIONS), files.find(folder, files.PRICES)
-    human = dict(files.items(human_file)) if human_file else {}
-    prices = dict(files.items(price_file)) if price_file else {}
+    human_file, price_file = data.find(folder, data.HUMAN_INSTRUCTIONS), data.find(folder, data.PRICES)
+    human = dict(data.items(human_file)) if human_file else {}
+    prices = dict(data.items(price_file)) if price_file else {}
     generator, index = random.Random(PRICE_SEED), IndexWriter(database)
     for number, (row, entry) in enumerate(_listed_rows(database, folder)):
         item = product(row, tuple(entry.get("attributes", NO_ATTRIBUTES)))
@@ -158,7 +157,7 @@ def _write_shop(database: sqlite3.Connection, folder: Path) -> None:
 def _listed_rows(database: sqlite3.Connection, folder: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Yield each product's row with its attribute entry; of rows with the same ASIN only the first."""
     seen = set[str]()
-    for row in files.rows(files.require(folder, files.PRODUCTS)):
+    for row in data.rows(data.require(folder, data.PRODUCTS)):
         if is_listed(row) and row["asin"] not in seen:
             seen.add(row["asin"])
             stored = database.execute("SELECT entry FROM attribute WHERE asin = ?", (row["asin"],)).fetchone()

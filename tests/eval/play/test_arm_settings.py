@@ -10,7 +10,7 @@ import pytest
 
 from eval.play.evaluation import plan_of
 from retroformer.arm_names import FIRST_TRIAL, own_first_trial
-from retroformer.environments.alfworld.game.packs import GamePack
+from retroformer.environments.alfworld.packs import GamePack
 from retroformer.errors import ConfigError
 from retroformer.experiment.parts import LoadedConfig, chosen_tasks
 from retroformer.experiment.storage import open_store

@@ -12,10 +12,9 @@ import yaml
 from collect.rate import rate_reflections
 from retroformer.agents.baseline import PHRASES
 from retroformer.arm_names import FIRST_TRIAL
-from retroformer.environments.alfworld.advice.failure import view_of
-from retroformer.environments.alfworld.advice.places import PlaceTable
-from retroformer.environments.alfworld.advice.reader import read_advice
-from retroformer.environments.alfworld.advice.rule_reflector import advice_on_places
+from retroformer.environments.alfworld.hindsight import PlaceTable
+from retroformer.environments.alfworld.reader import read_advice
+from retroformer.environments.alfworld.reflectors import advice_on_places, view_of
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.storage import open_store

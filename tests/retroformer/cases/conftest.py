@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments.agent.section import AgentSection
+from retroformer.environments.agent import AgentSection
 from retroformer.experiment.config import Experiment
 
 

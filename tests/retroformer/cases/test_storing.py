@@ -12,7 +12,7 @@ from retroformer.cases.case import Case
 from retroformer.cases.jsonl import parse_case
 from retroformer.cases.stored import stored_cases
 from retroformer.cases.storing import CaseWriter, StoredCases
-from retroformer.environments.agent.section import AgentSection
+from retroformer.environments.agent import AgentSection
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.registry import section_of, taskset
 from retroformer.errors import ConfigError
 from retroformer.experiment.file import load

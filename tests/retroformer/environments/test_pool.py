@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import taskset
 from retroformer.environments.section import EnvironmentSection

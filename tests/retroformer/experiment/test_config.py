@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from retroformer.environments.alfworld.section import Alfworld
-from retroformer.environments.hotpotqa.section import Hotpotqa
+from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains

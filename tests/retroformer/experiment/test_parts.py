@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.agents.react import ReactActor
-from retroformer.environments.alfworld.actors.household import HouseholdActor
-from retroformer.environments.alfworld.actors.rule_actor import RuleActor
+from retroformer.environments.alfworld.actors import HouseholdActor, RuleActor
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load

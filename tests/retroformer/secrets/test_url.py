@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from retroformer.environments.hotpotqa.section import Hotpotqa
+from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.errors import ConfigError
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment

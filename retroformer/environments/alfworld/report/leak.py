@@ -2,17 +2,17 @@
 
 Only a statement about a single place counts: `take the mug from shelf 2`, not `look in shelf 2` or `the mug may be in
 shelf 2`, which any reflector may guess. A statement that is right by chance counts as well. The reader of advice
-(`retroformer.environments.alfworld.advice.reader`) decides what a statement is, so other words go unnoticed.
+(`retroformer.environments.alfworld.reader`) decides what a statement is, so other words go unnoticed.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from retroformer.environments.alfworld.advice.clauses import clauses_of
-from retroformer.environments.alfworld.advice.reader import read_advice
-from retroformer.environments.alfworld.game.solution import read_solution
+from retroformer.environments.alfworld.clauses import clauses_of
+from retroformer.environments.alfworld.compact import type_of
+from retroformer.environments.alfworld.reader import read_advice
+from retroformer.environments.alfworld.reading import read_solution
 from retroformer.environments.alfworld.report.reflection import Attempted, read_attempt
-from retroformer.environments.alfworld.text.compact import type_of
 from retroformer.records import Task, Trajectory
 
 _GUESS = re.compile(

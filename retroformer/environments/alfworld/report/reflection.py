@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from retroformer.environments.alfworld.advice.clauses import clauses_of, find_places
-from retroformer.environments.alfworld.advice.reader import read_advice
-from retroformer.environments.alfworld.text import compact
-from retroformer.environments.alfworld.text.reading import Goal, RoomKnowledge, read_goal, read_steps
+from retroformer.environments.alfworld import compact
+from retroformer.environments.alfworld.clauses import clauses_of, find_places
+from retroformer.environments.alfworld.reader import read_advice
+from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_goal, read_steps
 from retroformer.environments.extras import SeedFacts
 from retroformer.records import Outcome, Trajectory
 

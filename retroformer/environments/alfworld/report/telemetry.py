@@ -1,6 +1,6 @@
 """Counts, per arm, of what reflectors wrote about failures in ALFWorld and what the actor did with it.
 
-It uses the rule actor's shallow reader (`retroformer.environments.alfworld.advice.reader`), so advice in words that the
+It uses the rule actor's shallow reader (`retroformer.environments.alfworld.reader`), so advice in words that the
 reader does not understand counts as advice that names no place to search.
 """
 
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.report.reflection import (
     FIRST_MOVES,
     Attempted,
@@ -19,7 +20,6 @@ from retroformer.environments.alfworld.report.reflection import (
     ReflectionCase,
     first_walks,
 )
-from retroformer.environments.alfworld.text import compact
 from retroformer.markdown import plain, share, table
 from retroformer.records import Trajectory
 

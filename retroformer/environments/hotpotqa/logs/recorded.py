@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final, get_args
 
 from retroformer.endpoint.thinking import without_thinking
-from retroformer.environments.hotpotqa.action import parse
 from retroformer.environments.hotpotqa.data import question_id, question_key
+from retroformer.environments.hotpotqa.environment import parse
 from retroformer.environments.hotpotqa.logs.files import read_logs, reflections_without_trajectories
 from retroformer.environments.hotpotqa.logs.reflexion_log import Attempt, attempts, why_unusable
 from retroformer.environments.hotpotqa.metrics import RETURNS, ReturnName

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from retroformer.environments.alfworld.game import rooms
-from retroformer.environments.alfworld.game.engine import GameEngine
-from retroformer.environments.alfworld.game.generated import GeneratedGames
-from retroformer.environments.alfworld.game.grammar import check_grammar
-from retroformer.environments.alfworld.game.planner import Planner
-from retroformer.environments.alfworld.game.rules import Home
-from retroformer.environments.alfworld.game.worlds import draw_wish, draw_world, kind_of
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld import rooms
+from retroformer.environments.alfworld.engine import GameEngine, check_grammar
+from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.generated import GeneratedGames
+from retroformer.environments.alfworld.planner import Planner
+from retroformer.environments.alfworld.rules import Home
+from retroformer.environments.alfworld.worlds import draw_wish, draw_world, kind_of
 from retroformer.errors import ConfigError, UnknownTask
 from tests.support.alfworld import StockEngine, alfworld_at_home, needs_stock_engine
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from retroformer.environments.alfworld.section import Alfworld
-from retroformer.environments.alfworld.taskset import taskset
+from retroformer.environments.alfworld import taskset
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.prompts import load_pack
 from tests.support.data import require_data
 

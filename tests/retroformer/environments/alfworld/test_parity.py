@@ -13,10 +13,9 @@ from typing import Literal
 
 import pytest
 
-from retroformer.environments.alfworld.game.engine import Game
-from retroformer.environments.alfworld.game.grammar import in_grammar
-from retroformer.environments.alfworld.game.released import ReleasedGames
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.engine import Game, in_grammar
+from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.released import ReleasedGames
 from retroformer.records import Task
 from tests.support.alfworld import SHARED, alfworld_at_home, compare, needs_stock_engine, without_help
 

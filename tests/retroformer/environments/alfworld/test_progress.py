@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments.alfworld.progress import share_of_subgoals
-from retroformer.environments.alfworld.section import Alfworld
-from retroformer.environments.alfworld.taskset import AlfworldTaskset, taskset
+from retroformer.environments.alfworld import AlfworldTaskset, taskset
+from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.reading import share_of_subgoals
 from retroformer.errors import ConfigError
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.data import DATA, needs_data

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from retroformer.environments.alfworld import taskset
-from retroformer.environments.alfworld.game.engine import GameEngine
-from retroformer.environments.alfworld.game.grammar import check_grammar
-from retroformer.environments.alfworld.game.planner import Planner
-from retroformer.environments.alfworld.game.released import ReleasedGames
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.engine import GameEngine, check_grammar
+from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.planner import Planner
+from retroformer.environments.alfworld.released import ReleasedGames
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.records import Task
 from tests.support.data import DATA, needs_data
@@ -287,7 +286,7 @@ def test_the_canary_refuses_prompts_of_the_other_grammar() -> None:
 def test_playing_prints_nothing_and_leaves_the_arguments_alone() -> None:
     program = f"""
 import sys
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.environments.alfworld import taskset
 heavy = {{"textworld", "alfworld", "fast_downward", "torch"}}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)

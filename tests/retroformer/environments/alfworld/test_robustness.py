@@ -7,10 +7,9 @@ from typing import Literal
 
 import pytest
 
-from retroformer.environments.alfworld.environment import THOUGHT_ANSWER
-from retroformer.environments.alfworld.game.engine import INVALID
-from retroformer.environments.alfworld.game.generated import GeneratedGames
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.engine import INVALID
+from retroformer.environments.alfworld.environment import THOUGHT_ANSWER, Alfworld
+from retroformer.environments.alfworld.generated import GeneratedGames
 from tests.support.alfworld import alfworld_at_home
 from tests.support.malformed import malformed
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retroformer.environments.hotpotqa.action import Action, parse, unquoted
+from retroformer.environments.hotpotqa.environment import Action, parse, unquoted
 
 
 @pytest.mark.parametrize(

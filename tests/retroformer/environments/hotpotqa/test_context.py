@@ -8,7 +8,7 @@ import pytest
 
 from retroformer.environments import hotpotqa
 from retroformer.environments.hotpotqa.data import Folder
-from retroformer.environments.hotpotqa.section import Hotpotqa
+from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.records import Task
 

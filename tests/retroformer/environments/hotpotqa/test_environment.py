@@ -19,9 +19,9 @@ from retroformer.environments.hotpotqa.environment import (
     INVALID_ACTION,
     NO_MORE_RESULTS,
     NO_PAGE,
+    Hotpotqa,
     HotpotqaEnvironment,
 )
-from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import taskset
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
@@ -129,7 +129,7 @@ def test_a_file_of_another_shape_is_named(tmp_path: Path, name: str, content: st
 
 def test_without_a_hub_the_error_says_what_to_set(folder: Path) -> None:
     code = (
-        "from retroformer.environments.hotpotqa.section import Hotpotqa\n"
+        "from retroformer.environments.hotpotqa.environment import Hotpotqa\n"
         "from retroformer.environments.registry import taskset\n"
         "from retroformer.errors import MissingInput\n"
         "try:\n    taskset(Hotpotqa(name='hotpotqa')).tasks()\nexcept MissingInput as error:\n    print(error)\n"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from retroformer.environments.hotpotqa import hindsight as module
+from retroformer.environments.hotpotqa import advice as module
+from retroformer.environments.hotpotqa.advice import TitleHindsight
 from retroformer.environments.hotpotqa.docstore import Docstore, build_docstore, page
 from retroformer.environments.hotpotqa.environment import HotpotqaEnvironment, Question
-from retroformer.environments.hotpotqa.hindsight import TitleHindsight
 from retroformer.records import Ending, Lesson, Outcome, Step, Task, Trajectory
 from tests.reachable_modules import reachable_modules
 
@@ -80,5 +80,5 @@ def test_nothing_is_said_where_no_later_attempt_is_correct(pages: Docstore, fail
 
 def test_hindsight_cannot_reach_the_gold_answers() -> None:
     read = reachable_modules(module.__name__)
-    assert "retroformer.environments.hotpotqa.action" in read
-    assert not {name.rsplit(".", 1)[-1] for name in read} & {"taskset", "data", "splits", "returns"}
+    assert "retroformer.environments.hotpotqa.environment" in read
+    assert not {name.rsplit(".", 1)[-1] for name in read} & {"hotpotqa", "data"}

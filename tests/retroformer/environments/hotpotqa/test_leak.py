@@ -6,9 +6,9 @@ from itertools import islice
 import pytest
 
 from retroformer.environments.hotpotqa import taskset
-from retroformer.environments.hotpotqa.leak import AnswerLeak, holds
+from retroformer.environments.hotpotqa.advice import AnswerLeak, holds
+from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.environments.hotpotqa.logs.recorded import recorded
-from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.data import require_data
 

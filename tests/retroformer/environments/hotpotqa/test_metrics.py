@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from retroformer.environments.hotpotqa.metrics import exact_match, f1, f1_without_stop_words, normalize
-from retroformer.environments.hotpotqa.stop_words import ENGLISH
+from retroformer.environments.hotpotqa.metrics import ENGLISH, exact_match, f1, f1_without_stop_words, normalize
 
 
 @pytest.mark.parametrize(

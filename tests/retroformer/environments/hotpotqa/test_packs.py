@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 
 from retroformer.environments.hotpotqa import HotpotqaTaskset, taskset
+from retroformer.environments.hotpotqa.advice import holds
 from retroformer.environments.hotpotqa.data import question_key
-from retroformer.environments.hotpotqa.leak import holds
-from retroformer.environments.hotpotqa.section import Hotpotqa
+from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.prompts import PromptPack, load_pack, react_prompt
 from retroformer.protocols import Scene
 from retroformer.records import Ending, Memory, Step, Task, Trajectory

@@ -2,8 +2,8 @@
 
 import pytest
 
+from retroformer.environments.hotpotqa import answer_return
 from retroformer.environments.hotpotqa.metrics import ReturnName
-from retroformer.environments.hotpotqa.returns import answer_return
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory
 
 

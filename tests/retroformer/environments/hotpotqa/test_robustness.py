@@ -17,11 +17,11 @@ from retroformer.environments.hotpotqa.environment import (
     NO_MORE_RESULTS,
     NO_PAGE,
     Encyclopedia,
+    Hotpotqa,
     HotpotqaEnvironment,
     Question,
 )
 from retroformer.environments.hotpotqa.mediawiki import MediaWiki
-from retroformer.environments.hotpotqa.section import Hotpotqa
 from retroformer.environments.hotpotqa.wikipedia import Wikipedia
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.records import Task

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments.hotpotqa.data import Folder, Hub
-from retroformer.environments.hotpotqa.splits import ids_sha256
+from retroformer.environments.hotpotqa.data import Folder, Hub, ids_sha256
 from retroformer.errors import MissingInput, UnknownTask
 from tests.support.data import needs_data
 from tests.support.hotpotqa import SHARED

@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.hotpotqa import taskset
-from retroformer.environments.hotpotqa.environment import NO_MORE_RESULTS, HotpotqaEnvironment
-from retroformer.environments.hotpotqa.mediawiki import MediaWiki
-from retroformer.environments.hotpotqa.rate_limit import Turns
-from retroformer.environments.hotpotqa.section import Hotpotqa
-from retroformer.environments.hotpotqa.sentence_splitter import sentences
-from retroformer.environments.hotpotqa.wikipedia import Wikipedia
+from retroformer.environments.hotpotqa.environment import NO_MORE_RESULTS, Hotpotqa, HotpotqaEnvironment
+from retroformer.environments.hotpotqa.mediawiki import MediaWiki, Turns
+from retroformer.environments.hotpotqa.wikipedia import Wikipedia, sentences
 from retroformer.environments.pool import EnvironmentPool, PooledEpisode
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.experiment.file import load

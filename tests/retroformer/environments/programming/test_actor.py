@@ -11,8 +11,8 @@ from retroformer.agents.baseline import NoReflector
 from retroformer.agents.evaluators import TestsEvaluator
 from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.pool import EnvironmentPool
-from retroformer.environments.programming.actor import ProgrammingActor, code_in
-from retroformer.environments.programming.section import Programming
+from retroformer.environments.programming import ProgrammingActor, code_in
+from retroformer.environments.programming.environment import Programming
 from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
 from retroformer.experiment.sections.loop import Loop
 from retroformer.prompts import load_pack

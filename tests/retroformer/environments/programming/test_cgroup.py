@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.programming import sandbox
-from retroformer.environments.programming.inside.cgroup import Group
+from retroformer.environments.programming.jail.cgroup import Group
 from retroformer.environments.programming.judging import judge
-from retroformer.environments.programming.limits import Limits
-from retroformer.environments.programming.problems import Problem
-from retroformer.environments.programming.verdict import Verdict
+from retroformer.environments.programming.problems import Problem, Verdict
+from retroformer.environments.programming.sandbox import Limits
 from tests.support.killing import children_of
 from tests.support.waiting import becomes_true
 
@@ -104,8 +103,8 @@ def test_everything_of_a_jail_is_in_one_group_which_is_gone_after_it(group: Grou
         folders = [path for path in _groups() if int(path.name.split("-")[1]) in _descendants(os.getpid())]
         seen = {path: _processes(path) for path in folders}
         roots = {int(path.name.split("-")[1]) for path in folders}
-        porters = {porter for root in roots for porter in children_of(root)}
-        descendants = {process for porter in porters for process in _descendants(porter)}
+        builders = {builder for root in roots for builder in children_of(root)}
+        descendants = {process for builder in builders for process in _descendants(builder)}
     for leaf in (process for process in descendants if not children_of(process)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(leaf, signal.SIGKILL)
@@ -114,11 +113,11 @@ def test_everything_of_a_jail_is_in_one_group_which_is_gone_after_it(group: Grou
     assert len(verdicts) == 1
     assert len(descendants) == len(JAIL)
     assert set(seen.values()) == {frozenset(descendants)}
-    # The jail's keeper removes its groups a moment after it has reported.
+    # The job process removes its groups a moment after it has reported.
     assert becomes_true(lambda: not any(path.exists() for path in seen))
 
 
-JAIL = ("examiner", "between", "warden", "candidate", "between", "warden", "tester")
+JAIL = ("controller", "between", "supervisor", "candidate", "between", "supervisor", "tester")
 
 
 def _processes(folder: Path) -> frozenset[int]:

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.programming import extras
-from retroformer.environments.programming.environment import EPISODE_OVER, HANDED_IN, ProgrammingEnvironment
-from retroformer.environments.programming.section import Programming
+from retroformer.environments.programming.environment import (
+    EPISODE_OVER,
+    HANDED_IN,
+    Programming,
+    ProgrammingEnvironment,
+)
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask
 from retroformer.experiment.file import load

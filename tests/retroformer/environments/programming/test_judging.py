@@ -13,10 +13,9 @@ import pytest
 
 from retroformer.environments.programming import sandbox
 from retroformer.environments.programming.judging import check, judge
-from retroformer.environments.programming.limits import Limits
 from retroformer.environments.programming.loading import load
-from retroformer.environments.programming.problems import Problem
-from retroformer.environments.programming.verdict import CheckedProgram, Verdict
+from retroformer.environments.programming.problems import CheckedProgram, Problem, Verdict
+from retroformer.environments.programming.sandbox import Limits
 from tests.support.data import DATA, needs_data
 from tests.support.killing import children_of
 
@@ -136,7 +135,7 @@ def test_a_test_has_no_authority_over_what_is_started() -> None:
     """The test asks on each of its other sockets for a second candidate and for a program with compiler's rights."""
     ask = """
 import gc, os, socket, stat, sys
-wire = sys.modules["inside.wire"]
+wire = sys.modules["jail.wire"]
 testers = [found for found in gc.get_objects() if type(found).__name__ == "Tester"]
 needed = {line.fileno() for found in testers for line in (found._channel, found._reports)}
 program = {}, ["/bin/sh"], {}, True
@@ -212,7 +211,7 @@ f(1)
 
 def test_a_test_that_kills_or_floods_everything_within_reach_fails_alone() -> None:
     flood = FLOOD.format("line.sendall(bytes(1 << 20))")
-    forge = FLOOD.format("[sys.modules['inside.wire'].send(line, ('passed', '')) for _ in range(9)]")
+    forge = FLOOD.format("[sys.modules['jail.wire'].send(line, ('passed', '')) for _ in range(9)]")
     tests = (KILL, flood, forge, "assert f(1) == 1", "assert f(2) == 1")
 
     judgement = check(_problem(), "def f(x):\n    return x", tests)
@@ -339,16 +338,16 @@ def test_many_threads_and_processes_may_judge_at_once() -> None:
         assert list(pool.map(_judge_three, range(4))) == expected
 
 
-def test_a_nursery_that_was_killed_is_replaced() -> None:
+def test_a_fork_server_that_was_killed_is_replaced() -> None:
     problem = _problem("assert f(1) == 1")
     sandbox.require()
-    nurseries = [
-        child for child in children_of(os.getpid()) if b"nursery" in Path(f"/proc/{child}/cmdline").read_bytes()
+    servers = [
+        child for child in children_of(os.getpid()) if b"fork_server" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
-    for nursery in nurseries:
-        os.kill(nursery, signal.SIGKILL)
+    for server in servers:
+        os.kill(server, signal.SIGKILL)
 
-    assert nurseries
+    assert servers
     assert judge(problem, "def f(x):\n    return x").passed
 
 

@@ -10,11 +10,10 @@ import pytest
 
 from retroformer.environments.programming import rust
 from retroformer.environments.programming.judging import check, judge
-from retroformer.environments.programming.limits import Limits
 from retroformer.environments.programming.loading import load
-from retroformer.environments.programming.problems import Problem
+from retroformer.environments.programming.problems import Problem, Verdict
 from retroformer.environments.programming.rust_source import parse_check
-from retroformer.environments.programming.verdict import Verdict
+from retroformer.environments.programming.sandbox import Limits
 from retroformer.errors import MissingInput
 
 RUSTC = shutil.which("rustc") or shutil.which("rustc", path=str(Path.home() / ".cargo" / "bin"))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from retroformer.environments.programming.own_tests import accepted
+from retroformer.environments.programming.judging import accepted
 from retroformer.environments.programming.problems import Problem
 from tests.retroformer.environments.programming.test_judging_rust import MAXIMUM, needs_rust
 

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from retroformer.agents import evaluators
-from retroformer.environments.programming.actor import code_in
-from retroformer.environments.programming.environment import TESTS, ProgrammingEnvironment
-from retroformer.environments.programming.section import Programming
+from retroformer.environments.programming import code_in
+from retroformer.environments.programming.environment import TESTS, Programming, ProgrammingEnvironment
 from retroformer.environments.registry import taskset
 from retroformer.prompts import PromptPack, load_pack, program_prompt
 from retroformer.protocols import Scene

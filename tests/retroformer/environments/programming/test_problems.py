@@ -9,9 +9,8 @@ import pytest
 
 from retroformer.environments.programming.loading import load
 from retroformer.environments.programming.problems import Problem
-from retroformer.environments.programming.python_tests import assertions, keeping_value, prepared
+from retroformer.environments.programming.python_source import assertions, keeping_value, parsed, prepared
 from retroformer.environments.programming.rust_source import completed, parse_test, result_type, split_tests
-from retroformer.environments.programming.syntax import parsed
 from retroformer.errors import ConfigError, MissingInput
 from tests.support.data import DATA, needs_data
 

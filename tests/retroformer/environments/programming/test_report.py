@@ -7,10 +7,14 @@ from typing import NamedTuple
 import pytest
 
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.environments.programming.environment import HANDED_IN, language_of, own_tests_passed
+from retroformer.environments.programming.environment import (
+    HANDED_IN,
+    Programming,
+    language_of,
+    own_tests_passed,
+    taskset,
+)
 from retroformer.environments.programming.report import OwnTestsChapter
-from retroformer.environments.programming.section import Programming
-from retroformer.environments.programming.taskset import taskset
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory
 
 PASSED = "Tests passed:\nassert f(1) == 2\nTests failed:\nnone"

@@ -10,10 +10,11 @@ from retroformer.environments.programming.environment import (
     HANDED_IN,
     TOO_LONG,
     ProgrammingEnvironment,
+    own_results,
     own_tests_passed,
+    share_of_tests,
 )
-from retroformer.environments.programming.limits import Limits
-from retroformer.environments.programming.returns import own_results, share_of_tests
+from retroformer.environments.programming.sandbox import Limits
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory

@@ -8,9 +8,8 @@ import pytest
 
 from retroformer.environments.programming import sandbox
 from retroformer.environments.programming.judging import judge
-from retroformer.environments.programming.limits import Limits
-from retroformer.environments.programming.problems import Problem
-from retroformer.environments.programming.verdict import Verdict
+from retroformer.environments.programming.problems import Problem, Verdict
+from retroformer.environments.programming.sandbox import Limits
 from tests.support.attempts import DAEMON, EXHAUSTING, FORGING, KILLING, REACHING, SLEEPING, Attempt
 
 TIGHT = Limits(cpu_seconds=1, wall_seconds=120.0, memory_bytes=192 << 20, file_bytes=1 << 20, files=20, threads=8)

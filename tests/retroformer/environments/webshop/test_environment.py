@@ -10,10 +10,9 @@ import pytest
 from retroformer.agents.chooser import offered_among
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.webshop import extras
-from retroformer.environments.webshop.environment import EPISODE_OVER, WebshopEnvironment
-from retroformer.environments.webshop.react_site import INVALID_ACTION
-from retroformer.environments.webshop.section import Webshop
+from retroformer.environments.webshop.environment import EPISODE_OVER, Webshop, WebshopEnvironment
 from retroformer.environments.webshop.shop import Shop
+from retroformer.environments.webshop.site import INVALID_ACTION
 from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step, Task, Transition

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.registry import taskset
-from retroformer.environments.webshop import files
+from retroformer.environments.webshop import data
+from retroformer.environments.webshop.environment import GOALS_PER_PRODUCT, Webshop
 from retroformer.environments.webshop.goals import ShoppingGoal
-from retroformer.environments.webshop.section import GOALS_PER_PRODUCT, Webshop
 from retroformer.environments.webshop.shop import NO_ATTRIBUTES, Shop
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.experiment.file import load
@@ -100,10 +100,10 @@ def test_large_files_are_read_entry_by_entry(tmp_path: Path) -> None:
     path = tmp_path / "items_shuffle.json"
     entries = [{"a": "x" * 700_000}, 12, [1, {"b": None}], "\u00e9\U0001f525", {"c": "y" * 3_000_000}, -1.5]
     path.write_text(json.dumps(entries, indent=2, ensure_ascii=False))
-    assert list(files.rows(path)) == entries
+    assert list(data.rows(path)) == entries
     with lzma.open(tmp_path / "items.json.xz", "wt") as file:
         json.dump({str(number): entry for number, entry in enumerate(entries)}, file)
-    assert [value for _, value in files.items(tmp_path / "items.json.xz")] == entries
+    assert [value for _, value in data.items(tmp_path / "items.json.xz")] == entries
 
 
 @pytest.mark.parametrize("text", ["", "[", "[1,", '{"a"', '[{"a": 1}', '["a', "nothing", "[1 nothing]", "{}"])
@@ -111,7 +111,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "items_shuffle.json"
     path.write_text(text)
     with pytest.raises(MissingInput, match=r"items_shuffle\.json is damaged"):
-        list(files.rows(path))
+        list(data.rows(path))
 
 
 @pytest.mark.parametrize("products", [[{"name": "no ASIN"}], [{"asin": "B1", "name": 3}], [7]])

@@ -4,10 +4,9 @@ import time
 
 import pytest
 
-from retroformer.environments.webshop.nouns import approximate_nouns
-from retroformer.environments.webshop.similarity import alike
-from retroformer.environments.webshop.stemmer import stem
-from retroformer.environments.webshop.words import words
+from retroformer.environments.webshop.data import approximate_nouns
+from retroformer.environments.webshop.reward import alike
+from retroformer.environments.webshop.words import stem, words
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,17 @@ from random import Random
 import pytest
 
 from retroformer.environments.alfworld import taskset
-from retroformer.environments.alfworld.advice.failure import view_of
-from retroformer.environments.alfworld.advice.oracle import advice_from_solution
-from retroformer.environments.alfworld.advice.rule_reflector import MIXTURE, advice_by_rule, mixed_advice
-from retroformer.environments.alfworld.advice.useful import useful_advice
-from retroformer.environments.alfworld.advice.wording import DEMONSTRATED, UNSEEN, Voice
+from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.reflectors import (
+    MIXTURE,
+    advice_by_rule,
+    advice_from_solution,
+    mixed_advice,
+    useful_advice,
+    view_of,
+)
 from retroformer.environments.alfworld.report.leak import PlaceLeak
-from retroformer.environments.alfworld.section import Alfworld
+from retroformer.environments.alfworld.wording import DEMONSTRATED, UNSEEN, Voice
 from retroformer.errors import UnknownTask
 from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory
 from tests.support.household import attempt, took, walked

@@ -1,0 +1,243 @@
+"""Players of ALFWorld: a small language model trained on the compact text, and a program."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from retroformer.endpoint.model import Completion
+from retroformer.environments.alfworld import compact
+from retroformer.environments.alfworld.reader import Advice, read_advice
+from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_goal, read_steps
+from retroformer.protocols import Move, OfferedActions, Scene
+
+ACTION_TOKENS = 20
+"""Token limit of an action, longer than the longest action in training."""
+
+Choice = Literal["free", "admissible"]
+
+_NEVER_OFFERED = frozenset({"look", "inventory", "help", "close", "slice"})
+"""First words of commands that are always possible and that no ALFWorld task needs."""
+
+_NO_ACTION = "look"
+"""Action sent if the model writes an empty line."""
+
+
+class Writer(Protocol):
+    """Model that continues a text."""
+
+    async def complete(
+        self,
+        prompt: str,
+        *,
+        temperature: float,
+        max_new_tokens: int,
+        stop: Sequence[str] = ...,
+        seed: int | None = ...,
+        choices: Sequence[str] | None = ...,
+    ) -> Completion:
+        """Return the continuation up to a stop string; one of `choices` if given. Raises EndpointFailure."""
+        ...
+
+
+class HouseholdActor:
+    """Small language model, trained to play on the compact text and to follow a line of advice.
+
+    It continues plain text, so its endpoint must serve completions, not chat. With `free` it may write anything, and
+    the environment answers meaningless actions. With `admissible` it chooses among the actions possible now, which only
+    the experiment's own server can enforce.
+    """
+
+    def __init__(
+        self,
+        model: Writer,
+        temperature: float = 0.0,
+        grammar: compact.Grammar = "move",
+        choice: Choice = "free",
+    ) -> None:
+        self.model = model
+        self.temperature = temperature
+        self.choice: Choice = choice
+        self.grammar: compact.Grammar = grammar
+        """Grammar to use if the choices of a scene do not show it."""
+
+    async def act(self, scene: Scene) -> Move:
+        """Return the next action, in the grammar of the environment. Raises EndpointFailure."""
+        completion = await self.model.complete(
+            household_prompt(scene),
+            temperature=self.temperature,
+            max_new_tokens=ACTION_TOKENS,
+            stop=["\n"],
+            seed=scene.seed if self.temperature else None,
+            choices=[_continuation(command) for command in offered(scene)] if self.choice == "admissible" else None,
+        )
+        grammar = compact.heard_grammar(scene.choices, self.grammar)
+        return Move(action=compact.spoken(_one_line(completion.text), grammar), usage=completion.usage)
+
+
+def household_prompt(scene: Scene) -> str:
+    """Return the attempt so far in the compact text, ending with `>`; the model adds ` ACTION` and a newline."""
+    lines = [compact.header(scene.task, scene.opening, scene.memory.reflections)]
+    for step in scene.steps:
+        action = compact.command(step.action)
+        lines.append(f"> {action}\n{compact.observation(action, step.observation)}\n")
+    return f"{''.join(lines)}>"
+
+
+def offered_actions(scene: Scene, grammar: compact.Grammar) -> OfferedActions:
+    """Return what an admissible actor may choose among; `grammar` counts if the choices of the scene do not show it."""
+    commands, heard = offered(scene), compact.heard_grammar(scene.choices, grammar)
+    return OfferedActions(
+        household_prompt(scene),
+        tuple(_continuation(command) for command in commands),
+        tuple(compact.spoken(command, heard) for command in commands),
+    )
+
+
+def offered(scene: Scene) -> tuple[str, ...]:
+    """Return what an admissible actor may choose among, in the compact text and in alphabetical order.
+
+    These are the possible actions except looking around, inventory, help, closing and slicing, and except examining
+    things. Places can be examined: a place that shares its spot with another cannot be gone to from there. `go to` is
+    offered for every place of the room, even if it is not possible now.
+    """
+    places = compact.read_opening(scene.opening).places
+    commands = {compact.command(choice) for choice in scene.choices}
+    return tuple(
+        sorted({f"go to {place}" for place in places} | {command for command in commands if _leads_on(command, places)})
+    )
+
+
+def _leads_on(command: str, places: Sequence[str]) -> bool:
+    verb, _, thing = command.partition(" ")
+    return thing in places if verb == "examine" else verb not in _NEVER_OFFERED
+
+
+def _continuation(command: str) -> str:
+    return f" {command}\n"
+
+
+def _one_line(text: str) -> str:
+    lines = [line.strip().removeprefix(">").strip() for line in text.split("\n")]
+    return next(filter(None, lines), _NO_ACTION)
+
+
+_GIVE_UP = "look"
+"""Action when nothing is left to try; the loop ends a trial that repeats itself."""
+
+
+class RuleActor:
+    """Actor that plays by rule: no model, no randomness, no access beyond the text.
+
+    It searches the places in the order of the room line (types in a seeded order, numbers ascending), takes the thing
+    when it sees it, uses the appliance, and puts the thing where the task says. That order is naive on purpose: within
+    a small limit of actions it fails often, and only advice changes the outcome. It reads the advice in its memory as
+    plain text (`reader.py`): places named there come first, places ruled out come last. Without advice a retry repeats
+    the previous trial action by action.
+    """
+
+    def __init__(self, grammar: compact.Grammar = "move") -> None:
+        self.grammar: compact.Grammar = grammar
+        """Grammar to use if the choices of a scene do not show it."""
+
+    async def act(self, scene: Scene) -> Move:
+        """Return the next action. Never raises; in a world other than ALFWorld it can only look."""
+        task, places = compact.read_opening(scene.opening)
+        order = compact.room_order(scene.task, places)
+        goal = read_goal(task)
+        advice = read_advice(scene.memory.reflections, order, goal)
+        turn = Turn(goal, order, read_steps(scene.steps), advice, scene.choices)
+        return Move(action=compact.spoken(turn.action(), compact.heard_grammar(scene.choices, self.grammar)))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One decision, from the goal, the search order, the attempt so far, the advice and the possible actions."""
+
+    goal: Goal
+    order: tuple[str, ...]
+    room: RoomKnowledge
+    advice: Advice
+    choices: tuple[str, ...]
+
+    def action(self) -> str:
+        """Return the next action in the compact text."""
+        if not self.room.holding:
+            return self._fetch()
+        if self.goal.lamp:
+            return self._use_lamp()
+        if self.goal.deed and (self.goal.deed, self.room.holding) not in self.room.deeds:
+            return self._do_deed()
+        return self._deliver()
+
+    def _fetch(self) -> str:
+        wanted = [thing for thing in self.room.whereabouts if self._is_wanted(thing)]
+        if not wanted:
+            return self._search(self.goal.thing)
+        here = [thing for thing in wanted if self.room.whereabouts[thing] == self.room.at]
+        thing = (here or wanted)[0]
+        place = self.room.whereabouts[thing]
+        return self._approach(place) or f"take {thing} from {place}"
+
+    def _is_wanted(self, thing: str) -> bool:
+        if compact.type_of(thing) != self.goal.thing:
+            return False
+        finished = not self.goal.deed or (self.goal.deed, thing) in self.room.deeds
+        return not (finished and self.room.whereabouts[thing] == self._target())
+
+    def _use_lamp(self) -> str:
+        for thing, place in self.room.whereabouts.items():
+            if compact.type_of(thing) == self.goal.lamp:
+                return self._approach(place) or f"use {thing}"
+        return self._search(self.goal.lamp)
+
+    def _do_deed(self) -> str:
+        appliance = self._first_of(self.goal.appliance, self.advice.appliances)
+        if not appliance:
+            return _GIVE_UP
+        deed = f"{self.goal.deed} {self.room.holding} with {appliance}"
+        # Heating, cooling and cleaning work at a closed appliance, so it is not opened first.
+        return deed if self.room.at == appliance or deed in self.choices else self._walk(appliance)
+
+    def _deliver(self) -> str:
+        target = self._target()
+        if not target:
+            return _GIVE_UP
+        return self._approach(target) or f"move {self.room.holding} to {target}"
+
+    def _target(self) -> str:
+        """Return the first fitting place: where a thing was put, as advised, where one of two lay, then in order."""
+        things = [thing for thing in self.room.whereabouts if compact.type_of(thing) == self.goal.thing]
+        places = {thing: self.room.whereabouts[thing] for thing in things}
+        served = [place for thing, place in places.items() if place != self.room.first_seen.get(thing)]
+        lying = places.values() if self.goal.count == 2 else ()
+        return self._first_of(self.goal.target, (*served, *self.advice.targets, *lying))
+
+    def _first_of(self, kind: str, preferred: tuple[str, ...]) -> str:
+        return next((place for place in (*preferred, *self.order) if compact.type_of(place) == kind), "")
+
+    def _search(self, kind: str) -> str:
+        """Return an action towards the next unsearched place: sighted, advised, in room order, then skipped ones."""
+        reported = self.advice.sightings.get(kind, ())
+        rest = [place for place in self.order if place not in self.advice.skip]
+        for place in (*reported, *self.advice.first, *rest, *self.order):
+            if place not in self.room.contents and not self._unreachable(place):
+                return self._approach(place) or f"examine {place}"
+        return _GIVE_UP
+
+    def _approach(self, place: str) -> str:
+        """Return the next action on the way to standing at the open place; empty if there."""
+        if self.room.at != place:
+            return self._walk(place)
+        return f"open {place}" if place in self.room.shut else ""
+
+    def _walk(self, place: str) -> str:
+        """Return the action that goes there, or one that acts on it from a place on the same spot."""
+        go = f"go to {place}"
+        if go not in self.room.refusals and (not self.choices or go in self.choices):
+            return go
+        opening = f"open {place}"
+        can_open = opening in self.choices if self.choices else opening not in self.room.refusals
+        return opening if can_open and place not in self.room.contents else f"examine {place}"
+
+    def _unreachable(self, place: str) -> bool:
+        return f"go to {place}" in self.room.refusals and f"examine {place}" in self.room.refusals

@@ -1,1 +1,0 @@
-"""Actors that play ALFWorld."""

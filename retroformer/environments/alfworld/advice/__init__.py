@@ -1,1 +1,0 @@
-"""Readers and rule-based writers of advice for ALFWorld."""

@@ -1,1 +1,0 @@
-"""Scripted play with advice: training data for the household actor."""

@@ -1,0 +1,209 @@
+"""Engine of ALFWorld games: the planner, or rules of our own, hold the state, and the game's own grammar words it.
+
+Commands, observations and admissible commands are those of TextWorld's PddlEnv with ALFWorld's names. This engine is
+faster: it translates a problem once, words a command once per game, and parses nothing again.
+
+There are two grammars of actions. `move`: `move mug 1 to desk 1`, alfworld >= 0.4 and its games (release 2.1.2).
+`put`: `put mug 1 in/on desk 1`, the games of the ReAct, Reflexion and ExpeL papers (release 2.1.1). Its arrivals name
+a location, and it has no command `help`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from retroformer.environments.alfworld.planner import Operator, Planner, Translation
+from retroformer.environments.alfworld.rules import Home
+from retroformer.environments.alfworld.textgen import Bindings, Facts, Grammar
+from retroformer.errors import ConfigError
+from retroformer.protocols import Environment
+from retroformer.records import Task
+
+INVALID = "Nothing happens."
+"""Answer to a command that is not possible now."""
+
+
+class Game(NamedTuple):
+    """Texts that define a game."""
+
+    domain: str
+    grammar: str
+    problem: str
+    walkthrough: tuple[str, ...]
+    """Commands that win."""
+
+
+class GameEngine:
+    """Engine that plays one game after another, with the planner or, for generated games only, the rules in Python."""
+
+    def __init__(self, planner: Planner | Home) -> None:
+        self._planner = planner
+        self._game: Game | None = None
+        self._translation = Translation("", [], {}, {})
+        self._names: Mapping[str, str] = {}
+        self._worded: dict[str, tuple[str, Bindings]] = {}
+        self._possible: dict[str, Operator] = {}
+        self._commands: tuple[str, ...] | None = None
+
+    def start(self, game: Game) -> str:
+        """Start a game and return its opening. Raises EnvironmentFailure."""
+        if game != self._game:
+            # A game that cannot be read must leave the engine unchanged.
+            grammar, translation = Grammar(game.grammar), self._planner.translate(game.domain, game.problem)
+            self._grammar, self._translation, self._game = grammar, translation, game
+            self._names = names({entity for fact in translation.facts for entity in fact[1:]})
+            self._worded = {}
+        self._planner.load(self._translation)
+        self._facts = Facts(self._translation.facts, self._translation.types)
+        self._look_around()
+        return self._write("#intro#", {})
+
+    def do(self, command: str) -> str:
+        """Execute a command and return what happened; an impossible command changes nothing."""
+        operator = self._possible.get(command.strip())
+        if operator is None:
+            return INVALID
+        for fact in self._planner.apply(operator):
+            self._facts.add(fact)
+        self._look_around()
+        action = operator.name.split()[0]
+        return self._write(self._grammar.actions[action].feedback, self._worded[operator.name][1])
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Commands possible now, sorted."""
+        if self._commands is None:
+            self._commands = tuple(sorted(self._possible))
+        return self._commands
+
+    @property
+    def won(self) -> bool:
+        return self._planner.at_goal()
+
+    def _look_around(self) -> None:
+        self._possible, self._commands = {}, None
+        for operator in self._planner.operators():
+            if operator.name.partition(" ")[0] in self._grammar.actions:
+                self._possible.setdefault(self._word(operator), operator)
+
+    def _word(self, operator: Operator) -> str:
+        """Return the command of an operator; it depends only on the operator's entities, so it is cached."""
+        if operator.name not in self._worded:
+            action, *entities = operator.name.split()
+            bindings = dict(zip(self._translation.parameters[action], entities, strict=False))
+            command = self._write(self._grammar.actions[action].template, bindings)
+            self._worded[operator.name] = command, bindings
+        return self._worded[operator.name][0]
+
+    def _write(self, text: str, bindings: Bindings) -> str:
+        return self._grammar.write(text, self._facts, self._names, bindings)
+
+
+def names(entities: Iterable[str]) -> dict[str, str]:
+    """Return the displayed name of each entity: its kind and a number; the alphabetically last entity gets 1.
+
+    An entity is written `Kind_bar_ANYTHING`; the basin of a sink is a separate kind. Other entities keep their name and
+    get a trailing blank, as in ALFWorld.
+    """
+    named: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for entity in sorted(entities, reverse=True):
+        kind, numbered, _ = entity.partition("_bar_")
+        if not numbered:
+            named[entity] = f"{_unescape(entity)} "
+            continue
+        kind += "basin" * ("basin" in entity)
+        counts[kind] = counts.get(kind, 0) + 1
+        named[entity] = f"{kind} {counts[kind]}"
+    return named
+
+
+def _unescape(entity: str) -> str:
+    for mark, sign in (("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
+        entity = entity.replace(mark, sign)
+    return entity
+
+
+Name = Literal["put", "move"]
+
+_MOVE = re.compile(r"move (?P<object>.+) to (?P<receptacle>.+)")
+_PUT = re.compile(r"put (?P<object>.+) in/on (?P<receptacle>.+)")
+_PAPER_TEXTS = (
+    ("You arrive at {r.name}.", "You arrive at {lend.name}."),
+    ("move {o} to {r}", "put {o} in/on {r}"),
+    ("You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}."),
+)
+_HELP = "\naction help {"
+
+
+class Expert(Protocol):
+    """Taskset with a winning walkthrough for each task."""
+
+    def tasks(self) -> tuple[Task, ...]: ...
+
+    def environment(self) -> Environment: ...
+
+    def walkthrough(self, task: Task) -> tuple[str, ...]:
+        """Return actions that win."""
+        ...
+
+
+def in_grammar(game: Game, grammar: Name) -> Game:
+    """Return a game of release 2.1.2 in the given grammar."""
+    if grammar == "move":
+        return game
+    texts, _, _ = game.grammar.partition(_HELP)
+    for new, old in _PAPER_TEXTS:
+        texts = texts.replace(new, old)
+    walkthrough = tuple(_MOVE.sub(r"put \g<object> in/on \g<receptacle>", action) for action in game.walkthrough)
+    return game._replace(grammar=texts, walkthrough=walkthrough)
+
+
+def grammar_of(actions: Iterable[str]) -> Name | None:
+    """Return the grammar of the action strings; None if no action shows it."""
+    for action in actions:
+        if _PUT.fullmatch(action.strip()):
+            return "put"
+        if _MOVE.fullmatch(action.strip()):
+            return "move"
+    return None
+
+
+def check_grammar(taskset: Expert, example_actions: Sequence[str]) -> None:
+    """Check before a run that the expert wins a game and that the prompts' actions match the games' grammar.
+
+    Args:
+        taskset: source of the games.
+        example_actions: actions shown in the actor's prompts, such as `put mug 1 in/on desk 1`.
+
+    Raises:
+        ConfigError: the expert does not win, or an example action is of the other grammar.
+    """
+    tasks = taskset.tasks()
+    if not tasks:
+        raise ConfigError("There is no ALFWorld game to play: check environment.split and environment.task_types.")
+    # A game that can be won without putting anything down does not show its grammar.
+    telling = (task for task in tasks if grammar_of(taskset.walkthrough(task)))
+    task = next(telling, tasks[0])
+    played = grammar_of(taskset.walkthrough(task))
+    _replay(taskset, task)
+    for action in example_actions:
+        shown = grammar_of([action])
+        if shown and played and shown != played:
+            raise ConfigError(
+                f"The actor's prompts say {action!r}, but these games are played in the grammar {played!r}: "
+                f"set environment.grammar={shown} or choose prompts written in {played!r}."
+            )
+
+
+def _replay(taskset: Expert, task: Task) -> None:
+    environment = taskset.environment()
+    answer = environment.reset(task)
+    action = ""
+    for action in taskset.walkthrough(task):
+        answer = environment.step(action)
+    if not answer.success:
+        raise ConfigError(
+            f"The expert's actions do not win {task.id!r}; the last, {action!r}, was answered "
+            f"{answer.observation!r}: check environment.grammar, environment.max_steps and the game files."
+        )

@@ -1,1 +1,0 @@
-"""ALFWorld's games: released and generated ones, their engine and their solutions."""

@@ -1,0 +1,210 @@
+"""Advice counted in attempts: where the missing things were, or usually are. No solution of a game is read.
+
+It reads attempts at training games only. A reflector can learn to write it as far as things are in their usual places.
+Variations of a failed attempt are other failures that the same attempt shows: what it has shown of its room is true
+whatever it was looking for, after any of its steps, and whatever places the room has besides those that it visited.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+
+import retroformer.environments.alfworld.compact as compact
+from retroformer.environments.alfworld.clauses import find_places
+from retroformer.environments.alfworld.compact import type_of
+from retroformer.environments.alfworld.reading import Goal, read_goal, read_steps
+from retroformer.environments.alfworld.reflectors import FailureView, advice_on_places, signed, view_of
+from retroformer.hindsight import Variation
+from retroformer.prompts import Render
+from retroformer.records import Lesson, Memory, Reflection, Trajectory
+
+_PRIOR_LOOKS = 2
+"""Weight of the rate over all places, in looks, against that of one type of place."""
+
+
+class _Room:
+    """What all attempts at one game have shown of its room."""
+
+    def __init__(self) -> None:
+        self.wanted: set[str] = set()
+        self.looked: set[str] = set()
+        self.found: defaultdict[str, set[str]] = defaultdict(set)
+        """Places at which each kind of thing lay at first."""
+
+
+class PlaceTable:
+    """How often a look into a type of place found a kind of thing, in rooms that have this kind."""
+
+    def __init__(self, attempts: Iterable[Trajectory]) -> None:
+        rooms = defaultdict[tuple[str, str], _Room](_Room)
+        self.goals: dict[str, Goal] = {}
+        """Goals of the attempts by their sentences."""
+        for attempt in attempts:
+            room, seen = rooms[attempt.task.split, attempt.task.id], read_steps(attempt.steps)
+            sentence = compact.read_opening(attempt.opening).task
+            goal = self.goals[sentence] = read_goal(sentence)
+            room.wanted.update(filter(None, (goal.thing, goal.lamp)))
+            room.looked.update(seen.contents)
+            for thing, place in seen.first_seen.items():
+                room.found[type_of(thing)].add(place)
+        self._looks: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._finds: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for room in rooms.values():
+            # A thing that a game asks for is in its room, even if no attempt has found it.
+            for kind in room.wanted | set(room.found):
+                for place in room.looked:
+                    self._looks[kind][type_of(place)] += 1
+                    self._finds[kind][type_of(place)] += place in room.found[kind]
+
+    def rate(self, kind: str, place_type: str) -> Fraction:
+        """Return the share of looks into this type of place that found the kind of thing, drawn to its mean."""
+        looks, finds = self._looks[kind], self._finds[kind]
+        mean = Fraction(sum(finds.values()) + 1, sum(looks.values()) + _PRIOR_LOOKS)
+        return (finds[place_type] + _PRIOR_LOOKS * mean) / (looks[place_type] + _PRIOR_LOOKS)
+
+    def places_with(self, kind: str) -> set[str]:
+        """Return the types of places at which this kind of thing was found."""
+        return {place_type for place_type, finds in self._finds[kind].items() if finds}
+
+    def ranked(self, view: FailureView) -> tuple[str, ...]:
+        """Return the unsearched places, the likeliest for a missing thing first; ties keep room order."""
+        kinds = view.missing
+        return tuple(
+            sorted(
+                view.unsearched, key=lambda place: -max((self.rate(kind, type_of(place)) for kind in kinds), default=0)
+            )
+        )
+
+
+def places_of(kinds: Sequence[str], attempts: Iterable[Trajectory]) -> tuple[str, ...]:
+    """Return the places at which these attempts first saw a thing of these kinds."""
+    seen = (item for attempt in attempts for item in read_steps(attempt.steps).first_seen.items())
+    return tuple(dict.fromkeys(place for thing, place in seen if type_of(thing) in kinds))
+
+
+SHORTEST = 3
+"""Minimum number of steps of a part."""
+MORE_OF_MANY, MORE_OF_FEW = 4, 1
+"""Maximum number of places added to a type with three or more places, and to a type with fewer."""
+
+
+def part_of(failure: Trajectory, random: Random) -> Trajectory:
+    """Return the attempt cut after a random step, but not before its third."""
+    steps = failure.steps
+    return failure.model_copy(update={"steps": steps[: random.randint(min(SHORTEST, len(steps)), len(steps))]})
+
+
+def in_another_room(failure: Trajectory, texts: Sequence[str], random: Random) -> Trajectory:
+    """Return the failure as one in a room with more or fewer places of each type.
+
+    So a reflector cannot recognise a room by its numbers. The new room has all places of the old one that `texts` name:
+    all actions and answers of the attempts, also those after the end of a part, and all advice.
+    """
+    room = compact.read_opening(failure.opening).places
+    named = {place for text in texts for mention in find_places(text, room) for place in mention.places}
+    places = list[str]()
+    for kind in dict.fromkeys(map(compact.type_of, room)):
+        numbers = [compact.number_of(place) for place in room if compact.type_of(place) == kind]
+        least = max((compact.number_of(place) for place in named if compact.type_of(place) == kind), default=1)
+        most = max(numbers) + (MORE_OF_MANY if len(numbers) > 2 else MORE_OF_FEW)
+        places += [f"{kind} {number}" for number in range(1, random.randint(least, most) + 1)]
+    return failure.model_copy(update={"opening": compact.with_places(failure.opening, places)})
+
+
+HINDSIGHT_PLACES = 8
+"""Maximum number of places that one piece of advice names, as many as the household actor was trained to read."""
+
+SIGHTINGS = {"none": 3, "some": 1, "all": 1}
+"""Relative frequencies of other tasks by how many of their things were seen.
+
+The place of a seen thing can be read; the likely place of an unseen thing must be learned. All three occur, so that
+what was seen cannot be guessed from the task.
+"""
+
+
+class PlaceHindsight:
+    """Writer of advice about failures, from the attempts of training games."""
+
+    def __init__(self, attempts: Iterable[Trajectory]) -> None:
+        self._table = PlaceTable(attempts)
+        self._goals = {sentence: goal for sentence, goal in sorted(self._table.goals.items()) if goal.thing}
+
+    def advice(self, failure: Trajectory, earlier: Sequence[Lesson], others: Sequence[Trajectory]) -> str:
+        """Return where the needed things were seen, and the likeliest unsearched places for the rest.
+
+        Places at which `others`, attempts at the same game, saw them are among these. Empty if nothing is left to say.
+        """
+        view = view_of(failure, earlier)
+        ranked = self._table.ranked(view)
+        first = ranked[:HINDSIGHT_PLACES]
+        proved = [place for place in places_of(view.missing, others) if place in ranked and place not in first]
+        proved = proved[:HINDSIGHT_PLACES]
+        return advice_on_places(view, (*first[: HINDSIGHT_PLACES - len(proved)], *proved))
+
+    def variations(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
+        """Return parts of the attempts so far as failures at tasks of training games that could be set in the room.
+
+        A part ends after some step of any of the attempts, and every other one is in a room with other numbers of
+        places. Whether none, some or all of the needed things were seen is drawn first, by `SIGHTINGS`, and then a kind
+        of thing, however many tasks are about it: all possible ones are equally likely.
+        """
+        if not compact.read_opening(failure.opening).places:
+            return ()
+        random = Random(" ".join([failure.task.id, *(step.action for step in failure.steps)]))
+        attempts = [*(lesson.attempt for lesson in earlier), failure]
+        whole, others = view_of(failure, earlier), list[Variation]()
+        for number in range(count):
+            last = random.randrange(len(attempts))
+            part, before = part_of(attempts[last], random), earlier[:last]
+            if number % 2:
+                part = in_another_room(part, _texts(attempts[: last + 1], before), random)
+            if sentence := self._other_task(view_of(part, before), whole, random):
+                others.append((part.model_copy(update={"opening": compact.with_task(part.opening, sentence)}), before))
+        return others
+
+    def _other_task(self, view: FailureView, whole: FailureView, random: Random) -> str:
+        """Draw the task of a training game of which the view is a failure; empty if there is none.
+
+        `whole` is the view of all attempts so far.
+        """
+        by_sighting = defaultdict[str, defaultdict[str, list[str]]](lambda: defaultdict(list))
+        for sentence, goal in self._goals.items():
+            if goal.thing == view.goal.thing or replace(whole, goal=goal).is_solved_at_first:
+                continue
+            other = replace(view, goal=goal)
+            if self._could_be_set(other):
+                sighting = "all" if other.sees_all else "some" if other.needed else "none"
+                by_sighting[sighting][goal.thing].append(sentence)
+        if not by_sighting:
+            return ""
+        sightings = [sighting for sighting in SIGHTINGS if sighting in by_sighting]
+        drawn = random.choices(sightings, [SIGHTINGS[sighting] for sighting in sightings])[0]
+        by_kind = by_sighting[drawn]
+        return random.choice(by_kind[random.choice(sorted(by_kind))])
+
+    def _could_be_set(self, view: FailureView) -> bool:
+        """Return True if a room has the places of a goal, and what is missing may lie at one that is left."""
+        types, left = ({compact.type_of(place) for place in places} for places in (view.order, view.unsearched))
+        needed = {view.goal.target, view.goal.appliance} - {""}
+        return needed <= types and all(left & self._table.places_with(kind) for kind in view.missing)
+
+
+def _texts(attempts: Sequence[Trajectory], earlier: Sequence[Lesson]) -> list[str]:
+    """Return all actions and answers of these attempts, and all advice."""
+    steps = [text for attempt in attempts for step in attempt.steps for text in (step.action, step.observation)]
+    return [*steps, *(lesson.advice.lower() for lesson in earlier)]
+
+
+class TableReflector:
+    """Reflector that names the places at which training attempts most often found what is missing: no model."""
+
+    def __init__(self, render: Render, attempts: Iterable[Trajectory], places: int = HINDSIGHT_PLACES) -> None:
+        self._render, self._table, self._places = render, PlaceTable(attempts), places
+
+    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
+        """Return advice; the seed changes nothing."""
+        view = view_of(trajectory, memory.earlier)
+        text = advice_on_places(view, self._table.ranked(view)[: self._places])
+        return signed("counted-places", text, self._render, trajectory, memory, seed)

@@ -1,0 +1,266 @@
+"""Reader of ALFWorld's texts: the goal in the task sentence, what attempts have shown, and what a walkthrough says.
+
+`digest` writes what the attempts have shown for small models, which count badly:
+
+    Task: put a clean mug in countertop
+    Seen: mug 2 in countertop 1
+    Searched: microwave 1, countertop 1, drawer 1
+    Not searched: drawer 2-4, sinkbasin 1, cabinet 1-3
+
+`share_of_subgoals` is graded progress. The subgoals follow from the task sentence, as in ALFRED (Shridhar et al., 2020,
+section 3). For each thing wanted they are: take it; clean, heat or cool it, if the task says so; put it in its place.
+For a thing to be looked at they are: take it; turn on the lamp; look at it in the light. The last one is reached by
+solving the task only.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import retroformer.environments.alfworld.compact as compact
+from retroformer.environments.alfworld.compact import type_of
+from retroformer.errors import ConfigError
+from retroformer.records import Memory, Message, Outcome, Step, Trajectory
+
+APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+"""Deed -> the type of place that does it."""
+
+_DEEDS = {"clean": "clean", "hot": "heat", "heat": "heat", "cool": "cool", "cold": "cool"}
+_LOOK = re.compile(
+    r"(?:look at|examine) (?:the |an? |some )?(?P<thing>\w+) (?:under|with|using) (?:the |an? )?(?P<lamp>\w+)"
+)
+_PUT = re.compile(
+    r"(?:(?P<verb>clean|heat|cool|find) )?(?:put )?(?P<count>two |an? |some |the )?(?P<state>clean |hot |cool |cold )?"
+    r"(?P<thing>\w+)(?: and put (?:it|them))? (?:in|on|in/on) (?:the |an? )?(?P<target>\w+)$"
+)
+_THING = re.compile(r"\w+ \d+$")
+_REFUSAL = "Nothing happens."
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Parsed task sentence. All names are types; fields that a task does not ask for are empty."""
+
+    thing: str = ""
+    count: int = 1
+    deed: str = ""
+    """Required state change: clean, heat or cool."""
+    lamp: str = ""
+    """Lamp under which to look at the thing."""
+    target: str = ""
+    """Type of place to put the thing."""
+
+    @property
+    def appliance(self) -> str:
+        """Type of place that the deed needs."""
+        return APPLIANCES.get(self.deed, "")
+
+
+def read_goal(sentence: str) -> Goal:
+    """Return the goal of a task sentence of ALFWorld's; an empty goal for any other sentence."""
+    text = sentence.lower().strip().rstrip(".")
+    if look := _LOOK.match(text):
+        return Goal(thing=look["thing"], lamp=look["lamp"])
+    if put := _PUT.match(text):
+        deed = _DEEDS.get((put["state"] or put["verb"] or "").strip(), "")
+        return Goal(thing=put["thing"], count=2 if put["count"] == "two " else 1, deed=deed, target=put["target"])
+    return Goal()
+
+
+@dataclass
+class RoomKnowledge:
+    """Knowledge an attempt has gained so far from the environment's answers alone."""
+
+    at: str = ""
+    """Place where the agent stands; empty in the middle of the room."""
+    holding: str = ""
+    contents: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Content of each place when last looked into, in the order of the first looks."""
+    shut: set[str] = field(default_factory=set)
+    first_seen: dict[str, str] = field(default_factory=dict)
+    """Initial place of each thing."""
+    whereabouts: dict[str, str] = field(default_factory=dict)
+    """Current place of each thing, as far as known, except the thing in hand."""
+    deeds: set[tuple[str, str]] = field(default_factory=set)
+    """State changes done, such as (clean, mug 1)."""
+    refusals: dict[str, int] = field(default_factory=dict)
+    """Number of times each action was answered with `Nothing happens.`"""
+
+    def watch(self, action: str, answer: str) -> None:
+        """Record one action and its answer, both in the compact text."""
+        verb, _, rest = action.partition(" ")
+        if answer == _REFUSAL:
+            self.refusals[action] = self.refusals.get(action, 0) + 1
+        elif verb in ("go", "open", "examine"):
+            self._look(rest.removeprefix("to "), answer)
+        elif verb == "take" and answer.startswith("You pick up"):
+            self.holding = rest.partition(" from ")[0]
+            self.whereabouts.pop(self.holding, None)
+        elif verb == "move" and answer.startswith("You move"):
+            thing, _, place = rest.partition(" to ")
+            self.whereabouts[thing], self.holding = place, ""
+        elif verb in APPLIANCES and answer.startswith(f"You {verb}"):
+            self.deeds.add((verb, rest.partition(" with ")[0]))
+
+    def _look(self, place: str, answer: str) -> None:
+        things = tuple(answer.split(", ")) if answer != "nothing" else ()
+        if answer == "closed":
+            self.at = place
+            self.shut.add(place)
+        elif all(_THING.match(thing) for thing in things):
+            self.at = place
+            self.shut.discard(place)
+            self.contents[place] = things
+            for gone in [thing for thing, where in self.whereabouts.items() if where == place]:
+                del self.whereabouts[gone]
+            for thing in things:
+                self.first_seen.setdefault(thing, place)
+                self.whereabouts[thing] = place
+
+
+def read_steps(steps: Sequence[Step]) -> RoomKnowledge:
+    """Return what these steps have shown, in either grammar."""
+    room = RoomKnowledge()
+    for step in steps:
+        action = compact.command(step.action)
+        room.watch(action, compact.observation(action, step.observation))
+    return room
+
+
+def read_attempts(attempts: Sequence[Trajectory]) -> RoomKnowledge:
+    """Return what the last of these attempts, given oldest first, has shown of its room, and what the others add.
+
+    Things are where the earliest attempt first saw them, since every attempt begins in the same room.
+    """
+    *earlier, last = attempts
+    room = read_steps(last.steps)
+    for before in (read_steps(attempt.steps) for attempt in reversed(earlier)):
+        room.contents = room.contents | {
+            place: things for place, things in before.contents.items() if place not in room.contents
+        }
+        room.first_seen = before.first_seen | room.first_seen
+    return room
+
+
+class Solution(NamedTuple):
+    """One way to win; fields that a game does not need are empty."""
+
+    things: tuple[tuple[str, str], ...]
+    """Each thing that is taken or switched on, with its initial place."""
+    appliance: str
+    """Place where things are cleaned, heated or cooled."""
+    target: str
+    """Place where they are put."""
+
+
+def read_solution(walkthrough: Sequence[str]) -> Solution:
+    """Return the solution in these commands, in either grammar."""
+    things, appliance, target, at = list[tuple[str, str]](), "", "", ""
+    for action in map(compact.command, walkthrough):
+        verb, _, rest = action.partition(" ")
+        if verb == "go":
+            at = rest.removeprefix("to ")
+        elif verb == "take":
+            thing, _, place = rest.partition(" from ")
+            things.append((thing, place))
+        elif verb == "use":
+            things.append((rest, at))
+        elif verb in APPLIANCES:
+            appliance = rest.partition(" with ")[2]
+        elif verb == "move":
+            target = rest.partition(" to ")[2]
+    return Solution(tuple(things), appliance, target)
+
+
+def digest(attempt: Trajectory, earlier: Sequence[Trajectory] = ()) -> str:
+    """Return the lines above, which hold nothing that the attempts did not show; unsearched places are in room order.
+
+    Of the things they showed, it names those that the task names. What an attempt moved is left out, as every attempt
+    begins in the same room.
+
+    Places are searched if any attempt looked into them, and things are named with the place where they lay at first.
+    `Searched` and `Not searched` are omitted where they name no place.
+    """
+    sentence, places = compact.read_opening(attempt.opening)
+    room = read_attempts([*earlier, attempt])
+    names = set(re.findall(r"\w+", sentence.lower()))
+    seen = [f"{thing} in {place}" for thing, place in room.first_seen.items() if compact.type_of(thing) in names]
+    left = [place for place in compact.room_order(attempt.task, places) if place not in room.contents]
+    lines = {
+        "Task": sentence,
+        "Seen": ", ".join(seen) or "none",
+        "Searched": compact.listed(list(room.contents)),
+        "Not searched": compact.listed(left),
+    }
+    return "".join(f"{name}: {content}\n" for name, content in lines.items() if content)
+
+
+def searched(attempt: Trajectory) -> str:
+    """Return the places that an attempt looked into, such as `drawer 1-3, desk 1`."""
+    return compact.listed(list(read_steps(attempt.steps).contents))
+
+
+def compact_reflection_prompt(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
+    """Return ALFWorld attempts as one digest: a quarter of the tokens, for small models on small machines.
+
+    If earlier attempts are known, each piece of advice is followed by the places that were searched with it.
+    """
+    attempts = [lesson.attempt for lesson in memory.earlier]
+    summary = digest(failure, attempts)
+    if attempts:
+        advice = [" ".join(lesson.advice.split()) or "none" for lesson in memory.earlier]
+        retries = zip(advice, (*attempts[1:], failure), strict=True)
+        tried = "".join(f"Advice: {text}\nSearched then: {searched(retry) or 'nothing'}\n" for text, retry in retries)
+    else:
+        text = " ".join(" ".join(memory.reflections).split())
+        tried = f"Advice: {text}\n" if text else ""
+    return (
+        Message(role="system", content="You advise a household robot."),
+        Message(role="user", content=f"{summary}{tried}Failed. Advice for the next attempt:"),
+    )
+
+
+_LIT = "You turn on the "
+
+
+def share_of_subgoals(attempt: Trajectory) -> float:
+    """Return the share of the task's subgoals that the attempt reached: 1 if it is solved, else less.
+
+    Taking and changing a thing count if they happened at any time; a thing counts as put if it lies in its place at the
+    end, and as taken, too, if it lay there already.
+
+    Raises:
+        ConfigError: the attempt's opening is not ALFWorld's.
+    """
+    if attempt.outcome is Outcome.SUCCESS:
+        return 1.0
+    goal = read_goal(compact.read_opening(attempt.opening).task)
+    if not goal.thing:
+        raise ConfigError(
+            f"train.rated_by=shaped: the opening of the stored attempt at {attempt.task.id!r} names no goal of "
+            "ALFWorld's, so its progress cannot be read; take train.rated_by=success."
+        )
+    total = 3 if goal.lamp else goal.count * (3 if goal.deed else 2)
+    return min(_reached(attempt, goal), total - 1) / total
+
+
+def _reached(attempt: Trajectory, goal: Goal) -> int:
+    """Return the number of subgoals reached; a third one of a lamp is left to success."""
+    room, taken, lit = RoomKnowledge(), set[str](), False
+    for step in attempt.steps:
+        action = compact.command(step.action)
+        answer = compact.observation(action, step.observation)
+        room.watch(action, answer)
+        if type_of(room.holding) == goal.thing:
+            taken.add(room.holding)
+        lit = lit or (answer.startswith(_LIT) and type_of(answer.removeprefix(_LIT).rstrip(".")) == goal.lamp)
+    if goal.lamp:
+        return bool(taken) + lit
+    changed = {thing for deed, thing in room.deeds if deed == goal.deed and type_of(thing) == goal.thing}
+    put = {
+        thing
+        for thing, place in room.whereabouts.items()
+        if type_of(thing) == goal.thing and type_of(place) == goal.target and (not goal.deed or thing in changed)
+    }
+    return sum(min(len(things), goal.count) for things in (taken | put, changed if goal.deed else (), put))

@@ -1,1 +1,0 @@
-"""Short forms of ALFWorld's text."""

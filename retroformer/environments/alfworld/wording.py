@@ -1,0 +1,149 @@
+"""Wordings of the same advice: those the household actor was trained on, and others it has never seen.
+
+With the second set an evaluation distinguishes reading from recognition. The sets share no sentence; a test checks
+this.
+"""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import retroformer.environments.alfworld.compact as compact
+from retroformer.agents.baseline import seeded
+from retroformer.records import Task
+
+Manner = Literal["demonstrated", "unseen"]
+"""Name of the set of wordings to use."""
+
+
+class Wording(NamedTuple):
+    """Sentence templates; the first of each kind is the plain one."""
+
+    seen: tuple[str, ...]
+    """Templates with a {thing} and its {place}."""
+    search: tuple[str, ...]
+    """Templates with {places} to look into; {kind} is the type of the thing."""
+    skip: tuple[str, ...]
+    """Templates with {places} that need no second look."""
+    deed: tuple[str, ...]
+    """Templates with a {deed} (clean, heat, cool) at the {place}."""
+    target: tuple[str, ...]
+    """Templates with the {place} to put things in."""
+
+
+DEMONSTRATED = Wording(
+    seen=(
+        "The {thing} is in {place}.",
+        "The {thing} is on {place}.",
+        "I saw the {thing} in {place}.",
+        "There is a {thing} in {place}.",
+        "Take the {thing} from {place}.",
+        "Go to {place} and take the {thing}.",
+        "Next time I will take the {thing} from {place}.",
+        "You find the {thing} in {place}.",
+        "{place} has the {thing}.",
+        "First go to {place}, the {thing} is there.",
+    ),
+    search=(
+        "Look in {places}.",
+        "Go to {places} first.",
+        "Check {places}.",
+        "Check {places} for the {kind}.",
+        "Search {places} next.",
+        "Try {places}.",
+        "Start with {places}.",
+        "Next time I will search {places}.",
+        "The {kind} may be in {places}.",
+        "You did not look in {places} yet.",
+        "I should look for the {kind} in {places}.",
+    ),
+    skip=(
+        "Do not look in {places} again.",
+        "I already searched {places}.",
+        "There is no {kind} in {places}.",
+        "Skip {places}.",
+        "Avoid {places}.",
+        "{places}: already checked.",
+        "I wasted steps on {places}.",
+        "The {kind} is not in {places}.",
+        "Next time I will not go to {places}.",
+    ),
+    deed=(
+        "Then {deed} it with {place}.",
+        "Then go to {place} and {deed} it.",
+        "{deed} it in {place}.",
+        "Use {place} to {deed} it.",
+    ),
+    target=(
+        "Put it in {place}.",
+        "Then put it in {place}.",
+        "Move it to {place}.",
+        "Then bring it to {place}.",
+        "It goes to {place}.",
+    ),
+)
+
+UNSEEN = Wording(
+    seen=(
+        "Remember that {place} holds the {thing}.",
+        "The {thing} was lying at {place} all along.",
+        "My notes say {place} contains the {thing}.",
+        "Pick the {thing} up at {place}.",
+    ),
+    search=(
+        "The places left are {places}.",
+        "It would be wise to explore {places}.",
+        "What remains to be inspected is {places}.",
+        "Head straight for {places}.",
+        "A better plan begins at {places}.",
+    ),
+    skip=(
+        "Another visit to {places} would be useless.",
+        "{places} turned out to be a dead end.",
+    ),
+    deed=("Afterwards {place} will {deed} it.",),
+    target=("Its final home is {place}.",),
+)
+
+
+WORDINGS: Mapping[Manner, Wording] = MappingProxyType({"demonstrated": DEMONSTRATED, "unseen": UNSEEN})
+
+
+class Voice(NamedTuple):
+    """Speaker of advice in one set of sentences: the plain ones, or with `random` any of them."""
+
+    wording: Wording
+    random: Random | None = None
+
+    def seen(self, thing: str, place: str) -> str:
+        return say(self.wording.seen, self.random, thing=thing, place=place)
+
+    def search(self, places: Sequence[str], kind: str) -> str:
+        return say(self.wording.search, self.random, places=listed(places), kind=kind)
+
+    def deed(self, deed: str, place: str) -> str:
+        return say(self.wording.deed, self.random, deed=deed, place=place)
+
+    def target(self, place: str) -> str:
+        return say(self.wording.target, self.random, place=place)
+
+
+PLAIN = Voice(DEMONSTRATED)
+
+
+def voice(manner: Manner, task: Task, seed: int) -> Voice:
+    """Return a voice: plain demonstrated sentences, or unseen ones drawn by seed and task."""
+    return PLAIN if manner == "demonstrated" else Voice(UNSEEN, seeded(task, seed))
+
+
+def listed(places: Sequence[str]) -> str:
+    """Return places as text: `drawer 1-3, desk 1 and safe 1`."""
+    names = compact.ranges(places)
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def say(sentences: Sequence[str], random: Random | None = None, **gaps: str) -> str:
+    """Return one sentence (the plain one without `random`) with its gaps filled and the first letter capitalised."""
+    sentence = (random.choice(sentences) if random else sentences[0]).format(**gaps)
+    return sentence[0].upper() + sentence[1:]

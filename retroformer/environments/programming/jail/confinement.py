@@ -1,0 +1,209 @@
+"""Isolation from the host: a file system, namespaces and limits of its own, and no rights.
+
+The file system has libraries to read, a few devices, and nothing else of the host.
+"""
+
+import os
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypedDict
+
+from . import linux
+
+BUILD, WORK = "/build", "/work"
+_STAGE, _OLD = "/tmp", "/old"
+_DEVICES = ("null", "zero", "random", "urandom")
+_LOCKED = linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID
+
+
+def build_root(visible: Iterable[str], hidden: Iterable[str], build_bytes: int) -> None:
+    """Change the root of this process's mount namespace to a fresh, read-only one. Raises OSError.
+
+    visible: paths of the host, shown read-only at the same place; missing ones are skipped.
+    hidden: folders inside them, shown empty.
+    build_bytes: the size of BUILD, which stays writable for processes with the right; 0 for none.
+    """
+    linux.mount("", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("tmpfs", _STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m,nr_inodes=4096")
+    old = Path(_STAGE + _OLD)
+    old.mkdir()
+    linux.pivot_root(_STAGE, str(old))
+    os.chdir("/")
+    for path in visible:
+        _show(path)
+    for path in hidden:
+        if Path(path).is_dir():
+            linux.mount("tmpfs", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=4k,nr_inodes=1")
+            linux.restrict_mount(path, _LOCKED)
+    for name in _DEVICES:
+        _show(f"/dev/{name}")
+    Path(WORK).mkdir()
+    if not Path("/tmp").exists():
+        Path("/tmp").symlink_to(WORK)
+    if build_bytes:
+        Path(BUILD).mkdir()
+        fresh(BUILD, build_bytes, 4096)
+    linux.detach(_OLD)
+    Path(_OLD).rmdir()
+    linux.restrict_mount("/", _LOCKED, recursive=False)
+
+
+def fresh(folder: str, size: int, files: int) -> None:
+    """Mount an empty in-memory file system on `folder`, of `size` bytes and `files` files. Raises OSError."""
+    options = f"mode=777,size={size},nr_inodes={files + 1}"
+    linux.mount("tmpfs", folder, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+
+
+def fresh_work(size: int, files: int) -> None:
+    """Give this process alone an empty WORK, and make BUILD read-only for it. Raises OSError."""
+    linux.unshare("mount")
+    fresh(WORK, size, files)
+    os.chdir(WORK)
+
+
+def make_read_only(folder: str) -> None:
+    """Make a folder read-only for the whole mount namespace. Raises OSError."""
+    linux.restrict_mount(folder, _LOCKED)
+
+
+def _show(path: str) -> None:
+    source = Path(_OLD + path)
+    if source.is_symlink():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).symlink_to(source.readlink())
+        return
+    if not source.exists():
+        return
+    if source.is_dir():
+        Path(path).mkdir(parents=True, exist_ok=True)
+    else:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).touch()
+    linux.mount(str(source), path, None, linux.MS_BIND | linux.MS_REC)
+    linux.restrict_mount(path, _LOCKED)
+
+
+_NOBODY, _INNER_NOBODY = 65534, 1
+_DESCRIPTORS, _GUARDS = 64, 4
+
+
+class JailLimits(TypedDict):
+    """Resource limits of one piece of judged code; `retroformer.environments.programming.sandbox` explains each."""
+
+    cpu_seconds: int
+    wall_seconds: float
+    memory_bytes: int
+    file_bytes: int
+    files: int
+    threads: int
+    answer_bytes: int
+
+
+class Setting(TypedDict):
+    """Jail settings that the host sends to the builder. None of them is secret."""
+
+    visible: list[str]
+    hidden: list[str]
+    build_bytes: int
+    limits: JailLimits
+    compiling: JailLimits
+
+
+def leave_host() -> None:
+    """Enter new namespaces of every kind. Children, not this process, are in the process namespace. Raises OSError.
+
+    Root becomes two users of the new user namespace: 0, which builds it, and 1, nobody, which runs in it.
+    """
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    if os.geteuid() == 0 and _nobody_exists():
+        _map_root()
+    else:
+        user, group = os.geteuid(), os.getegid()
+        linux.unshare("user")
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    for name in ("mount", "network", "IPC", "host name", "process"):
+        linux.unshare(name)
+    linux.name_host("sandbox")
+
+
+def _nobody_exists() -> bool:
+    """Return False if root is only root of a user namespace with a single user."""
+    lines = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return any(int(start) <= _NOBODY < int(start) + int(count) for start, _, count in lines)
+
+
+def _map_root() -> None:
+    """Map two users, which only a child that stays outside the new namespace can do."""
+    parent = os.getpid()
+    wait, go = os.pipe()
+    mapper = os.fork()
+    if mapper == 0:
+        os.close(go)
+        os.read(wait, 1)
+        try:
+            for kind in ("uid", "gid"):
+                Path(f"/proc/{parent}/{kind}_map").write_text(f"0 0 1\n{_INNER_NOBODY} {_NOBODY} 1")
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    os.close(wait)
+    try:
+        linux.unshare("user")
+    finally:
+        os.close(go)
+        _, status = os.waitpid(mapper, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise OSError(code, f"mapping users: {os.strerror(code)}")
+
+
+def renounce(limits: JailLimits, processes: bool = False, programs: bool = False) -> None:
+    """Become nobody without any rights, under these limits and the system call filter. Raises OSError.
+
+    processes, programs: if true, it may start other processes, and execute other programs.
+    """
+    _limit(limits, processes)
+    linux.forbid_new_privileges()
+    linux.drop_bounding_set()
+    try:
+        os.setresgid(_INNER_NOBODY, _INNER_NOBODY, _INNER_NOBODY)
+        os.setgroups([])
+        os.setresuid(_INNER_NOBODY, _INNER_NOBODY, _INNER_NOBODY)
+    except OSError:
+        # If started by an ordinary user, the namespace has only that user, without rights.
+        if os.getresuid() != (0, 0, 0) or os.getresgid() != (0, 0, 0):
+            raise
+    linux.drop_capabilities()
+    linux.filter_system_calls(processes, programs)
+
+
+def _limit(limits: JailLimits, processes: bool) -> None:
+    cpu = limits["cpu_seconds"]
+    # The soft limit ends the process with its own signal, the hard limit with SIGKILL. The kernel's clock for these
+    # limits is coarser than the one read afterwards: two seconds keep the hard limit apart from the soft one.
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 2))
+    for kind, most in (
+        (resource.RLIMIT_AS, limits["memory_bytes"]),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, _DESCRIPTORS * (8 if processes else 1)),
+        # If the whole jail is one user, the guarding processes and the tests' process are counted, too.
+        (resource.RLIMIT_NPROC, limits["threads"] + _GUARDS),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def keep_only(*kept: int) -> None:
+    """Close all other files; standard input, output and error go to /dev/null unless they are kept."""
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for standard in {0, 1, 2} - set(kept):
+        os.dup2(nowhere, standard)
+    start = 3
+    for descriptor in sorted(descriptor for descriptor in kept if descriptor > 2):
+        os.closerange(start, descriptor)
+        start = descriptor + 1
+    os.closerange(start, os.sysconf("SC_OPEN_MAX"))

@@ -1,0 +1,239 @@
+"""First process of the jail: it orders the runs, measures the time, and reports the result of each test.
+
+It runs no foreign code. A test and the solution under test run in separate processes, in process namespaces that cannot
+see each other, each under a supervisor; so a test has no authority either, whoever wrote it.
+"""
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from . import linux, supervisor, tester, wire
+from .confinement import JailLimits, Setting, keep_only, renounce
+
+_JOB_BYTES = 1 << 28
+_REPORT_BYTES = 1 << 16
+_OWN_BYTES = 1 << 30
+_HIDDEN_PATIENCE = 2
+"""Wall-clock time for all hidden tests together, as a multiple of the time for one test."""
+
+Result = tuple[str, str]
+"""Verdict, and its output."""
+PASSED: Result = ("passed", "")
+LATE: Result = ("late", "")
+
+
+def longest(wall_seconds: float, tests: int, hidden: bool) -> float:
+    """Return the wall-clock limit in seconds for tests of which each may take `wall_seconds`."""
+    return _HIDDEN_PATIENCE * wall_seconds if hidden else tests * (wall_seconds + 1.0)
+
+
+class Unconfined(Exception):
+    """Error: a supervisor could not confine a process; the jail failed, and nothing was run in it."""
+
+
+def run(job: int, results: socket.socket, setting: Setting) -> None:
+    """Run the job, and report each result as ("result", index, verdict, output), finally ("done",)."""
+    candidates, testers = _start_supervisor(setting, job, results), _start_supervisor(setting, job, results)
+    linux.forbid_inspection()
+    with open(job, "rb", closefd=False) as file:
+        work = wire.decode(file.read(_JOB_BYTES))
+    keep_only(candidates.fileno(), testers.fileno(), results.fileno())
+    limits = setting["limits"]
+    renounce({**limits, "memory_bytes": _OWN_BYTES, "cpu_seconds": 10**6, "file_bytes": 0})
+    try:
+        if work["kind"] == "commands":
+            _commands(work, candidates, results, limits)
+        else:
+            Controller(work, candidates, testers, results, limits).run()
+    except Unconfined as error:
+        wire.send(results, ("unconfined", str(error)))
+        return
+    wire.send(results, ("done",))
+
+
+def _start_supervisor(setting: Setting, job: int, results: socket.socket) -> socket.socket:
+    """Start a supervisor, the first process of its own process namespace. It never learns the job."""
+    orders, theirs = socket.socketpair()
+    if os.fork():
+        theirs.close()
+        return orders
+    # A process can create only one such namespace, so this one sits between controller and supervisor, and waits.
+    try:
+        os.close(job)
+        results.close()
+        orders.close()
+        linux.unshare("process")
+        if os.fork() == 0:
+            supervisor.run(theirs, setting)
+            os._exit(0)
+        keep_only()
+        os.wait()
+    finally:
+        os._exit(1)
+
+
+def _commands(work: dict[str, Any], orders: socket.socket, results: socket.socket, limits: JailLimits) -> None:
+    left = _HIDDEN_PATIENCE * limits["wall_seconds"]
+    for index, step in enumerate(work["steps"]):
+        start = time.monotonic()
+        seconds = max(0.0, left) if step["needed"] and not step["compiling"] else None
+        wire.send(orders, ("command", step["files"], step["arguments"], step["variables"], step["compiling"], seconds))
+        report = _answer(orders)
+        wire.send(results, ("command", index, *report))
+        if report[0] != 0 and step["needed"]:
+            return
+        if not step["compiling"]:
+            left -= time.monotonic() - start
+
+
+def _answer(orders: socket.socket) -> Any:
+    """Return a supervisor's answer to an order. Raises Unconfined."""
+    report = wire.receive(orders, _JOB_BYTES)
+    if report[0] == "unconfined":
+        raise Unconfined(report[1])
+    return report
+
+
+class Controller:
+    """Runner of groups of tests of one solution: each group against its own process, up to its first failure."""
+
+    def __init__(
+        self,
+        work: dict[str, Any],
+        candidates: socket.socket,
+        testers: socket.socket,
+        results: socket.socket,
+        limits: JailLimits,
+    ) -> None:
+        self._work, self._candidates, self._testers = work, candidates, testers
+        self._results, self._limits = results, limits
+
+    def run(self) -> None:
+        """Run all groups. Raises Unconfined."""
+        for group in self._work["groups"]:
+            for index, verdict, output in self._group(group):
+                wire.send(self._results, ("result", index, verdict, output[: tester.SHOWN]))
+
+    def _group(self, tests: list[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
+        report: Result | None = None
+        with self._start(tests) as source:
+            reports, deadline = _Reports(source), time.monotonic() + _HIDDEN_PATIENCE * self._limits["wall_seconds"]
+            for test in tests:
+                report = self._report(reports, deadline)
+                if report != PASSED:
+                    break
+                yield test["index"], *PASSED
+        solution, testing = _stopped(self._candidates), _stopped(self._testers)
+        if report != PASSED:
+            yield test["index"], *self._judged(report, solution, testing)
+
+    def _start(self, tests: list[dict[str, Any]]) -> socket.socket:
+        """Start the solution and its tests, connected to each other; return the socket of the reports."""
+        wire.send(self._candidates, ("solution", self._work["source"]))
+        work = {name: self._work[name] for name in ("preamble", "entry_point")}
+        work |= {"tests": tests, "answer_bytes": self._limits["answer_bytes"]}
+        with _received(self._candidates) as channel:
+            wire.send(self._testers, ("tests", work))
+            socket.send_fds(self._testers, [b"."], [channel.fileno()])
+        return _received(self._testers)
+
+    def _report(self, reports: "_Reports", deadline: float) -> Result | None:
+        """Return the tester's next report; LATE if it takes too long, None if it is unusable."""
+        try:
+            return reports.next(min(self._limits["wall_seconds"], deadline - time.monotonic()))
+        except (EOFError, wire.Unreadable):
+            return None
+
+    def _judged(self, report: Result | None, solution: "Ended", testing: "Ended") -> Result:
+        limit = self._limits["cpu_seconds"]
+        timeout = "timeout", f"no answer within {limit} s"
+        if report == LATE:
+            return timeout
+        if report == (tester.DIED, ""):
+            return timeout if solution.out_of_time(limit) else ("crash", f"the program {solution} before it answered")
+        if report is not None:
+            return report
+        if testing.out_of_time(limit):
+            return timeout
+        # The agent's own test may end or disturb its process; otherwise the program's answer caused this.
+        if self._work["own"]:
+            return "harness", f"the test's process {testing} before it reported"
+        return "crash", f"the program's answer cannot be compared: the test's process {testing}"
+
+
+def _received(orders: socket.socket) -> socket.socket:
+    """Return the socket that a supervisor passes with its answer. Raises Unconfined."""
+    _answer(orders)
+    _, (descriptor,), _, _ = socket.recv_fds(orders, 1, 1)
+    return socket.socket(fileno=descriptor)
+
+
+class _Reports:
+    """Messages of a tester; with the agent's own tests they may be anything."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._source, self._received = source, bytearray()
+
+    def next(self, seconds: float) -> Result:
+        """Return the next report, or ("late", ""). Raises EOFError, Unreadable."""
+        end = time.monotonic() + seconds
+        while (report := self._complete()) is None:
+            ready, _, _ = select.select([self._source], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                return LATE
+            try:
+                part = self._source.recv(1 << 12)
+            except ConnectionError as error:
+                raise EOFError from error
+            if not part:
+                raise EOFError
+            self._received += part
+        return report
+
+    def _complete(self) -> Result | None:
+        end = 4 + int.from_bytes(self._received[:4], "big")
+        if end > _REPORT_BYTES:
+            raise wire.Unreadable("it is no report")
+        if len(self._received) < end:
+            return None
+        report = wire.decode(bytes(self._received[4:end]))
+        del self._received[:end]
+        match report:
+            case (("passed" | "wrong" | "crash" | "harness" | tester.DIED) as verdict, str(output)):
+                return verdict, output
+        raise wire.Unreadable("it is no report")
+
+
+class Ended:
+    """End of a process: its exit code, negative for a signal, and its CPU seconds."""
+
+    def __init__(self, code: int, seconds: float) -> None:
+        self._code, self._seconds = code, seconds
+
+    def out_of_time(self, limit: int) -> bool:
+        """Return True if the CPU limit ended it.
+
+        SIGXCPU comes from the soft limit, whatever was measured. A program that survives it is killed at the hard
+        limit; if anything else kills it then, it was past the soft limit.
+        """
+        return self._code == -signal.SIGXCPU or (self._code == -signal.SIGKILL and self._seconds >= limit)
+
+    def __str__(self) -> str:
+        if self._code >= 0:
+            return f"ended itself with exit status {self._code}"
+        try:
+            name = signal.Signals(-self._code).name
+        except ValueError:
+            # Real-time signals have numbers only.
+            name = f"signal {-self._code}"
+        return f"was ended by {name}"
+
+
+def _stopped(orders: socket.socket) -> Ended:
+    wire.send(orders, ("stop",))
+    return Ended(*wire.receive(orders, _JOB_BYTES))

@@ -1,0 +1,224 @@
+"""Runner of one group of tests against a solution in another process.
+
+It is confined like the solution, and holds only the channel to the solution and the socket for its reports. A test
+calls stand-ins that send plain arguments and receive plain values, so an assertion compares exact built-in types here,
+where the judged code can reach no memory, name, file or signal. CPU time is limited here too, since comparing a value
+chosen by the solution may take arbitrarily long.
+"""
+
+import builtins
+import importlib
+import random
+import socket
+from typing import Any, NoReturn
+
+from . import wire
+from .confinement import JailLimits
+
+SHOWN = 500
+"""Maximum number of characters of a value or an exception in a report."""
+SEEN = "__seen__"
+"""Name under which a test stores the value it checks."""
+DIED = "died"
+"""Report on a test during which the solution's process ended; the supervisor knows how it ended."""
+MEMORY_BYTES = 1 << 30
+"""Address space limit: the largest answer, decoded, may be a hundred times as large as it was encoded."""
+ARGUMENT_DEPTH = wire.MAXIMUM_DEPTH + 50
+"""Maximum nesting of arguments, above that of answers, so that a test can wrap an answer and pass it on again."""
+
+_NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)
+"""Exceptions that end a loop silently: raised by a solution, they must not end the test's loop."""
+
+
+class _Died(BaseException):
+    """Error: the solution no longer answers, or not readably."""
+
+
+class _Raised(Exception):
+    """Exception of the solution that has no counterpart here."""
+
+
+def limits_of(limits: JailLimits) -> JailLimits:
+    """Return the limits of the tests, given the solution's `limits`."""
+    return {**limits, "memory_bytes": MEMORY_BYTES, "file_bytes": 0}
+
+
+def run(work: dict[str, Any], channel: socket.socket, reports: socket.socket) -> None:
+    """Run all tests up to the first that does not pass, and report (verdict, output) on each."""
+    Tester(work, channel, reports).run()
+
+
+class Tester:
+    """One group of tests, and the state of the solution they run against."""
+
+    def __init__(self, work: dict[str, Any], channel: socket.socket, reports: socket.socket) -> None:
+        self._work, self._channel, self._reports = work, channel, reports
+        self._died = self._loaded = False
+        self._unreadable = self._unsendable = self._raised_text = ""
+        self._raised: BaseException | None = None
+
+    def run(self) -> None:
+        """Report on each test, up to the first that does not pass."""
+        for test in self._work["tests"]:
+            namespace: dict[str, Any] = {"__name__": "tests"}
+            verdict, output = self._judged(self._caught(test, namespace), namespace)
+            wire.send(self._reports, (verdict, output[:SHOWN]))
+            if verdict != "passed":
+                return
+
+    def _caught(self, test: dict[str, Any], namespace: dict[str, Any]) -> BaseException | None:
+        """Return the exception that a test ended with, if any: its own or the solution's."""
+        try:
+            self._load()
+            self._try(test, namespace)
+        except BaseException as error:
+            return error
+        return None
+
+    def _load(self) -> None:
+        """Wait until the solution's code has been executed, before the first test."""
+        if self._loaded:
+            return
+        kind, *rest = self._answer()
+        if kind == "raised":
+            self._raise(*rest)
+        if kind != "loaded":
+            self._refuse("it came before any call")
+        self._loaded = True
+
+    def _try(self, test: dict[str, Any], namespace: dict[str, Any]) -> None:
+        random.seed(0)
+        exec(compile(self._work["preamble"], "<preamble>", "exec"), namespace)
+        namespace |= {name: importlib.import_module(name) for name in test["modules"]}
+        for name in test["names"]:
+            if name == self._work["entry_point"] or name not in namespace:
+                namespace[name] = StandIn(name, self)
+        exec(compile(test["code"], "<test>", "exec"), namespace)
+
+    def call(self, target: Any, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Return the value of a function of the solution, or of one of its objects; raise its exception."""
+        if self._died:
+            raise _Died
+        plain = [wire.Named(_name(value)) if isinstance(value, StandIn | type) else value for value in arguments]
+        try:
+            wire.send(self._channel, (target, name, plain, keywords), depth=ARGUMENT_DEPTH)
+        except wire.Unsendable as error:
+            self._unsendable = str(error)
+            raise
+        except OSError as error:
+            self._died = True
+            raise _Died from error
+        kind, *rest = self._answer()
+        if kind == "raised":
+            self._raise(*rest)
+        if kind != "value" or len(rest[1]) != len(arguments):
+            self._refuse("it is no answer to a call")
+        value, changed = rest
+        for ours, theirs in zip(arguments, changed, strict=True):
+            _update(ours, theirs)
+        return value
+
+    def _answer(self) -> Any:
+        try:
+            answer = wire.receive(self._channel, self._work["answer_bytes"], lambda index: Remote(index, self))
+        except EOFError as error:
+            self._died = True
+            raise _Died from error
+        except (wire.Unreadable, MemoryError) as error:
+            self._refuse(str(error) or "it is too large")
+        if not _well_formed(answer):
+            self._refuse("it is no answer to a call")
+        return answer
+
+    def _refuse(self, why: str) -> NoReturn:
+        self._unreadable = why
+        raise _Died
+
+    def _raise(self, name: str, text: str) -> NoReturn:
+        kind = getattr(builtins, name, None)
+        plain = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED)
+        try:
+            error = kind(text) if plain and isinstance(kind, type) else _Raised(f"{name}: {text}")
+        except TypeError:
+            # A few built-in exceptions need more than a text.
+            error = _Raised(f"{name}: {text}")
+        self._raised = error
+        self._raised_text = f"{name}: {text}"
+        raise error
+
+    def _judged(self, caught: BaseException | None, namespace: dict[str, Any]) -> tuple[str, str]:
+        """Return the test's verdict and output. Notes taken on the way take precedence over the test's own result."""
+        if self._unsendable:
+            return "harness", self._unsendable
+        if self._died:
+            return DIED, ""
+        if self._unreadable:
+            return "crash", f"the program's answer cannot be read: {self._unreadable}"
+        if caught is None:
+            return "passed", ""
+        if caught is self._raised:
+            return "crash", self._raised_text
+        if isinstance(caught, AssertionError):
+            return "wrong", _shown(namespace.get(SEEN, caught))
+        return "wrong", f"{type(caught).__name__}: {_shown(caught)}"
+
+
+def _well_formed(answer: object) -> bool:
+    match answer:
+        case ("value", _, list()) | ("raised", str(), str()) | ("loaded",):
+            return isinstance(answer, tuple)
+    return False
+
+
+class StandIn:
+    """Function of the solution, called across processes."""
+
+    def __init__(self, name: str, tester: Tester) -> None:
+        self.name, self._tester = name, tester
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._tester.call(None, self.name, arguments, keywords)
+
+
+def _name(value: "StandIn | type") -> str:
+    """Return the solution's name of the function, or of a built-in type that a test passes, such as `int`."""
+    return value.name if isinstance(value, StandIn) else value.__name__
+
+
+class Remote(wire.Reference):
+    """Object of a class of the solution, which stays there. No operator is forwarded: it equals only itself."""
+
+    def __init__(self, index: int, tester: Tester) -> None:
+        object.__setattr__(self, "index", index)
+        object.__setattr__(self, "_tester", tester)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._tester.call(self, wire.GET, (name,), {})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._tester.call(self, wire.SET, (name, value), {})
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._tester.call(self, wire.CALL, arguments, keywords)
+
+
+def _update(ours: Any, theirs: Any) -> None:
+    """Copy the solution's changes to a list, dict, set or bytearray into the test's object."""
+    if type(ours) is not type(theirs) or ours == theirs:
+        return
+    if isinstance(ours, list | bytearray):
+        ours[:] = theirs
+    elif isinstance(ours, dict | set):
+        ours.clear()
+        ours.update(theirs)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = str(value) if isinstance(value, BaseException) else repr(value)
+    except Exception:
+        # A class of the test may have any `__repr__`.
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
