@@ -114,7 +114,7 @@ $(ABLATION): ablation-%: $(VENV)/.planner
 	$(RUN) -m train sft $(BEST)
 	$(RUN) -m train sft $(WHOLE) train.sft.other_goals=0 train.sft.epochs=5 train.variants.sft=own_goals
 	$(RUN) -m train sft $(WHOLE) train.sft.texts=rated train.sft.epochs=5 train.variants.sft=rated
-	$(RUN) -m train sft $(WHOLE) train.sft.texts=rated train.sft.epochs=5 train.sft.positives=mixed train.variants.sft=mixed
+	$(RUN) -m train sft $(WHOLE) train.sft.texts=mixed train.sft.epochs=5 train.variants.sft=mixed
 	$(RUN) -m train reward $(WHOLE) train.reward.start=base train.variants.reward=base
 	$(RUN) -m train ppo $(WHOLE) train.weak_reward_model=allow 'train.variants={reward: base, ppo: base}'
 

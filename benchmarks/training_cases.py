@@ -127,14 +127,12 @@ def _config(sizes: Sizes, base: str) -> dict[str, Any]:
     case = CASES[sizes.case]
     # One micro-batch holds all of an update, as TRL's does unless `their_rows` is smaller.
     tokens = case.failures * (sizes.prompt + case.responses * sizes.response)
-    stage: dict[str, Any] = {"learning_rate": 1e-3, "batch_size": case.batch_size, "micro_batch_tokens": tokens}
+    stage: dict[str, Any] = {"learning_rate": 1e-3, "epochs": sizes.epochs if case.stage == "ppo" else 1}
     if case.stage in ("ppo", "grpo"):
-        stage["updates"] = sizes.updates
         key = "responses_per_prompt" if case.stage == "ppo" else "group"
-        stage |= {key: case.responses, "epochs": sizes.epochs if case.stage == "ppo" else 1}
-    else:
-        stage["epochs"] = 1
+        stage |= {"batch_size": case.batch_size, "updates": sizes.updates, key: case.responses}
     train = {"base_model": base, "quantization": "none", "dtype": sizes.dtype, "lora": LORA, "report_to": "none"}
+    train |= {"batch_size": case.batch_size, "micro_batch_tokens": tokens}
     return {
         "run": "benchmark",
         "environment": {"name": "alfworld", "source": "generated"},

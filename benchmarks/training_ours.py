@@ -60,7 +60,7 @@ def supervised(work: Work) -> Ready:
 
 def groups_of(work: Work) -> Groups:
     """Return the texts or pairs of the case, by prompt."""
-    return Groups(list(rows(work)), work.settings.micro_batch_tokens)
+    return Groups(list(rows(work)), work.experiment.train.micro_batch_tokens)
 
 
 def trainer_of(work: Work, groups: Groups) -> Any:
@@ -68,11 +68,11 @@ def trainer_of(work: Work, groups: Groups) -> Any:
     stage, train, start = Stage(work.case.stage, work.experiment, {}), work.experiment.train, work.folder / SFT
     torch.manual_seed(work.experiment.seed)
     if stage.name == "reward":
-        trainer = make_trainer(stage, train.reward, scorer(train), groups, Ranking(train.pair_weight))
+        trainer = make_trainer(stage, scorer(train), groups, Ranking(train.pair_weight))
     elif stage.name == "dpo":
-        trainer = dpo_trainer(stage, train.dpo, start, groups)
+        trainer = dpo_trainer(stage, start, groups)
     else:
-        trainer = make_trainer(stage, train.sft, adapted(train, start), groups, Imitation())
+        trainer = make_trainer(stage, adapted(train, start), groups, Imitation())
     trainer.args.output_dir, trainer.args.save_strategy = str(work.folder / train.trainer), "no"
     return trainer
 

@@ -31,8 +31,7 @@ def on_trl(work: Work) -> Work:
     """Return the work with TRL's trainer, micro-batches of `their_rows`, and nothing computed twice."""
     train, rows = work.experiment.train, work.sizes.their_rows
     tokens = rows * (work.sizes.prompt + work.sizes.response)
-    stage = work.settings.model_copy(update={"micro_batch_tokens": tokens})
-    changes = {"trainer": "trl", "gradient_checkpointing": False, work.case.stage: stage}
+    changes = {"trainer": "trl", "gradient_checkpointing": False, "micro_batch_tokens": tokens}
     return work._replace(experiment=work.experiment.model_copy(update={"train": train.model_copy(update=changes)}))
 
 

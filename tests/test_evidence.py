@@ -19,7 +19,7 @@ SEED_CONFIG, REPORT_CONFIG = (ROOT / "configs" / "evidence" / name for name in (
 SMALLER = (
     *("environment.source=generated", "environment.receptacles=8", "loop.trials=2"),
     *("collect.tasks=16", "collect.written=160", "collect.candidates=3"),
-    *("train.sft.batch_size=2", "train.checkpoint_steps=1"),
+    *("train.batch_size=2", "train.checkpoint_steps=1"),
 )
 STAGES = ("collect warm", "train warm", "collect", "train sft")
 PATIENCE_SECONDS = 900

@@ -209,13 +209,14 @@ def test_training_and_serving_leave_no_secret_behind(tmp_path: Path, remote: End
     from tests.train.world import save_tiny_model
 
     config = config_for(remote.url.removeprefix("http://").removesuffix("/v1"))
-    quick = {"learning_rate": 3e-3, "batch_size": 2, "micro_batch_tokens": 200}
+    quick = {"learning_rate": 3e-3}
     config["collect"] |= {"written": 4}
     config["train"] = {
         "base_model": str(save_tiny_model(tmp_path / "base")),
         "quantization": "none",
         "dtype": "float32",
-        "warm": quick,
+        "batch_size": 2,
+        "micro_batch_tokens": 200,
         "sft": quick,
         "generation": {"base_url": config["reflector"]["endpoint"]["base_url"], "api_key_env": "SOME_KEY"},
     }

@@ -26,7 +26,8 @@ TRAINING = (
     "train.quantization=none",
     "train.dtype=float32",
     "train.report_to=none",
-    "train.sft={batch_size: 4, micro_batch_tokens: 200}",
+    "train.batch_size=4",
+    "train.micro_batch_tokens=200",
     "reflector.max_new_tokens=8",
 )
 

@@ -30,6 +30,8 @@ from .trl_trainers import MicroBatch, sft_trainer
 
 LEARNING_RATE, BATCH_SIZE = 1e-3, 8
 """Peak learning rate, and demonstrations per optimiser step."""
+DEMONSTRATIONS = 3200
+"""Number of scripted attempts, with and without advice."""
 MOST_ACTIONS = 20
 """Largest number of actions of a demonstration: the household actor of the package was trained with it."""
 
@@ -41,20 +43,20 @@ class LabelledText(NamedTuple):
     labels: list[int]
 
 
-def scripted_play(experiment: Experiment) -> list[Demonstration]:
-    """Play the demonstrations that the config asks for.
+def scripted_play(experiment: Experiment, count: int = DEMONSTRATIONS) -> list[Demonstration]:
+    """Play `count` games of the environment's split.
 
     Raises:
         ConfigError: the environment has no scripted play.
         MissingInput: the environment's data are missing.
     """
-    section, settings = experiment.environment, experiment.train.actor
+    section = experiment.environment
     play = extras(section).demonstrations
     if play is None:
         raise ConfigError(f"There is no scripted play for {section.name}: set environment.name to another environment.")
     demonstrations = list[Demonstration]()
-    with line("demonstrations", settings.demonstrations, 0, console=processes.screen()) as progress:
-        played = play(section, settings.demonstrations, MOST_ACTIONS, experiment.seed, settings.wording)
+    with line("demonstrations", count, 0, console=processes.screen()) as progress:
+        played = play(section, count, MOST_ACTIONS, experiment.seed, experiment.train.actor.wording)
         for demonstration in played:
             demonstrations.append(demonstration)
             progress.show(len(demonstrations), "")

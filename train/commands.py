@@ -14,7 +14,6 @@ from retroformer.experiment.adapters import model_folder, newest_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
 from retroformer.experiment.returns import STORED
-from retroformer.experiment.sections.train import Steps
 from retroformer.files.held_lock import held_lock
 from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
 
@@ -66,38 +65,38 @@ def actor(experiment: Experiment) -> str:
     demonstrations = scripted_play(experiment)
     texts = (demonstration.text for demonstration in demonstrations)
     played = training_tasks(experiment, (demonstration.task_id for demonstration in demonstrations))
-    stage = make_stage("actor", experiment, experiment.train.actor, texts, {}, [played])
+    stage = make_stage("actor", experiment, texts, {}, [played])
     return run(stage, lambda: clone(stage, demonstrations))
 
 
 def warm(experiment: Experiment) -> str:
     """Imitate all advice that was written by rule, with a fresh adapter."""
-    optimizer, texts = experiment.train.warm, inputs.written_advice(experiment)
-    stage = make_stage("warm", experiment, optimizer, _plain(texts), {}, inputs.written_tasks(experiment))
-    return run(stage, lambda: _imitate(stage, optimizer, texts, None))
+    texts = inputs.written_advice(experiment)
+    stage = make_stage("warm", experiment, _plain(texts), {}, inputs.written_tasks(experiment))
+    return run(stage, lambda: _imitate(stage, texts, None))
 
 
 def sft(experiment: Experiment) -> str:
     """Imitate advice that helped, or that attempts have proved right, from the warm adapter on if there is one."""
-    optimizer, texts = experiment.train.sft, inputs.advice_to_imitate(experiment)
+    texts = inputs.advice_to_imitate(experiment)
     folder = experiment.stage_folder("warm")
     start = require_adapter(folder) if folder.is_dir() or "warm" in experiment.train.variants else None
     adapters = {"start": start} if start else {}
-    stage = make_stage("sft", experiment, optimizer, _plain(texts), adapters, inputs.rated_tasks(experiment))
-    return run(stage, lambda: _imitate(stage, optimizer, texts, start))
+    stage = make_stage("sft", experiment, _plain(texts), adapters, inputs.rated_tasks(experiment))
+    return run(stage, lambda: _imitate(stage, texts, start))
 
 
 def reward(experiment: Experiment) -> str:
     """Train the reward model on pairs of rated reflections."""
     from .reward import train_reward_model
 
-    optimizer = experiment.train.reward
-    pairs = inputs.pairs(experiment, optimizer.staleness)
+    settings = experiment.train.reward
+    pairs = inputs.pairs(experiment, settings.staleness)
     data = (pair.model_dump() for pair in pairs)
-    start = None if optimizer.start == "base" else require_adapter(newest_of(experiment, optimizer.start))
+    start = None if settings.start == "base" else require_adapter(newest_of(experiment, settings.start))
     adapters = {"start": start} if start else {}
-    stage = make_stage("reward", experiment, optimizer, data, adapters, inputs.rated_tasks(experiment))
-    return run(stage, lambda: train_reward_model(stage, optimizer, pairs, inputs.rated(experiment), start))
+    stage = make_stage("reward", experiment, data, adapters, inputs.rated_tasks(experiment))
+    return run(stage, lambda: train_reward_model(stage, pairs, inputs.rated(experiment), start))
 
 
 def ppo(experiment: Experiment) -> str:
@@ -107,7 +106,7 @@ def ppo(experiment: Experiment) -> str:
     prompts = inputs.prompts(experiment)
     adapters = {name: require_adapter(newest_of(experiment, name)) for name in ("sft", "reward")}
     tasks = inputs.rated_tasks(experiment)
-    stage = make_stage("ppo", experiment, experiment.train.ppo, map(_turns, prompts), adapters, tasks)
+    stage = make_stage("ppo", experiment, map(_turns, prompts), adapters, tasks)
     return run(stage, lambda: train_by_ppo(stage, prompts, adapters["sft"], adapters["reward"]))
 
 
@@ -115,12 +114,11 @@ def dpo(experiment: Experiment) -> str:
     """Optimise the SFT policy on the preference pairs directly."""
     from .dpo import train_by_dpo
 
-    optimizer = experiment.train.dpo
     pairs = inputs.pairs(experiment)
     start = require_adapter(newest_of(experiment, "sft"))
     data, tasks = (pair.model_dump() for pair in pairs), inputs.rated_tasks(experiment)
-    stage = make_stage("dpo", experiment, optimizer, data, {"start": start}, tasks)
-    return run(stage, lambda: train_by_dpo(stage, optimizer, pairs, start))
+    stage = make_stage("dpo", experiment, data, {"start": start}, tasks)
+    return run(stage, lambda: train_by_dpo(stage, pairs, start))
 
 
 def grpo(config: LoadedConfig) -> str:
@@ -135,7 +133,7 @@ def grpo(config: LoadedConfig) -> str:
     prompts = inputs.prompts(experiment)
     adapters = {name: require_adapter(newest_of(experiment, name)) for name in ("sft", "reward")}
     tasks = inputs.rated_tasks(experiment)
-    stage = make_stage("grpo", experiment, experiment.train.grpo, map(_turns, prompts), adapters, tasks)
+    stage = make_stage("grpo", experiment, map(_turns, prompts), adapters, tasks)
     return run(stage, lambda: train_by_grpo(stage, prompts, adapters, live=None))
 
 
@@ -145,7 +143,7 @@ def _grpo_stored(experiment: Experiment) -> str:
     groups = inputs.groups(experiment)
     adapters = {"sft": require_adapter(newest_of(experiment, "sft"))}
     data, tasks = ([_turns(prompt), *responses] for prompt, responses in groups), inputs.rated_tasks(experiment)
-    stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, tasks)
+    stage = make_stage("grpo", experiment, data, adapters, tasks)
     return run(stage, lambda: train_on_stored_groups(stage, groups, adapters["sft"]))
 
 
@@ -162,7 +160,7 @@ def _grpo_live(config: LoadedConfig) -> str:
     adapters = {"sft": require_adapter(newest_of(experiment, "sft"))}
     data = [conditions_of_returns(experiment), *(failure.facts for failure in failures)]
     tasks = inputs.rated_tasks(experiment)
-    stage = make_stage("grpo", experiment, experiment.train.grpo, data, adapters, tasks)
+    stage = make_stage("grpo", experiment, data, adapters, tasks)
     prompts = [failure.prompt for failure in failures]
     # One process plays, and sends the rewards to the others.
     play = live_returns(config, failures) if processes.is_main() else nullcontext()
@@ -181,7 +179,7 @@ def sac(experiment: Experiment) -> str:
     tasks, start = chosen_tasks(experiment, None), _starting_actor(experiment)
     data, adapters = facts_of_play(experiment, tasks), {"start": start} if start else {}
     played = training_tasks(experiment, (task.id for task in tasks))
-    stage = make_stage("sac", experiment, experiment.train.sac, data, adapters, [played])
+    stage = make_stage("sac", experiment, data, adapters, [played])
     return run(stage, lambda: train_by_sac(stage, tasks, start))
 
 
@@ -252,11 +250,11 @@ def _test(metrics: StageMetrics) -> str:
     return "" if p_value is None else f" (p = {p_value:.2g} against chance, power {power:.0%})"
 
 
-def _imitate(stage: Stage, optimizer: Steps, texts: Sequence[Advice], start: Path | None) -> None:
+def _imitate(stage: Stage, texts: Sequence[Advice], start: Path | None) -> None:
     from .imitation import imitate
 
     data = samples(load_tokenizer(stage.experiment.train), texts)
-    imitate(stage, optimizer, data, start, {"samples_with_duplicates": len(texts)})
+    imitate(stage, data, start, {"samples_with_duplicates": len(texts)})
 
 
 def _plain(texts: Iterable[Advice]) -> Iterator[Any]:

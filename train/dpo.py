@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from retroformer.experiment.sections.train import Steps
 from retroformer.records import PreferencePair
 
 from . import processes
@@ -56,31 +55,31 @@ class DirectPreference:
         return (losses_P * weights_of_pairs(groups, batch, self._pair_weight).to(losses_P)).sum()
 
 
-def train_by_dpo(stage: Stage, optimizer: Steps, pairs: Sequence[PreferencePair], sft: Path) -> None:
+def train_by_dpo(stage: Stage, pairs: Sequence[PreferencePair], sft: Path) -> None:
     """Train the adapter in `sft` on the pairs of most tasks, measure on those of the held-out tasks, and publish.
 
     Raises:
         ConfigError: a sample is longer than train.max_length, or the shape of the adapter is not that of train.lora.
     """
     meter, seed = Meter(), stage.experiment.seed
-    split = split_pairs(stage, load_tokenizer(stage.experiment.train), pairs, optimizer)
-    trainer = dpo_trainer(stage, optimizer, sft, split.train)
+    split = split_pairs(stage, load_tokenizer(stage.experiment.train), pairs)
+    trainer = dpo_trainer(stage, sft, split.train)
     progress = run_trainer(trainer, stage)
     measured = measure(trainer.reader, split.measured(seed), "train")
     measured |= measure(trainer.reader, split.held_out, "held_out")
-    cost = meter.read(optimizer.epochs * split.tokens, progress["resumed_from_step"])
+    cost = meter.read(stage.steps.epochs * split.tokens, progress["resumed_from_step"])
     metrics = split.counts | split.read_by(sft) | measured | progress | cost
     publish(stage, lambda folder: trainer.model.save_pretrained(folder, selected_adapters=[POLICY]), metrics)
 
 
-def dpo_trainer(stage: Stage, optimizer: Steps, sft: Path, groups: Groups) -> Any:
+def dpo_trainer(stage: Stage, sft: Path, groups: Groups) -> Any:
     """Return the trainer of the adapter in `sft`, which is also the reference, on `groups`."""
     model = policy_and_reference(load_base(stage.experiment.train), sft, stage)
     # Whichever trainer is used, `measure` computes logits.
     require_plain_logits(trunk_of(model).config, "train the reward model in place of DPO, or another train.base_model")
     objective = DirectPreference(stage.experiment.train.pair_weight)
     # Not quick: the policy is compared with readings of the reference that are made before training.
-    trainer = make_trainer(stage, optimizer, model, groups, objective, quick=False)
+    trainer = make_trainer(stage, model, groups, objective, quick=False)
     if trainer.reader.packs:
         # Read once, as the reference does not change: each group alone, so that a resumed run reads the same numbers.
         with switched_to(model, REFERENCE):

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from transformers import TrainingArguments
 
-from retroformer.experiment.sections.train import Steps
-
 from .base import save_memory
 from .shared_prompt.agreement import settle_attention
 from .shared_prompt.batches import micro_batches, training_batches
@@ -72,21 +70,20 @@ class GroupTrainer(ParallelTrainer):
     def __init__(
         self,
         stage: Stage,
-        optimizer: Steps,
         model: Any,
         groups: Groups,
         objective: Objective,
         *,
         quick: bool = True,
     ) -> None:
-        self._groups, self._most_tokens, self._quick = groups, optimizer.micro_batch_tokens, quick
+        self._groups, self._most_tokens, self._quick = groups, stage.experiment.train.micro_batch_tokens, quick
         self.reader = Reader(model, objective)
-        self._batches = batches_of(stage, optimizer, groups)
+        self._batches = batches_of(stage, groups)
         checkpointing = stage.experiment.train.gradient_checkpointing
         save_memory(model.get_base_model(), model, gradient_checkpointing=checkpointing)
         super().__init__(
             model=model,
-            args=TrainingArguments(**trainer_settings(stage, optimizer.learning_rate)),
+            args=TrainingArguments(**trainer_settings(stage, stage.steps.learning_rate)),
             train_dataset=[{"batch": number} for number in range(len(self._batches))],
         )
 
@@ -110,9 +107,10 @@ class GroupTrainer(ParallelTrainer):
         return self.reader.objective.loss(self.reader.read(packed), packed, groups, batch)
 
 
-def batches_of(stage: Stage, optimizer: Steps, groups: Groups) -> list[list[int]]:
+def batches_of(stage: Stage, groups: Groups) -> list[list[int]]:
     """Return the numbers of the groups of each batch, all epochs in one list."""
-    return training_batches(groups.sizes, groups.lengths, optimizer.batch_size, optimizer.epochs, stage.experiment.seed)
+    experiment, epochs = stage.experiment, stage.steps.epochs
+    return training_batches(groups.sizes, groups.lengths, experiment.train.batch_size, epochs, experiment.seed)
 
 
 def trunk_of(model: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Steps, Train
+from retroformer.experiment.sections.train import Train
 
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_adapter, load_base
 from .data.rows import write_samples
@@ -41,7 +41,6 @@ class Imitation:
 
 def imitate(
     stage: Stage,
-    optimizer: Steps,
     data: Iterable[Sample],
     start: Path | None = None,
     counts: Mapping[str, Any] = MappingProxyType({}),
@@ -57,12 +56,12 @@ def imitate(
     rows = write_samples(data, stage.experiment.folder)
     lengths = [len(sample.ids) for sample in rows]
     require_length(lengths, train.max_length, "samples")
-    groups = Groups(rows, optimizer.micro_batch_tokens)
+    groups = Groups(rows, train.micro_batch_tokens)
     require_room(stage, max(groups.lengths, default=0))
     torch.manual_seed(stage.experiment.seed)  # A fresh adapter is initialised at random.
-    trainer = make_trainer(stage, optimizer, adapted(train, start), groups, Imitation())
+    trainer = make_trainer(stage, adapted(train, start), groups, Imitation())
     progress = run_trainer(trainer, stage)
-    tokens = sum(groups.lengths) * optimizer.epochs
+    tokens = sum(groups.lengths) * stage.steps.epochs
     metrics = {"samples": len(rows), **counts} | progress | meter.read(tokens, progress["resumed_from_step"])
     publish(stage, trainer.model.save_pretrained, metrics)
 

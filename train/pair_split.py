@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Steps
 from retroformer.records import PreferencePair
 from retroformer.stage_metrics import recorded_tasks
 
@@ -67,7 +66,7 @@ class PairSplit(NamedTuple):
         return drawn
 
 
-def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair], optimizer: Steps) -> PairSplit:
+def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair]) -> PairSplit:
     """Tokenise `pairs`, and split them by task.
 
     Raises:
@@ -81,7 +80,7 @@ def split_pairs(stage: Stage, tokenizer: Any, pairs: Sequence[PreferencePair], o
     held_out = write_pairs(sample_pairs(tokenizer, held_out_pairs), experiment.folder)
     lengths = [len(sample.ids) for rows in (train, held_out) for pair in rows for sample in pair]
     require_length(lengths, experiment.train.max_length, "samples of pairs")
-    most = optimizer.micro_batch_tokens
+    most = experiment.train.micro_batch_tokens
     split = PairSplit(Groups(train, most), Groups(held_out, most), tasks)
     require_room(stage, max((*split.train.lengths, *split.held_out.lengths), default=0))
     return split

@@ -17,7 +17,7 @@ from peft import (
 )
 from torch import Tensor
 
-from retroformer.experiment.sections.train import Steps, Train
+from retroformer.experiment.sections.train import Train
 from retroformer.records import PreferencePair, RatedReflection
 
 from .base import add_fresh_adapter, keep_trainables_in_fp32, load_base, load_tokenizer, require_same_shape
@@ -53,7 +53,6 @@ class Ranking:
 
 def train_reward_model(
     stage: Stage,
-    optimizer: Steps,
     pairs: Sequence[PreferencePair],
     rated: Sequence[RatedReflection] = (),
     start: Path | None = None,
@@ -67,10 +66,10 @@ def train_reward_model(
     """
     meter, seed = Meter(), stage.experiment.seed
     tokenizer = load_tokenizer(stage.experiment.train)
-    split = split_pairs(stage, tokenizer, pairs, optimizer)
+    split = split_pairs(stage, tokenizer, pairs)
     torch.manual_seed(seed)  # The score head is initialised at random when the model is loaded.
     model = scorer(stage.experiment.train, start)
-    trainer = make_trainer(stage, optimizer, model, split.train, Ranking(stage.experiment.train.pair_weight))
+    trainer = make_trainer(stage, model, split.train, Ranking(stage.experiment.train.pair_weight))
     progress = run_trainer(trainer, stage)
     held_out = [pair for group in split.held_out for pair in group.sample_pairs]
     trained_on = [pair for group in split.train for pair in group.sample_pairs]
@@ -79,7 +78,7 @@ def train_reward_model(
     measured |= measure(chosen, rejected, "held_out") | audit_of_pairs(chosen, rejected, held_out, trained_on)
     texts = [rating for rating in rated if rating.key.task_id in split.held_out_tasks]
     measured |= audit(trainer.reader, tokenizer, texts)
-    cost = meter.read(optimizer.epochs * split.tokens, progress["resumed_from_step"])
+    cost = meter.read(stage.steps.epochs * split.tokens, progress["resumed_from_step"])
     metrics = split.counts | (split.read_by(start) if start else {}) | measured | progress | cost
     publish(stage, trainer.model.save_pretrained, metrics)
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.base import Section
+from retroformer.experiment.sections.train import Steps
 from retroformer.files import durable
 from retroformer.models.embedded import base_model_folder
 from retroformer.provenance import code_version, folder_sha256, package_versions
@@ -49,6 +49,13 @@ class Stage(NamedTuple):
     """Tasks that it and the adapters it starts from are trained on, by environment; None if they are not known."""
 
     @property
+    def steps(self) -> Steps:
+        """The optimiser steps of a stage that trains a reflector."""
+        settings = self.experiment.train.settings(self.name)
+        assert isinstance(settings, Steps)
+        return settings
+
+    @property
     def folder(self) -> Path:
         """Folder of the finished adapter."""
         return self.experiment.stage_folder(self.name)
@@ -72,7 +79,6 @@ class Stage(NamedTuple):
 def make_stage(
     name: str,
     experiment: Experiment,
-    settings: Section,
     data: Iterable[Any],
     adapters: dict[str, Path],
     tasks: Iterable[TrainingTasks] | None = None,
@@ -93,7 +99,9 @@ def make_stage(
         # Another port or tolerance of the server changes nothing.
         "sampled_by_server": train.generation is not None if kind.on_policy else None,
         "pair_weight": train.pair_weight if kind.responses == 2 else None,
-        "optimizer": settings.model_dump(),
+        "optimizer": train.settings(name).model_dump(),
+        "batch_size": train.batch_size if kind.on_groups else None,
+        "micro_batch_tokens": None if kind.trains_actor else train.micro_batch_tokens,
         "chat_template_kwargs": train.chat_template_kwargs,
         "seed": experiment.seed,
         "data": _sha256_of_json(data),

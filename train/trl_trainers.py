@@ -26,8 +26,6 @@ from trl.trainer.reward_trainer import RewardTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from retroformer.experiment.sections.train import Steps
-
 from .base import load_tokenizer, save_memory
 from .data.samples import IGNORED
 from .group_trainer import Objective, Reader, batches_of
@@ -116,18 +114,19 @@ def sft_trainer(stage: Stage, learning_rate: float, model: Any, batches: int, pa
     return Sft(stage, model, batches, parts, SFTConfig(**_settings(stage, learning_rate), **_NO_BALANCING))
 
 
-def trainer_on_groups(stage: Stage, optimizer: Steps, model: Any, groups: Groups, objective: Objective) -> Any:
+def trainer_on_groups(stage: Stage, model: Any, groups: Groups, objective: Objective) -> Any:
     """Return TRL's trainer of a stage, with a `reader` for measurements."""
-    batches, settings = batches_of(stage, optimizer, groups), _settings(stage, optimizer.learning_rate)
+    batches, rate, train = batches_of(stage, groups), stage.steps.learning_rate, stage.experiment.train
+    settings = _settings(stage, rate)
 
     def batch(number: int) -> list[Group]:
         return [groups[index] for index in batches[number]]
 
     def texts(number: int) -> Iterator[MicroBatch]:
-        return _texts(batch(number), optimizer.micro_batch_tokens)
+        return _texts(batch(number), train.micro_batch_tokens)
 
     def pairs(row: _Row, number: int) -> Iterator[MicroBatch]:
-        return _pairs(batch(number), optimizer.micro_batch_tokens, stage.experiment.train.pair_weight, row)
+        return _pairs(batch(number), train.micro_batch_tokens, train.pair_weight, row)
 
     if stage.name == "dpo":
         args = DPOConfig(**settings, beta=BETA, **_NO_BALANCING)
@@ -136,7 +135,7 @@ def trainer_on_groups(stage: Stage, optimizer: Steps, model: Any, groups: Groups
         rewards = RewardConfig(**settings, center_rewards_coefficient=CENTRING, disable_dropout=False)
         trainer = RewardModel(stage, model, len(batches), partial(pairs, _whole), rewards)
     else:
-        trainer = sft_trainer(stage, optimizer.learning_rate, model, len(batches), texts)
+        trainer = sft_trainer(stage, rate, model, len(batches), texts)
     trainer.reader = Reader(model, objective, packs=False)
     return trainer
 

@@ -108,11 +108,11 @@ def _supervised(experiment: Experiment, name: str, folder: Path) -> _Loss:
     start = fresh_adapter(experiment, folder / "start")
     stage, groups = Stage(name, experiment, {}), Groups(rows, 1000)
     if name == "reward":
-        trainer = GroupTrainer(stage, train.reward, scorer(train, start), groups, Ranking(train.pair_weight))
+        trainer = GroupTrainer(stage, scorer(train, start), groups, Ranking(train.pair_weight))
     elif name == "dpo":
-        trainer = dpo_trainer(stage, train.dpo, start, groups)
+        trainer = dpo_trainer(stage, start, groups)
     else:
-        trainer = GroupTrainer(stage, train.sft, adapted(train, start), groups, Imitation())
+        trainer = GroupTrainer(stage, adapted(train, start), groups, Imitation())
     _moved(parameters := _trained(trainer.model))
     return _Loss(parameters, lambda: float(trainer.training_step(trainer.model, {"batch": 0})))
 
@@ -121,13 +121,13 @@ def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
     reward = fresh_adapter(experiment, folder / "reward", scores=True)
     model = SharedBase(load_base(experiment.train), fresh_adapter(experiment, folder / "sft"), reward)
     _moved(model.adapter_parameters())
-    draw = Draw(max_new_tokens=8, at_once=32, pad_id=0, eos_id=2, seed=0)
+    draw = Draw(max_new_tokens=8, at_once=32, pad_id=0, eos_id=2, seed=0, micro_batch_tokens=1000)
     torch.manual_seed(0)
     responses = respond(model, [ids for ids in ([5, 9, 30], [6, 9, 31]) for _ in range(4)], draw)
     clipped = [1.0]
     if name == "ppo":
-        settings = experiment.train.ppo.model_copy(update={"micro_batch_tokens": 1000})
-        batch = ppo.evaluate(model, responses, settings, UNSCALED, kl_weight=0.2)
+        settings = experiment.train.ppo
+        batch = ppo.evaluate(model, responses, settings, draw, UNSCALED)
         optimizer = make_optimizer(model, settings)
 
         def value() -> float:
@@ -135,7 +135,7 @@ def _on_policy(experiment: Experiment, name: str, folder: Path) -> _Loss:
             clipped[0] = max(1.0, facts["gradient_norm"])
             return facts["policy_loss"] + VALUE_WEIGHT * facts["value_loss"]
     else:
-        chosen = experiment.train.grpo.model_copy(update={"micro_batch_tokens": 1000, "group": 4, "kl": 0.04})
+        chosen = experiment.train.grpo.model_copy(update={"group": 4, "kl": 0.04})
         group_batch = grpo.compare(model, responses, torch.tensor([0.0, 1.0, 0.0, 1.0] * 2), chosen, draw)
         optimizer = make_optimizer(model, chosen)
 

@@ -30,7 +30,7 @@ def pieces(bench: Bench) -> Iterator[Piece]:
 
 def _work(bench: Bench, model: str, stage: str, tokens: int) -> tuple[str, ...]:
     # On a CPU, small enough to check the kit.
-    small = ("reflector.max_new_tokens=16", f"train.{stage}.micro_batch_tokens={2 * tokens}")
+    small = ("reflector.max_new_tokens=16", f"train.micro_batch_tokens={2 * tokens}")
     words = ("reflector.max_new_tokens=128",) if bench.on_gpu else small
     experiment = bench.experiment(
         random_model(bench, model), f"train.max_length={tokens}", "train.dtype=bfloat16", *words

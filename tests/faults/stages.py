@@ -31,8 +31,8 @@ def killed_evaluations(world: World, count: int) -> Outcome:
 def killed_trainings(world: World, count: int) -> Outcome:
     """Kill SFT, the reward model and PPO at random moments; they must end with the weights of unbroken runs."""
     faults, violations = 0, list[str]()
-    many = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 20}
-    ppo = {**many, "epochs": 2, "updates": 15}
+    many = {"learning_rate": 1e-3, "epochs": 20}
+    ppo = {**many, "batch_size": 4, "epochs": 2, "updates": 15}
     whole = world.folder / "whole"
     whole.mkdir()
     config = config_file(whole, save_tiny_model(world.folder / "tiny"), sft=many, reward=many, ppo=ppo)

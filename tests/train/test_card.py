@@ -28,7 +28,7 @@ MEASURED = {
 
 
 def stage_of(experiment: Experiment, name: str = "sft") -> Stage:
-    return make_stage(name, experiment, experiment.train.sft, ["text"], {})
+    return make_stage(name, experiment, ["text"], {})
 
 
 def card_of(experiment: Experiment, base: Path, name: str = "sft") -> str:

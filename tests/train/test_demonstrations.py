@@ -122,17 +122,14 @@ def test_advice_is_followed_first(demonstrations: list[Demonstration]) -> None:
 def test_the_stage_trains_and_publishes_a_small_adapter(tiny_base: Path, workplace: Path) -> None:
     from safetensors.torch import load_file
 
-    few = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_size": 2, "demonstrations": 8}
-    described = tiny_experiment(workplace, tiny_base, actor=few, max_length=1024)
-    attempts = scripted_play(described)
-    stage = make_stage(
-        "actor", described, described.train.actor, [demonstration.text for demonstration in attempts], {}
-    )
+    described = tiny_experiment(workplace, tiny_base, max_length=1024)
+    attempts = scripted_play(described, 16)
+    stage = make_stage("actor", described, [demonstration.text for demonstration in attempts], {})
     clone(stage, attempts)
     done = finished(stage)
     assert done
     metrics = done.model_dump()
-    assert (metrics["demonstrations"], metrics["steps"]) == (8, 2)
+    assert (metrics["demonstrations"], metrics["steps"]) == (16, 2)
     weights = load_file(stage.folder / "adapter_model.safetensors")
     settings = json.loads((stage.folder / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == described.train.base_model

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Steps
 from retroformer.records import PreferencePair
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in
 from tests.train.world import BAD, GOOD, collect, config_file, metrics, prompt, tiny_experiment
@@ -32,7 +31,7 @@ PAIRS = [
     PreferencePair(task_id=f"task {n}", prompt=prompt(f"task {n}"), chosen=GOOD, rejected=BAD, margin=1.0)
     for n in range(20)
 ]
-QUICK = Steps(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=2)
+QUICK = {"learning_rate": 1e-2, "epochs": 2}
 
 
 def sft_adapter(folder: Path, experiment: Experiment) -> Path:
@@ -50,8 +49,8 @@ def disturb(model: Any, name: str) -> None:
             parameter.data += 0.05 * torch.randn_like(parameter)
 
 
-def stage_of(experiment: Experiment, settings: Steps, sft: Path) -> Stage:
-    return make_stage("dpo", experiment, settings, [pair.model_dump() for pair in PAIRS], {"start": sft})
+def stage_of(experiment: Experiment, sft: Path) -> Stage:
+    return make_stage("dpo", experiment, [pair.model_dump() for pair in PAIRS], {"start": sft})
 
 
 def two_pairs(experiment: Experiment) -> list[SamplePair]:
@@ -64,9 +63,8 @@ def groups_of(pairs: list[SamplePair]) -> list[Group]:
     return [group_of([pair])._replace(number=number) for number, pair in enumerate(pairs)]
 
 
-def trainer_of(experiment: Experiment, settings: Steps, sft: Path, pairs: list[SamplePair]) -> GroupTrainer:
-    stage = stage_of(experiment, settings, sft)
-    return dpo_trainer(stage, settings, sft, Groups(pairs, settings.micro_batch_tokens))
+def trainer_of(experiment: Experiment, sft: Path, pairs: list[SamplePair]) -> GroupTrainer:
+    return dpo_trainer(stage_of(experiment, sft), sft, Groups(pairs, experiment.train.micro_batch_tokens))
 
 
 def first_loss(trainer: GroupTrainer, pairs: list[SamplePair]) -> Tensor:
@@ -92,11 +90,11 @@ def test_dpo_trains_on_the_served_prompt_and_the_whole_response(tiny_base: Path,
 def test_policy_and_reference_start_equal_so_the_first_loss_is_log_2(
     tiny_base: Path, workplace: Path, quantization: str, dtype: str
 ) -> None:
-    experiment = tiny_experiment(workplace, tiny_base, quantization=quantization, dtype=dtype)
+    experiment = tiny_experiment(workplace, tiny_base, quantization=quantization, dtype=dtype, dpo=QUICK)
     pairs, sft = two_pairs(experiment), sft_adapter(workplace, experiment)
     config = sft / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_dropout": 0.5}))
-    trainer = trainer_of(experiment, QUICK, sft, pairs)
+    trainer = trainer_of(experiment, sft, pairs)
     loss = first_loss(trainer, pairs)
     # The reference reads each failure alone, so it rounds otherwise.
     torch.testing.assert_close(loss, torch.tensor(math.log(2)), rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
@@ -111,7 +109,7 @@ def test_policy_and_reference_start_equal_so_the_first_loss_is_log_2(
 
 def test_policy_and_reference_are_read_with_the_same_attention(tiny_base: Path, workplace: Path) -> None:
     experiment = tiny_experiment(workplace, tiny_base, dtype="bfloat16")
-    trainer = trainer_of(experiment, QUICK, sft_adapter(workplace, experiment), two_pairs(experiment))
+    trainer = trainer_of(experiment, sft_adapter(workplace, experiment), two_pairs(experiment))
     before = trunk_of(trainer.model).config._attn_implementation
     trainer.train()
     assert before == trunk_of(trainer.model).config._attn_implementation == SPLIT
@@ -126,7 +124,7 @@ def test_log_probabilities_agree_with_the_plain_model(tiny_base: Path, workplace
         log_probs_LV = plain(input_ids=torch.tensor([sample.ids])).logits[0].log_softmax(dim=-1)
         start = len(sample.prompt_ids)
         expected.append(sum(log_probs_LV[start + n - 1, token].item() for n, token in enumerate(sample.response_ids)))
-    trainer = trainer_of(experiment, QUICK, sft, pairs)
+    trainer = trainer_of(experiment, sft, pairs)
     disturb(trainer.model, ".default.")
     with switched_to(trainer.model, "ref"):
         sums = [response_sums(trainer.reader, group) for group in groups_of(pairs)]
@@ -134,10 +132,10 @@ def test_log_probabilities_agree_with_the_plain_model(tiny_base: Path, workplace
 
 
 def test_pairs_of_unseen_tasks_are_ordered_and_the_adapter_loads_alone(tiny_base: Path, workplace: Path) -> None:
-    experiment = tiny_experiment(workplace, tiny_base, checkpoint_steps=50)
+    experiment = tiny_experiment(workplace, tiny_base, checkpoint_steps=50, dpo=QUICK)
     sft = sft_adapter(workplace, experiment)
-    stage = stage_of(experiment, QUICK, sft)
-    train_by_dpo(stage, QUICK, PAIRS, sft)
+    stage = stage_of(experiment, sft)
+    train_by_dpo(stage, PAIRS, sft)
     done = finished(stage)
     assert done
     metrics = done.model_dump()
@@ -158,7 +156,7 @@ def test_pairs_of_unseen_tasks_are_ordered_and_the_adapter_loads_alone(tiny_base
         "README.md",
     }
     [group] = groups_of(two_pairs(experiment)[:1])
-    sums = [response_sums(trainer_of(experiment, QUICK, folder, []).reader, group) for folder in (stage.folder, sft)]
+    sums = [response_sums(trainer_of(experiment, folder, []).reader, group) for folder in (stage.folder, sft)]
     chosen, rejected = implicit_rewards(sums[0], sums[1], BETA)
     assert preference_loss(chosen, rejected).item() == pytest.approx(metrics["train_loss"], abs=0.05)
 
@@ -166,12 +164,12 @@ def test_pairs_of_unseen_tasks_are_ordered_and_the_adapter_loads_alone(tiny_base
 def test_a_step_does_not_depend_on_the_size_of_micro_batches(tiny_base: Path, workplace: Path) -> None:
     from safetensors.torch import load_file
 
-    experiment = tiny_experiment(workplace, tiny_base, checkpoint_steps=50)
-    sft, weights = sft_adapter(workplace, experiment), []
+    sizes: Any = {"checkpoint_steps": 50, "batch_size": 6, "dpo": {"learning_rate": 1e-3}}
+    sft, weights = sft_adapter(workplace, tiny_experiment(workplace, tiny_base)), []
     for size in (1, 400):
-        settings = Steps(learning_rate=1e-3, batch_size=6, micro_batch_tokens=size)
-        stage = stage_of(experiment, settings, sft)
-        train_by_dpo(stage, settings, PAIRS, sft)
+        experiment = tiny_experiment(workplace, tiny_base, micro_batch_tokens=size, **sizes)
+        stage = stage_of(experiment, sft)
+        train_by_dpo(stage, PAIRS, sft)
         weights.append(load_file(stage.folder / "adapter_model.safetensors"))
     for name, value in weights[0].items():
         torch.testing.assert_close(value, weights[1][name], rtol=0, atol=1e-4)
@@ -181,7 +179,7 @@ def test_a_step_does_not_depend_on_the_size_of_micro_batches(tiny_base: Path, wo
 def test_a_killed_run_resumes_and_ends_like_an_unbroken_one(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 10}
+    many = {"learning_rate": 3e-3, "epochs": 10}
     config = config_file(workplace, tiny_base, dpo=many)
     collect(config)
     main(["sft", str(config)])
@@ -213,4 +211,4 @@ def test_a_pair_that_is_too_long_stops_the_stage(tiny_base: Path, workplace: Pat
     experiment = tiny_experiment(workplace, tiny_base, max_length=40)
     sft = sft_adapter(workplace, experiment)
     with pytest.raises(ConfigError, match=r"40 of 40 samples of pairs are longer than train.max_length=40 tokens"):
-        train_by_dpo(stage_of(experiment, QUICK, sft), QUICK, PAIRS, sft)
+        train_by_dpo(stage_of(experiment, sft), PAIRS, sft)

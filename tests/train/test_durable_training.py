@@ -14,10 +14,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"),
     pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not tell which file is synced"),
 ]
-QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 400}
+QUICK: dict[str, Any] = {"learning_rate": 3e-3}
 SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("sft", "reward"), QUICK),
-    "ppo": {**QUICK, "updates": 2},
+    "ppo": {**QUICK, "batch_size": 4, "updates": 2},
     "weak_reward_model": "allow",
 }
 

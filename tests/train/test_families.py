@@ -34,7 +34,7 @@ TOKENS = 12
 
 def config_of(name: str, folder: Path, layers: str = "all") -> str:
     """Return a config that names the preset and a tiny model of its shape, with adapters on these layers."""
-    quick = "{learning_rate: 0.01, batch_size: 4, micro_batch_tokens: 200, epochs: 1}"
+    quick = "{learning_rate: 0.01, epochs: 1}"
     return f"""
 run: tiny
 environment: {{name: alfworld, source: generated}}
@@ -49,10 +49,12 @@ train:
   max_length: 700
   report_to: none
   weak_reward_model: allow
+  batch_size: 4
+  micro_batch_tokens: 200
   sft: {quick}
   dpo: {quick}
   reward: {quick}
-  ppo: {{learning_rate: 0.01, batch_size: 4, micro_batch_tokens: 200, epochs: 1, updates: 1}}
+  ppo: {{learning_rate: 0.01, batch_size: 4, epochs: 1, updates: 1}}
 """
 
 

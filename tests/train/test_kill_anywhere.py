@@ -56,8 +56,8 @@ def test_stages_killed_at_any_time_end_with_the_weights_of_unbroken_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The stages save a checkpoint after every step."""
-    many = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": epochs}
-    ppo = {**many, "epochs": 2, "updates": updates}
+    many = {"learning_rate": 1e-3, "epochs": epochs}
+    ppo = {**many, "batch_size": 4, "epochs": 2, "updates": updates}
     model = tiny_base if base == "tiny" else Path(base)
     config = config_file(workplace, model, sft=many, reward=many, ppo=ppo, weak_reward_model="allow")
     collect(config)

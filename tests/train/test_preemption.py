@@ -20,10 +20,10 @@ from train.__main__ import main
 from train.preemption import Stopped
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 6}
+QUICK: dict[str, Any] = {"learning_rate": 3e-3, "epochs": 6}
 SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("sft", "reward"), QUICK),
-    "ppo": {**QUICK, "epochs": 2, "updates": 4},
+    "ppo": {**QUICK, "batch_size": 4, "epochs": 2, "updates": 4},
     "checkpoint_steps": 1000,
 }
 

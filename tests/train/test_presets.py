@@ -24,8 +24,8 @@ def _elsewhere(workplace: Path) -> None:
 def test_a_config_trains_every_stage_with_the_paper_s_settings(config: Path) -> None:
     train = load(config).train
     sft, reward, ppo = train.sft, train.reward, train.ppo
-    assert (sft.learning_rate, sft.batch_size, sft.epochs) == (1e-5, 32, 2)
-    assert (reward.learning_rate, reward.batch_size) == (2.5e-5, 32)
+    assert (sft.learning_rate, train.batch_size, sft.epochs) == (1e-5, 32, 2)
+    assert (reward.learning_rate, reward.epochs) == (2.5e-5, 1)
     assert (ppo.learning_rate, ppo.batch_size, ppo.epochs) == (1.4e-5, 64, 4)
 
 

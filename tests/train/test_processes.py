@@ -60,8 +60,9 @@ def both(folder: Path, alone: int | None, stage: str, config: Path, *overrides: 
 @pytest.mark.parametrize("stage", ["dpo", "sft", "reward"])
 def test_two_processes_train_as_one_process_does(tiny_base: Path, workplace: Path, stage: str, trainer: str) -> None:
     # Eight micro-batches per step, with an incomplete last batch: 36 rows of sft, 30 of reward and dpo.
-    many = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_tokens": 100, "epochs": 3}
-    config = trained(workplace, tiny_base, trainer=trainer, sft=many, reward=many, dpo=many)
+    many = {"learning_rate": 3e-3, "epochs": 3}
+    stages: dict[str, Any] = dict.fromkeys(("sft", "reward", "dpo"), many)
+    config = trained(workplace, tiny_base, trainer=trainer, batch_size=8, micro_batch_tokens=100, **stages)
     alone, shared = both(workplace, None, stage, config)
     assert alone["fingerprint"] == shared["fingerprint"]
     assert alone["steps"] == shared["steps"] == {"sft": 5, "reward": 4, "dpo": 4}[stage]
@@ -72,7 +73,7 @@ def test_two_processes_train_as_one_process_does(tiny_base: Path, workplace: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["ppo", "grpo"])
 def test_two_processes_run_ppo_as_one_process_does(tiny_base: Path, workplace: Path, stage: str) -> None:
-    quick = {"learning_rate": 3e-3, "batch_size": 8, "micro_batch_tokens": 200, "updates": 3, "epochs": 2}
+    quick = {"learning_rate": 3e-3, "batch_size": 8, "updates": 3, "epochs": 2}
     sizes: Any = {"ppo": quick, "grpo": quick | {"group": 4}}
     config = trained(workplace, tiny_base, **sizes)
     shutil.move(workplace / "runs/tiny/sft", workplace / "sft")
@@ -119,7 +120,7 @@ def test_a_stage_of_one_process_ends_every_process_with_one_error(tiny_base: Pat
 @pytest.mark.slow
 def test_processes_that_see_different_checkpoints_do_not_train_together(tiny_base: Path, workplace: Path) -> None:
     """As on two machines without a shared disk, after a restart: only the first one has checkpoints."""
-    config = config_file(workplace, tiny_base, sft={"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200})
+    config = config_file(workplace, tiny_base)
     collect(config)
     script = workplace / "node.py"
     script.write_text(

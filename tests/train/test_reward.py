@@ -1,11 +1,11 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from retroformer.experiment.sections.train import Reward
 from retroformer.models.reward_adapter import read_reward_adapter
 from retroformer.records import Author, Key, PreferencePair, RatedReflection, Reflection
 from tests.train.world import BAD, GOOD, prompt, save_adapter, tiny_experiment
@@ -37,10 +37,9 @@ RATED = [
 
 
 def test_separable_pairs_are_ordered_and_the_saved_model_gives_equal_scores(tiny_base: Path, workplace: Path) -> None:
-    quick = Reward(learning_rate=1e-2, batch_size=4, micro_batch_tokens=200, epochs=4)
-    experiment = tiny_experiment(workplace, tiny_base)
-    stage = make_stage("reward", experiment, quick, [pair.model_dump() for pair in PAIRS], {})
-    train_reward_model(stage, quick, PAIRS, RATED)
+    experiment = tiny_experiment(workplace, tiny_base, reward={"learning_rate": 1e-2, "epochs": 4})
+    stage = make_stage("reward", experiment, [pair.model_dump() for pair in PAIRS], {})
+    train_reward_model(stage, PAIRS, RATED)
     done = finished(stage)
     assert done
     metrics = done.model_dump()
@@ -69,9 +68,9 @@ def test_a_reward_model_reads_the_prompt(tiny_base: Path, workplace: Path) -> No
         for name in names
         for texts in ([(GOOD, BAD) if name.startswith("north") else (BAD, GOOD)])
     ]
-    quick = Reward(learning_rate=1e-2, batch_size=10, micro_batch_tokens=800, epochs=12)
-    stage = make_stage("reward", tiny_experiment(workplace, tiny_base), quick, [len(pairs)], {})
-    train_reward_model(stage, quick, pairs)
+    quick: Any = {"batch_size": 10, "micro_batch_tokens": 800, "reward": {"learning_rate": 1e-2, "epochs": 12}}
+    stage = make_stage("reward", tiny_experiment(workplace, tiny_base, **quick), [len(pairs)], {})
+    train_reward_model(stage, pairs)
     done = finished(stage)
     assert done
     assert done.held_out_pairs == 6
@@ -79,13 +78,13 @@ def test_a_reward_model_reads_the_prompt(tiny_base: Path, workplace: Path) -> No
 
 
 def test_a_reward_model_can_start_from_a_reflector(tiny_base: Path, workplace: Path) -> None:
-    experiment, start = tiny_experiment(workplace, tiny_base), workplace / "start"
+    experiment = tiny_experiment(workplace, tiny_base, reward={"learning_rate": 1e-4, "start": "warm"})
+    start = workplace / "start"
     save_adapter(experiment, start)
-    quick = Reward(learning_rate=1e-4, batch_size=4, micro_batch_tokens=200, start="warm")
     read = sorted(held_out_tasks([pair.task_id for pair in PAIRS], experiment.seed))[:1]
     (start / "metrics.json").write_text(json.dumps({"training_tasks": [*read, "another task"]}))
-    stage = make_stage("reward", experiment, quick, [pair.model_dump() for pair in PAIRS], {"start": start})
-    train_reward_model(stage, quick, PAIRS, start=start)
+    stage = make_stage("reward", experiment, [pair.model_dump() for pair in PAIRS], {"start": start})
+    train_reward_model(stage, PAIRS, start=start)
     before, after = load_file(start / "adapter_model.safetensors"), read_reward_adapter(stage.folder).lora
     assert before.keys() == after.keys()
     changes = [float((after[name] - before[name]).abs().max()) for name in before]

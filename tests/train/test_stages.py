@@ -32,8 +32,10 @@ def test_killed_stages_resume_and_end_like_unbroken_ones(
     tiny_base: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Imitation, reward model and PPO are each killed in the middle, and compared with unbroken runs."""
-    many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 6}
-    config = config_file(workplace, tiny_base, sft=many, reward=many, ppo={**many, "epochs": 2, "updates": 12})
+    many = {"learning_rate": 3e-3, "epochs": 6}
+    config = config_file(
+        workplace, tiny_base, sft=many, reward=many, ppo={**many, "batch_size": 4, "epochs": 2, "updates": 12}
+    )
     collect(config)
     whole = copy_of_run(workplace)
     for stage, checkpoint, step in (
@@ -91,7 +93,7 @@ def test_a_finished_stage_is_done_until_its_inputs_change(
     main(["warm", str(config), "train.checkpoint_steps=3"])
     assert capsys.readouterr().out.startswith("warm is already done with these inputs: runs/tiny/warm (24 samples")
     assert metrics(workplace, "warm") == first
-    main(["warm", str(config), "train.warm.epochs=2"])
+    main(["warm", str(config), "train.batch_size=2"])
     assert capsys.readouterr().out.startswith("trained warm")
     assert metrics(workplace, "warm")["steps"] == 12
 
@@ -111,7 +113,7 @@ def test_a_stage_records_the_tasks_that_it_and_its_adapters_were_trained_on(tiny
     # Another run starts from this adapter, with tasks of its own.
     experiment, start = load(config), {"start": workplace / "runs/tiny/sft"}
     another = [training_tasks(experiment, ["another"])]
-    stage = make_stage("sft", experiment, experiment.train.sft, [], start, another)
+    stage = make_stage("sft", experiment, [], start, another)
     assert stage.tasks == (training_tasks(experiment, ["another", *late, *early]),)
 
 
@@ -123,9 +125,9 @@ def test_the_tasks_of_a_stage_are_unknown_if_those_of_an_adapter_are(tiny_base: 
     facts = json.loads((folder / "metrics.json").read_text())
     (folder / "metrics.json").write_text(json.dumps({key: facts[key] for key in facts if key != "training_tasks"}))
     another = [training_tasks(experiment, ["another"])]
-    assert make_stage("sft", experiment, experiment.train.sft, [], {"start": folder}, another).tasks is None
-    assert make_stage("sft", experiment, experiment.train.sft, [], {}, another).tasks == tuple(another)
-    assert make_stage("sft", experiment, experiment.train.sft, [], {}).tasks is None
+    assert make_stage("sft", experiment, [], {"start": folder}, another).tasks is None
+    assert make_stage("sft", experiment, [], {}, another).tasks == tuple(another)
+    assert make_stage("sft", experiment, [], {}).tasks is None
 
 
 @pytest.mark.slow
@@ -150,14 +152,13 @@ def test_stages_start_from_the_adapters_of_earlier_stages(tiny_base: Path, workp
     config = config_file(workplace, tiny_base)
     collect(config)
     experiment = load(config)
-    quick = experiment.train.sft
     (workplace / "adapter").mkdir()
     (workplace / "adapter" / "adapter_config.json").write_text("{}")
     (workplace / "adapter" / "adapter_model.safetensors").write_text("first")
-    first = make_stage("sft", experiment, quick, ["text"], {"start": workplace / "adapter"}).fingerprint
+    first = make_stage("sft", experiment, ["text"], {"start": workplace / "adapter"}).fingerprint
     (workplace / "adapter" / "adapter_model.safetensors").write_text("second")
-    second = make_stage("sft", experiment, quick, ["text"], {"start": workplace / "adapter"}).fingerprint
-    assert len({first, second, make_stage("sft", experiment, quick, ["text"], {}).fingerprint}) == 3
+    second = make_stage("sft", experiment, ["text"], {"start": workplace / "adapter"}).fingerprint
+    assert len({first, second, make_stage("sft", experiment, ["text"], {}).fingerprint}) == 3
 
 
 def test_the_error_for_a_missing_store_names_its_command(tiny_base: Path, workplace: Path) -> None:
@@ -250,7 +251,7 @@ def test_a_variant_is_trained_beside_the_first_and_is_what_later_stages_start_fr
 def test_variants_with_equal_inputs_have_checkpoints_of_their_own(tiny_base: Path, workplace: Path) -> None:
     config = config_file(workplace, tiny_base)
     experiments = [load(config), *(load(config, [f"train.variants.sft={name}"]) for name in ("a", "b"))]
-    stages = [make_stage("sft", experiment, experiment.train.sft, ["text"], {}) for experiment in experiments]
+    stages = [make_stage("sft", experiment, ["text"], {}) for experiment in experiments]
     assert len({stage.fingerprint for stage in stages}) == 1
     assert len({stage.checkpoints for stage in stages}) == 3
 

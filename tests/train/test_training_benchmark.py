@@ -56,8 +56,8 @@ def test_four_pairs_are_eight_rows_of_trl_and_four_texts_of_ours(sizes: Sizes, w
     work = work_of(sizes, "dpo-4", workplace)
     assert work.case.pairs == [(0, 2), (0, 3), (1, 2), (1, 3)]
     assert work.case.rows == 8
-    assert work.settings.micro_batch_tokens == 20 + 4 * RESPONSE
-    assert work.settings.batch_size == 4
+    assert work.experiment.train.micro_batch_tokens == 20 + 4 * RESPONSE
+    assert work.experiment.train.batch_size == 4
 
 
 OURS = Figures([9.0, 2.0, 1.0], [0.5, 0.5, 0.5], 3.0, [0.7], GIB, GIB // 2, 2 * GIB, 96)

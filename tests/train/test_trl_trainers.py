@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.training_cases import CASES, Sizes, Work, prepare, read_work
+from benchmarks.training_cases import Sizes, Work, prepare, read_work
 from benchmarks.training_trl import differences
 from retroformer.errors import ConfigError
 from tests.train.families import save_tiny_of
@@ -37,11 +37,10 @@ def uneven_rows(stage: str) -> Iterator[Sample | SamplePair]:
 
 
 def work_of(case: str, base: Path, folder: Path, **settings: Any) -> Work:
-    """Return the work of a case with these settings of its stage, and three rows in TRL's memory."""
+    """Return the work of a case with these settings, and three rows in TRL's memory."""
     prepare(Sizes(case, 40, 5, 1, 1, 3, "float32", str(base)), folder)
     work = read_work(folder)
-    changed = work.settings.model_copy(update={"batch_size": 12, "micro_batch_tokens": 100} | settings)
-    train = work.experiment.train.model_copy(update={CASES[case].stage: changed})
+    train = work.experiment.train.model_copy(update={"batch_size": 12, "micro_batch_tokens": 100} | settings)
     return work._replace(experiment=work.experiment.model_copy(update={"train": train}))
 
 
@@ -59,7 +58,7 @@ def test_loss_and_gradient_of_a_batch_are_those_of_trl(
     case: str, settings: dict[str, Any], tiny_base: Path, workplace: Path
 ) -> None:
     work = work_of(case, tiny_base, workplace, **settings)
-    groups = Groups(list(uneven_rows(work.case.stage)), work.settings.micro_batch_tokens)
+    groups = Groups(list(uneven_rows(work.case.stage)), work.experiment.train.micro_batch_tokens)
     measured = differences(work, groups)
     assert max(measured) < 1e-5, measured
 
@@ -72,7 +71,7 @@ def test_they_are_also_for_the_embedded_model(case: str, workplace: Path) -> Non
 
 
 def test_a_whole_stage_takes_the_steps_of_packed_rows_and_publishes_the_same(tiny_base: Path, workplace: Path) -> None:
-    several = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200, "epochs": 2}
+    several = {"learning_rate": 3e-3, "epochs": 2}
     config = config_file(workplace, tiny_base, checkpoint_steps=50, sft=several, reward=several, dpo=several)
     collect(config)
     for stage in ("sft", "reward", "dpo"):
@@ -95,7 +94,7 @@ def test_a_whole_stage_takes_the_steps_of_packed_rows_and_publishes_the_same(tin
 
 def test_a_sliding_window_needs_trl_and_its_stages_learn(workplace: Path) -> None:
     base = save_tiny_of("mistral-7b", workplace / "base", sliding_window=16)
-    quick = {"learning_rate": 1e-2, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 3}
+    quick = {"learning_rate": 1e-2, "epochs": 3}
     config = config_file(workplace, base, checkpoint_steps=50, sft=quick, reward=quick, dpo=quick)
     collect(config)
     with pytest.raises(
@@ -118,7 +117,7 @@ def test_a_model_that_caps_its_logits_needs_trl(tiny_base: Path, workplace: Path
     shape = {name: getattr(AutoConfig.from_pretrained(base), name) for name in (*taken, "eos_token_id", "pad_token_id")}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 16}
     AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma2", **shape, **heads)).save_pretrained(base)
-    quick = {"learning_rate": 1e-2, "batch_size": 4, "micro_batch_tokens": 400}
+    quick = {"learning_rate": 1e-2}
     config = config_file(workplace, base, checkpoint_steps=50, sft=quick, reward=quick)
     collect(config)
     with pytest.raises(ConfigError, match=r"attn_logit_softcapping=50.0 in its config.json.*: set train\.trainer=trl"):
@@ -133,12 +132,12 @@ def test_a_model_that_caps_its_logits_needs_trl(tiny_base: Path, workplace: Path
 
 def test_a_4_bit_base_does_not_round_the_initial_weights(tiny_base: Path, workplace: Path) -> None:
     """TRL would round them to bf16, by up to 1/512; steps of 1e-9 do not change them."""
-    still = {"learning_rate": 1e-9, "batch_size": 4}
-    experiment = tiny_experiment(workplace, tiny_base, quantization="nf4", dtype="bfloat16", trainer="trl", warm=still)
+    still: Any = {"quantization": "nf4", "dtype": "bfloat16", "trainer": "trl", "sft": {"learning_rate": 1e-9}}
+    experiment = tiny_experiment(workplace, tiny_base, **still)
     save_adapter(experiment, workplace / "start", size=0.0123)
-    optimizer, texts = experiment.train.warm, [Advice(prompt("a task"), GOOD), Advice(prompt("a task"), BAD)]
-    stage = make_stage("warm", experiment, optimizer, ["text"], {})
-    imitate(stage, optimizer, samples(load_tokenizer(experiment.train), texts), workplace / "start")
+    texts = [Advice(prompt("a task"), GOOD), Advice(prompt("a task"), BAD)]
+    stage = make_stage("sft", experiment, ["text"], {})
+    imitate(stage, samples(load_tokenizer(experiment.train), texts), workplace / "start")
     started, ended = (load_file(folder / "adapter_model.safetensors") for folder in (workplace / "start", stage.folder))
     for name, value in started.items():
         torch.testing.assert_close(ended[name], value, rtol=0, atol=1e-8)
@@ -146,7 +145,7 @@ def test_a_4_bit_base_does_not_round_the_initial_weights(tiny_base: Path, workpl
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_and_ends_like_an_unbroken_one(tiny_base: Path, workplace: Path) -> None:
-    many = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 30}
+    many = {"learning_rate": 3e-3, "epochs": 30}
     config = config_file(workplace, tiny_base, trainer="trl", reward=many)
     collect(config)
     whole = copy_of_run(workplace)

@@ -64,7 +64,7 @@ def prompt(name: str) -> tuple[Message, ...]:
 
 def config_file(folder: Path, base: Path, **train: Any) -> Path:
     """Write a config whose stages train the model in `base` for a few steps, with large learning rates."""
-    quick = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200}
+    quick = {"learning_rate": 3e-3}
     settings: dict[str, Any] = {
         "base_model": str(base),
         "quantization": "none",
@@ -74,10 +74,11 @@ def config_file(folder: Path, base: Path, **train: Any) -> Path:
         "report_to": "none",
         # A dozen tasks leave one or two held-out pairs.
         "weak_reward_model": "allow",
-        "warm": quick,
+        "batch_size": 4,
+        "micro_batch_tokens": 200,
         "sft": quick,
         "reward": quick,
-        "ppo": {**quick, "updates": 3, "epochs": 2},
+        "ppo": {**quick, "batch_size": 4, "updates": 3, "epochs": 2},
     }
     path = folder / "config.yaml"
     content = {
@@ -142,6 +143,6 @@ def trained(folder: Path, base: Path, name: str = "sft", size: float = 0.05, **t
     config = config_file(folder, base, **train)
     collect(config)
     opened = load(config)
-    stage = make_stage(name, opened, opened.train.sft, ["text"], {})
+    stage = make_stage(name, opened, ["text"], {})
     publish(stage, lambda folder: save_adapter(opened, folder, size, scores=name == "reward"), {"samples": 1})
     return config

@@ -54,12 +54,12 @@ def advice_to_imitate(experiment: Experiment) -> list[Advice]:
     """Read the texts of SFT, as `train.sft` chooses them. Raises MissingInput if there is none."""
     settings = experiment.train.sft
     advice = positive_reflections(experiment) if settings.texts != "hindsight" else []
-    return advice + (hindsight(experiment) if settings.texts != "rated" else [])
+    return advice + (hindsight(experiment) if settings.texts in ("hindsight", "both") else [])
 
 
 def positive_reflections(experiment: Experiment) -> list[Advice]:
     """Read the reflections with a positive rating, with their prompts. Raises MissingInput if there is none."""
-    mixed = experiment.train.sft.positives == "mixed"
+    mixed = experiment.train.sft.texts == "mixed"
     with _open(experiment, "collect") as sources:
         signs = Counter[str]()
         rated = counted(_rated(sources), signs)

@@ -133,10 +133,7 @@ def texts_of(experiment: Experiment, name: str) -> list[list[int]]:
     if name == "actor":
         from ..actor import labelled_text, scripted_play
 
-        few = experiment.train.actor.model_copy(update={"demonstrations": TEXTS})
-        train = experiment.train.model_copy(update={"actor": few})
-        play = scripted_play(experiment.model_copy(update={"train": train}))
-        return [labelled_text(tokenizer, demonstration).ids for demonstration in play]
+        return [labelled_text(tokenizer, played).ids for played in scripted_play(experiment, TEXTS)]
     if name == "warm":
         texts = inputs.written_advice(experiment)
     else:

@@ -15,7 +15,7 @@ import torch
 from retroformer.available_memory import available_memory
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Grpo, Ppo, Steps, Train
+from retroformer.experiment.sections.train import Grpo, Ppo, Train
 
 from ..base import CPU, computes_bfloat16, device
 from ..shared_prompt.reading import AT_ONCE
@@ -106,15 +106,14 @@ def case_of(experiment: Experiment, kind: StageKind, shape: Shape, device: Devic
     As many responses are sampled at once as take no more memory than training does, or than the smallest supported GPU
     has. It does not depend on the GPU at hand, as another number gives other responses.
     """
-    section = getattr(experiment.train, kind.name)
-    at_once = section.micro_batch_tokens if isinstance(section, Steps) else ACTOR_ROWS * tokens
+    at_once = ACTOR_ROWS * tokens if kind.trains_actor else experiment.train.micro_batch_tokens
     lengths = tokens, min(tokens, experiment.reflector.max_new_tokens)
     return _drawing(Case(kind, shape, experiment.train, device, at_once, *lengths))
 
 
 def _drawing(case: Case) -> Case:
     """Return the case with the number of responses that are sampled at once."""
-    section = getattr(case.train, case.kind.name)
+    section = case.train.settings(case.kind.name)
     if not isinstance(section, Ppo | Grpo) or case.train.generation is not None:
         return case
     drawn = max(1, largest(lambda rows: _draws_beside_training(case, rows)))
@@ -206,17 +205,17 @@ def fit(case: Case, room: float) -> tuple[int, list[str]]:
     The settings are, in order of preference: a smaller micro-batch, for which fewer responses are sampled at once, too;
     shorter samples. They are [] if the model itself does not fit.
     """
-    section, least = f"train.{case.kind.name}", case._replace(micro_batch_tokens=1)
+    least = case._replace(micro_batch_tokens=1)
     tokens = largest(lambda tokens: estimate(_drawing(case._replace(micro_batch_tokens=tokens))).peak <= room)
     if tokens >= least.read_at_once:
-        return tokens, [f"{section}.micro_batch_tokens={tokens}"]
+        return tokens, [f"train.micro_batch_tokens={tokens}"]
     response = case.response_tokens
     prompt = largest(lambda tokens: estimate(_drawing(least._replace(tokens=response + tokens))).peak <= room)
     if not prompt:
         return 0, []
     length = response + prompt
     shorter = least._replace(tokens=length).read_at_once
-    return 0, [f"{section}.micro_batch_tokens={shorter}", f"train.max_length={length}"]
+    return 0, [f"train.micro_batch_tokens={shorter}", f"train.max_length={length}"]
 
 
 def memory_of(place: Device) -> int:

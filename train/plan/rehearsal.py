@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.train import Grpo, Ppo, Steps
+from retroformer.experiment.sections.train import Grpo, Ppo
 from retroformer.provenance import ADAPTER_WEIGHTS
 
 from ..base import CPU, add_fresh_adapter, device, load_base, load_tokenizer
@@ -58,17 +58,14 @@ def rehearse(experiment: Experiment, case: Case) -> int:
 
 
 def _with_one_micro_batch(experiment: Experiment, case: Case) -> Experiment:
-    section: Steps = getattr(experiment.train, case.kind.name)
-    responses = _responses(case)
-    changes: dict[str, Any] = {"batch_size": responses, "micro_batch_tokens": case.read_at_once, "epochs": 1}
-    if isinstance(section, Ppo):
-        changes |= {"responses_per_prompt": responses}
-    if isinstance(section, Grpo):
-        changes |= {"group": responses}
-    if case.kind.on_policy:
-        changes |= {"updates": 1, "epochs": STEPS}
-    train = experiment.train.model_copy(update={case.kind.name: section.model_copy(update=changes)})
-    return experiment.model_copy(update={"train": train})
+    section, responses = experiment.train.settings(case.kind.name), _responses(case)
+    changes: dict[str, Any] = {"epochs": 1}
+    if isinstance(section, Ppo | Grpo):
+        size = "group" if isinstance(section, Grpo) else "responses_per_prompt"
+        changes = {"epochs": STEPS, "updates": 1, "batch_size": responses, size: responses}
+    train: dict[str, Any] = {"batch_size": responses, "micro_batch_tokens": case.read_at_once}
+    train |= {case.kind.name: section.model_copy(update=changes)}
+    return experiment.model_copy(update={"train": experiment.train.model_copy(update=train)})
 
 
 def _responses(case: Case) -> int:
@@ -82,11 +79,11 @@ def _supervised(stage: Stage, case: Case, folder: Path) -> Rehearsal:
     rows = [row for prompt in _prompts(stage, case, STEPS) for row in _rows(stage, case, prompt)]
     groups = Groups(rows, case.read_at_once)
     if stage.name == "reward":
-        trainer = make_trainer(stage, train.reward, scorer(train), groups, Ranking(train.pair_weight))
+        trainer = make_trainer(stage, scorer(train), groups, Ranking(train.pair_weight))
     elif stage.name == "dpo":
-        trainer = dpo_trainer(stage, train.dpo, fresh_adapter(stage.experiment, folder / "sft"), groups)
+        trainer = dpo_trainer(stage, fresh_adapter(stage.experiment, folder / "sft"), groups)
     else:
-        trainer = make_trainer(stage, getattr(train, stage.name), adapted(train, None), groups, Imitation())
+        trainer = make_trainer(stage, adapted(train, None), groups, Imitation())
     trainer.args.output_dir, trainer.args.save_strategy = str(folder), "no"
     return trainer.model, lambda: run_trainer(trainer, stage)
 

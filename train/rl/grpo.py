@@ -144,7 +144,7 @@ def compare(model: SharedBase, responses: Responses, rewards_B: Tensor, settings
     """Read the responses with policy and SFT policy, and compute advantages within the groups."""
     model.train()
     mask_BT = responses.mask_BT
-    micro_batches = blocks(responses, settings.micro_batch_tokens)
+    micro_batches = blocks(responses, draw.micro_batch_tokens)
     # Without a KL term there is nothing to compare the policy with.
     compares = settings.kl > 0
     parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length, compares))

@@ -90,7 +90,7 @@ def ppo(
         if update == first_update:
             model.settle_attention(responses.groups)
         # Step 2. The policy, the SFT policy and the reward model read the responses; rewards become advantages.
-        batch = evaluate(model, responses, settings, scale)
+        batch = evaluate(model, responses, settings, draw, scale)
         # Step 3. A few passes over the batch with the clipped losses, one optimiser step each.
         facts = batch.facts | describe(batch_prompts, responses.tokens)
         for epoch in range(settings.epochs):
@@ -101,14 +101,14 @@ def ppo(
 
 
 @torch.no_grad()
-def evaluate(model: SharedBase, responses: Responses, settings: Ppo, scale: ScoreScale) -> PpoBatch:
+def evaluate(model: SharedBase, responses: Responses, settings: Ppo, draw: Draw, scale: ScoreScale) -> PpoBatch:
     """Read the responses with all models, and compute rewards, advantages and returns.
 
     Raises:
         NotFinite: a score is infinite or not a number.
     """
     model.train()
-    micro_batches = blocks(responses, settings.micro_batch_tokens)
+    micro_batches = blocks(responses, draw.micro_batch_tokens)
     # Without a KL penalty there is nothing to compare the policy with.
     compares = settings.kl > 0
     parts = processes.each(micro_batches, lambda block: _read(model, block, responses.length, compares))

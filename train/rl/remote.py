@@ -13,7 +13,7 @@ In each update:
      must equal the hash at saving. This detects files of an earlier policy, but no later fault: another base, another
      dtype, an error in the server. vLLM returns no hash, so this check does not apply to it.
    - **Distribution, approximate.** The server's log-probabilities of the sampled tokens are compared with the policy's,
-     which costs a forward pass; their mean distance must not exceed `generation.tolerance`. This detects another base
+     which costs a forward pass; their mean distance must not exceed `TOLERANCE`. This detects another base
      or quantisation, or an ignored adapter, if the effect exceeds the tolerance. Smaller faults pass: rounding in
      bfloat16 gives 0.03 to 0.05 nats, and a policy that is some updates old may differ by only 0.1.
 
@@ -51,8 +51,8 @@ from torch import Tensor
 
 from retroformer.endpoint.model import LanguageModel, beginning
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.experiment.sections.endpoint import WHOLE_DISTRIBUTION, Address, Endpoint
-from retroformer.experiment.sections.train import Generation, Grpo, Ppo
+from retroformer.experiment.sections.endpoint import WHOLE_DISTRIBUTION, Endpoint
+from retroformer.experiment.sections.train import Generation
 from retroformer.models.quantization import Quantization
 from retroformer.provenance import folder_sha256
 from retroformer.secrets.url import SecretUrl
@@ -66,6 +66,12 @@ from .sampling import Draw, Respond, Responses, ended_responses, padded, policy_
 
 Drawn: TypeAlias = list[tuple[int, float]]
 """The tokens of a response, each with the server's log-probability."""
+TIMEOUT_SECONDS = 600.0
+"""Time limit of a response, its wait behind the others of its update included."""
+TOLERANCE = 0.1
+"""Largest difference between the server's and the policy's log-probabilities of the sampled tokens, in nats, as a mean
+over the tokens of an update. bfloat16 rounding alone causes 0.03 to 0.05, so this detects another model but not always
+a policy from a few updates ago."""
 SEEDS = 2**31
 PROBES = 4
 """Number of new connections to each address that are compared before an update is sampled."""
@@ -81,12 +87,12 @@ HOW = {
 """Sampling settings of every request. Only the end-of-turn token ends a response, as in training."""
 
 
-def responder(stage: Stage, settings: Ppo | Grpo) -> Respond:
+def responder(stage: Stage) -> Respond:
     """Return the sampler of a stage: a server if `generation` is set, else this process."""
     name, train = f"{stage.experiment.run}-{stage.name}", stage.experiment.train
     if train.generation is None:
         return respond
-    return Server(train.generation, name, stage.checkpoints, settings.micro_batch_tokens, train.quantization)
+    return Server(train.generation, name, stage.checkpoints, train.quantization)
 
 
 def drawn_by(answer: Respond) -> dict[str, Any]:
@@ -98,13 +104,18 @@ class Server:
     """Samples responses of the policy by the server that a config names."""
 
     def __init__(
-        self, settings: Generation, name: str, folder: Path, most_tokens: int, quantization: Quantization = "none"
+        self,
+        settings: Generation,
+        name: str,
+        folder: Path,
+        quantization: Quantization = "none",
+        tolerance: float = TOLERANCE,
     ) -> None:
-        """Hand adapters over in `folder`, under names that begin with `name`; read `most_tokens` at once.
+        """Hand adapters over in `folder`, under names that begin with `name`.
 
         `quantization` is that of the weights that are trained.
         """
-        self._settings, self._name, self._folder, self._most_tokens = settings, name, folder, most_tokens
+        self._settings, self._name, self._folder, self._tolerance = settings, name, folder, tolerance
         self._quantization = quantization
         self.identity: dict[str, str] = {"base_url": settings.base_url}
         """The server, in the process that asks it; `retroformer serve` adds the sha256 of its base, and its dtype."""
@@ -121,7 +132,7 @@ class Server:
         response_BT = padded([[token for token, _ in response] for response in drawn], draw.pad_id, model.device)
         responses = ended_responses(prompts, response_BT, draw)
         theirs_BT = padded([[log_prob for _, log_prob in response] for response in drawn], 0.0, model.device)
-        facts, importance_BT = self._compared(model, responses, theirs_BT)
+        facts, importance_BT = self._compared(model, responses, theirs_BT, draw.micro_batch_tokens)
         return responses._replace(facts=facts, importance_BT=importance_BT)
 
     def _drawn(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> list[Drawn]:
@@ -163,7 +174,7 @@ class Server:
             await server.close()
 
     def _model(self, name: str, address: SecretUrl, replicas: Sequence[SecretUrl] = ()) -> LanguageModel:
-        same = self._settings.model_dump(include=set(Address.model_fields) - {"base_url"})
+        same: dict[str, Any] = {"api_key_env": self._settings.api_key_env, "timeout_seconds": TIMEOUT_SECONDS}
         return LanguageModel(Endpoint(**same, base_url=address, replicas=tuple(replicas)), address, name)
 
     @contextlib.asynccontextmanager
@@ -218,11 +229,11 @@ class Server:
             asked = [group.create_task(ask(address)) for address in addresses for _ in range(PROBES)]
         pairs = itertools.combinations((task.result() for task in asked), 2)
         for (address, drawn), (other, drawn_there) in pairs:
-            if not (distance := _disagreement(drawn, drawn_there)) <= self._settings.tolerance:
+            if not (distance := _disagreement(drawn, drawn_there)) <= self._tolerance:
                 raise ProvenanceError(
                     f"The servers at {address} and {other} do not sample with the same policy: their "
                     f"log-probabilities of the likeliest next tokens differ by {distance:.3f} nats, and "
-                    f"generation.tolerance is {self._settings.tolerance:g}. See that all of them serve "
+                    f"{self._tolerance:g} is allowed. See that all of them serve "
                     "train.base_model, and that each server is named in generation.replicas."
                 )
 
@@ -245,16 +256,18 @@ class Server:
         self.identity |= {name: str(reported[name]) for name in ("base_sha256", "dtype") if name in reported}
 
     @torch.no_grad()
-    def _compared(self, model: SharedBase, responses: Responses, theirs_BT: Tensor) -> tuple[dict[str, float], Tensor]:
+    def _compared(
+        self, model: SharedBase, responses: Responses, theirs_BT: Tensor, micro_batch_tokens: int
+    ) -> tuple[dict[str, float], Tensor]:
         """Return the facts of the comparison, and the importance weight of each token, (B, T)."""
         mask_BT = responses.mask_BT
-        mine_BT, theirs_BT = policy_log_probs(model, responses, self._most_tokens), theirs_BT * mask_BT
+        mine_BT, theirs_BT = policy_log_probs(model, responses, micro_batch_tokens), theirs_BT * mask_BT
         distance = float(masked_mean((mine_BT - theirs_BT).abs(), mask_BT))
-        if not distance <= self._settings.tolerance:
+        if not distance <= self._tolerance:
             raise ProvenanceError(
                 f"The server at {self._settings.base_url} did not sample with the current policy: its "
                 f"log-probabilities are {distance:.3f} nats from the policy's own (mean over {int(mask_BT.sum())} "
-                f"tokens), and generation.tolerance is {self._settings.tolerance:g}. See that it serves "
+                f"tokens), and {self._tolerance:g} is allowed. See that it serves "
                 "train.base_model as it is trained and that it alone answers at this address, or train without "
                 "`generation`."
             )

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from retroformer.errors import DamagedFile
-from retroformer.experiment.sections.train import Grpo
 from retroformer.stage_metrics import METRICS, how_to_replace, read_metrics
 
 from .. import processes
@@ -74,8 +73,8 @@ def score_scale(reward: Path) -> ScoreScale:
 class ModelScores:
     """Rewards responses by the reward model, in standard deviations of its scores in training."""
 
-    def __init__(self, model: SharedBase, reward: Path, settings: Grpo) -> None:
-        self._model, self._settings = model, settings
+    def __init__(self, model: SharedBase, reward: Path, micro_batch_tokens: int) -> None:
+        self._model, self._micro_batch_tokens = model, micro_batch_tokens
         self._scale = score_scale(reward)
 
     @torch.no_grad()
@@ -88,7 +87,7 @@ class ModelScores:
         Raises:
             NotFinite: a score is infinite or not a number, which would look like a missing reward.
         """
-        micro_batches = blocks(responses, self._settings.micro_batch_tokens)
+        micro_batches = blocks(responses, self._micro_batch_tokens)
         parts = processes.each(micro_batches, lambda block: self._model.scores(block.packed))
         raw_B = torch.cat(parts)
         require_finite_scores(raw_B)
@@ -101,9 +100,9 @@ class ModelScores:
 class StoredGroups:
     """Gives stored reflections as responses (`Respond`), and their ratings as rewards (`Rewards`)."""
 
-    def __init__(self, groups: Sequence[RatedGroup], prompts: Sequence[list[int]], size: int, most_tokens: int) -> None:
-        """Hold groups with their prompts in tokens, for groups of `size`; read `most_tokens` at once."""
-        self._size, self._most_tokens = size, most_tokens
+    def __init__(self, groups: Sequence[RatedGroup], prompts: Sequence[list[int]], size: int) -> None:
+        """Hold groups with their prompts in tokens, for groups of `size`."""
+        self._size = size
         self._groups = {tuple(ids): group.responses for ids, group in zip(prompts, groups, strict=True)}
         self._given = list[RatedResponse]()
         """The reflections that were given last."""
@@ -127,7 +126,9 @@ class StoredGroups:
         sampler_BT = padded([[token.log_prob for token in one.drawn] for one in stored], 0.0, model.device)
         responses = ended_responses(prompts, response_BT, draw)
         mask_BT = responses.mask_BT
-        weights_BT = truncated_weights(policy_log_probs(model, responses, self._most_tokens), sampler_BT * mask_BT)
+        weights_BT = truncated_weights(
+            policy_log_probs(model, responses, draw.micro_batch_tokens), sampler_BT * mask_BT
+        )
         facts = {
             "importance": float(masked_mean(weights_BT, mask_BT)),
             "truncated": float(masked_mean((weights_BT == MAX_WEIGHT).float(), mask_BT)),

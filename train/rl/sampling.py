@@ -88,7 +88,7 @@ class Responses(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Settings of sampling."""
+    """Settings of sampling, and of reading what was sampled."""
 
     max_new_tokens: int
     at_once: int
@@ -98,6 +98,8 @@ class Draw(NamedTuple):
     """The token that ends a turn."""
     seed: int
     """Seed of the choice of prompts and of the sampling."""
+    micro_batch_tokens: int = 4096
+    """Tokens of responses and their prompts that are read at once."""
 
 
 class Respond(Protocol):
@@ -122,7 +124,8 @@ def draw_of(experiment: Experiment, stage: str, tokenizer: Any, prompts: Sequenc
     shape = shape_of(read_config(experiment.train.base_model))
     (kind,) = (kind for kind in stages_of(experiment) if kind.name == stage)
     at_once = max(1, case_of(experiment, kind, shape, "cuda" if torch.cuda.is_available() else "cpu", longest).drawn)
-    return Draw(most, at_once, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed)
+    micro_batch_tokens = experiment.train.micro_batch_tokens
+    return Draw(most, at_once, tokenizer.pad_token_id, tokenizer.eos_token_id, experiment.seed, micro_batch_tokens)
 
 
 def tokenised_prompts(experiment: Experiment, tokenizer: Any, prompts: Sequence[Prompt]) -> list[list[int]]:

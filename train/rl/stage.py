@@ -104,7 +104,7 @@ def train_by_grpo(
         require_better_than_chance(adapters["reward"], stage.experiment.train.weak_reward_model)
     run = _load(stage, settings, prompts, adapters["sft"], adapters.get("reward"))
     first = len(run.history)
-    with live or nullcontext(ModelScores(run.model, adapters["reward"], settings)) as source:
+    with live or nullcontext(ModelScores(run.model, adapters["reward"], run.draw.micro_batch_tokens)) as source:
         rewards = source if live is None and source is not None else _OfTheMainProcess(source)
         updates = grpo.grpo(
             run.model, run.optimizer, run.prompts, rewards, settings, run.draw, first, run.describe, run.answer
@@ -122,7 +122,7 @@ def train_on_stored_groups(stage: Stage, groups: Sequence[RatedGroup], sft: Path
     settings = stage.experiment.train.grpo
     require_whole_groups("grpo", settings.batch_size, "group", settings.group)
     run = _load(stage, settings, [group.prompt for group in groups], sft, None)
-    stored = StoredGroups(groups, run.prompts, settings.group, settings.micro_batch_tokens)
+    stored = StoredGroups(groups, run.prompts, settings.group)
     first = len(run.history)
     answer: Respond = stored.respond
     updates = grpo.grpo(run.model, run.optimizer, run.prompts, stored, settings, run.draw, first, run.describe, answer)
@@ -158,9 +158,7 @@ def _load(stage: Stage, settings: Ppo | Grpo, prompts: Sequence[Prompt], sft: Pa
     optimizer = make_optimizer(model, settings)
     history = checkpoint.restore(stage.checkpoints, model, optimizer)
     draw = draw_of(experiment, stage.name, tokenizer, ids)
-    return PolicyRun(
-        meter, model, optimizer, ids, draw, history, describer(tokenizer, prompts, ids), responder(stage, settings)
-    )
+    return PolicyRun(meter, model, optimizer, ids, draw, history, describer(tokenizer, prompts, ids), responder(stage))
 
 
 def _take_and_publish(stage: Stage, settings: Ppo | Grpo, run: PolicyRun, updates: Iterator[Facts]) -> None:

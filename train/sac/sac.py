@@ -4,7 +4,8 @@ It has no reflector and no advice: the adapter that it trains is the actor's own
 the current policy, adds the steps to a replay buffer, and updates two critics and the actor on batches of that buffer.
 
 The paper gives the rank of LoRA (4), gamma .99, polyak .995, the learning rate .01, alpha .2, the batch size 8, and
-says that the mean of the embeddings of the generated text, of 768 dimensions, represents an action. Departures from it:
+says that the mean of the embeddings of the generated text, of 768 dimensions, represents an action. Departures from it
+(docs/results/sac.md has the reasons for other numbers):
 
 1. The algorithm is SAC for discrete actions (Christodoulou, 2019). The gradient of the continuous algorithm passes
    through a sampled action, and cannot pass through sampled text.
@@ -15,11 +16,11 @@ says that the mean of the embeddings of the generated text, of 768 dimensions, r
 3. An action is embedded as the mean of the hidden states of its text, and a state as the last hidden state of its
    prompt, both in the base model's size (576 for SmolLM2-135M) and by the actor as it was before training.
 4. The critics are two perceptrons with two hidden layers of 256 units on these two embeddings. They share the actor's
-   learning rate. The entropy coefficient is fixed, not tuned.
+   learning rate, .001. The entropy coefficient is .02, fixed, not tuned; polyak is .95.
 5. The end of an attempt is terminal, whatever ended it: the agent has `loop.actions` actions, and its prompt shows how
    many it has used.
-6. Updates are made between episodes, one for every `update_every` steps of the episode, as soon as the buffer holds a
-   batch. The buffer keeps all steps of the run.
+6. Updates are made between episodes, one for every ten steps, as soon as the buffer holds a batch. The buffer keeps
+   all steps of the run.
 7. Gradients are clipped to norm 1, those of the actor and of the critics apart.
 8. The actor may start from an adapter that was trained to play, since a small base model alone hardly ever succeeds.
 9. In an evaluation the server chooses token by token among the possible actions, which need not give the action with
@@ -113,6 +114,12 @@ BATCH_SIZE, MICRO_BATCH_SIZE = 8, 4
 """Environment steps of an update, and those in memory at once."""
 GAMMA = 0.99
 """Discount factor between actions."""
+ALPHA = 0.02
+"""Entropy coefficient: reward for a nat of the policy's entropy. A solved task is worth 1 in all."""
+POLYAK = 0.95
+"""Share that the target critics keep of themselves in each update; the rest comes from the critics."""
+STEPS_PER_UPDATE = 10
+"""Number of environment steps for each update of critics and actor."""
 
 
 class Optimizers(NamedTuple):
@@ -146,34 +153,33 @@ def make_optimizers(model: ActorCritic, settings: Sac) -> Optimizers:
 def sac(
     model: ActorCritic, optimizers: Optimizers, replay: Replay, play: Play, settings: Sac, seed: int, done: int = 0
 ) -> Iterator[dict[str, float]]:
-    """Train actor and critics episode by episode until a budget is spent; yield the facts of each episode.
+    """Train actor and critics episode by episode; yield the facts of each episode.
 
     `done` episodes were played before a checkpoint, and `replay` holds their steps. Every episode sets its own seed, so
     a resumed run repeats an unbroken one.
     """
     for episode in range(done, settings.episodes):
-        if len(replay) >= settings.steps:
-            return
         torch.manual_seed(seed * 1_000_003 + episode)
         # Step 1. The actor plays a task with its current policy; the buffer keeps what it did.
         before = len(replay)
         attempt = play(episode)
         replay.add(attempt.steps)
         # Step 2. Critics and actor learn from batches of everything that was played.
-        facts = [
-            update(model, optimizers, replay.draw(BATCH_SIZE), settings) for _ in due(before, len(replay), settings)
-        ]
+        updates = due(before, len(replay), STEPS_PER_UPDATE)
+        facts = [update(model, optimizers, replay.draw(BATCH_SIZE), ALPHA, POLYAK) for _ in updates]
         yield {**attempt.facts, "env_steps": len(replay), "updates": len(facts), **_means(facts)}
 
 
-def due(before: int, after: int, settings: Sac) -> range:
+def due(before: int, after: int, every: int) -> range:
     """Return the updates that are due after an episode in which the buffer grew from `before` to `after` steps."""
     if after < BATCH_SIZE:
         return range(0)
-    return range(before // settings.update_every, after // settings.update_every)
+    return range(before // every, after // every)
 
 
-def update(model: ActorCritic, optimizers: Optimizers, batch: Transitions, settings: Sac) -> dict[str, float]:
+def update(
+    model: ActorCritic, optimizers: Optimizers, batch: Transitions, alpha: float, polyak: float
+) -> dict[str, float]:
     """Take one step with the critics and one with the actor; return its facts.
 
     Raises:
@@ -183,7 +189,7 @@ def update(model: ActorCritic, optimizers: Optimizers, batch: Transitions, setti
     micro_batches = [slice(first, first + MICRO_BATCH_SIZE) for first in range(0, len(steps), MICRO_BATCH_SIZE)]
     # Step 1. The critics' targets: the reward, and the soft value of the next state under the current policy.
     model.eval()
-    next_values_B = torch.cat([next_values(model, following[rows], settings.alpha) for rows in micro_batches])
+    next_values_B = torch.cat([next_values(model, following[rows], alpha) for rows in micro_batches])
     rewards_B = torch.tensor([step.reward for step in steps], device=model.device)
     over_B = torch.tensor([step.over for step in steps], device=model.device)
     targets_B = soft_targets(rewards_B, next_values_B, over_B, GAMMA)
@@ -196,13 +202,13 @@ def update(model: ActorCritic, optimizers: Optimizers, batch: Transitions, setti
     # Step 3. The actor moves towards actions that the lower critic values, and towards entropy.
     losses_B, entropies_B = list[float](), list[float]()
     for rows in micro_batches:
-        loss_B, entropy_B = actor_losses(model, steps[rows], settings.alpha)
+        loss_B, entropy_B = actor_losses(model, steps[rows], alpha)
         (loss_B.sum() / len(steps)).backward()  # type: ignore[no-untyped-call]
         losses_B += loss_B.tolist()
         entropies_B += entropy_B.tolist()
     norm = _take_step(optimizers.actor, model.language_model)
     # Step 4. The targets follow the critics.
-    follow(model, settings.polyak)
+    follow(model, polyak)
     return {
         "critic_loss": float(critic_loss.detach()),
         "policy_loss": fmean(losses_B),

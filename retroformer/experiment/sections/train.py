@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from retroformer.experiment.sections.base import Positive, Rate, Section
-from retroformer.experiment.sections.endpoint import Address
 from retroformer.models.presets import preset
 from retroformer.models.quantization import Quantization
 from retroformer.secrets.url import SecretUrl
@@ -32,31 +31,27 @@ class Lora(Section):
 
 
 class Steps(Section):
-    """Optimiser steps of a stage that trains a reflector: a prompt and all its responses are in one row."""
+    """Optimiser steps of a stage that trains a reflector."""
 
     learning_rate: Rate
     """Peak learning rate. For PPO and GRPO it is constant after warm-up; for the other stages it decays linearly."""
-    batch_size: Positive
-    """Number of samples per optimiser step: texts, pairs or responses. Texts and pairs of one failure stay in one
-    batch, so their batches have about this size."""
-    micro_batch_tokens: Positive = 4096
-    """Number of tokens in memory at once, with padding; gradients are accumulated over micro-batches. A row that would
-    be longer is divided, and its prompt read again for each part."""
     epochs: Positive = 1
     """Number of passes over the data; for PPO and GRPO, over each batch of responses. As for every setting of a stage,
     a config that omits it gets that stage's own default."""
 
 
+WARM = Steps(learning_rate=1e-3)
+"""Warm start: imitation of advice written by rule, for reflectors too small to learn without it."""
+
+
 class Sft(Steps):
-    texts: Literal["rated", "hindsight", "both"] = "rated"
-    """Texts to imitate. rated: reflections with a positive rating (as in the paper); hindsight: for each failure,
-    advice that a program writes from all attempts at training tasks; both: both."""
+    texts: Literal["rated", "mixed", "hindsight", "both"] = "rated"
+    """Texts to imitate. rated: reflections with a positive rating (as in the paper); mixed: those on failures on which
+    some reflections helped and others did not, since elsewhere any advice would have done; hindsight: for each failure,
+    advice that a program writes from all attempts at training tasks; both: rated and hindsight."""
     other_goals: Annotated[int, Field(ge=0, le=16)] = 0
     """Number of variations of each failure: hindsight also writes about parts of the attempts so far as failures at
     other tasks (hindsight experience replay)."""
-    positives: Literal["all", "mixed"] = "all"
-    """Failures whose positively rated reflections count. all: every failure (as in the paper); mixed: those on which
-    some reflections helped and others did not, since elsewhere any advice would have done."""
 
 
 class Reward(Steps):
@@ -68,29 +63,29 @@ class Reward(Steps):
     number, so all pairs count, those of imported logs too. PPO and GRPO ask about failures of the same rounds."""
 
 
-class Generation(Address):
+class Generation(Section):
     """A server that samples the responses of an update, in place of the training process."""
 
-    base_url: SecretUrl = Field(...)
+    base_url: SecretUrl
     """OpenAI-compatible `/v1` address of a server that serves train.base_model and loads adapters while it runs, from
     the disk that this process writes to: vLLM, or `retroformer serve` with serve.hand_over."""
     replicas: tuple[SecretUrl, ...] = ()
     """Further addresses of such servers. Each loads the adapter, and the prompts are spread over all. Servers behind
     one balancing address must be named here one by one, since only one of them would load the adapter."""
-    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
-    """Time limit of one response in seconds, its wait behind the others of its update included; after that it counts as
-    failed."""
-    tolerance: Annotated[float, Field(gt=0)] = 0.1
-    """Largest difference between the server's and the policy's log-probabilities of the sampled tokens, in nats, as a
-    mean over the tokens of an update; the stage stops if it is exceeded. bfloat16 rounding alone causes 0.03 to 0.05,
-    so 0.1 detects another model but not always a policy from a few updates ago; if both are float32, 0.001 detects
-    smaller changes of the weights. `retroformer serve` is also checked by the sha256 of the adapter, which detects any
-    change; vLLM reports no hash."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable that holds the API key; a local server needs none."""
 
 
-class Ppo(Steps):
+class Updates(Steps):
+    """Updates of a policy, each on a batch of fresh responses."""
+
+    batch_size: Positive = 64
+    """Number of responses in an update."""
     updates: Positive = 100
-    """Number of updates, each on a batch of fresh responses."""
+    """Number of updates."""
+
+
+class Ppo(Updates):
     responses_per_prompt: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of responses to each prompt of an update (1 in the papers); a batch holds whole groups. Several cost
     little more than one where prompts are long."""
@@ -98,9 +93,7 @@ class Ppo(Steps):
     """KL coefficient: weight of the KL divergence from the SFT policy in the reward."""
 
 
-class Grpo(Steps):
-    updates: Positive = 100
-    """Number of updates, each on a batch of fresh responses."""
+class Grpo(Updates):
     group: Annotated[int, Field(ge=2, le=64)] = 8
     """Group size: number of reflections sampled for each failure and compared with one another; a batch holds whole
     groups."""
@@ -124,23 +117,13 @@ class Grpo(Steps):
 
 
 class Sac(Section):
-    learning_rate: Rate = 0.01
+    learning_rate: Rate = 1e-3
     """Learning rate of actor and critics, from the first step on."""
-    episodes: Positive = 200
-    """Budget in episodes, each one attempt at a task of environment.split; the stage ends when it is spent."""
-    steps: Positive = 2000
-    """Budget in environment steps; the stage ends with the episode that spends it, even if episodes are left."""
-    update_every: Positive = 1
-    """Number of environment steps for each update of critics and actor; the updates are made between the episodes."""
-    polyak: Annotated[float, Field(ge=0, lt=1)] = 0.995
-    """Share that the target critics keep of themselves in each update; the rest comes from the critics."""
-    alpha: Annotated[float, Field(ge=0)] = 0.2
-    """Entropy coefficient alpha: reward for a nat of the policy's entropy. A solved task is worth 1 in all."""
+    episodes: Positive = 64
+    """Number of episodes, each one attempt at a task of environment.split."""
 
 
 class Demonstrations(Section):
-    demonstrations: Positive = 3200
-    """Number of scripted attempts on games of the environment's split, with and without advice."""
     wording: Literal["demonstrated", "unseen"] = "demonstrated"
     """Words of the advice. demonstrated: those of the packaged actor; unseen: the others, for an actor that learns to
     read other words."""
@@ -188,32 +171,41 @@ class Train(Section):
     ] = Field(default_factory=dict)
     """Variant of a stage, such as `{sft: rated}`: its adapter is in runs/RUN/STAGE-VARIANT, beside those of the stage's
     other settings, and later stages start from it."""
+    batch_size: Positive = 32
+    """Number of texts or pairs in an optimiser step of warm, sft, reward and dpo. Those of one failure stay in one
+    batch, so batches have about this size."""
+    micro_batch_tokens: Positive = 4096
+    """Number of tokens in memory at once, with padding; gradients are accumulated over micro-batches. A prompt and all
+    its responses are in one row; a row that would be longer is divided, and its prompt read again for each part."""
     pair_weight: Literal["by_failure", "equal"] = "by_failure"
     """Weight of a pair in the loss of the reward model and of DPO. by_failure: all pairs of a failure together weigh as
     much as those of any other, as in InstructGPT (eq. 1); equal: each pair weighs the same, so failures with more
     reflections weigh more."""
     generation: Generation | None = None
     """Server that samples the responses of PPO and GRPO; None: the training process samples them."""
-    warm: Steps = Steps(learning_rate=1e-3, batch_size=8)
-    """Warm start: imitation of advice written by rule, for reflectors too small to learn without it."""
-    sft: Sft = Sft(learning_rate=1e-5, batch_size=32, epochs=2)
+    sft: Sft = Sft(learning_rate=1e-5, epochs=2)
     """Imitation of advice that helped."""
-    reward: Reward = Reward(learning_rate=2.5e-5, batch_size=32)
+    reward: Reward = Reward(learning_rate=2.5e-5)
     """The pairwise reward model."""
     weak_reward_model: Literal["refuse", "allow"] = "refuse"
     """Choice for PPO and GRPO when the reward model ranks at most half of its held-out pairs correctly, or if there are
     fewer than five, which cannot reject chance. refuse: stop with an error; allow: train anyway."""
-    ppo: Ppo = Ppo(learning_rate=1.4e-5, batch_size=64, epochs=4)
+    ppo: Ppo = Ppo(learning_rate=1.4e-5, epochs=4)
     """Proximal policy optimisation against the reward model."""
-    dpo: Steps = Steps(learning_rate=1e-5, batch_size=32)
+    dpo: Steps = Steps(learning_rate=1e-5)
     """Direct preference optimisation on the reward model's pairs, in place of the reward model and PPO."""
-    grpo: Grpo = Grpo(learning_rate=1e-5, batch_size=64)
+    grpo: Grpo = Grpo(learning_rate=1e-5)
     """Group relative policy optimisation, against the reward model or on live returns, in place of PPO."""
     sac: Sac = Sac()
     """Discrete soft actor-critic on the actor itself, a baseline of the paper that has no reflector. It starts from the
     adapter that `actor.endpoint.model` names, or from a fresh one on the base model."""
     actor: Demonstrations = Demonstrations()
     """Behaviour cloning of a household actor; it is not part of the method and is done once before it."""
+
+    def settings(self, stage: str) -> Section:
+        """Return the settings that a stage has alone."""
+        section: Section = WARM if stage == "warm" else getattr(self, stage)
+        return section
 
     @model_validator(mode="before")
     @classmethod

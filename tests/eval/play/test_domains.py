@@ -31,7 +31,6 @@ from train.__main__ import main as train
 ADVICE = "Name the town where she was born."
 QUESTIONS = 5
 HELD_OUT = 2
-QUICK = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 100}
 
 
 def answers(body: Body) -> str:
@@ -73,7 +72,9 @@ def write_config(folder: Path, base: Path, url: str) -> Path:
             "dtype": "float32",
             "max_length": 8192,
             "report_to": "none",
-            "sft": QUICK,
+            "batch_size": 4,
+            "micro_batch_tokens": 100,
+            "sft": {"learning_rate": 3e-3},
         },
         "serve": {"port": 0},
         "eval": {"arms": {"alone": {"kind": "none"}, "trained": {"kind": "model", "model": "sft"}}},

@@ -23,7 +23,6 @@ from tests.train.world import save_tiny_model
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    quick = {"learning_rate": 1e-3, "batch_size": 8, "micro_batch_tokens": 800, "texts": "hindsight"}
     content: dict[str, Any] = {
         "run": "rounds",
         "environment": {"name": "alfworld", "source": "generated", "split": "train", "receptacles": 8, "max_steps": 20},
@@ -35,7 +34,9 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "quantization": "none",
             "dtype": "float32",
             "report_to": "none",
-            "sft": quick,
+            "batch_size": 8,
+            "micro_batch_tokens": 800,
+            "sft": {"learning_rate": 1e-3, "texts": "hindsight"},
         },
         "serve": {"port": 0},
         # The report's own settings, which do not concern the comparison on development tasks.

@@ -148,11 +148,10 @@ def test_overrides_are_yaml_and_reach_any_depth(tmp_path: Path) -> None:
 def test_an_override_changes_one_of_two_sections_that_share_an_alias(tmp_path: Path) -> None:
     path = tmp_path / "shared.yaml"
     path.write_text(
-        "run: toy\nenvironment: {name: alfworld}\n"
-        "train: {warm: &quick {learning_rate: 0.5, batch_size: 4}, sft: *quick}\n"
+        "run: toy\nenvironment: {name: alfworld}\ntrain: {dpo: &quick {learning_rate: 0.5, epochs: 4}, sft: *quick}\n"
     )
-    train = load(path, ["train.sft.batch_size=2"]).train
-    assert (train.warm.batch_size, train.sft.batch_size) == (4, 2)
+    train = load(path, ["train.sft.epochs=2"]).train
+    assert (train.dpo.epochs, train.sft.epochs) == (4, 2)
 
 
 def test_the_last_of_two_overrides_counts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Texts of SFT: hindsight about stored failures, and positives of failures on which advice mattered."""
+"""Texts of SFT: hindsight about stored failures, and rated ones of failures on which advice mattered."""
 
 from contextlib import closing
 from pathlib import Path
@@ -165,13 +165,13 @@ def test_without_anything_proved_the_stage_says_so(tmp_path: Path) -> None:
         advice_to_imitate(load(config, ["train.sft.texts=hindsight"]))
 
 
-def test_positives_may_be_limited_to_failures_on_which_advice_mattered(tmp_path: Path) -> None:
+def test_rated_texts_may_be_limited_to_failures_on_which_advice_mattered(tmp_path: Path) -> None:
     config = config_file(tmp_path, tmp_path)
     collect(config, tasks=2)
     collect(config, tasks=3, arm="collect 2", rate=lambda text: 1.0)
     every, mixed = (
-        [advice.text for advice in advice_to_imitate(load(config, ["round=2", f"train.sft.positives={which}"]))]
-        for which in ("all", "mixed")
+        [advice.text for advice in advice_to_imitate(load(config, ["round=2", f"train.sft.texts={which}"]))]
+        for which in ("rated", "mixed")
     )
     assert sorted(every) == sorted([GOOD] * 5 + [BAD] * 3)
     assert mixed == [GOOD] * 2

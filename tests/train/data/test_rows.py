@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from retroformer.experiment.sections.train import Steps
 from retroformer.records import PreferencePair
 from tests.train.world import BAD, GOOD, prompt, tiny_experiment
 from train.base import load_tokenizer
@@ -18,7 +17,6 @@ from train.data.samples import Advice, sample_pairs, samples
 from train.stage import make_stage
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-OPTIMIZER = Steps(learning_rate=1e-3, batch_size=4, epochs=3)
 TEXTS = [Advice(prompt("task " * (1 + number % 5)), f"{GOOD} {number}") for number in range(21)]
 PAIRS = [
     PreferencePair(task_id=f"{number}", prompt=asked, chosen=text, rejected=BAD, margin=1.0)
@@ -73,5 +71,5 @@ def test_the_hash_of_streamed_data_equals_that_of_the_whole_list(
     data: list[Any], tiny_base: Path, workplace: Path
 ) -> None:
     experiment = tiny_experiment(workplace, tiny_base)
-    stage = make_stage("sft", experiment, OPTIMIZER, iter(data), {})
+    stage = make_stage("sft", experiment, iter(data), {})
     assert stage.inputs["data"] == sha256(json.dumps(data).encode()).hexdigest()

@@ -20,15 +20,14 @@ from train.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
-MANY: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 400, "epochs": 3}
-FEW_UPDATES = {**MANY, "epochs": 2, "updates": 5}
+MANY: dict[str, Any] = {"learning_rate": 3e-3, "epochs": 3}
+FEW_UPDATES = {**MANY, "batch_size": 4, "epochs": 2, "updates": 5}
 SETTINGS: dict[str, Any] = {
-    "warm": MANY,
     "sft": MANY,
     "reward": MANY,
     "dpo": MANY,
     "ppo": FEW_UPDATES,
-    "grpo": {**FEW_UPDATES, "group": 4, "micro_batch_tokens": 400},
+    "grpo": {**FEW_UPDATES, "group": 4},
     "weak_reward_model": "allow",
 }
 

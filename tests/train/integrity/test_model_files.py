@@ -23,10 +23,10 @@ from train.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
-QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 400}
-UPDATES = {**QUICK, "updates": 2, "epochs": 2}
+QUICK: dict[str, Any] = {"learning_rate": 3e-3}
+UPDATES = {**QUICK, "batch_size": 4, "updates": 2, "epochs": 2}
 SETTINGS: dict[str, Any] = {
-    **dict.fromkeys(("warm", "sft", "reward", "dpo"), QUICK),
+    **dict.fromkeys(("sft", "reward", "dpo"), QUICK),
     "ppo": UPDATES,
     "grpo": {**UPDATES, "group": 4},
     "weak_reward_model": "allow",

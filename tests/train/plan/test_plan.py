@@ -29,7 +29,7 @@ pytestmark = [
 ]
 RANK_4 = Lora(rank=4, alpha=8, targets="attention")
 PAPER = Train(base_model=LONGCHAT, lora=RANK_4, dtype="bfloat16")
-BATCH = {"batch_size": 4, "micro_batch_tokens": 200}
+BATCH = {"batch_size": 4}
 OF_THE_METHOD = ["warm", "sft", "reward", "ppo", "dpo", "grpo"]
 
 
@@ -179,7 +179,7 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not(longchat: Shape) -> 
     tokens, settings = fit(reward, room)
     assert estimate(reward._replace(micro_batch_tokens=tokens)).peak <= room
     assert estimate(reward._replace(micro_batch_tokens=tokens + 1)).peak > room
-    assert settings == [f"train.reward.micro_batch_tokens={tokens}"]
+    assert settings == [f"train.micro_batch_tokens={tokens}"]
     assert tokens > 4096
     assert fit(reward, 2.5 * GIB) == (0, [])
 
@@ -189,14 +189,14 @@ def test_fewer_responses_are_sampled_at_once_before_samples_are_shortened(longch
     room = USABLE_SHARE["cuda"] * 24 * GIB
     assert estimate(drawing_64).drawing_peak > room
     tokens, settings = fit(drawing_64, room)
-    assert (tokens > 4096, settings) == (True, [f"train.ppo.micro_batch_tokens={tokens}"])
+    assert (tokens > 4096, settings) == (True, [f"train.micro_batch_tokens={tokens}"])
 
 
 def test_samples_are_shortened_to_the_longest_pair_that_fits(longchat: Shape) -> None:
     room = 6 * GIB
     _, (micro_batch, length) = fit(case(longchat, "dpo", 4, 16384), room)
     longest = int(length.removeprefix("train.max_length="))
-    assert micro_batch == f"train.dpo.micro_batch_tokens={longest + 128}"
+    assert micro_batch == f"train.micro_batch_tokens={longest + 128}"
     stage = case(longchat, "dpo", 1, longest)
     assert estimate(stage).peak <= room < estimate(stage._replace(tokens=longest + 1)).peak
 
@@ -250,10 +250,12 @@ def test_without_gradient_checkpointing_a_gpu_keeps_every_layer(longchat: Shape)
 @pytest.mark.slow
 @pytest.mark.parametrize("rewards", ["model", "live"])
 def test_real_steps_of_every_stage_take_the_estimated_memory(workplace: Path, tiny_base: Path, rewards: str) -> None:
-    rate: dict[str, Any] = {"learning_rate": 1e-5} | BATCH
-    groups = rate | {"reward": rewards}
+    rate: dict[str, Any] = {"learning_rate": 1e-5}
+    updates = rate | BATCH
     server = {"base_url": "http://127.0.0.1:1/v1"} if rewards == "live" else None  # No request is sent.
-    config = world.config_file(workplace, tiny_base, dpo=rate, grpo=groups, ppo=rate, generation=server)
+    config = world.config_file(
+        workplace, tiny_base, dpo=rate, grpo=updates | {"reward": rewards}, ppo=updates, generation=server
+    )
     tiny_experiment = load(config, ["collect.written=1", "reflector.max_new_tokens=128"])
     text = "\n".join(describe_plan(tiny_experiment, lengths=[192], measure=True))
     off = dict(re.findall(r"^(\w+): .* GiB, the estimate is .* GiB \((.*)%\)\.$", text, re.MULTILINE))
@@ -284,7 +286,7 @@ def test_a_plan_of_longchat_says_by_card_and_length_what_fits(
     lines = [line for line in text.splitlines() if line.startswith(("| 12 GiB", "| 80 GiB"))]
     assert [line.split()[1:5:3] for line in lines] == [["12", "2048"], ["12", "65536"], ["80", "2048"], ["80", "65536"]]
     assert "does not fit" not in lines[0]
-    shorter = r"does not fit: set train\.\w+\.micro_batch_tokens=\d+ train\.max_length=\d+ "
+    shorter = r"does not fit: set train\.micro_batch_tokens=\d+ train\.max_length=\d+ "
     assert len(re.findall(shorter, lines[1])) == 5
     assert re.search(r"\| card +\| tokens \| sft ", text)
     on_cpu = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| CPU, ")]
@@ -306,7 +308,7 @@ def test_a_plan_begins_with_the_device_that_the_stages_would_use(workplace: Path
     assert all(title.startswith("GiB on a GPU for samples of ") for title in tables[2:])
     assert len(tables) == 4
     assert paragraphs[2].startswith("sft fits.\nreward fits.\n")
-    assert paragraphs[4].startswith("sft does not fit: set train.sft.micro_batch_tokens=")
+    assert paragraphs[4].startswith("sft does not fit: set train.micro_batch_tokens=")
 
 
 def test_a_stage_that_does_not_fit_here_is_not_measured(workplace: Path, tiny_base: Path) -> None:

@@ -30,8 +30,7 @@ SLOW = [pytest.param(stage, marks=pytest.mark.slow) for stage in ("reward", "ppo
 def test_a_stage_that_does_not_fit_is_refused_with_what_it_needs(
     tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    quick = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200}
-    config = config_file(workplace, tiny_base, dpo=quick)
+    config = config_file(workplace, tiny_base)
     collect(config)
     if stage in ("dpo", "ppo"):
         main(["sft", str(config)])
@@ -48,12 +47,11 @@ def test_a_stage_that_does_not_fit_is_refused_with_what_it_needs(
 
 
 def test_the_refusal_names_settings_that_fit(tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    large = {"learning_rate": 3e-3, "batch_size": 64, "micro_batch_tokens": 6400}
-    config = config_file(workplace, tiny_base, sft=large)
+    config = config_file(workplace, tiny_base, batch_size=64, micro_batch_tokens=6400)
     collect(config, tasks=70)
     free(monkeypatch, 8)
     with pytest.raises(
-        ConfigError, match=r"micro-batches of 6400 tokens .* set train\.sft\.micro_batch_tokens=\d+, or"
+        ConfigError, match=r"micro-batches of 6400 tokens .* set train\.micro_batch_tokens=\d+, or"
     ) as refused:
         main(["sft", str(config)])
     setting = str(refused.value).partition(": set ")[2].partition(", or")[0]
@@ -65,7 +63,7 @@ def test_processes_on_one_machine_share_its_memory(
     tiny_base: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = tiny_experiment(workplace, tiny_base)
-    stage = make_stage("sft", experiment, experiment.train.sft, [], {})
+    stage = make_stage("sft", experiment, [], {})
     free(monkeypatch, 8)
     require_room(stage, tokens=100)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "100")

@@ -30,7 +30,7 @@ REWARDS_NG = torch.tensor(
 
 
 def quick_settings(**changes: Any) -> Grpo:
-    quick = Grpo(learning_rate=3e-2, batch_size=32, micro_batch_tokens=3200, updates=15, epochs=2, group=8, kl=0.0)
+    quick = Grpo(learning_rate=3e-2, batch_size=32, updates=15, epochs=2, group=8, kl=0.0)
     return quick.model_copy(update=changes)
 
 
@@ -149,9 +149,9 @@ def test_the_gradient_agrees_with_the_formula_for_any_micro_batch(
     tiny_base: Path, workplace: Path, changes: dict[str, Any], at_once: int
 ) -> None:
     model = shifted(fresh_model(workplace, tiny_base))
-    settings = quick_settings(group=4, micro_batch_tokens=at_once, kl=0.3, **changes)
+    settings, draw = quick_settings(group=4, kl=0.3, **changes), DRAW._replace(micro_batch_tokens=at_once)
     rewards_NG = REWARDS_NG[[0, 1, 2]]
-    batch = compare(model, answers(model, 4, 4), rewards_NG.flatten(), settings, DRAW)
+    batch = compare(model, answers(model, 4, 4), rewards_NG.flatten(), settings, draw)
     for parameter in model.adapter_parameters():
         parameter.data += 0.03  # The policy changes, so ratios are not 1.
     facts = accumulate_gradients(model, make_optimizer(model, settings), batch, settings)
@@ -248,8 +248,8 @@ def test_the_first_ratio_of_an_update_is_exactly_one(
     tiny_base: Path, workplace: Path, quantization: str, dtype: str
 ) -> None:
     model = fresh_model(workplace, tiny_base, quantization=quantization, dtype=dtype)
-    settings = quick_settings(group=4, micro_batch_tokens=30, kl=0.1)
-    batch = compare(model, answers(model, 4, 3), torch.arange(12.0), settings, DRAW)
+    settings, draw = quick_settings(group=4, kl=0.1), DRAW._replace(micro_batch_tokens=30)
+    batch = compare(model, answers(model, 4, 3), torch.arange(12.0), settings, draw)
     assert batch.facts["kl"] == 0.0
     optimizer = make_optimizer(model, settings)
     first = accumulate_gradients(model, optimizer, batch, settings)
@@ -308,6 +308,6 @@ def test_equal_reflections_have_equal_scores_and_a_missing_end_lowers_the_score(
     model = ScoresByPlace(load_base(train), sft, reward)
     drawn_BT = torch.tensor([[20, END, PAD], [20, END, PAD], [20, END, PAD], [20, 21, 22]])
     responses = ended_responses([[5], [5], [6], [6]], drawn_BT, DRAW)
-    scores_B = ModelScores(model, reward, quick_settings())(0, [0, 0, 1, 1], responses)
+    scores_B = ModelScores(model, reward, 3200)(0, [0, 0, 1, 1], responses)
     # Scores are 1, the first one's again, 3 and 4; (4 - 1) / 0.5 = 6, less 1 for the missing end.
     assert scores_B.tolist() == [0.0, 0.0, 4.0, 5.0]

@@ -30,7 +30,7 @@ from train.base import add_fresh_adapter, load_base
 from train.rl.alarms import first_rings
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
-QUICK = {"learning_rate": 1e-2, "batch_size": 8, "micro_batch_tokens": 400, "group": 4, "epochs": 2, "updates": 12}
+QUICK = {"learning_rate": 1e-2, "batch_size": 8, "group": 4, "epochs": 2, "updates": 12}
 
 
 def fresh_adapters(run: Path, experiment: Any) -> None:
@@ -145,7 +145,7 @@ def test_errors_name_the_missing_inputs(tiny_base: Path, workplace: Path) -> Non
 
 @pytest.mark.slow
 def test_the_embedded_model_learns_from_household_games_and_is_served_by_its_name(workplace: Path) -> None:
-    few = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_tokens": 400, "group": 4, "updates": 2}
+    few = {"learning_rate": 1e-3, "batch_size": 4, "group": 4, "updates": 2}
     train = {"quantization": "none", "max_length": 1024, "report_to": "none", "grpo": few}
     content = {**HOUSEHOLD, "run": "tiny", "train": train, "serve": {"port": 0}}
     content["reflector"] = {**content["reflector"], "max_new_tokens": 16}

@@ -48,9 +48,7 @@ def adapters(folder: Path, base: Path) -> tuple[Any, Path, Path]:
 
 
 def quick_settings(**changes: Any) -> Ppo:
-    return Ppo(learning_rate=3e-2, batch_size=32, micro_batch_tokens=3200, updates=20, epochs=4, kl=0.0).model_copy(
-        update=changes
-    )
+    return Ppo(learning_rate=3e-2, batch_size=32, updates=20, epochs=4, kl=0.0).model_copy(update=changes)
 
 
 def test_the_policy_learns_the_arm_of_a_bandit_that_pays(tiny_base: Path, workplace: Path) -> None:
@@ -86,7 +84,7 @@ def test_reference_and_reward_model_are_read_without_the_dropout_of_their_adapte
         save_file({name: torch.randn_like(tensor) for name, tensor in load_file(weights).items()}, weights)
     model = SharedBase(load_base(train), sft, reward)
     responses = respond(model, sorted(PROMPTS, key=len), DRAW)
-    first, second = (evaluate(model, responses, quick_settings(kl=0.1), UNSCALED).facts for _ in range(2))
+    first, second = (evaluate(model, responses, quick_settings(kl=0.1), DRAW, UNSCALED).facts for _ in range(2))
     assert first["kl"] == first["kl_k3"] == 0
     assert first == second
 
@@ -101,13 +99,13 @@ def test_the_first_ratio_of_an_update_is_exactly_one(
     optimizer = make_optimizer(model, quick_settings())
     torch.manual_seed(1)
     responses = respond(model, sorted(PROMPTS * 2, key=len), DRAW._replace(at_once=5))
-    batch = evaluate(model, responses, quick_settings(micro_batch_tokens=50), UNSCALED)
+    batch = evaluate(model, responses, quick_settings(), DRAW._replace(micro_batch_tokens=50), UNSCALED)
     set_learning_rates(optimizer, quick_settings(), 100)
-    first = accumulate_gradients(model, optimizer, batch, quick_settings(micro_batch_tokens=50))
+    first = accumulate_gradients(model, optimizer, batch, quick_settings())
     assert (first["ratio_furthest_from_1"], first["clip_fraction"], first["kl_from_writer"]) == (0.0, 0.0, 0.0)
     assert first["ratio"] == pytest.approx(1.0)
     optimizer.step()
-    second = accumulate_gradients(model, optimizer, batch, quick_settings(micro_batch_tokens=50))
+    second = accumulate_gradients(model, optimizer, batch, quick_settings())
     assert second["ratio_furthest_from_1"] > 0
     assert second["kl_from_writer"] > 0
 
@@ -170,8 +168,8 @@ def test_responses_are_sampled_in_batches_that_fit_beside_training(
 ) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     # The longest prompt has 8 tokens, a response up to 8.
-    section = quick_settings(micro_batch_tokens=4 * 16)
-    experiment = tiny_experiment(workplace, tiny_base, ppo=section.model_dump())
+    section = quick_settings().model_dump()
+    experiment = tiny_experiment(workplace, tiny_base, ppo=section, micro_batch_tokens=4 * 16)
     draw = draw_of(experiment, "ppo", load_tokenizer(train), PROMPTS)
     model, rows = SharedBase(load_base(train), sft, reward), list[int]()
 
@@ -227,7 +225,7 @@ def test_a_missing_end_costs_one_deviation_of_the_score(tiny_base: Path, workpla
     model = PaysForLowTokens(load_base(train), sft, reward)
     low = torch.tensor([[20, 21, 22, 23], [20, 21, 22, END]])
     responses = ended_responses([[5], [5]], low, DRAW)
-    facts = evaluate(model, responses, quick_settings(), ScoreScale(mean=0.5, deviation=0.25)).facts
+    facts = evaluate(model, responses, quick_settings(), DRAW, ScoreScale(mean=0.5, deviation=0.25)).facts
     # Both earn (1 - 0.5) / 0.25 = 2; the first loses 1 for its missing end.
     assert (facts["reward_model_score"], facts["score"], facts["ended"]) == (1.0, 1.5, 0.5)
 
@@ -246,7 +244,7 @@ def test_a_response_earns_its_score_minus_its_divergence_and_advantages_are_whit
     model = moved(workplace, tiny_base)
     # With lambda and gamma 1 the return of the first token is the sum of all rewards, whatever the values.
     monkeypatch.setattr("train.rl.ppo.LAMBDA", 1.0)
-    batch = evaluate(model, respond(model, PROMPTS, DRAW), quick_settings(kl=0.5), UNSCALED)
+    batch = evaluate(model, respond(model, PROMPTS, DRAW), quick_settings(kl=0.5), DRAW, UNSCALED)
     earned = batch.returns_BT[:, 0].mean().item()
     assert batch.facts["kl"] != batch.facts["kl_k3"]
     assert earned == pytest.approx(batch.facts["score"] - 0.5 * batch.facts["kl"], rel=1e-4)

@@ -193,7 +193,7 @@ def drawing_at(url: str, base: Path, workplace: Path) -> Callable[[], Responses]
     """Sample a response of at most four tokens from a server, with any distance tolerated."""
     train, sft, reward = adapters(workplace, base)
     model = SharedBase(load_base(train), sft, reward)
-    server = Server(Generation(base_url=url, tolerance=99), "run-ppo", workplace / "handed", 1000)
+    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=99)
     return lambda: server(model, [[1, 10]], DRAW)
 
 
@@ -206,9 +206,9 @@ def test_an_update_is_sampled_with_the_trained_weights(tiny_base: Path, workplac
     train, sft, reward = adapters(workplace, tiny_base)
     model, settings = (
         SharedBase(load_base(train), sft, reward),
-        quick_settings(updates=3, batch_size=8, micro_batch_tokens=400, kl=1e-6),
+        quick_settings(updates=3, batch_size=8, kl=1e-6),
     )
-    server = Server(Generation(base_url=url, tolerance=EXACT), "run-ppo", workplace / "handed", 1000)
+    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=EXACT)
     history = list(ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=server))
     assert [facts["server_distance"] < EXACT for facts in history] == [True, True, True]
     assert all(abs(facts["server_kl"]) < EXACT for facts in history)
@@ -224,14 +224,14 @@ def test_other_weights_in_the_server_end_the_stage_before_a_training_step(
     train, sft, reward = adapters(workplace, tiny_base)
     model, settings = HandsOverAnother(load_base(train), sft, reward), quick_settings(updates=3, batch_size=8)
     model.another = sft
-    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", 1000)
+    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed")
     updates = ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=server)
     assert next(updates)["server_distance"] < EXACT, "the policy is the SFT policy until it learns"
     learned = [parameter.detach().clone() for parameter in model.adapter_parameters()]
     with pytest.raises(ProvenanceError) as failure:
         next(updates)
     assert f"The server at {url} did not sample with the current policy" in str(failure.value)
-    assert "generation.tolerance is 0.1" in str(failure.value)
+    assert "and 0.1 is allowed" in str(failure.value)
     assert all(map(torch.equal, learned, model.adapter_parameters()))
     assert models(url) == ["base"]
 
@@ -241,7 +241,7 @@ def test_stale_files_are_detected_even_if_their_policy_is_similar(tiny_base: Pat
     model = SharedBase(load_base(train), sft, reward)
     settings = quick_settings(updates=2, batch_size=8, learning_rate=1e-6)
     with answering(ReadsStaleFiles(url, workplace / "kept")) as address:
-        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed", 1000)
+        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed")
         updates = ppo(model, make_optimizer(model, settings), PROMPTS, settings, DRAW, answer=server)
         assert next(updates)["server_distance"] < EXACT
         with pytest.raises(ProvenanceError, match="has not read the current policy: the sha256 of the saved files"):
@@ -255,7 +255,7 @@ def test_bfloat16_rounding_is_tolerated_and_a_4_bit_base_is_not(tiny_base: Path,
 
     def distance(**kind: Any) -> float:
         model = SharedBase(load_base(train.model_copy(update=kind)), sft, reward)
-        server = Server(Generation(base_url=url, tolerance=9), "run-ppo", workplace / "handed", 1000)
+        server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=9)
         return server(model, sorted(PROMPTS, key=len), DRAW._replace(max_new_tokens=16, at_once=4)).facts[
             "server_distance"
         ]
@@ -272,10 +272,10 @@ def test_every_replica_gets_the_policy_and_a_share_of_the_prompts(
     model = SharedBase(load_base(train), sft, reward)
     counts = [Balances(url), Balances(second_url)]
     with answering(counts[0]) as first, answering(counts[1]) as second:
-        generation = Generation(base_url=first, replicas=(second,), tolerance=EXACT)
-        server = Server(generation, "run-ppo", workplace / "handed", 1000)
+        generation = Generation(base_url=first, replicas=(second,))
+        server = Server(generation, "run-ppo", workplace / "handed", tolerance=EXACT)
         responses = server(model, PROMPTS[:1] * 8, DRAW)
-    alone = Server(Generation(base_url=url, tolerance=EXACT), "run-ppo", workplace / "handed", 1000)
+    alone = Server(Generation(base_url=url), "run-ppo", workplace / "handed", tolerance=EXACT)
     assert responses.facts["server_distance"] < EXACT
     assert len(alone(model, PROMPTS[:1] * 8, DRAW).tokens) == len(responses.tokens) == 8
     # Two to load and unload, and the probes.
@@ -290,7 +290,7 @@ def test_servers_behind_a_balancer_that_did_not_all_load_the_policy_end_the_stag
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward)
     with answering(Balances(url, second_url)) as address:
-        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed", 1000)
+        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed")
         with pytest.raises(EndpointFailure, match=r"no model|No model|not served|404|400"):
             server(model, PROMPTS[:1] * 8, DRAW)
 
@@ -299,7 +299,7 @@ def test_servers_that_disagree_end_the_stage(tiny_base: Path, workplace: Path, u
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward)
     with answering(Disagrees(url)) as address:
-        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed", 1000)
+        server = Server(Generation(base_url=address), "run-ppo", workplace / "handed")
         with pytest.raises(ProvenanceError, match=r"do not sample with the same policy.*differ by 0\.5"):
             server(model, PROMPTS[:1] * 8, DRAW)
     assert models(url) == ["base"]
@@ -308,7 +308,7 @@ def test_servers_that_disagree_end_the_stage(tiny_base: Path, workplace: Path, u
 def test_a_server_with_other_quantised_weights_is_refused(tiny_base: Path, workplace: Path, url: str) -> None:
     train, sft, reward = adapters(workplace, tiny_base)
     model = SharedBase(load_base(train), sft, reward)
-    server = Server(Generation(base_url=url, tolerance=9), "run-ppo", workplace / "handed", 1000, "nf4")
+    server = Server(Generation(base_url=url), "run-ppo", workplace / "handed", "nf4", tolerance=9)
     with pytest.raises(ProvenanceError, match="weights quantised as none, and the policy is trained on nf4"):
         server(model, PROMPTS, DRAW)
     assert models(url) == ["base"]
@@ -334,7 +334,7 @@ def test_equal_prompts_have_different_seeds_and_an_update_is_repeatable(
 
     def drawn(seed: int) -> list[list[int]]:
         torch.manual_seed(seed)
-        server = Server(Generation(base_url=url), "run-grpo", workplace / "handed", 1000)
+        server = Server(Generation(base_url=url), "run-grpo", workplace / "handed")
         return server(model, [[1, 10, 30]] * 4, DRAW._replace(max_new_tokens=8, at_once=2)).tokens
 
     assert len(set(map(tuple, drawn(0)))) == 4
@@ -345,14 +345,14 @@ def stages(workplace: Path, base: Path, url: str) -> tuple[Stage, Stage, Path, P
     """Return PPO and GRPO stages of three updates with the server at `url`, and their adapters."""
     _, sft, reward = adapters(workplace, base)
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
-    quick = {"learning_rate": 3e-2, "batch_size": 4, "micro_batch_tokens": 200, "updates": 3, "epochs": 2}
-    server = {"base_url": url, "tolerance": EXACT}
+    quick = {"learning_rate": 3e-2, "batch_size": 4, "updates": 3, "epochs": 2}
+    server = {"base_url": url}
     experiment = tiny_experiment(
         workplace, base, ppo=quick, grpo={**quick, "group": 2}, checkpoint_steps=50, generation=server
     )
     return (
-        make_stage("ppo", experiment, experiment.train.ppo, [], {}),
-        make_stage("grpo", experiment, experiment.train.grpo, [], {}),
+        make_stage("ppo", experiment, [], {}),
+        make_stage("grpo", experiment, [], {}),
         sft,
         reward,
     )
@@ -450,15 +450,15 @@ def test_without_generation_the_process_samples_itself_with_the_same_fingerprint
     tiny_base: Path, workplace: Path
 ) -> None:
     experiment = tiny_experiment(workplace, tiny_base)
-    stage = make_stage("ppo", experiment, experiment.train.ppo, [], {})
-    assert responder(stage, experiment.train.ppo) is respond
+    stage = make_stage("ppo", experiment, [], {})
+    assert responder(stage) is respond
 
     def drawn_by(server: dict[str, Any]) -> str:
         other = tiny_experiment(workplace, tiny_base, generation=server)
-        return make_stage("ppo", other, other.train.ppo, [], {}).fingerprint
+        return make_stage("ppo", other, [], {}).fingerprint
 
-    here, there = {"base_url": "http://x/v1"}, {"base_url": "http://y/v1", "timeout_seconds": 9}
-    assert stage.fingerprint != drawn_by(here) == drawn_by(there) == drawn_by(here | {"tolerance": 0.2})
+    here, there = {"base_url": "http://x/v1"}, {"base_url": "http://y/v1", "replicas": ["http://z/v1"]}
+    assert stage.fingerprint != drawn_by(here) == drawn_by(there)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def sampled(model: SharedBase, count: int = SIZE) -> tuple[Responses, list[Rated
 def test_reflections_of_the_policy_itself_weigh_one_and_others_by_the_ratio(tiny_base: Path, tmp_path: Path) -> None:
     model = fresh_model(tmp_path, tiny_base)
     responses, groups = sampled(model)
-    stored = StoredGroups(groups, PROMPTS[:2], SIZE, 3200)
+    stored = StoredGroups(groups, PROMPTS[:2], SIZE)
     asked = [ids for ids in PROMPTS[:2] for _ in range(SIZE)]
     same = stored.respond(model, asked, DRAW)
     assert same.tokens == responses.tokens
@@ -66,7 +66,7 @@ def test_reflections_of_the_policy_itself_weigh_one_and_others_by_the_ratio(tiny
 def test_a_group_that_is_too_small_is_filled_without_ratings(tiny_base: Path, tmp_path: Path) -> None:
     model = fresh_model(tmp_path, tiny_base)
     _, groups = sampled(model, count=2)
-    stored = StoredGroups(groups, PROMPTS[:2], SIZE, 3200)
+    stored = StoredGroups(groups, PROMPTS[:2], SIZE)
     responses = stored.respond(model, [PROMPTS[1]] * SIZE, DRAW)
     assert responses.tokens[2:] == [responses.tokens[0]] * 2
     rewards_B = stored(0, [1] * SIZE, responses)
@@ -78,7 +78,7 @@ def test_of_a_large_group_reflections_with_different_ratings_are_drawn_anew(tiny
     model = fresh_model(tmp_path, tiny_base)
     _, (group, _) = sampled(model, count=SIZE)
     equal_first = RatedGroup(group.prompt, tuple(sorted(group.responses, key=lambda response: response.rating)))
-    stored = StoredGroups([equal_first], PROMPTS[:1], 2, 3200)
+    stored = StoredGroups([equal_first], PROMPTS[:1], 2)
     seen = set[str]()
     for update in range(20):
         torch.manual_seed(update)
@@ -95,7 +95,7 @@ def test_what_was_rated_better_becomes_likelier(tiny_base: Path, tmp_path: Path)
         RatedResponse(tuple(DrawnToken(token, likely) for token in tokens), rating)
         for tokens, rating in ((GOOD, 1.0), (BAD, 0.0))
     )
-    stored = StoredGroups([RatedGroup(prompt("x"), responses)], PROMPTS[:1], 2, 3200)
+    stored = StoredGroups([RatedGroup(prompt("x"), responses)], PROMPTS[:1], 2)
     settings = quick_settings(group=2, batch_size=2, updates=6, reward="stored")
 
     def advantage() -> float:

@@ -33,13 +33,13 @@ FACTS = (
 def test_every_update_is_recorded_and_an_alarm_is_logged_once_across_a_resumption(
     tiny_base: Path, workplace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    quick = {"learning_rate": 0.3, "batch_size": 16, "micro_batch_tokens": 400, "epochs": 4, "updates": 4}
+    quick = {"learning_rate": 0.3, "batch_size": 16, "epochs": 4, "updates": 4}
     train, sft, reward = adapters(workplace, tiny_base)
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
     experiment = tiny_experiment(workplace, tiny_base, ppo={**quick, "kl": 1e-3})
     # With this seed some of the first responses end, and none of the second update.
     experiment = experiment.model_copy(update={"seed": 4})
-    stage = make_stage("ppo", experiment, experiment.train.ppo, [], {})
+    stage = make_stage("ppo", experiment, [], {})
     prompts = [prompt(f"task {number}") for number in range(4)]
     caplog.set_level(logging.WARNING, logger="train.rl.updates")
 
@@ -76,6 +76,6 @@ def test_a_policy_of_another_shape_than_the_config_asks_for_is_refused(tiny_base
     _, sft, reward = adapters(workplace, tiny_base)
     (reward / "metrics.json").write_text(json.dumps({"train_score_mean": 0.0, "train_score_deviation": 1.0}))
     experiment = tiny_experiment(workplace, tiny_base, lora={"layers": "upper_half"})
-    stage = make_stage("ppo", experiment, experiment.train.ppo, [], {})
+    stage = make_stage("ppo", experiment, [], {})
     with pytest.raises(ConfigError, match=r"layers .*'all'.*, but train.lora asks for .*'upper_half'"):
         train_by_ppo(stage, [prompt("task")], sft, reward)

@@ -35,7 +35,7 @@ def test_a_half_updated_policy_is_never_saved(
     experiment = tiny_experiment(
         workplace, tiny_base, ppo=quick_settings(updates=3).model_dump(), checkpoint_steps=steps
     )
-    stage = make_stage("ppo", experiment, experiment.train.ppo, [], {})
+    stage = make_stage("ppo", experiment, [], {})
     model = SharedBase(load_base(train), sft, reward)
     optimizer = make_optimizer(model, experiment.train.ppo)
 

@@ -15,7 +15,7 @@ from train.shared_prompt.group import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 PAD, GOOD = 0, 2
-SETTINGS = Sac(learning_rate=3e-3, alpha=0.05, episodes=6, steps=1000)
+SETTINGS = Sac(learning_rate=3e-3, episodes=6)
 STATE = Group([40, 41, 42], [[50, 51], [52, 53], [54, 55], [56, 57]])
 LATER = Group([40, 41, 42, 43, 44], [[50, 51], [58, 59]])
 
@@ -45,7 +45,7 @@ def test_the_actor_comes_to_choose_the_action_that_pays(model: ActorCritic) -> N
     before = policy(model)
     for number in range(120):
         torch.manual_seed(number)
-        facts = update(model, optimizers, replay.draw(8), SETTINGS)
+        facts = update(model, optimizers, replay.draw(8), 0.05, 0.995)
     assert before[GOOD] < 0.7
     assert policy(model)[GOOD] > 0.95
     with torch.no_grad():
@@ -57,27 +57,28 @@ def test_the_actor_comes_to_choose_the_action_that_pays(model: ActorCritic) -> N
 
 
 def test_a_high_entropy_coefficient_keeps_the_policy_spread(model: ActorCritic) -> None:
-    settings = SETTINGS.model_copy(update={"alpha": 2.0})
-    replay, optimizers = Replay(), make_optimizers(model, settings)
+    replay, optimizers = Replay(), make_optimizers(model, SETTINGS)
     for action in range(4):
         replay.add([step(model, action, reward=float(action == GOOD))])
     for number in range(60):
         torch.manual_seed(number)
-        update(model, optimizers, replay.draw(8), settings)
+        update(model, optimizers, replay.draw(8), 2.0, 0.995)
     # The optimum is the softmax of the values over alpha: e^(1/2) / (e^(1/2) + 3) = 0.35 for the action that pays.
     best = math.exp(0.5) / (math.exp(0.5) + 3)
     assert policy(model)[GOOD] == pytest.approx(best, abs=0.1)
 
 
 @pytest.mark.slow
-def test_a_step_that_only_leads_on_is_worth_what_follows_it(model: ActorCritic) -> None:
-    settings = SETTINGS.model_copy(update={"alpha": 0.0, "gamma": 0.5, "polyak": 0.5})
-    replay, optimizers = Replay(), make_optimizers(model, settings)
+def test_a_step_that_only_leads_on_is_worth_what_follows_it(
+    model: ActorCritic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train.sac.sac.GAMMA", 0.5)
+    replay, optimizers = Replay(), make_optimizers(model, SETTINGS)
     replay.add([step(model, 1, over=False), step(model, 0, reward=1.0, state=LATER)])
     replay.add([step(model, 1, over=False), step(model, 1, reward=1.0, state=LATER)])
     for number in range(150):
         torch.manual_seed(number)
-        update(model, optimizers, replay.draw(8), settings)
+        update(model, optimizers, replay.draw(8), 0.0, 0.5)
     with torch.no_grad():
         first_CB = chosen_values(model, [step(model, 1, over=False)])
     # Both actions of the later state pay 1, so the first step is worth gamma times that.
@@ -89,7 +90,7 @@ def test_an_update_trains_the_adapter_and_the_critics_and_nothing_else(model: Ac
     replay.add([step(model, 0, over=False), step(model, 1, reward=1.0, state=LATER)])
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     for _ in range(2):  # The first leaves A unchanged, as B is 0.
-        update(model, optimizers, replay.draw(8), SETTINGS)
+        update(model, optimizers, replay.draw(8), 0.05, 0.995)
     changed = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
     assert changed == {
         name for name in before if ".policy." in name or name.startswith(("critics.", "target_critics."))
@@ -101,7 +102,7 @@ def test_an_embedding_does_not_change_while_the_actor_learns(model: ActorCritic)
     replay.add([step(model, 0, reward=1.0)])
     states_H, actions_BAH = model.state_embedding(STATE.prompt), model.action_embeddings([STATE, LATER])
     for _ in range(3):
-        update(model, optimizers, replay.draw(8), SETTINGS)
+        update(model, optimizers, replay.draw(8), 0.05, 0.995)
     model._action_embeddings.clear()
     assert torch.equal(model.state_embedding(STATE.prompt), states_H)
     assert torch.equal(model.action_embeddings([STATE, LATER]), actions_BAH)
@@ -127,11 +128,11 @@ def test_targets_move_by_the_share_that_polyak_leaves(model: ActorCritic) -> Non
 def test_an_update_is_due_for_every_so_many_steps_once_a_batch_was_played(
     before: int, after: int, every: int, updates: int
 ) -> None:
-    assert len(due(before, after, SETTINGS.model_copy(update={"update_every": every}))) == updates
+    assert len(due(before, after, every)) == updates
 
 
-@pytest.mark.parametrize(("limits", "episodes"), [({}, 6), ({"steps": 5}, 3), ({"episodes": 2}, 2)])
-def test_the_training_ends_with_the_budget_of_episodes_or_of_steps(
+@pytest.mark.parametrize(("limits", "episodes"), [({}, 6), ({"episodes": 2}, 2)])
+def test_the_training_ends_with_the_budget_of_episodes(
     model: ActorCritic, limits: dict[str, int], episodes: int
 ) -> None:
     settings, replay, played = SETTINGS.model_copy(update=limits), Replay(), list[int]()

@@ -30,7 +30,6 @@ GROUPS = [
     Group([20, 21, 22, 23, 24, 25], [[30, 31, 32, 33], [8, 9]], [(1, 0)], number=1),
     Group([40, 41], [[50], [51, 52, 53, 54, 55], [56, 57], [58, 59]], [(3, 0), (3, 1), (3, 2)], number=2),
 ]
-SETTINGS = {"learning_rate": 1e-3, "batch_size": 4}
 
 
 def plain_hidden(trunk: Any, packed: Packed) -> Tensor:
@@ -63,7 +62,7 @@ def require_equal_gradients(model: Any, objective: Objective, tolerance: float =
 
 @pytest.fixture(params=["none", "nf4"])
 def experiment(request: pytest.FixtureRequest, tiny_base: Path, workplace: Path) -> Any:
-    return tiny_experiment(workplace, tiny_base, quantization=request.param, dpo=SETTINGS)
+    return tiny_experiment(workplace, tiny_base, quantization=request.param)
 
 
 def adapted(experiment: Any, folder: Path, checkpointing: bool) -> Any:
@@ -88,7 +87,7 @@ def test_the_reward_model(experiment: Any, weight: Any) -> None:
 
 def test_dpo(experiment: Any, workplace: Path) -> None:
     save_adapter(experiment, workplace / "sft")
-    stage = make_stage("dpo", experiment, experiment.train.dpo, [], {})
+    stage = make_stage("dpo", experiment, [], {})
     model = policy_and_reference(load_base(experiment.train), workplace / "sft", stage)
     objective = DirectPreference("by_failure")
     objective.references = [torch.randn(len(group.responses)) for group in GROUPS]

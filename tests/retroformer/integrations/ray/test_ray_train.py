@@ -19,7 +19,6 @@ pytest.importorskip("ray", reason="the extra ray is not installed")
 from retroformer.integrations.ray.training import EARLIER_STAGES, Job
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_folder")]
-QUICK: dict[str, Any] = {"learning_rate": 3e-3, "batch_size": 4, "micro_batch_tokens": 200}
 
 
 def ray_train(folder: Path, *words: str, paths: str = str(ROOT)) -> "subprocess.CompletedProcess[str]":
@@ -37,7 +36,7 @@ def ray_train(folder: Path, *words: str, paths: str = str(ROOT)) -> "subprocess.
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    path = config_file(tmp_path, save_tiny_model(tmp_path / "base"), warm=QUICK, sft=QUICK)
+    path = config_file(tmp_path, save_tiny_model(tmp_path / "base"))
     collect(path)
     return path
 
