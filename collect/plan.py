@@ -27,7 +27,7 @@ def describe_plan(config: LoadedConfig) -> str:
     check_prompts(experiment)
     stored = _stored(experiment)
     retried = experiment.collect.most_retries(experiment.loop.trials)
-    rollouts = len(tasks) * (1 + retried * (experiment.collect.most_repeats or experiment.collect.repeats))
+    rollouts = len(tasks) * (1 + retried * experiment.collect.repeats)
     to_play, to_write = max(0, rollouts - stored.attempts), max(0, len(tasks) * retried - stored.reflections)
     actor = experiment.actor.endpoint if actor_kind(experiment).asks_model else None
     played = stored.tokens_of_attempt or _guess(experiment.loop.actions if actor else 0)

@@ -37,7 +37,7 @@ async def rate_reflections(config: LoadedConfig) -> str:
         arm, tasks = collecting(experiment.round), tasks_of_round(experiment)
         refuse_repeated(experiment, store, tasks)
         with tally("collect", len(tasks)) as counts:
-            play = _play_here if experiment.collect.backend == LOCAL else _play_elsewhere
+            play = _play_here if experiment.loop.backend == LOCAL else _play_elsewhere
             unfinished = await play(config, ledger, tasks, counts)
         _refuse_if_nothing_was_played(store, arm, tasks)
         held = summary(store, arm, tasks, experiment)
@@ -61,8 +61,8 @@ async def _play_here(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ..
 
 async def _play_elsewhere(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ...], counts: Tally) -> set[str]:
     """Play with the workers of a backend; return the ids of unfinished tasks."""
-    experiment, name = config.experiment, config.experiment.collect.backend
-    require_addresses(experiment, f"collect.backend={name}")
+    experiment, name = config.experiment, config.experiment.loop.backend
+    require_addresses(experiment, f"loop.backend={name}")
     arm = collecting(experiment.round)
     return (await play_elsewhere(name, open_player, config, {arm: [task.id for task in tasks]}, counts))[arm]
 
@@ -108,16 +108,13 @@ async def _experience(
             Budget(experiment.collect, lambda: store.usage(arm)),
             slots=asyncio.Semaphore(experiment.loop.concurrency),
             repeats=experiment.collect.repeats,
-            most_repeats=experiment.collect.most_repeats,
             branch=experiment.collect.branch,
             unadvised=experiment.collect.unadvised,
         )
 
 
 def _sampling(config: LoadedConfig) -> dict[str, Any]:
-    return config.experiment.collect.model_dump(
-        include={"candidates", "repeats", "branch", "most_repeats", "unadvised"}
-    )
+    return config.experiment.collect.model_dump(include={"candidates", "repeats", "branch", "unadvised"})
 
 
 def _refuse_if_nothing_was_played(store: Store, arm: str, tasks: tuple[Task, ...]) -> None:

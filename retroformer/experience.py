@@ -27,7 +27,7 @@ from retroformer.experiment.sections.loop import Loop, Spending
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.records import Ending, Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
-from retroformer.rollout import finish_all, improve, is_complete, repeats_left, rollout
+from retroformer.rollout import finish_all, improve, is_complete, rollout
 from retroformer.store import AdviceRow, AttemptRow, NewInvalid, NewReflection, NewTrajectory
 
 _CLOSING_PAUSE_SECONDS = 30.0
@@ -88,7 +88,6 @@ class Experience:
         *,
         slots: asyncio.Semaphore,
         repeats: int = 1,
-        most_repeats: int | None = None,
         branch: Branch = "best",
         unadvised: bool = False,
         first_trial_arm: str | None = None,
@@ -98,7 +97,7 @@ class Experience:
         self._ledger, self.arm, self._pool, self._loop = ledger, arm, pool, loop
         self._agent = replace(agent, actor=_Watched(agent.actor, ledger, self._note))
         self._seed, self._budget, self._slots = seed, budget, slots
-        self._repeats, self._most_repeats = repeats, most_repeats
+        self._repeats = repeats
         self._branch: Branch = branch
         self._unadvised = unadvised
         self.first_trial_arm, self._advises_first = first_trial_arm or arm, advises_first
@@ -129,7 +128,6 @@ class Experience:
                 trials=self._loop.trials,
                 candidates=candidates,
                 repeats=self._repeats,
-                most_repeats=self._most_repeats,
                 branch=self._branch,
                 unadvised=self._unadvised,
             )
@@ -157,15 +155,10 @@ class Experience:
         """
 
         async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
-            played = list[Trajectory]()
-            repeats, most = (self._repeats, self._most_repeats) if trial else (1, None)
-            while more := repeats_left([attempt.episode_return for attempt in played], repeats, most):
-                numbers = range(len(played), len(played) + more)
-                keys = [self._key(task, trial, candidate, repeat) for repeat in numbers]
-                played += await finish_all(self.trajectory(task, memory, key) for key in keys)
-                if any(attempt.outcome is Outcome.INVALID for attempt in played):
-                    self.unfinished.add(task.id)
-                    break
+            keys = [self._key(task, trial, candidate, repeat) for repeat in range(self._repeats if trial else 1)]
+            played = await finish_all(self.trajectory(task, memory, key) for key in keys)
+            if any(attempt.outcome is Outcome.INVALID for attempt in played):
+                self.unfinished.add(task.id)
             return played[0]
 
         async def advise(failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int) -> Reflection:

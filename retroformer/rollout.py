@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
-from itertools import count, takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 from retroformer.errors import InfrastructureFailure, usage_of
@@ -104,7 +103,6 @@ def is_complete(
     trials: int,
     candidates: int,
     repeats: int = 1,
-    most_repeats: int | None = None,
     branch: Branch = "best",
     unadvised: bool = False,
 ) -> bool:
@@ -115,8 +113,7 @@ def is_complete(
         advised: trial and candidate of the reflections that have been written.
         trials: number of attempts at the task, the first included.
         candidates: number of reflections on each failure.
-        repeats: least number of attempts with each reflection.
-        most_repeats: as in `repeats_left`.
+        repeats: number of attempts with each reflection.
         branch: as in `improve`.
         unadvised: as in `improve`.
     """
@@ -130,32 +127,12 @@ def is_complete(
             return True
         if not advised >= {(trial, candidate) for candidate in tried}:
             return False
-        for candidate in tried:
-            returns = _returns(attempts, trial, candidate)
-            if repeats_left(returns, repeats, most_repeats):
-                return False
+        if any((trial, candidate, repeat) not in attempts for candidate in tried for repeat in range(repeats)):
+            return False
         ways = [candidate for candidate in tried if candidate % each < candidates]
         if branch == "best":
             ways = [max(ways, key=lambda c: attempts[trial, c, 0].episode_return)]
     return all((trials - 1, way, 0) in attempts for way in ways)
-
-
-def repeats_left(returns: Sequence[float], repeats: int, most_repeats: int | None = None) -> int:
-    """Return how many more attempts with a reflection to make now, given the returns of those made so far.
-
-    There are at least `repeats`, and as many more each time as long as their returns differ, up to `most_repeats`: luck
-    must not be taken for advice.
-    """
-    if len(returns) < repeats:
-        return repeats - len(returns)
-    most = most_repeats or repeats
-    return min(repeats, most - len(returns)) if len(set(returns)) > 1 and len(returns) < most else 0
-
-
-def _returns(attempts: Mapping[tuple[int, int, int], Made], trial: int, candidate: int) -> list[float]:
-    """Return the returns of the repeats with a reflection, up to the first that is missing."""
-    numbers = takewhile(lambda repeat: (trial, candidate, repeat) in attempts, count())
-    return [attempts[trial, candidate, repeat].episode_return for repeat in numbers]
 
 
 async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, loop: Loop, seed: int = 0) -> Trajectory:

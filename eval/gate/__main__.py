@@ -42,9 +42,9 @@ def promote(
 ) -> None:
     """Serve another adapter as reflector, if it is shown to be better.
 
-    Reads the adapter and the tasks of gate.split. Plays them with the advice of both until a sequential test decides.
-    Writes attempts to the store and the promotion to runs/RUN, which a running server follows. The exit status is 1 if
-    the adapter is not promoted.
+    Reads the adapter and the tasks of the first split of eval.split. Plays them with the advice of both until a
+    sequential test decides. Writes attempts to the store and the promotion to runs/RUN, which a running server follows.
+    The exit status is 1 if the adapter is not promoted.
     """
     from .promote import decide, prepare
 

@@ -24,7 +24,7 @@ from retroformer.promotions.history import History, current_of, name_of, roll_ba
 from retroformer.promotions.promotion import NO_ADVICE, Evidence
 from retroformer.store.rows import LiveRetry
 
-from ..measure.betting import log_wealth
+from ..measure.betting import LEVEL, log_wealth
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def look(experiment: Experiment) -> str:
         return "No adapter is served as reflector, so there is nothing to watch."
     with closing(open_store(experiment)) as store:
         retries = store.live_retries(COLLECT, UNADVISED, ADVISED_SPLIT)
-    seen = watch(retries, current.sha256, records[-1].at, experiment.gate.level)
+    seen = watch(retries, current.sha256, records[-1].at, LEVEL)
     if not seen.worse:
         return f"reflector stays {current}: {seen.retries} live retries ({seen.evidence})."
     record = roll_back(history, records, "live outcomes are worse than without advice", seen.evidence, by_monitor=True)

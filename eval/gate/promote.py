@@ -31,7 +31,7 @@ from retroformer.schedule import Work, work_through
 from retroformer.store import Store
 from retroformer.store.reading import chunks
 
-from ..measure.betting import Conclusion, SequentialTest, sequential_test
+from ..measure.betting import LEVEL, Conclusion, SequentialTest, sequential_test
 from ..play.arms import held_out_splits, resolve
 from ..play.preflight import refuse_adapter_trained_on, refuse_trained_tasks
 
@@ -72,7 +72,7 @@ def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Co
     # Names that depend on nothing but the content: the conditions of an adapter's retries are then always the same.
     served = [f"serve.adapters.{served_name(adapter)}={history.folder_of(adapter)}" for adapter in adapters]
     config = load_config(path, (*overrides, *served))
-    split = experiment.gate.split or held_out_splits(experiment)[0]
+    split, *_ = held_out_splits(experiment)
     environment = config.experiment.environment.model_copy(update={"split": split})
     config = replace(config, experiment=config.experiment.model_copy(update={"environment": environment}))
     tasks = chosen_tasks(config.experiment, None, (split,))
@@ -82,7 +82,7 @@ def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Co
         refuse_adapter_trained_on(experiment, str(adapter), history.folder_of(adapter), tasks)
     check_prompts(config.experiment)
     shuffled = random.Random(f"gate {experiment.seed}").sample(tasks, len(tasks))
-    return Contest(history, known, candidate, opponent, config, tuple(shuffled[: experiment.gate.tasks]))
+    return Contest(history, known, candidate, opponent, config, tuple(shuffled))
 
 
 def served_name(adapter: PromotedAdapter) -> str:
@@ -157,7 +157,7 @@ async def decide(contest: Contest) -> Decision:
         worse=sum(difference < 0 for difference in differences[: test.observations]),
         mean_difference=test.mean,
         log_wealth=test.log_wealth_worse if test.conclusion is Conclusion.WORSE else test.log_wealth_better,
-        level=experiment.gate.level,
+        level=LEVEL,
         arms=(_stored_arm(contest.candidate), _stored_arm(contest.opponent)),
     )
     if test.conclusion is not Conclusion.BETTER:
@@ -205,7 +205,7 @@ async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[Se
         for adapter in (contest.candidate, contest.opponent)
     ]
     differences, concurrency = list[float](), experiment.loop.concurrency
-    test = sequential_test(differences, experiment.gate.level)
+    test = sequential_test(differences, LEVEL)
     with tally("gate", len(contest.tasks)) as counts:
         for experience in (first, *sides):
             experience.on_event = counts.count
@@ -216,7 +216,7 @@ async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[Se
             for _ in chunk:
                 counts.advance()
             differences += await ledger.ask(differences_of, store, failed, sides[0].arm, sides[1].arm)
-            test = sequential_test(differences, experiment.gate.level)
+            test = sequential_test(differences, LEVEL)
             if test.conclusion is not Conclusion.OPEN:
                 break
     if not store.played_tasks(FIRST_TRIAL_OF_GATE):

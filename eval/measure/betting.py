@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 BETS = np.array([0.05, 0.1, 0.2, 0.4, 0.8])
 """Shares of their wealth that the bettors stake on every difference."""
 
+LEVEL = 0.05
+"""Largest probability of promoting an adapter that is not better, and of rolling back one that is not worse."""
+
 Floats = NDArray[np.float64]
 
 

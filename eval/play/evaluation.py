@@ -113,7 +113,7 @@ class Evaluation:
         """
         experiences = {stored: self.experience(stored, trials) for stored in names}
         with tally(title, len(experiences) * len(self.tasks)) as counts:
-            if (backend := self.experiment.eval.backend) == LOCAL:
+            if (backend := self.experiment.loop.backend) == LOCAL:
                 for experience in experiences.values():
                     experience.on_event = counts.count
                 works = [Work(experience, self.tasks, 1) for experience in experiences.values()]

@@ -35,10 +35,10 @@ def preflight(experiment: Experiment) -> tuple[Task, ...]:
     """Return the tasks to play. Raises ConfigError, MissingInput if they, an arm or an actor cannot be played."""
     _check_temperature(experiment)
     _check_actors(experiment)
-    if experiment.eval.backend != LOCAL:
-        backend_of(experiment.eval.backend)
+    if experiment.loop.backend != LOCAL:
+        backend_of(experiment.loop.backend)
         asks_reflector = bool(reflector_models(experiment.eval.arms))
-        require_addresses(experiment, f"eval.backend={experiment.eval.backend}", asks_reflector=asks_reflector)
+        require_addresses(experiment, f"loop.backend={experiment.loop.backend}", asks_reflector=asks_reflector)
     tasks = chosen_tasks(experiment, experiment.eval.tasks, held_out_splits(experiment))
     # Domains of one environment may share tasks.
     for domain in experiment.each_domain:

@@ -134,7 +134,7 @@ class LanguageModel:
     def _request(
         self, prompt: Prompt, temperature: float, tokens: int, stop: Sequence[str], seed: int | None
     ) -> tuple[str, dict[str, Any]]:
-        common: dict[str, Any] = {"model": self.model, "temperature": temperature, self.endpoint.token_limit: tokens}
+        common: dict[str, Any] = {"model": self.model, "temperature": temperature, "max_tokens": tokens}
         if stop:
             common["stop"] = list(stop)
         if seed is not None:

@@ -29,6 +29,10 @@ _LOGGER = logging.getLogger(__name__)
 _LINE_BYTES = 2**24
 """Maximum length of a worker's answer in bytes."""
 
+STEP_SECONDS = 60.0
+"""Time limit of a step, counted from when its process begins it, unless the section has a `longest_step_seconds`; after
+that the episode counts as invalid."""
+
 _ENDING_SECONDS = 1.0
 """Time in which a process that has closed its output ends by itself."""
 
@@ -38,10 +42,12 @@ Request = dict[str, Any]
 class EnvironmentPool:
     """Worker processes that share the episodes in flight; a dead one is replaced at the next episode."""
 
-    def __init__(self, section: EnvironmentSection, seed: int, processes: int, timeout_seconds: float) -> None:
+    def __init__(
+        self, section: EnvironmentSection, seed: int, processes: int, timeout_seconds: float = STEP_SECONDS
+    ) -> None:
+        """Prepare the pool. `timeout_seconds` applies to environments without a limit of their own."""
         self._section, self._seed = section, seed
-        # A judge of programs has its own time limits, so it must not be stopped earlier.
-        self._timeout = max(timeout_seconds, section.longest_step_seconds)
+        self._timeout = section.longest_step_seconds or timeout_seconds
         self._workers: list[_Worker | None] = [None] * processes
         self._opening, self._closed = asyncio.Lock(), False
         self._episodes = itertools.count()

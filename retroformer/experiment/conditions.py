@@ -26,7 +26,7 @@ _SERVING_PACKAGES = ("torch", "transformers", "peft")
 
 _NOT_OF_ENDPOINT = ("base_url", "replicas", "api_key_env", "timeout_seconds", "dollars_per_million")
 """Endpoint settings left out: the address, time limit and price of a model do not change its answers."""
-_REQUEST = ("model", "api", "token_limit", "extra_body")
+_REQUEST = ("model", "api", "extra_body")
 """Endpoint settings that identify a model by its name and by what it is asked for."""
 _NOT_OF_ENVIRONMENT = ("data", "split", "task_types", "contact", "requests_per_second")
 """Environment settings left out: `data` is identified by content; the others choose tasks or limit requests to a

@@ -15,8 +15,7 @@ from retroformer.experiment.sections.agents import ActorSection, EvaluatorSectio
 from retroformer.experiment.sections.base import Positive, Section
 from retroformer.experiment.sections.collect import Collect
 from retroformer.experiment.sections.eval import Eval
-from retroformer.experiment.sections.gate import Gate
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.loop import Loop, Spending
 from retroformer.experiment.sections.rounds import Rounds
 from retroformer.experiment.sections.serve import Serve
 from retroformer.experiment.sections.train import Train
@@ -73,7 +72,8 @@ class Experiment(Section):
     serve: Serve = Serve()
     rounds: Rounds = Rounds()
     eval: Eval = Eval()
-    gate: Gate = Gate()
+    gate: Spending = Spending()
+    """Budget of the test that an adapter has to pass before it is served as `reflector`."""
     domain: str = ""
     """The one domain that a command works on; empty: all domains, one after the other."""
     domains: dict[str, Domain] = Field(default={})

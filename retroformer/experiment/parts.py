@@ -156,7 +156,7 @@ async def parts(
             hashes = {name: model.trained_sha256 for name, model in proven.models.items()}
         shared = environment_processes or loop.environment_processes
         processes = loop.concurrency if experiment.environment.plays_alone else shared
-        pool = EnvironmentPool(experiment.environment, experiment.seed, processes, loop.step_timeout_seconds)
+        pool = EnvironmentPool(experiment.environment, experiment.seed, processes)
         await stack.enter_async_context(pool)
         connections = Connections(base_url, frozenset(hashes))
         stack.push_async_callback(connections.close)

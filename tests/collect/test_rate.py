@@ -1,13 +1,10 @@
 """Tests of all of `collect` against a real server that behaves, misbehaves or dies; in the end all is rated."""
 
 import asyncio
-import hashlib
-import json
 import re
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,7 @@ from retroformer.experiment.storage import open_store
 from retroformer.preference_pairs import preferences
 from retroformer.rating import rated_reflections
 from retroformer.records import Outcome
-from tests.support.endpoint import Behaviour, Body, Endpoint, moody, prompt_of, reply_to
+from tests.support.endpoint import Behaviour, Endpoint, moody, prompt_of, reply_to
 from tests.support.runs import HOUSEHOLD, ROOT, Facts, facts, open_config, write_config
 
 
@@ -43,12 +40,10 @@ def collect(config: LoadedConfig) -> str:
     return asyncio.run(rate_reflections(config))
 
 
-def test_failures_are_retried_without_advice_and_ratings_in_doubt_more_often(tmp_path: Path) -> None:
+def test_failures_are_retried_without_advice_and_advice_more_than_once(tmp_path: Path) -> None:
     """The rule actor is deterministic, so its returns never differ and it repeats its failure without advice."""
     with Endpoint() as server:
-        config = open_config(
-            write_config(tmp_path, server.url), "collect.unadvised=true", "collect.repeats=2", "collect.most_repeats=6"
-        )
+        config = open_config(write_config(tmp_path, server.url), "collect.unadvised=true", "collect.repeats=2")
         collect(config)
         made, asked = facts(config), len(server.requests)
         collect(config)
@@ -60,52 +55,6 @@ def test_failures_are_retried_without_advice_and_ratings_in_doubt_more_often(tmp
     assert {key.repeat for key in made.trajectories} == {0, 1}
     for key in blank:
         assert made.trajectories[key].outcome is Outcome.FAILURE
-
-
-def test_only_retries_whose_returns_differ_are_played_more_often(tmp_path: Path) -> None:
-    def guess(request: Body) -> str:
-        """Answer one question in two correctly, at random."""
-        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).digest()
-        answer = "Here" if digest[0] % 2 else "There"
-        return (
-            f" I guess.\nAction 1: Finish[{answer}]"
-            if "seed" in request and "Thought 1:" in prompt_of(request)
-            else "Think."
-        )
-
-    rows = [json.dumps({"id": str(number), "question": "Where?", "answer": "Here"}) for number in range(8)]
-    (tmp_path / "questions.jsonl").write_text("\n".join(rows))
-    (tmp_path / "docstore.jsonl").write_text('{"title": "Here", "sentences": ["It is here."]}\n')
-    questions = {"environment": {"name": "hotpotqa", "data": str(tmp_path), "split": "all"}}
-    with Endpoint(guess) as server:
-        acting = (f"actor.endpoint.base_url={server.url}", "actor.kind=react", "actor.temperature=0.7")
-        own = ("reflector.view=full", "loop.trials=2", "loop.actions=1", "collect.tasks=8")
-        config = open_config(
-            write_config(tmp_path, server.url, HOUSEHOLD | questions),
-            *(*acting, *own, "collect.repeats=2", "collect.most_repeats=5"),
-        )
-        collect(config)
-        asked = len(server.requests)
-        collect(config)
-        assert len(server.requests) == asked, "nothing is missing"
-    with closing(open_store(config.experiment)) as store:
-        rated = list(rated_reflections(store, "collect"))
-    counts = {len(set(each.returns_after)) > 1: len(each.returns_after) for each in rated}
-    assert counts == {False: 2, True: 5}
-    assert all(len(each.returns_after) == counts[len(set(each.returns_after)) > 1] for each in rated)
-    assert all(each.standard_error > 0 for each in rated if len(each.returns_after) == 5)
-
-
-@pytest.mark.parametrize(
-    ("repeats", "most", "sentence"),
-    [(1, 4, "a single return cannot show doubt"), (3, 2, "is less than repeats")],
-)
-def test_a_limit_of_repeats_that_can_do_nothing_is_refused(
-    tmp_path: Path, repeats: int, most: int, sentence: str
-) -> None:
-    overrides = (f"collect.repeats={repeats}", f"collect.most_repeats={most}")
-    with pytest.raises(ConfigError, match=sentence):
-        open_config(write_config(tmp_path, "http://127.0.0.1:1/v1"), *overrides)
 
 
 def test_every_failure_is_reflected_upon_in_pairs_and_every_reflection_rated(tmp_path: Path) -> None:

@@ -54,4 +54,4 @@ def _killed_run(world: World, count: int) -> tuple[int, list[str]]:
 
 
 def _collecting(world: World, run: str, cluster: Any) -> Process:
-    return world.start(run, "collect.backend=ray", environment={"RAY_ADDRESS": cluster.address})
+    return world.start(run, "loop.backend=ray", environment={"RAY_ADDRESS": cluster.address})

@@ -52,9 +52,7 @@ def environment_deaths(world: World, count: int) -> Outcome:
                 return 1
         return 0
 
-    return world.disturb(
-        count, hit, "loop.retries=10", "loop.step_timeout_seconds=5", most=6, spare=lambda made: made * SLOTS
-    )
+    return world.disturb(count, hit, "loop.retries=10", most=6, spare=lambda made: made * SLOTS)
 
 
 def two_collectors(world: World, count: int) -> Outcome:

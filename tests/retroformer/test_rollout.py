@@ -12,7 +12,7 @@ from retroformer.experiment.sections.collect import Branch
 from retroformer.experiment.sections.loop import Loop
 from retroformer.protocols import Actor, Agent, Episode, Judgement, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Trajectory, Transition
-from retroformer.rollout import improve, is_complete, repeats_left, rollout
+from retroformer.rollout import improve, is_complete, rollout
 from tests.support.characters import (
     CAPITAL,
     PRICE,
@@ -129,15 +129,6 @@ def test_an_unadvised_retry_is_one_more_candidate_that_the_loop_never_goes_on_fr
     course = Course([0], [0.2, 0.1, 0.9], [0] * 9)
     asyncio.run(improve(course.attempt, course.advise, Loop(trials=3), 2, "every", unadvised=True))
     assert course.advised[3:] == [(2, 0, 0), (2, 1, 0), (2, 2, 0), (2, 3, 1), (2, 4, 1), (2, 5, 1)]
-
-
-@pytest.mark.parametrize(
-    ("returns", "left"),
-    [((), 2), ((1,), 1), ((1, 1), 0), ((0, 1), 2), ((0, 1, 1), 2), ((0, 1, 1, 1), 1), ((0, 1, 1, 1, 1), 0)],
-)
-def test_a_rating_in_doubt_gets_more_attempts_up_to_a_bound(returns: Sequence[float], left: int) -> None:
-    assert repeats_left(returns, 2, 5) == left
-    assert repeats_left(returns, 2) == max(0, 2 - len(returns))
 
 
 @pytest.mark.parametrize("branch", ["best", "every"])

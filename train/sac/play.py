@@ -146,14 +146,14 @@ def online_play(
     Raises:
         ServiceError: this machine cannot play these tasks.
     """
-    section, loop = experiment.environment, experiment.loop
+    section = experiment.environment
     extras(section).require_machine(section)
     offers = offers_of(experiment)
     actor = LearningActor(model, tokenizer, lambda scene: offers(section, scene), experiment.train.max_length)
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
-            pool = EnvironmentPool(section, experiment.seed, 1, loop.step_timeout_seconds)
+            pool = EnvironmentPool(section, experiment.seed, 1)
             runner.run(stack.enter_async_context(pool))
             yield OnlinePlay(runner, pool, actor, tasks, experiment)
         finally:

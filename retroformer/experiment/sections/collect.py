@@ -1,8 +1,8 @@
 """Section `collect` of the config."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from retroformer.experiment.sections.base import Positive
 from retroformer.experiment.sections.loop import Spending
@@ -13,9 +13,6 @@ Branch = Literal["best", "every"]
 class Collect(Spending):
     tasks: Positive | None = None
     """Number of tasks of the split to use; None: all of them (a generated split needs a number)."""
-    backend: str = "local"
-    """Where tasks are played. local: in this process; ray: on a Ray cluster (needs the extra `ray`); others belong to
-    installed packages."""
     order: Literal["official", "shuffled"] = "official"
     """Order of the split's tasks before `tasks` applies. shuffled: by the seed, for splits in which task types
     come in blocks."""
@@ -23,9 +20,6 @@ class Collect(Spending):
     """Number of reflections sampled for each failure, each followed by a rollout (2, a pair, in the paper)."""
     repeats: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of rollouts with each reflection, for an actor that is not deterministic."""
-    most_repeats: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Largest number of rollouts with a reflection whose returns differ: more are played, `repeats` at a time, as long
-    as the rating is in doubt; needs at least 2 `repeats`, which can show doubt; None: `repeats`."""
     unadvised: bool = False
     """If true, every failure is also retried without advice, and reflections are rated against these retries instead of
     the failure: an actor that samples may solve a task by luck."""
@@ -37,16 +31,6 @@ class Collect(Spending):
     lesson: str = "mixed"
     """Content of that advice. mixed: the form of advice, both good and useless; useful: what was seen, or
     places to try."""
-
-    @model_validator(mode="after")
-    def _most_repeats_are_more(self) -> Self:
-        if self.most_repeats is None:
-            return self
-        if self.repeats == 1:
-            raise ValueError("most_repeats needs at least 2 repeats: a single return cannot show doubt. Raise repeats.")
-        if self.most_repeats < self.repeats:
-            raise ValueError(f"most_repeats={self.most_repeats} is less than repeats={self.repeats}: raise it.")
-        return self
 
     def most_retries(self, trials: int) -> int:
         """Return the number of reflections on a task, each followed by a retry, if every attempt fails."""

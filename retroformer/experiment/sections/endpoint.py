@@ -47,11 +47,9 @@ class Endpoint(Address):
     """Model name to request: `base`, a stage of this run, a name in serve.adapters, or the remote model's name."""
     api: Literal["chat", "completions"] = "chat"
     """OpenAI API to call: chat completions or plain completions."""
-    token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """Name under which the endpoint accepts the largest number of tokens of an answer."""
     extra_body: Annotated[dict[str, JsonValue], AfterValidator(_not_ours)] = Field(default_factory=dict)
     """Further fields of every request, such as `{reasoning_effort: low}`; null removes a field that the endpoint
-    refuses, such as `{temperature: null}`."""
+    refuses, as in `{temperature: null}` or `{max_tokens: null, max_completion_tokens: 300}`."""
     dollars_per_million: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (0.0, 0.0)
     """Prices in dollars per million prompt tokens and per million completion tokens, for the accounts and the
     budget."""

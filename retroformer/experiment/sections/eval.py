@@ -80,8 +80,6 @@ class Eval(Spending):
     """Held-out split or splits to evaluate on; None: environment.split."""
     tasks: Positive | None = None
     """Number of tasks to evaluate on; None: all."""
-    backend: str = "local"
-    """Where tasks are played, as in collect.backend; arms that learn are played in this process."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Sampling temperature of the reflectors; best-of-n answers (`sft+best8`) are sampled at reflector.temperature."""
     arms: dict[str, Annotated[SerializeAsAny[Arm], BeforeValidator(_arm)]] = Field(

@@ -25,9 +25,9 @@ class Loop(Section):
     """Largest number of actions in a trial; the trial ends when the actor wants more (epsilon of Reflexion)."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     """Number of rollouts in flight at once."""
-    step_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Time limit of one environment step in seconds, counted from when its process begins the step; after that the
-    episode counts as invalid. Judging a program has its own limits, which apply even if this one is shorter."""
+    backend: str = "local"
+    """Where tasks are played. local: in this process; ray: on a Ray cluster (needs the extra `ray`); others belong to
+    installed packages. Arms that learn are always played in this process."""
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     """Number of times to retry an invalid rollout or reflection before leaving it for the next run."""
 

@@ -68,8 +68,7 @@ class Pools:
         if split not in self._pools:
             experiment = self._experiment
             section = experiment.environment.model_copy(update={"split": split})
-            timeout = experiment.loop.step_timeout_seconds
-            self._pools[split] = EnvironmentPool(section, experiment.seed, _PROCESSES, timeout)
+            self._pools[split] = EnvironmentPool(section, experiment.seed, _PROCESSES)
         return self._pools[split]
 
     async def _run(self, work: Coroutine[Any, Any, Result]) -> Result:

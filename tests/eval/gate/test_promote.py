@@ -50,7 +50,7 @@ def test_an_adapter_that_helps_is_promoted_against_no_advice_and_its_evidence_is
 
 @pytest.mark.slow  # It starts a server as the test above does.
 def test_an_adapter_that_harms_is_not_promoted_and_the_command_says_so(config: Path) -> None:
-    done = run(config.parent, "retroformer", "promote", str(config), "sft", "gate.split=harmed")
+    done = run(config.parent, "retroformer", "promote", str(config), "sft", "eval.split=harmed")
     assert done.returncode == 1
     assert "Not promoted: sft@" in done.stderr
     assert " is worse (0 better, 8 worse of 8 pairs against no advice" in done.stderr
@@ -61,7 +61,7 @@ def test_an_adapter_that_harms_is_not_promoted_and_the_command_says_so(config: P
 def test_a_gate_that_was_killed_repeats_no_finished_retry_and_equal_adapters_are_not_promoted(config: Path) -> None:
     history = History(Path("runs/doors"))
     history.append((), "first", history.keep("sft", Path("runs/doors/sft")), "nothing was served before")
-    database, arguments = Path("runs/doors/experience.db"), ["promote", str(config), "dpo", "gate.split=even"]
+    database, arguments = Path("runs/doors/experience.db"), ["promote", str(config), "dpo", "eval.split=even"]
     assert start_and_kill(config.parent, "retroformer", arguments, lambda _: stored(database) >= 30) is None
     done = run(config.parent, "retroformer", *arguments)
     assert done.returncode == 1

@@ -31,12 +31,10 @@ def test_endless_programs_in_one_environment_process_leave_no_task_unfinished(
         content = {
             "run": "endless",
             "environment": {"name": "programming", "data": str(tmp_path), "split": "own.jsonl"},
-            # Shorter than one attempt takes.
             "loop": {
                 "trials": 1,
                 "concurrency": TASKS,
                 "retries": 0,
-                "step_timeout_seconds": 5,
             },
             "actor": {"kind": "programmer", "endpoint": {"base_url": server.url, "model": "big"}},
             "evaluator": {"kind": "tests"},

@@ -60,7 +60,8 @@ def test_a_chat_is_sent_as_it_is_and_the_answer_comes_back_untouched(server: End
 
 def test_the_config_adds_fields_to_a_request_removes_them_and_names_the_limit(server: Endpoint) -> None:
     fields = {"temperature": None, "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
-    ask(EndpointSection(base_url=server.url, model="big", token_limit="max_completion_tokens", extra_body=fields))
+    fields |= {"max_tokens": None, "max_completion_tokens": 20}
+    ask(EndpointSection(base_url=server.url, model="big", extra_body=fields))
     assert server.requests == [
         {
             "model": "big",

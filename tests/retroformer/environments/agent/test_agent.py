@@ -160,7 +160,7 @@ def test_a_fault_of_a_function_is_an_invalid_outcome_with_its_cause(
     (tmp_path / "faulty.py").write_text(source)
     path = write_vault(tmp_path, {"python": "faulty:agent"}, reflector.url, timeout_seconds=2.0)
     with pytest.raises(MissingInput) as error:
-        asyncio.run(rate_reflections(open_config(path, "loop.step_timeout_seconds=2", "collect.tasks=1")))
+        asyncio.run(rate_reflections(open_config(path, "collect.tasks=1")))
     sys.modules.pop("faulty", None)
     assert words in str(error.value)
     assert facts(open_config(path)).trajectories == {}

@@ -34,7 +34,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def with_ray(stage: str, config: Path, *overrides: str, address: str = "") -> "subprocess.Popen[str]":
     folder = config.parent
     return subprocess.Popen(
-        [sys.executable, "-m", stage, str(config), f"{stage}.backend=ray", *overrides],
+        [sys.executable, "-m", stage, str(config), "loop.backend=ray", *overrides],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | ({"RAY_ADDRESS": address} if address else {}),
         stdout=subprocess.PIPE,
@@ -93,10 +93,10 @@ def test_a_local_cluster_evaluates_as_one_process_does(tmp_path: Path) -> None:
 def test_a_model_without_an_address_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "toy.yaml"
     path.write_text(yaml.safe_dump(HOUSEHOLD))
-    config = open_config(path, "collect.backend=ray", "eval.backend=ray")
-    with pytest.raises(ConfigError, match=r"With collect\.backend=ray every model needs an address"):
+    config = open_config(path, "loop.backend=ray")
+    with pytest.raises(ConfigError, match=r"With loop\.backend=ray every model needs an address"):
         asyncio.run(rate_reflections(config))
-    with pytest.raises(ConfigError, match=r"With eval\.backend=ray every model needs an address"):
+    with pytest.raises(ConfigError, match=r"With loop\.backend=ray every model needs an address"):
         asyncio.run(compare_arms(config))
 
 
