@@ -104,7 +104,7 @@ class ModelReflector:
             prompt=prompt,
             author=Author(
                 # The own server's port differs from run to run; the adapter's hash identifies the model.
-                endpoint=self._model.endpoint.base_url or "embedded",
+                endpoint=str(self._model.endpoint.base_url or "embedded"),
                 model=self._model.model,
                 adapter_sha256=self._adapter_sha256,
             ),

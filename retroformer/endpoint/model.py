@@ -51,7 +51,11 @@ class LanguageModel:
     """A model behind an OpenAI-compatible endpoint."""
 
     def __init__(
-        self, endpoint: Endpoint, base_url: str, model: str | None = None, paces: dict[str, Pace] | None = None
+        self,
+        endpoint: Endpoint,
+        base_url: str | SecretUrl,
+        model: str | None = None,
+        paces: dict[str, Pace] | None = None,
     ) -> None:
         """Prepare connections to `base_url` and to `endpoint.replicas`; `paces` are shared by all of one event loop."""
         self.endpoint = endpoint

@@ -22,7 +22,7 @@ from typing import Any, Self
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure
 from retroformer.records import Task, Transition
-from retroformer.secrets.url import WITH_SECRETS
+from retroformer.secrets.url import json_with_secrets
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class _Worker:
         except OSError as error:
             raise EnvironmentFailure(f"No environment process could be started ({error}).") from error
         worker = cls(process, scratch, timeout_seconds)
-        worker._send({"section": section.model_dump(mode="json", context=WITH_SECRETS), "seed": seed})
+        worker._send({"section": section.model_dump(), "seed": seed})
         return worker
 
     async def ask(self, episode: int, request: Request) -> Transition:
@@ -231,7 +231,7 @@ class _Worker:
 
     def _send(self, request: Request) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.write(json_with_secrets(request).encode() + b"\n")
 
     async def _read(self) -> None:
         assert self._process.stdout is not None

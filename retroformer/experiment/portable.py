@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from retroformer.experiment.parts import LoadedConfig
-from retroformer.secrets.url import pickled_with_secrets
 
 
 class PortableConfig(NamedTuple):
@@ -20,8 +19,7 @@ class PortableConfig(NamedTuple):
     def of(cls, config: LoadedConfig) -> Self:
         """Pack a config with the API keys of this process."""
         names = _values_of("api_key_env", config.experiment.model_dump())
-        with pickled_with_secrets():
-            return cls(pickle.dumps(config), {name: os.environ[name] for name in names if name in os.environ})
+        return cls(pickle.dumps(config), {name: os.environ[name] for name in names if name in os.environ})
 
     def unpacked(self) -> LoadedConfig:
         """Return the config, and put its API keys into the environment of this process."""

@@ -1,104 +1,72 @@
 """A URL that never shows its credentials: as text it is `https://user:***@host/v1?api_key=***`."""
 
 import base64
+import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Self, SupportsIndex
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pydantic import GetCoreSchemaHandler, SerializationInfo
+from pydantic import GetCoreSchemaHandler, Secret
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from retroformer.secrets.redaction import HIDDEN, SECRET_NAME, keep_secret
-
-WITH_SECRETS = {"secrets": "shown"}
-"""Pydantic context in which `model_dump(mode="json")` keeps credentials: for a child process, never for a file."""
-
-_pickles_secrets = ContextVar("_pickles_secrets", default=False)
 
 _QUERY = re.compile(rf"(?P<name>[?&;]{SECRET_NAME}=)(?P<secret>[^&]+)", re.IGNORECASE)
 _PORT = re.compile(r"\d*$")
 
 
-class SecretUrl(str):
-    """URL that shows no credentials in any use as text; only `secret_url()` returns the whole URL.
+class SecretUrl(Secret[str]):
+    """URL that shows no credentials as text and in JSON; only `secret_url()` returns the whole URL.
 
     Two URLs that differ only in their credentials are equal: credentials are not a condition of an experiment.
     """
 
-    __slots__ = ("_whole",)
-    _whole: str
-
-    def __new__(cls, url: str) -> Self:
-        if isinstance(url, cls):
-            return url
-        for user, secret in _secrets(url):
+    def __init__(self, url: "str | SecretUrl") -> None:
+        super().__init__(url if isinstance(url, str) else url.secret_url())
+        for user, secret in _secrets(self.secret_url()):
             keep_secret(secret, user)
-        shown = super().__new__(cls, _shown(url))
-        shown._whole = url
-        return shown
 
     def secret_url(self) -> str:
         """Return the URL with its credentials, for connecting; it must not be written anywhere."""
-        return self._whole
+        return self.get_secret_value()
 
     def split_user(self) -> tuple[str, dict[str, str]]:
         """Return the web address without user and password, and the HTTP header that carries them instead."""
-        address = urlsplit(self._whole)
+        address = urlsplit(self.secret_url())
         user, at, host = address.netloc.rpartition("@")
         if not at:
-            return self._whole, {}
+            return self.secret_url(), {}
         basic = base64.b64encode(unquote(user if ":" in user else f"{user}:").encode()).decode()
         return address._replace(netloc=host).geturl(), {"Authorization": f"Basic {basic}"}
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[str], tuple[str]]:
-        return (SecretUrl, (self._whole,)) if _pickles_secrets.get() else (str, (str(self),))
+    def _display(self) -> str:
+        return _shown(self.secret_url())
 
-    def __copy__(self) -> Self:
-        return self
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretUrl | str) and str(self) == str(other)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
+    def __hash__(self) -> int:
+        return hash(str(self))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_wrap_validator_function(
-            cls._validated,
-            core_schema.str_schema(),
-            serialization=core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True),
+        return core_schema.no_info_after_validator_function(
+            cls._whole, super().__get_pydantic_core_schema__(source, handler)
         )
 
-    @classmethod
-    def _validated(cls, value: Any, as_text: core_schema.ValidatorFunctionWrapHandler) -> "SecretUrl":
-        if isinstance(value, SecretUrl):
-            return value
-        url = cls(as_text(value))
-        if any(secret == HIDDEN for _, secret in _secrets(url.secret_url())):
+    def _whole(self) -> "SecretUrl":
+        """Return this URL. Raises PydanticCustomError if it was copied from a text that hides its credentials."""
+        if any(secret == HIDDEN for _, secret in _secrets(self.secret_url())):
             raise PydanticCustomError(
                 "secret_url", f"Its password or key is left out: write it in place of {HIDDEN}, or take it away"
             )
-        return url
+        return self
 
 
-@contextmanager
-def pickled_with_secrets() -> Iterator[None]:
-    """Keep the credentials of URLs that are pickled in this block: for a process of our own, never for a file."""
-    token = _pickles_secrets.set(True)
-    try:
-        yield
-    finally:
-        _pickles_secrets.reset(token)
-
-
-def _dumped(url: str, info: SerializationInfo) -> str:
-    """Return the object itself in Python mode, as it can still connect, and its redacted text in JSON mode."""
-    if info.mode != "json":
-        return url
-    if info.context == WITH_SECRETS and isinstance(url, SecretUrl):
-        return url.secret_url()
-    return str(url)
+def json_with_secrets(value: object) -> str:
+    """Return a value as JSON with the credentials of its URLs: for a child process, never for a file."""
+    return json.dumps(value, default=lambda part: part.secret_url() if isinstance(part, SecretUrl) else str(part))
 
 
 def _parts(url: str) -> tuple[str, str, str | None, str]:

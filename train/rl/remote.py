@@ -117,7 +117,7 @@ class Server:
         """
         self._settings, self._name, self._folder, self._tolerance = settings, name, folder, tolerance
         self._quantization = quantization
-        self.identity: dict[str, str] = {"base_url": settings.base_url}
+        self.identity: dict[str, str] = {"base_url": str(settings.base_url)}
         """The server, in the process that asks it; `retroformer serve` adds the sha256 of its base, and its dtype."""
 
     def __call__(self, model: SharedBase, prompts: Sequence[list[int]], draw: Draw) -> Responses:

@@ -117,7 +117,7 @@ class MediaWiki:
     """One wiki, through its `api.php`; files in `folder` share answers and rate limit between all processes."""
 
     def __init__(
-        self, address: str, contact: str, per_second: float, folder: Path, patience_seconds: float = 20.0
+        self, address: str | SecretUrl, contact: str, per_second: float, folder: Path, patience_seconds: float = 20.0
     ) -> None:
         self._address, self._folder, self._patience = SecretUrl(address), folder, patience_seconds
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -138,7 +138,7 @@ class MediaWiki:
             EnvironmentFailure: the wiki cannot be reached, allows no request within the patience, or answers with an
                 error or an invalid response. Errors that a retry may fix get three tries.
         """
-        request = json.dumps([self._address, sorted(parameters.items())])
+        request = json.dumps([str(self._address), sorted(parameters.items())])
         with self._files():
             kept = self._answers.get(request)
             if kept is None:

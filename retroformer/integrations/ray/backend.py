@@ -140,7 +140,7 @@ def _machines() -> int:
 
 def _require_reachable(experiment: Experiment, machines: int) -> None:
     """Refuse a store that other machines cannot reach. Raises ConfigError."""
-    if machines > 1 and experiment.store_url.startswith("sqlite"):
+    if machines > 1 and str(experiment.store_url).startswith("sqlite"):
         raise ConfigError(
             f"The Ray cluster has {machines} machines, and the store is a file on this one: set store to the address "
             "of a PostgreSQL server that all of them reach."
