@@ -31,8 +31,7 @@ from retroformer.agents.baseline import NoReflector
 from retroformer.endpoint.model import LanguageModel
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.parts import Parts, chosen_tasks, load_config, make_actor, parts
-from retroformer.experiment.sections.collect import Collect
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.base import Collect, Endpoint
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent
 from retroformer.records import Key, Memory, Message, Outcome, Task, Usage

@@ -167,7 +167,7 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 
 def summary(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
-    from collect.summary import summary as summary_of
+    from collect.rate import summary as summary_of
     from retroformer.experiment.storage import open_store
 
     with closing(open_store(experiment)) as store:

@@ -7,7 +7,7 @@ from retroformer.arm_names import collecting
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.base import Endpoint
 from retroformer.experiment.storage import open_store
 from retroformer.records import Usage
 

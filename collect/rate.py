@@ -9,17 +9,17 @@ from retroformer.arm_names import collecting
 from retroformer.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
 from retroformer.errors import InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
-from retroformer.experiment.conditions import conditions
+from retroformer.experiment.conditions import conditions, rerating
+from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, parts, require_addresses
-from retroformer.experiment.returns import rerating
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
+from retroformer.preference_pairs import count_ratings
 from retroformer.progress import Tally, tally
-from retroformer.records import Task
+from retroformer.records import Outcome, Task
 from retroformer.schedule import Work, work_through
 from retroformer.store import Store
 
-from .summary import summary
 from .tasks import refuse_repeated, tasks_of_round
 
 
@@ -120,3 +120,32 @@ def _sampling(config: LoadedConfig) -> dict[str, Any]:
 def _refuse_if_nothing_was_played(store: Store, arm: str, tasks: tuple[Task, ...]) -> None:
     if store.played_tasks(arm).isdisjoint(task.id for task in tasks):
         raise MissingInput(f"None of {len(tasks)} tasks could be played. The last cause: {store.last_cause(arm)}")
+
+
+def summary(store: Store, arm: str, tasks: tuple[Task, ...], experiment: Experiment) -> str:
+    """Summarise what the store holds about these tasks, in five lines; in six if `train.rated_by` rates them anew.
+
+    Raises:
+        ConfigError: `train.rated_by` names no return of this environment.
+    """
+    chosen = {task.id for task in tasks}
+    attempts, first, won = 0, 0, 0
+    for attempt in store.attempt_rows(arm):
+        if attempt.task_id in chosen:
+            attempts += 1
+            first += attempt.trial == 0
+            won += attempt.trial == 0 and attempt.outcome == Outcome.SUCCESS
+    anew, name = rerating(experiment), experiment.train.rated_by
+    rated_anew = [] if anew is None else [f"rated anew   by {name}: {count_ratings(store, [arm], anew, chosen)}"]
+    usage = store.usage(arm)
+    return "\n".join(
+        [
+            f"tasks        {first} of {len(tasks)} played, {won} solved at trial 0",
+            f"rollouts     {attempts} valid, {store.invalid_count(arm)} invalid attempts so far",
+            f"reflections  {count_ratings(store, [arm], None, chosen)}",
+            *rated_anew,
+            f"tokens       {usage.prompt_tokens} prompt, {usage.completion_tokens} completion in {usage.calls} calls, "
+            f"{usage.dollars:.2f} dollars",
+            f"store        {store.url}",
+        ]
+    )

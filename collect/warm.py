@@ -13,8 +13,7 @@ from retroformer.experiment.actors import scripted_actor
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, Parts, gather_all, parts
-from retroformer.experiment.sections.agents import ActorSection, EvaluatorSection
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.base import ActorSection, EvaluatorSection, Loop
 from retroformer.experiment.storage import open_store
 from retroformer.experiment.views import reflection_renderer
 from retroformer.ledger import Ledger

@@ -203,7 +203,7 @@ def recover(config: ConfigFile, overrides: Overrides) -> None:
     Reads the store of the run. Writes a new file beside it, and explains how to replace the damaged file.
     """
     from retroformer.experiment.file import load_domains
-    from retroformer.store.recover import recover
+    from retroformer.store.damage import recover
 
     saved = recover(load_domains(config, overrides)[0].store_url)
     print(

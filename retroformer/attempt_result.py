@@ -18,8 +18,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from retroformer.conversation import ChatMessage
-from retroformer.endpoint.thinking import without_thinking
-from retroformer.files.characters import storable
+from retroformer.endpoint.answers import without_thinking
+from retroformer.files.text import storable
 from retroformer.messages import final_text, kept_messages, steps_of
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory, Usage
 

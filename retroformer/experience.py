@@ -22,8 +22,7 @@ from retroformer.errors import (
     StoreError,
     usage_of,
 )
-from retroformer.experiment.sections.collect import Branch
-from retroformer.experiment.sections.loop import Loop, Spending
+from retroformer.experiment.sections.base import Branch, Loop, Spending
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.records import Ending, Key, Memory, Outcome, Reflection, Task, Trajectory, Usage

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from retroformer.conversation import ROLES, ChatMessage
-from retroformer.endpoint.thinking import part_without_thinking, without_thinking
-from retroformer.files.characters import storable
+from retroformer.endpoint.answers import part_without_thinking, without_thinking
+from retroformer.files.text import storable
 from retroformer.records import Step
 
 _ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "model": "assistant", "function": "tool"}

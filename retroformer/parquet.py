@@ -19,8 +19,8 @@ from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.conditions import check_imported, is_record_of_conditions
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store, open_whole_store
-from retroformer.files.canonical import sha256_of
 from retroformer.files.durable import replacing
+from retroformer.files.text import sha256_of
 from retroformer.marks_file import export_marks, read_marks
 from retroformer.rating import ratings
 from retroformer.records import Key, Outcome, Reflection, Trajectory

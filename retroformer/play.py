@@ -9,8 +9,8 @@ from typing import IO
 from retroformer.environments.registry import taskset
 from retroformer.errors import ConfigError, UnknownTask
 from retroformer.experiment.config import Experiment
-from retroformer.files.bounded_file import MIB, size
-from retroformer.files.characters import has_surrogate
+from retroformer.files.bounded import MIB, size
+from retroformer.files.text import has_surrogate
 from retroformer.protocols import Environment
 from retroformer.records import Task, Transition
 

@@ -15,8 +15,8 @@ import yaml
 from pydantic import Field, ValidationError
 
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.files.bounded_yaml import read_yaml
-from retroformer.files.canonical import sha256_of
+from retroformer.files.bounded import read_yaml
+from retroformer.files.text import sha256_of
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Message, Record, Step, Task, Trajectory
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from retroformer.conversation import ChatMessage
-from retroformer.files.characters import is_storable
+from retroformer.files.text import is_storable
 from retroformer.immutable import Record as Record
 
 _MOST_TOKENS = 2**53

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol, TypeVar
 
 from retroformer.errors import InfrastructureFailure, usage_of
-from retroformer.experiment.sections.collect import Branch
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.base import Branch, Loop
 from retroformer.protocols import Agent, Episode, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Step, Task, Trajectory, Transition, Usage
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retroformer.errors import DamagedFile, MissingInput, first_line
 from retroformer.experiment.config import Experiment
-from retroformer.files.bounded_file import MIB, read_text
+from retroformer.files.bounded import MIB, read_text
 
 METRICS = "metrics.json"
 _LONGEST_BYTES = 256 * MIB

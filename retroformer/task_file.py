@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_file import MIB
-from retroformer.files.bounded_json import json_rows
-from retroformer.files.characters import is_storable
+from retroformer.files.bounded import MIB, json_rows
+from retroformer.files.text import is_storable
 
 _LINE_BYTES, _FILE_BYTES = 16 * MIB, 4096 * MIB
 _WANTED = 'a task is an object such as {"id": "sum-1", "input": "What is 2 + 3?"}'

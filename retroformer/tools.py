@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from retroformer.records import Tool
 
 _FIELD = re.compile(r"\{(\w+)\}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from retroformer.errors import MissingInput
-from retroformer.experiment.best_of import best_of
+from retroformer.experiment.sections.base import best_of
 from retroformer.provenance import ADAPTER_WEIGHTS, Provenance, ServedModel, chat_template_sha256, folder_sha256
 
 from .engine.engine import Engine

@@ -18,7 +18,7 @@ from pydantic import (
 )
 from starlette.responses import JSONResponse
 
-from retroformer.files.characters import surrogate_in_json
+from retroformer.files.text import surrogate_in_json
 
 ANSWERS = 128
 """Answers to one request: `n` times the number of prompts. The OpenAI protocol has the same limit."""

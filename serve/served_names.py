@@ -12,14 +12,14 @@ from retroformer.experiment.adapters import (
     ACTORS,
     ADVISERS,
     REFLECTOR,
+    adapter_folder,
     asked_for,
     finished_advisers,
     has_adapter,
     reward_folder,
 )
-from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.packaged import adapter_folder
+from retroformer.experiment.sections.base import best_of
 from retroformer.models.base_dtype import Dtype
 from retroformer.models.quantization import Quantization
 from retroformer.promotions.history import History, name_of

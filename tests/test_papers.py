@@ -22,7 +22,7 @@ from eval.play.compare import compare_arms
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
 from retroformer.experiment.parts import LoadedConfig, chosen_tasks, load_configs
-from retroformer.files.canonical import differences
+from retroformer.files.text import differences
 from retroformer.markdown import plain
 from tests.support.data import require_data
 from tests.support.endpoint import Endpoint, prompt_of

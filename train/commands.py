@@ -11,10 +11,10 @@ from typing import Any
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError
 from retroformer.experiment.adapters import model_folder, newest_of
+from retroformer.experiment.conditions import STORED
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, chosen_tasks
-from retroformer.experiment.returns import STORED
-from retroformer.files.held_lock import held_lock
+from retroformer.files.cache import held_lock
 from retroformer.stage_metrics import StageMetrics, first_and_last, training_tasks
 
 from . import preemption, processes

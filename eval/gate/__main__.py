@@ -5,16 +5,16 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from retroformer.command_line import ConfigFile, Overrides, call, example, make_app
 from retroformer.errors import run_command
-from retroformer.experiment.file import load, load_domains
-from retroformer.markdown import table
-from retroformer.promotions.history import History, name_of, roll_back
-from retroformer.promotions.promotion import Promotion
+
+if TYPE_CHECKING:
+    from retroformer.promotions.history import History
+    from retroformer.promotions.promotion import Promotion
 
 app = make_app()
 _HEADER = ("number", "time (UTC)", "what", "reflector", "before", "evidence or reason")
@@ -66,6 +66,8 @@ def rollback(
     Reads the promotions in runs/RUN. Writes a rollback to them, which a running server follows. Before the first
     adapter there was no advice: the reflector then answers with an empty text.
     """
+    from retroformer.promotions.history import roll_back
+
     history = _run_history(config, overrides)
     print(_sentence_of(roll_back(history, history.records(), reason)))
 
@@ -92,6 +94,8 @@ def monitor(
     Reads the retries of agents that run, with advice and without, from the store. Writes a rollback to the promotions
     in runs/RUN, which a running server follows. Runs until it is interrupted.
     """
+    from retroformer.experiment.file import load
+
     from .monitor import keep_looking, look
 
     experiment = load(config, overrides)
@@ -102,18 +106,26 @@ def monitor(
         print(found, flush=True)
 
 
-def _run_history(config: Path, overrides: Sequence[str]) -> History:
+def _run_history(config: Path, overrides: Sequence[str]) -> "History":
     """Return the promotions of the run that a config names. Raises ConfigError, MissingInput."""
+    from retroformer.experiment.file import load_domains
+    from retroformer.promotions.history import History
+
     return History(load_domains(config, overrides)[0].folder)
 
 
-def _sentence_of(promotion: Promotion) -> str:
+def _sentence_of(promotion: "Promotion") -> str:
     """Return what has changed."""
+    from retroformer.promotions.history import name_of
+
     return f"{promotion.kind}: reflector is {name_of(promotion.adapter)}, it was {name_of(promotion.replaced)}."
 
 
-def _table_of(records: Sequence[Promotion]) -> str:
+def _table_of(records: Sequence["Promotion"]) -> str:
     """Return all promotions as a table; a sentence if there are none."""
+    from retroformer.markdown import table
+    from retroformer.promotions.history import name_of
+
     if not records:
         return (
             "Nothing is recorded yet: `retroformer serve` records the first adapter, `retroformer promote` every other."

@@ -14,7 +14,7 @@ from retroformer.experience import Budget, Experience
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, Parts, chosen_tasks, parts
 from retroformer.experiment.storage import open_store
-from retroformer.files.canonical import sha256_of
+from retroformer.files.text import sha256_of
 from retroformer.ledger import Ledger
 from retroformer.progress import tally
 from retroformer.records import Task, Usage

@@ -19,9 +19,9 @@ from retroformer.backends import LOCAL, backend_of
 from retroformer.errors import ConfigError
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import model_folder, reward_folder, served_folder
-from retroformer.experiment.best_of import adapter_name, best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import check_prompts, chosen_tasks, require_addresses
+from retroformer.experiment.sections.base import adapter_name, best_of
 from retroformer.experiment.storage import open_store
 from retroformer.records import Task, task_of_story
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks

@@ -7,9 +7,9 @@ from retroformer.arm_names import COLLECT, PROBES, WRITTEN
 from retroformer.errors import EndpointFailure, ProvenanceError, usage_of
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import REFLECTOR, model_folder, reward_folder
-from retroformer.experiment.best_of import adapter_name, best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import Parts
+from retroformer.experiment.sections.base import adapter_name, best_of
 from retroformer.provenance import folder_sha256, trained_sha256
 from retroformer.records import Message
 from retroformer.store import Store

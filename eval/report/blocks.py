@@ -17,7 +17,7 @@ from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 from markupsafe import Markup
 
-from retroformer.files.characters import visible
+from retroformer.files.text import visible
 from retroformer.markdown import CAPTION
 
 from .document import Figure, Report

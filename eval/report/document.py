@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from retroformer.errors import DamagedFile, MissingInput
-from retroformer.files.bounded_file import MIB, read_bytes
+from retroformer.files.bounded import MIB, read_bytes
 from retroformer.markdown import plain
 from retroformer.records import Record
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from retroformer.arm_names import LIVE, WRITTEN, is_rated
 from retroformer.experiment.adapters import served_folder
-from retroformer.experiment.best_of import adapter_name
 from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.base import adapter_name
 from retroformer.experiment.storage import open_store
 from retroformer.markdown import plain, table
 from retroformer.records import Usage

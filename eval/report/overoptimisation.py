@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from retroformer.agents.arm import Arm
-from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.base import best_of
 from retroformer.markdown import plain, table
 
 from ..measure.rates import difference_after_last

@@ -11,7 +11,7 @@ import yaml
 
 from retroformer.errors import MissingInput
 from retroformer.experiment.config import Experiment
-from retroformer.files.bounded_yaml import read_yaml
+from retroformer.files.bounded import read_yaml
 from retroformer.markdown import code, fenced, plain, table
 from retroformer.stage_metrics import METRICS
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retroformer.experiment.adapters import reward_beside, reward_folder, served_folder
-from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.base import best_of
 from retroformer.markdown import code, table
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from retroformer.agents.arm import Arm
 from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import served_folder
-from retroformer.experiment.best_of import adapter_name
 from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.base import adapter_name
 from retroformer.markdown import code, plain, quoted, table
 from retroformer.stage_metrics import recorded_tasks
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from retroformer.files.characters import visible
+from retroformer.files.text import visible
 
 
 class Axis(NamedTuple):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from retroformer.files.characters import visible
+from retroformer.files.text import visible
 from retroformer.records import Record
 
 from .axes import Axis, Frame, line, short, text

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from retroformer.files.characters import visible
+from retroformer.files.text import visible
 
 from ..measure.statistics import MeanInterval
 

@@ -10,9 +10,8 @@ from pydantic import Field
 from retroformer.agents.arm import Arm, ArmParts, ArmSetting, EarlyArm
 from retroformer.arm_names import DOCUMENT, evaluation
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.files.bounded_file import read_text
-from retroformer.files.canonical import sha256_of
-from retroformer.files.characters import storable
+from retroformer.files.bounded import read_text
+from retroformer.files.text import sha256_of, storable
 from retroformer.markdown import code, plain
 from retroformer.protocols import Reflector
 from retroformer.records import Author, Memory, Reflection, Sampling, Task, Trajectory

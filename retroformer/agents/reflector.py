@@ -8,7 +8,7 @@ from pydantic import model_validator
 from retroformer.agents.arm import Arm, ArmParts, ArmSetting, Models
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import ConfigError
-from retroformer.experiment.best_of import best_of
+from retroformer.experiment.sections.base import best_of
 from retroformer.markdown import code
 from retroformer.prompts import Render
 from retroformer.protocols import Reflector

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from retroformer.agents.arm import Arm, ArmParts, ArmSetting
 from retroformer.arm_names import is_rated
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.files.canonical import sha256_of
+from retroformer.files.text import sha256_of
 from retroformer.records import Author, Memory, Record, Reflection, Sampling, Trajectory
 
 if TYPE_CHECKING:  # A config is read without numpy and the database's packages.

@@ -5,8 +5,8 @@ of the environment, so that attempts are stored, advised and reported as those o
 is an action as it stands. A call that cannot be done is the agent's own failure: it reads why, and goes on.
 """
 
+from retroformer.endpoint.answers import RequestedCall, conversation, read_answer, tools_of_request
 from retroformer.endpoint.model import LanguageModel
-from retroformer.endpoint.tool_calls import RequestedCall, conversation, read_answer, tools_of_request
 from retroformer.prompts import PromptPack, tool_prompt
 from retroformer.protocols import Move, Scene
 from retroformer.records import Tool

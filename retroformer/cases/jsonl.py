@@ -11,9 +11,9 @@ from retroformer.cases.case import Case
 from retroformer.cases.faults import fault_of
 from retroformer.conversation import THINKING, ChatMessage
 from retroformer.errors import DamagedFile
-from retroformer.files.bounded_file import GIB, MIB, text_lines
+from retroformer.files.bounded import GIB, MIB, text_lines
 from retroformer.files.durable import replacing
-from retroformer.store.text import serialised
+from retroformer.store.rows import serialised
 
 CASE_BYTES = 16 * MIB
 """Largest case, as JSON."""

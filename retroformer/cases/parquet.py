@@ -17,9 +17,9 @@ from retroformer.cases.case import Case, CaseTask
 from retroformer.cases.jsonl import CASE_BYTES, parse_case
 from retroformer.conversation import ChatMessage, ContentPart
 from retroformer.errors import DamagedFile
-from retroformer.files.bounded_file import GIB, open_regular, size
+from retroformer.files.bounded import GIB, open_regular, size
 from retroformer.files.durable import replacing
-from retroformer.store.text import serialised
+from retroformer.store.rows import serialised
 
 if TYPE_CHECKING:
     import pyarrow

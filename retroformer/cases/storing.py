@@ -26,12 +26,11 @@ from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.attempt_result import as_trajectory, read_result, text_of
 from retroformer.cases.case import MOST_NUMBER, Case, CaseAdvice, CaseAttempt
 from retroformer.cases.conditions import conditions_of_cases
-from retroformer.endpoint.thinking import without_thinking
+from retroformer.endpoint.answers import without_thinking
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
 from retroformer.experiment.views import reflection_renderer
-from retroformer.files.canonical import sha256_of
-from retroformer.files.characters import storable
+from retroformer.files.text import sha256_of, storable
 from retroformer.records import Author, Key, Memory, Reflection, Task, Trajectory, task_of_story
 from retroformer.store import NewReflection, NewTrajectory
 

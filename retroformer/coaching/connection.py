@@ -12,8 +12,7 @@ from retroformer.coaching.story import Scribe
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import RetroformerError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.sections.base import Section
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.base import Endpoint, Section
 from retroformer.ledger import Ledger
 from retroformer.prompts import load_pack, reflection_prompt
 from retroformer.secrets.redaction import keep_secret

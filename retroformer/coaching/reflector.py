@@ -33,7 +33,7 @@ from retroformer.coaching.connection import Connection, Settings
 from retroformer.coaching.session import Score, Session, Watch, watching
 from retroformer.coaching.story import Gains, Story, gains_in
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, RetroformerError
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.base import Endpoint
 from retroformer.records import Key
 from retroformer.secrets.url import SecretUrl
 

@@ -14,7 +14,7 @@ from retroformer.arm_names import COLLECT, UNADVISED
 from retroformer.attempt_result import AttemptResult, as_trajectory, text_of
 from retroformer.coaching.attribution import AttributedReflector
 from retroformer.errors import InfrastructureFailure, usage_of
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from retroformer.history import lessons_before
 from retroformer.ledger import Ledger
 from retroformer.records import Key, Lesson, Memory, Task, Trajectory

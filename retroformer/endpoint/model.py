@@ -14,11 +14,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import ConfigDict, TypeAdapter
 
-from retroformer.endpoint.pace import Pace, Server
-from retroformer.endpoint.retries import Call
-from retroformer.endpoint.thinking import joined_text, without_thinking
+from retroformer.endpoint.answers import joined_text, without_thinking
+from retroformer.endpoint.retries import Call, Pace, Server
 from retroformer.errors import ConfigError, EndpointFailure
-from retroformer.experiment.sections.endpoint import WHOLE_DISTRIBUTION, Endpoint
+from retroformer.experiment.sections.base import WHOLE_DISTRIBUTION, Endpoint
 from retroformer.records import DrawnToken, FinishReason, Message, Record, Usage
 from retroformer.secrets.redaction import keep_secret, redacted
 from retroformer.secrets.url import SecretUrl

@@ -1,27 +1,171 @@
-"""One call of a model endpoint over HTTP, with retries, a time limit and an account of its cost.
-
-Status codes 408, 409, 429 and 5xx and lost connections are retried after the pause that the server requests
-(Retry-After), or else with exponential backoff. The call fails at once if the requested pause exceeds its time left.
-Every attempt goes to the address with the most room, a retry to another one than before if there are several, and at
-once if that one has not asked for a pause, too. It waits there for its turn; that wait is not limited.
-"""
+"""The policy for HTTP requests that fail: which faults may pass, how often to try, and how long to pause."""
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Protocol
 
-from retroformer.endpoint.pace import Server, least_loaded
-from retroformer.endpoint.retry_policy import TRIES, asked_pause, is_temporary, pause_after
 from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal
 from retroformer.records import Usage
 from retroformer.secrets.redaction import redacted
 from retroformer.secrets.url import SecretUrl
 
 if TYPE_CHECKING:
-    from openai import APIStatusError
+    from openai import APIStatusError, AsyncOpenAI
 
     from retroformer.endpoint.http_client import Sending
+
+
+TRIES = 3
+_FIRST_PAUSE_SECONDS = 0.5
+"""Pause before the first retry, doubled for each further one. Up to a quarter of it is randomly subtracted, so that
+many clients do not retry at the same moment."""
+_LONGEST_PAUSE_SECONDS = 7 * 86_400.0
+"""Longest pause; a requested pause that is longer, or infinite, is cut to this."""
+_TEMPORARY = {408, 409, 429}
+
+
+class Headers(Protocol):
+    """Headers of a response, found by their names in lower case."""
+
+    def get(self, name: str, /) -> str | None: ...
+
+
+def is_temporary(status: int) -> bool:
+    """Return True if a request that was answered with this status code may succeed a little later."""
+    return status in _TEMPORARY or status >= 500
+
+
+def pause_after(attempt: int) -> float:
+    """Return the pause in seconds after a failed attempt, counted from 1, if the server requests none."""
+    return _FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * random.uniform(0.75, 1.0)
+
+
+def asked_pause(headers: Headers) -> float | None:
+    """Return the pause that a server requests, in seconds, or None if it requests none."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = headers.get(name)
+        seconds = None if value is None else _seconds(value, unit)
+        if seconds is not None and seconds > 0:
+            return min(seconds, _LONGEST_PAUSE_SECONDS)
+    return None
+
+
+def _seconds(value: str, unit: float) -> float | None:
+    """Convert a number or a date to seconds from now. The caller's comparison discards NaN."""
+    try:
+        return float(value) / unit
+    except ValueError:
+        pass
+    try:
+        moment = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+
+
+class Pace:
+    """Limit on the requests in flight to one address, of one event loop."""
+
+    def __init__(self) -> None:
+        self._limit = math.inf
+        self._in_flight = 0
+        self._resumes_at = self._slowed_at = self._avoided_until = -math.inf
+        self._waiting = deque[asyncio.Future[None]]()
+
+    @property
+    def limit(self) -> float:
+        """Number of requests that the address gets at once; infinite until it is overloaded for the first time."""
+        return self._limit
+
+    @property
+    def is_paused(self) -> bool:
+        """True if the address has asked for a pause that has not ended."""
+        return max(self._resumes_at, self._avoided_until) > asyncio.get_running_loop().time()
+
+    @property
+    def load(self) -> tuple[bool, bool, float]:
+        """How unfit the address is for the next request, as a sort key.
+
+        True if it is avoided; True if the request would have to wait; and the requests in flight, or as a share of the
+        limit.
+        """
+        now, ahead = asyncio.get_running_loop().time(), self._in_flight + len(self._waiting)
+        waits = ahead + 1 > self._limit or self._resumes_at > now
+        return self._avoided_until > now, waits, ahead / self._limit if waits else ahead
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[float]:
+        """Wait for a turn, and hold it. Yields the time of the event loop at which it began."""
+        loop = asyncio.get_running_loop()
+        try:
+            while (pause := self._resumes_at - loop.time()) > 0 or self._in_flight + 1 > self._limit:
+                if pause > 0:
+                    await asyncio.sleep(pause)
+                    continue
+                waiting = loop.create_future()
+                self._waiting.append(waiting)
+                await waiting
+        except asyncio.CancelledError:
+            self._wake()  # If it was its turn, this goes to the next in the queue.
+            raise
+        self._in_flight += 1
+        try:
+            yield loop.time()
+        finally:
+            self._in_flight -= 1
+            self._wake()
+
+    def slow_down(self, began: float, pause: float) -> None:
+        """Halve the limit, once for all requests that were in flight together, and pause for so many seconds.
+
+        Args:
+            began: when the turn of the request began that met the overload.
+            pause: seconds in which no request is sent.
+        """
+        now = asyncio.get_running_loop().time()
+        self._resumes_at = max(self._resumes_at, now + pause)
+        if began >= self._slowed_at:
+            self._limit = max(1.0, min(self._limit, self._in_flight) / 2)
+            self._slowed_at = now
+
+    def avoid(self, seconds: float) -> None:
+        """Send requests elsewhere for so long, if another address has room; nobody waits for this one."""
+        self._avoided_until = max(self._avoided_until, asyncio.get_running_loop().time() + seconds)
+
+    def speed_up(self) -> None:
+        """Raise the limit a little after an answer."""
+        self._limit += 1 / self._limit
+
+    def _wake(self) -> None:
+        """Wake as many as may begin; each checks again whether it may."""
+        free = self._limit - self._in_flight
+        while self._waiting and free >= 1:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                free -= 1
+
+
+@dataclass
+class Server:
+    """An address that serves the model, with its client and its pace."""
+
+    address: SecretUrl
+    client: "AsyncOpenAI"
+    pace: Pace
+
+
+def least_loaded(servers: Sequence[Server]) -> Server:
+    """Return the server with room that has the fewest requests, else the one whose queue is the shortest."""
+    return min(servers, key=lambda server: server.pace.load)
+
 
 _REFUSED = {401, 402, 403, 404}
 """Status codes for a wrong key, account, permission, or model and address, which would fail every call."""

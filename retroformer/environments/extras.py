@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from retroformer.agents.arm import Arm
 from retroformer.endpoint.model import LanguageModel
-from retroformer.experiment.sections.agents import ActorSection
+from retroformer.experiment.sections.base import ActorSection
 from retroformer.hindsight import BuildHindsight
 from retroformer.prompts import PromptPack, Render
 from retroformer.protocols import Actor, Evaluator, OfferedActions, Reflector, ReturnOf, Scene

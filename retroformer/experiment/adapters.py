@@ -1,11 +1,11 @@
 """Folders of a run's adapters: `runs/RUN/STAGE[-VARIANT]` and, in later rounds, `runs/RUN/STAGE[-VARIANT]-ROUND`."""
 
 import re
+from importlib import resources
 from pathlib import Path
 
-from retroformer.experiment.best_of import best_of
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.packaged import adapter_folder
+from retroformer.experiment.sections.base import best_of
 from retroformer.experiment.sections.train import VARIANT
 from retroformer.promotions.history import History
 from retroformer.provenance import ADAPTER_WEIGHTS
@@ -108,3 +108,10 @@ def reward_beside(adapter: Path) -> Path:
     variant, number = (name["variant"], name["round"]) if name else (None, None)
     same_variant = adapter.with_name("-".join(filter(None, (REWARD, variant, number))))
     return same_variant if same_variant.is_dir() else adapter.with_name("-".join(filter(None, (REWARD, number))))
+
+
+def adapter_folder(named: Path) -> Path:
+    """Return the folder of an adapter that a config names by path, or by the bare name of a shipped adapter."""
+    packaged = Path(str(resources.files("retroformer") / "adapters" / named.name))
+    is_bare = named.parts == (named.name,)
+    return packaged if is_bare and packaged.is_dir() and not named.is_dir() else named

@@ -1,25 +1,47 @@
-"""Conditions of a fact: everything it depends on. The same command can make two facts with equal conditions.
-
-Texts, models and data are identified by the sha256 of their content, so an edited prompt pack at the same path, or
-another base model under the same name, changes the conditions. Facts with different conditions are never mixed: the
-first fact of an arm binds the arm to its conditions in the store, and collect, train, import, export and eval check
-them.
-"""
+"""Rule that rates reflections for training (`train.rated_by`), by a return of the stored attempts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retroformer.environments.registry import environment_versions, fingerprint
+from retroformer.environments.registry import environment_versions, extras, fingerprint
 from retroformer.errors import ConfigError, MissingInput, UnknownTask
 from retroformer.experiment.actors import actor_kinds
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.returns import STORED
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.base import Endpoint
 from retroformer.experiment.views import reads_pack
-from retroformer.files.canonical import differences
+from retroformer.files.text import differences
 from retroformer.prompts import load_pack
 from retroformer.provenance import Provenance, package_versions
+from retroformer.rating import Rerating
+from retroformer.records import Outcome, Trajectory
 from retroformer.store import Store
+
+STORED, SUCCESS, SUCCESS_BY_SECOND_RETRY = "stored", "success", "success_by_second_retry"
+
+
+def rerating(experiment: Experiment) -> Rerating | None:
+    """Return the rule by which stored reflections are rated anew; None if their stored ratings are the ones wanted.
+
+    Raises:
+        ConfigError: the environment has no return of this name, or its settings leave no trace of it in attempts.
+    """
+    section, name = experiment.environment, experiment.train.rated_by
+    others = extras(section).returns
+    if name == STORED:
+        return None
+    if name in (SUCCESS, SUCCESS_BY_SECOND_RETRY):
+        return Rerating(_success, second_retry=name == SUCCESS_BY_SECOND_RETRY)
+    if name not in others:
+        raise ConfigError(
+            f"train.rated_by: {section.name} has no return {name!r}; choose one of "
+            f"{', '.join((STORED, SUCCESS, SUCCESS_BY_SECOND_RETRY, *others))}."
+        )
+    return Rerating(others[name](section, experiment.seed))
+
+
+def _success(attempt: Trajectory) -> float:
+    return float(attempt.outcome is Outcome.SUCCESS)
+
 
 _SERVING_PACKAGES = ("torch", "transformers", "peft")
 """Packages whose version can change the answers of a served model."""

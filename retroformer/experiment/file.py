@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import os
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +17,15 @@ from pydantic import BaseModel, ValidationError
 from retroformer.agents.arm import Arm
 from retroformer.environments.registry import section_class, section_of
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.config import Experiment
-from retroformer.experiment.domains import join_domains, overrides_of, split_domains
-from retroformer.experiment.packaged import packaged_configs
+from retroformer.experiment.config import Experiment, join_domains, overrides_of, split_domains
 from retroformer.experiment.sections.eval import arm_kinds
-from retroformer.files.bounded_json import MOST_LEVELS
-from retroformer.files.bounded_yaml import BoundedLoader, YamlLimitError, parse_yaml, read_yaml
-from retroformer.files.characters import has_surrogate
+from retroformer.files.bounded import MOST_LEVELS, YamlLimitError, parse_yaml, read_yaml
+from retroformer.files.text import has_surrogate
 from retroformer.prompts import is_pack_file
 from retroformer.secrets.redaction import keep_secret
 
 _SHOWN_CHARACTERS = 200
 """Largest number of characters of a wrong value that a message shows."""
-
-
-class _UniqueKeys(BoundedLoader):
-    """YAML loader that refuses duplicate keys; the standard loader silently drops the first of them."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping. Raises yaml.YAMLError if a key comes twice."""
-        seen = set[str]()
-        for key, _ in node.value:
-            name = str(key.value)
-            if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} comes twice", key.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -85,7 +69,7 @@ def load_domains(path: Path, overrides: Sequence[str] = ()) -> tuple[Experiment,
 def _read(path: Path) -> dict[str, Any]:
     """Read a config. Raises MissingInput, ConfigError."""
     try:
-        config = read_yaml(path, _UniqueKeys)
+        config = read_yaml(path)
     except MissingInput as error:
         raise ConfigError(f"{path} is not a YAML file: {error}") from None
     except FileNotFoundError:
@@ -113,7 +97,9 @@ def _experiment(path: Path, config: dict[str, Any], overrides: Sequence[str], do
     except ValidationError as error:
         faults = "\n".join(f"  {_fault(fault, config)}" for fault in error.errors())
         raise ConfigError(f"{path}{domain} does not describe an experiment:\n{faults}") from None
-    _keep_keys_secret(experiment)
+    for variable in experiment.key_variables:
+        for key in os.environ.get(variable, "").split(","):
+            keep_secret(key.strip())
     return experiment
 
 
@@ -125,20 +111,6 @@ def _available_configs() -> str:
     folder = packaged[0].parent
     names = ", ".join(str(path.relative_to(folder)) for path in packaged)
     return f"those that come with the package in {folder}: {names}"
-
-
-def _keep_keys_secret(section: object) -> None:
-    """Register the API keys in all environment variables that an experiment names, so that this process hides them."""
-    if isinstance(section, BaseModel):
-        for name, value in section:
-            if name == "api_key_env" and value:
-                for key in os.environ.get(value, "").split(","):
-                    keep_secret(key.strip())
-            else:
-                _keep_keys_secret(value)
-    elif isinstance(section, dict):
-        for value in section.values():
-            _keep_keys_secret(value)
 
 
 def _override(config: dict[str, Any], override: str) -> None:
@@ -244,3 +216,9 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
+
+
+def packaged_configs() -> list[Path]:
+    """Return the configs in an installed wheel, those at the top of their folder first; none in a checkout."""
+    folder = Path(str(resources.files("retroformer") / "configs"))
+    return sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path))

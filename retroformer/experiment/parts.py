@@ -1,23 +1,25 @@
 """Builds the parts that an experiment config names: tasks, actor, models, and a server if one is needed."""
 
 import asyncio
+import os
+import pickle
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from retroformer.agents.reflector import ModelReflector
 from retroformer.endpoint.model import LanguageModel
-from retroformer.endpoint.pace import Pace
+from retroformer.endpoint.retries import Pace
 from retroformer.environments.extras import ActorParts
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import extras, taskset
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.actors import actor_kind
-from retroformer.experiment.best_of import adapter_name, best_of
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.base import Endpoint, adapter_name, best_of
 from retroformer.experiment.views import reflection_renderer
 from retroformer.prompts import load_pack
 from retroformer.protocols import Actor, Agent, Evaluator, Reflector
@@ -280,3 +282,23 @@ async def gather_all(work: Sequence["asyncio.Task[None]"]) -> None:
     for result in done:
         if isinstance(result, BaseException):
             raise result
+
+
+class PortableConfig(NamedTuple):
+    """A config on its way to a worker, with its passwords and API keys: it must not be written to a file."""
+
+    pickled: bytes
+    keys: dict[str, str]
+    """API keys by the environment variables that the config names."""
+
+    @classmethod
+    def of(cls, config: LoadedConfig) -> Self:
+        """Pack a config with the API keys of this process."""
+        keys = {name: os.environ[name] for name in config.experiment.key_variables if name in os.environ}
+        return cls(pickle.dumps(config), keys)
+
+    def unpacked(self) -> LoadedConfig:
+        """Return the config, and put its API keys into the environment of this process."""
+        os.environ.update(self.keys)
+        config: LoadedConfig = pickle.loads(self.pickled)
+        return config

@@ -1,10 +1,72 @@
-"""Cache folder for files that are made once and used by every experiment."""
+"""Files that all processes of a machine share: the cache folder, locks, and SQLite files that are built once."""
 
 import os
+import sqlite3
+import tempfile
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+
+from retroformer.errors import ServiceError
+from retroformer.files import durable
 
 
 def cache_folder() -> Path:
     """Return $RETROFORMER_CACHE, or ~/.cache/retroformer. It may not exist yet."""
     folder = os.environ.get("RETROFORMER_CACHE")
     return Path(folder) if folder else Path.home() / ".cache" / "retroformer"
+
+
+@contextmanager
+def held_lock(path: Path, doing: str, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold the lock for the duration of the block. Raises ServiceError if another process holds it for so long.
+
+    `doing` completes the sentence "Another process is ...".
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A transaction is such a lock on every system.
+    with closing(sqlite3.connect(path, timeout=wait_seconds, isolation_level=None)) as database:
+        try:
+            database.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            raise ServiceError(
+                f"Another process is {doing} (it holds {path}): wait for its end, or end it, and run the same command "
+                "again."
+            ) from None
+        yield
+
+
+_BUILD_SECONDS = 3 * 3600.0
+"""Time for which other processes wait for the builder; the shop of 1.18 million products takes a quarter of an hour."""
+
+
+def build_once(path: Path, write: Callable[[sqlite3.Connection], None]) -> Path:
+    """Call `write` to fill the database at `path` unless the file exists. One process builds it, the others wait.
+
+    The file appears complete or not at all.
+    """
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with held_lock(path.with_name(path.name + ".lock"), f"building {path}", _BUILD_SECONDS):
+        if not path.exists():
+            handle, scratch = tempfile.mkstemp(prefix=path.name, suffix=".partial", dir=path.parent)
+            os.close(handle)
+            try:
+                with closing(sqlite3.connect(scratch)) as database:
+                    database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
+                    write(database)
+                    database.commit()
+                durable.rename(Path(scratch), path)
+            finally:
+                Path(scratch).unlink(missing_ok=True)
+    return path
+
+
+def open_built(path: Path) -> sqlite3.Connection:
+    """Open a finished file read-only."""
+    address = f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1"
+    return sqlite3.connect(address, uri=True, check_same_thread=False)

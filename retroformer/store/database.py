@@ -17,8 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from retroformer.errors import RetroformerError, StoreError
 from retroformer.secrets.url import SecretUrl
-from retroformer.store.foreign import check_foreign
-from retroformer.store.schema import METADATA
+from retroformer.store.schema import METADATA, check_foreign
 
 Result = TypeVar("Result")
 

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from pydantic import BaseModel
 
 from retroformer.errors import ConfigError
-from retroformer.files.canonical import canonical_json, differences, sha256_of
+from retroformer.files.text import canonical_json, differences, sha256_of
 from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.secrets.url import SecretUrl
-from retroformer.store.checksums import check_facts, checksum
+from retroformer.store.damage import check_facts, checksum
 from retroformer.store.database import PATIENCE_SECONDS, Database, insert_into
 from retroformer.store.leases import Leases
 from retroformer.store.marks import Marks

@@ -10,7 +10,7 @@ from pydantic import Field
 from retroformer.immutable import Record
 from retroformer.records import Name
 from retroformer.store.database import Database
-from retroformer.store.parsing import Parser
+from retroformer.store.rows import Parser
 from retroformer.store.schema import MARKS
 
 Verdict = Literal["right", "wrong", "leaking", ""]

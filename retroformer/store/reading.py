@@ -9,8 +9,7 @@ from pydantic import RootModel
 
 from retroformer.records import Key, Reflection, Trajectory, Usage
 from retroformer.store.database import Database
-from retroformer.store.parsing import Parser
-from retroformer.store.rows import AdviceRow, ArmCounts, AttemptRow, LiveRetry, RatingRow, StoredReflection
+from retroformer.store.rows import AdviceRow, ArmCounts, AttemptRow, LiveRetry, Parser, RatingRow, StoredReflection
 from retroformer.store.schema import (
     ACCOUNTS,
     ARMS,

@@ -1,15 +1,51 @@
-"""Facts to be stored, and the columns of stored facts."""
+"""Facts to be stored, the columns of stored facts, and the texts of both.
 
+Every fact is cleaned here before it is stored, whatever model or environment its text came from: of what a database
+cannot hold (NUL and unpaired surrogates) and of API keys that a model repeats.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
-from retroformer.files.characters import storable
-from retroformer.records import Key, Outcome, Reflection, Trajectory, Usage
-from retroformer.secrets.redaction import redacted
+from retroformer.errors import StoreError
+from retroformer.files.text import storable
+from retroformer.records import Key, Outcome, Record, Reflection, Trajectory, Usage
+from retroformer.secrets.redaction import redacted, redacted_data
+from retroformer.secrets.url import SecretUrl
 from retroformer.store.schema import INVALIDS, REFLECTIONS, TRAJECTORIES, USAGE
-from retroformer.store.text import serialised
+
+SomeRecord = TypeVar("SomeRecord", bound=Record)
+
+
+def serialised(record: SomeRecord) -> tuple[SomeRecord, str]:
+    """Return the record as it can be stored, and its JSON; a record without such text is returned unchanged."""
+    try:
+        text = record.model_dump_json()
+    except (PydanticSerializationError, UnicodeEncodeError):
+        text = ""
+    # JSON escapes NUL. The six characters may also come from a text with a backslash, which cleaning leaves unchanged.
+    if text and "\\u0000" not in text:
+        if (hidden := redacted_data(text)) == text:
+            return record, text
+        return type(record).model_validate_json(hidden), hidden
+    text = redacted_data(type(record).model_validate(_cleaned(record.model_dump())).model_dump_json())
+    return type(record).model_validate_json(text), text
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {name: _cleaned(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(item) for item in value]
+    return value
 
 
 class NewTrajectory(NamedTuple):
@@ -153,3 +189,39 @@ RatingRow = tuple[str, int, int, int, str, float, float, str | None]
 The items are task id, trial, candidate, previous candidate, text, return before, return after, and the reflection as
 JSON or None. It is a plain tuple because one loop reads a million of them.
 """
+
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+class Parser:
+    """Parser of the texts of one store."""
+
+    def __init__(self, url: SecretUrl) -> None:
+        self._url = url
+
+    def record(self, kind: type[Parsed], text: str) -> Parsed:
+        """Parse a whole fact from its JSON."""
+        with self._of(kind.__name__.strip("_").lower()):
+            return kind.model_validate_json(text)
+
+    def values(self, kind: type[Parsed], columns: Mapping[str, Any]) -> Parsed:
+        """Check the columns of a row."""
+        with self._of(kind.__name__.strip("_").lower()):
+            return kind.model_validate(columns)
+
+    def time(self, text: str) -> datetime:
+        """Parse the time when a fact was stored."""
+        with self._of("time"):
+            return datetime.fromisoformat(text)
+
+    @contextmanager
+    def _of(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            fault = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise StoreError(
+                f"The store {self._url} holds a text that is no {what} ({fault}): restore a copy of it, or save "
+                "its readable facts into a new file with `retroformer recover EXPERIMENT.yaml`."
+            ) from error

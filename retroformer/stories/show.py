@@ -8,7 +8,7 @@ from typing import Any
 
 from retroformer.arm_names import COLLECT
 from retroformer.errors import MissingInput
-from retroformer.files.characters import visible
+from retroformer.files.text import visible
 from retroformer.stories.listing import story_lines
 from retroformer.stories.reading import read_story, story_arms
 from retroformer.stories.runs import OpenRun

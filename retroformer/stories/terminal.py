@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from retroformer.files.characters import visible
+from retroformer.files.text import visible
 from retroformer.records import Outcome, Step, Trajectory
 from retroformer.stories.listing import StoryLine
 from retroformer.stories.story import Story, Turn

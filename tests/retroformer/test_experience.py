@@ -10,8 +10,7 @@ import pytest
 
 from retroformer.errors import BudgetExhausted
 from retroformer.experience import Budget, Experience
-from retroformer.experiment.sections.collect import Collect
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.base import Collect, Loop
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.rating import rated_reflections

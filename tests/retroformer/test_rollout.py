@@ -8,8 +8,7 @@ import pytest
 
 from retroformer.agents.baseline import NoReflector
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.collect import Branch
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.base import Branch, Loop
 from retroformer.protocols import Actor, Agent, Episode, Judgement, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Trajectory, Transition
 from retroformer.rollout import improve, is_complete, rollout

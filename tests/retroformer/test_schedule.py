@@ -11,8 +11,7 @@ import pytest
 
 from retroformer.errors import StoreError
 from retroformer.experience import Budget, Experience
-from retroformer.experiment.sections.collect import Collect
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.base import Collect, Loop
 from retroformer.ledger import Ledger
 from retroformer.protocols import Agent
 from retroformer.records import Outcome, Reflection, Task, Trajectory, Usage

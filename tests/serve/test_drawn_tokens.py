@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.endpoint import Endpoint as Section
+from retroformer.experiment.sections.base import Endpoint as Section
 from retroformer.records import Message
 from tests.serve.handing import World
 from tests.serve.running import KEYS, Endpoint

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.base import Loop
 from retroformer.prompts import PromptPack, reflection_prompt
 from retroformer.protocols import Agent, Environment, Evaluator, Move, Scene
 from retroformer.records import Memory, Task, Trajectory, Transition

@@ -11,7 +11,7 @@ import pytest
 
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.file import load
-from retroformer.files.held_lock import held_lock
+from retroformer.files.cache import held_lock
 from retroformer.progress import line
 from retroformer.stage_metrics import training_tasks
 from tests.train.killed import copy_of_run, kill_at, require_alike, train_in

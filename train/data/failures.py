@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.base import Loop
 from retroformer.history import key_before, lessons_before, memory_of
 from retroformer.records import Memory, Trajectory
 from retroformer.store import Store

@@ -12,9 +12,8 @@ from typing import NamedTuple
 from retroformer.arm_names import WRITTEN, collecting, is_rated
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.conditions import check_training_facts
+from retroformer.experiment.conditions import STORED, check_training_facts, rerating
 from retroformer.experiment.config import STORE_FILE, Experiment
-from retroformer.experiment.returns import STORED, rerating
 from retroformer.experiment.storage import open_whole_store
 from retroformer.experiment.views import reflection_renderer
 from retroformer.history import memory_of

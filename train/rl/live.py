@@ -26,12 +26,12 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, gather_all
 from retroformer.experiment.retries import conditions_of_retries, retrying
 from retroformer.experiment.storage import open_store
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from retroformer.provenance import Provenance
 from retroformer.records import Author, Key, Outcome, Reflection, Sampling, Trajectory
 from retroformer.secrets.redaction import redacted_data
 from retroformer.store import Store
-from retroformer.store.text import serialised
+from retroformer.store.rows import serialised
 
 from ..base import load_tokenizer
 from ..data.failures import Failure

@@ -51,7 +51,7 @@ from torch import Tensor
 
 from retroformer.endpoint.model import LanguageModel, beginning
 from retroformer.errors import EndpointFailure, ProvenanceError
-from retroformer.experiment.sections.endpoint import WHOLE_DISTRIBUTION, Endpoint
+from retroformer.experiment.sections.base import WHOLE_DISTRIBUTION, Endpoint
 from retroformer.experiment.sections.train import Generation
 from retroformer.models.quantization import Quantization
 from retroformer.provenance import folder_sha256

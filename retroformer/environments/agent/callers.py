@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from retroformer.environments.agent.program import LARGEST_ANSWER_BYTES, shortened
 from retroformer.errors import EnvironmentFailure
-from retroformer.files.bounded_file import size
+from retroformer.files.bounded import size
 
 
 class Caller(Protocol):

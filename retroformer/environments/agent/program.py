@@ -15,7 +15,7 @@ import weakref
 from typing import IO, Any
 
 from retroformer.errors import EnvironmentFailure
-from retroformer.files.bounded_file import MIB, size
+from retroformer.files.bounded import MIB, size
 from retroformer.program_guard import guarded
 
 _SHOWN = 300

@@ -19,7 +19,7 @@ import zstandard
 
 from retroformer.environments.alfworld.planner import write_atomically
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_file import GIB, MIB, LimitedStream, open_regular, size
+from retroformer.files.bounded import GIB, MIB, LimitedStream, open_regular, size
 from retroformer.files.cache import cache_folder
 
 _FORMAT = "1"

@@ -21,8 +21,7 @@ from retroformer.environments.alfworld.environment import Alfworld, AlfworldEnvi
 from retroformer.environments.alfworld.packs import MOST_GAME_BYTES, GamePack
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.errors import EnvironmentFailure, MissingInput, UnknownTask
-from retroformer.files.bounded_file import read_bytes
-from retroformer.files.bounded_json import parse_json
+from retroformer.files.bounded import parse_json, read_bytes
 from retroformer.provenance import files_sha256
 from retroformer.records import Task
 

@@ -19,8 +19,7 @@ from typing import Any
 from retroformer.environments.hotpotqa.docstore import FORMAT, Page, page
 from retroformer.environments.hotpotqa.environment import Question
 from retroformer.errors import MissingInput, UnknownTask
-from retroformer.files.bounded_file import GIB, MIB, read_text, sha256
-from retroformer.files.bounded_json import json_rows, parse_json
+from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, sha256
 from retroformer.provenance import files_sha256
 
 _NAME = re.compile(r"(train|validation)_([1-9][0-9]{0,6})")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retroformer.environments.hotpotqa.metrics import ENGLISH
-from retroformer.files.built_once import build_once, open_built
+from retroformer.files.cache import build_once, open_built
 
 FORMAT = 1
 """Format version, part of the file's name; raise it when the tables change."""

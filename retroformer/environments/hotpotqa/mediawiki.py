@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from retroformer.endpoint.retry_policy import TRIES, asked_pause, is_temporary, pause_after
+from retroformer.endpoint.retries import TRIES, asked_pause, is_temporary, pause_after
 from retroformer.errors import EnvironmentFailure
 from retroformer.secrets.url import SecretUrl
 

@@ -29,8 +29,7 @@ from retroformer.environments.programming.problems import Problem, ProblemSet
 from retroformer.environments.programming.python_source import called, functions, parsed
 from retroformer.environments.programming.rust_source import parse_check, split_tests
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_file import MIB, read_text
-from retroformer.files.bounded_json import json_rows, parse_json
+from retroformer.files.bounded import MIB, json_rows, parse_json, read_text
 
 _MULTIPL_E = "MultiPL-E's licence: no training"
 _MULTIPL_E_KEYS = {"doctests", "stop_tokens"}

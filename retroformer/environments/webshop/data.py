@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_file import GIB, MIB, opened, sha256, size
-from retroformer.files.bounded_json import json_fault, json_rows
+from retroformer.files.bounded import GIB, MIB, json_fault, json_rows, opened, sha256, size
 
 PRODUCTS = ("items_shuffle*.json", "products*_full.jsonl")
 ATTRIBUTES = ("items_ins_v2*.json",)

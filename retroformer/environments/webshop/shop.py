@@ -31,8 +31,7 @@ from retroformer.environments.webshop.goals import (
     write_goals,
 )
 from retroformer.errors import MissingInput
-from retroformer.files.built_once import build_once, open_built
-from retroformer.files.cache import cache_folder
+from retroformer.files.cache import build_once, cache_folder, open_built
 
 FORMAT = 1
 """Format version, part of the files' names; raise it when the tables change."""

@@ -11,9 +11,7 @@ from retroformer.agents.reflector import ModelArm
 from retroformer.agents.retrieval import RetrievedArm
 from retroformer.environments.registry import extras
 from retroformer.environments.section import EnvironmentSection
-from retroformer.experiment.sections.base import Positive, Section
-from retroformer.experiment.sections.endpoint import Endpoint
-from retroformer.experiment.sections.loop import Spending
+from retroformer.experiment.sections.base import Endpoint, Positive, Section, Spending
 
 _OF_EVERY_ENVIRONMENT: tuple[type[Arm], ...] = (
     NoAdviceArm,

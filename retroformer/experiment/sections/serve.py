@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from retroformer.experiment.best_of import BEST_OF
-from retroformer.experiment.sections.base import Section
+from retroformer.experiment.sections.base import BEST_OF, Section
 from retroformer.models.quantization import Quantization
 from retroformer.secrets.url import SecretUrl
 

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from retroformer.conversation import ChatMessage
-from retroformer.endpoint.thinking import joined_text
+from retroformer.endpoint.answers import joined_text
 from retroformer.errors import EndpointFailure
 from retroformer.integrations.gateway.messages import message_of
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, answer_headers, decoder

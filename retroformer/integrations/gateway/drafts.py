@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from retroformer.attempt_result import AttemptResult
 from retroformer.coaching.story import Story
 from retroformer.conversation import ChatMessage
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from retroformer.integrations.gateway.messages import opening_of
 from retroformer.messages import final_text, steps_of
 from retroformer.records import Usage

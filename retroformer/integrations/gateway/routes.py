@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retroformer.attempt_result import checked_score
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from retroformer.integrations.gateway.answers import Answer, forward
 from retroformer.integrations.gateway.messages import messages_of, with_advice
 from retroformer.integrations.gateway.runs import NothingToScore, Runs

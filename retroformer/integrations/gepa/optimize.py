@@ -19,9 +19,8 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, Parts, check_prompts
 from retroformer.experiment.retries import conditions_of_retries, retrying
 from retroformer.experiment.storage import open_whole_store
-from retroformer.files.canonical import sha256_of
-from retroformer.files.characters import storable
 from retroformer.files.durable import write_text
+from retroformer.files.text import sha256_of, storable
 from retroformer.integrations.gepa.retries import Failure, Retries, Retry, collected_retries, failed_first_attempts
 from retroformer.records import Message, Outcome
 from retroformer.store import Store

@@ -11,7 +11,7 @@ from retroformer.experience import Experience
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import gather_all
 from retroformer.experiment.views import reflection_renderer
-from retroformer.files.canonical import sha256_of
+from retroformer.files.text import sha256_of
 from retroformer.records import Author, Key, Memory, Outcome, Reflection, Trajectory
 from retroformer.store import Store
 

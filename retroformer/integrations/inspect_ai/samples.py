@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from retroformer.cases.case import CaseAttempt, CaseTask
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_file import open_regular
-from retroformer.files.characters import is_storable
+from retroformer.files.bounded import open_regular
+from retroformer.files.text import is_storable
 from retroformer.integrations.inspect_ai.chat import case_messages, text_of_content
 from retroformer.integrations.inspect_ai.scores import score_of
 from retroformer.records import Usage

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from retroformer.attempt_result import checked_score
 from retroformer.environments.extras import Extras
 from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from retroformer.integrations.mcp.connection import Connection
 from retroformer.integrations.mcp.section import McpSection
 from retroformer.provenance import numbered_sha256

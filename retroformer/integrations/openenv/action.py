@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from retroformer.errors import ConfigError
-from retroformer.files.bounded_json import MOST_LEVELS, json_fault
-from retroformer.files.characters import has_surrogate
+from retroformer.files.bounded import MOST_LEVELS, json_fault
+from retroformer.files.text import has_surrogate
 
 _UNIONS = ("anyOf", "oneOf", "allOf")
 _OWN_FIELD = "metadata"

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
 from retroformer.errors import EnvironmentFailure, ServiceError
-from retroformer.files.canonical import sha256_of
+from retroformer.files.text import sha256_of
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.secrets.redaction import redacted

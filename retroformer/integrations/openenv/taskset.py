@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError, UnknownTask
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.integrations.openenv.session import Answer, Session, action_form

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from retroformer.cases.case import Score
-from retroformer.files.bounded_json import parse_json
+from retroformer.files.bounded import parse_json
 from retroformer.integrations.otlp.span import Span, checked
 from retroformer.records import KeyNumber, Name
 

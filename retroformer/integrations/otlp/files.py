@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_file import GIB, MIB, opened, size, text_lines
-from retroformer.files.bounded_json import parse_json
+from retroformer.files.bounded import GIB, MIB, opened, parse_json, size, text_lines
 from retroformer.integrations.otlp.span import Span
 from retroformer.integrations.otlp.wire import spans_of_json, spans_of_protobuf
 

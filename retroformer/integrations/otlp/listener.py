@@ -20,8 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retroformer.errors import MissingInput, ServiceError
-from retroformer.files.bounded_file import size
-from retroformer.files.bounded_json import parse_json
+from retroformer.files.bounded import parse_json, size
 from retroformer.files.durable import replacing
 from retroformer.integrations.otlp.attempts import check
 from retroformer.integrations.otlp.files import MESSAGE_BYTES

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator
 
 from retroformer.conversation import ChatMessage
-from retroformer.endpoint.thinking import part_without_thinking
-from retroformer.files.bounded_json import parse_json
+from retroformer.endpoint.answers import part_without_thinking
+from retroformer.files.bounded import parse_json
 from retroformer.integrations.otlp.span import Span, checked
 from retroformer.messages import kept_messages, standard_role
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.alias_generators import to_camel
 
 from retroformer.errors import MissingInput
-from retroformer.files.characters import is_storable
+from retroformer.files.text import is_storable
 from retroformer.integrations.otlp.span import Span, SpanEvent, checked
 
 _IDS = ("traceId", "spanId", "parentSpanId")

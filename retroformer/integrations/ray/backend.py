@@ -20,8 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from retroformer.backends import Chunk, Done, OpenPlayer, Play, Played
 from retroformer.errors import ConfigError, RetroformerError, ServiceError
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig
-from retroformer.experiment.portable import PortableConfig
+from retroformer.experiment.parts import LoadedConfig, PortableConfig
 
 ray: Any = untyped_ray
 """The package without types: it declares its functions in a way that type checkers do not see."""

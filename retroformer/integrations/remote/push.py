@@ -21,7 +21,7 @@ from retroformer.experiment.adapters import ACTORS, ADVISERS, FOLDER_NAME, REWAR
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
 from retroformer.experiment.storage import open_store
-from retroformer.files.bounded_file import sha256, size
+from retroformer.files.bounded import sha256, size
 from retroformer.parquet import export_run
 from retroformer.provenance import ADAPTER_FILES, folder_sha256
 from retroformer.records import Record

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.files.canonical import sha256_of
+from retroformer.files.text import sha256_of
 from retroformer.integrations.verifiers.section import Verifiers
 
 

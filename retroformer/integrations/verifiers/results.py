@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from retroformer.cases.case import CaseAttempt, CaseTask
 from retroformer.conversation import content_text
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_file import MIB, read_text
-from retroformer.files.bounded_json import json_rows, parse_json
+from retroformer.files.bounded import MIB, json_rows, parse_json, read_text
 from retroformer.messages import kept_messages
 from retroformer.records import Tokens, Usage
 from retroformer.traces.attempt import Skipped, TracedAttempt

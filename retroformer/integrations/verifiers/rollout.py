@@ -14,7 +14,7 @@ from verifiers.types import Response, ResponseMessage
 from verifiers.types import ToolCall as RequestedCall
 
 from retroformer.errors import EnvironmentFailure
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from retroformer.records import Tool
 from retroformer.tools import call_of
 

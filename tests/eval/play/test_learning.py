@@ -23,8 +23,8 @@ from retroformer.arm_names import FIRST_TRIAL
 from retroformer.errors import ConfigError
 from retroformer.experience import Budget, Experience
 from retroformer.experiment.parts import LoadedConfig, chosen_tasks
+from retroformer.experiment.sections.base import Loop
 from retroformer.experiment.sections.eval import Eval
-from retroformer.experiment.sections.loop import Loop
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.protocols import Agent

@@ -15,7 +15,7 @@ from eval.view.site import Site
 from eval.view.sources import Source
 from retroformer.__main__ import main
 from retroformer.conversation import ChatMessage, FunctionCall, ToolCall
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from retroformer.records import Author, Key, Message, Reflection, Sampling, Step, Task, Usage
 from retroformer.store import NewInvalid, NewReflection, NewTrajectory, Store
 from retroformer.stories.runs import opened

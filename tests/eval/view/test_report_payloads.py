@@ -11,7 +11,7 @@ from eval.play.verify import VerifiedModel
 from eval.report.document import read_report
 from eval.view.pages.report import report
 from retroformer.experiment.file import load
-from retroformer.files.characters import storable
+from retroformer.files.text import storable
 from tests.eval.view.test_payloads import PAYLOADS, served
 from tests.support.evaluations import write_evaluation, write_stages
 

@@ -6,7 +6,7 @@ import pytest
 
 from retroformer.agents.evaluators import HeuristicEvaluator, ModelEvaluator, TestsEvaluator
 from retroformer.endpoint.model import LanguageModel
-from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.experiment.sections.base import Endpoint as EndpointSection
 from retroformer.prompts import load_pack
 from retroformer.records import Ending, Transition
 from tests.support.characters import attempt_at

@@ -8,7 +8,7 @@ import pytest
 from retroformer.agents.react import ReactActor, parse
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.experiment.sections.base import Endpoint as EndpointSection
 from retroformer.prompts import PromptPack
 from retroformer.protocols import Move, Scene
 from retroformer.records import Memory, Task, Usage

@@ -8,7 +8,7 @@ import pytest
 from retroformer.agents.reflector import ModelReflector
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.experiment.sections.base import Endpoint as EndpointSection
 from retroformer.records import Author, Memory, Message, Reflection, Sampling, Trajectory, Usage
 from tests.support.characters import attempt_at
 from tests.support.endpoint import Behaviour, Endpoint

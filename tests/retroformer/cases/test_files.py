@@ -12,7 +12,7 @@ import pytest
 import retroformer as rf
 from retroformer.cases.parquet import case_schema
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.files.characters import REPLACEMENT
+from retroformer.files.text import REPLACEMENT
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"name": "Ann"}'}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/order.png", "detail": "low"}}

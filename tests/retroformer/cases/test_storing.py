@@ -18,10 +18,9 @@ from retroformer.experiment.config import Experiment
 from retroformer.experiment.storage import open_store
 from retroformer.preference_pairs import preference_pairs
 from retroformer.rating import rated_reflections
-from retroformer.records import Outcome, Transition
+from retroformer.records import Outcome
 from retroformer.store import Store
 from tests.support.cases import case
-from tests.support.characters import attempt_at, task
 from train.base import load_tokenizer
 from train.data.inputs import failures, positive_reflections
 from train.data.samples import samples
@@ -168,13 +167,3 @@ def test_messages_are_kept_beside_the_steps(experiment: Experiment) -> None:
         {"role": "assistant", "content": "Which order?"},
     ]
     assert [step.action for step in stored.steps] == ["Which order?"]
-
-
-def test_attempts_without_messages_look_as_before() -> None:
-    attempt = attempt_at(task("a"))
-    assert attempt.model_dump_json() == (
-        '{"task":{"id":"a","environment":"riddles","split":"train"},"opening":"What is it?","steps":[{"thought":"",'
-        '"action":"answer 0","observation":"Noted.","reward":0.0}],"outcome":"failure","ending":"terminated",'
-        '"cause":"","judged":null,"usage":{"calls":1,"prompt_tokens":100,"completion_tokens":10,"dollars":0.5}}'
-    )
-    assert "messages" not in Transition(observation="").model_dump()

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from retroformer.endpoint.model import Completion, LanguageModel, Prompt
 from retroformer.errors import ConfigError, EndpointFailure
-from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.experiment.sections.base import Endpoint as EndpointSection
 from retroformer.records import Message, Usage
 from tests.support.endpoint import MISBEHAVIOURS, Behaviour, Endpoint
 from tests.support.raw_server import RawServer, Request, Write, http

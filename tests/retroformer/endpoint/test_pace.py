@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from retroformer.endpoint.model import LanguageModel
-from retroformer.endpoint.pace import Pace, Server, least_loaded
+from retroformer.endpoint.retries import Pace, Server, least_loaded
 from retroformer.errors import EndpointBusy, EndpointFailure
-from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.experiment.sections.base import Endpoint as EndpointSection
 from retroformer.secrets.url import SecretUrl
 from tests.support.endpoint import Behaviour, Body, Endpoint
 

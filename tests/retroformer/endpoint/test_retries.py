@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from retroformer.endpoint.model import Completion, LanguageModel
-from retroformer.endpoint.retry_policy import asked_pause
+from retroformer.endpoint.retries import asked_pause
 from retroformer.errors import EndpointBusy, EndpointFailure, EndpointRefusal, usage_of
-from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.experiment.sections.base import Endpoint as EndpointSection
 from retroformer.records import Usage
 from tests.support.endpoint import Behaviour, Endpoint
 from tests.support.raw_server import Answer, RawServer, Request, Write, http

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from retroformer.agents.react import ReactActor
+from retroformer.endpoint.answers import part_without_thinking, without_thinking
 from retroformer.endpoint.model import LanguageModel
-from retroformer.endpoint.thinking import part_without_thinking, without_thinking
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.experiment.sections.base import Endpoint as EndpointSection
 from retroformer.prompts import load_pack
 from retroformer.protocols import Move, Scene
 from retroformer.records import Memory, Task

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.experiment.packaged import adapter_folder
+from retroformer.experiment.adapters import adapter_folder
 from retroformer.provenance import folder_sha256
 
 

@@ -19,7 +19,7 @@ from retroformer.experiment.parts import (
     make_actor,
     parts,
 )
-from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
+from retroformer.experiment.sections.base import Endpoint as EndpointSection
 from tests.support.endpoint import Endpoint
 from tests.support.runs import open_config, write_config
 

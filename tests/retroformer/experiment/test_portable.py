@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.experiment.parts import load_configs
-from retroformer.experiment.portable import PortableConfig
+from retroformer.experiment.parts import PortableConfig, load_configs
 from tests.support.runs import ROOT
 
 STORE = "postgresql+psycopg://user:hidden-word@db.example/facts"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_file import open_regular, opened, read_bytes, read_text, sha256, size, text_lines
+from retroformer.files.bounded import open_regular, opened, read_bytes, read_text, sha256, size, text_lines
 
 
 def test_a_fifo_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:

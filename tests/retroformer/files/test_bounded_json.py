@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_json import MOST_LEVELS, json_rows, parse_json
+from retroformer.files.bounded import MOST_LEVELS, json_rows, parse_json
 
 
 def rows(path: Path, line_bytes: int = 100, most_bytes: int = 1000) -> list[Any]:

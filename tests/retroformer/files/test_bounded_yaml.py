@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_json import MOST_LEVELS
-from retroformer.files.bounded_yaml import MOST_VALUES, YamlLimitError, parse_yaml, read_yaml
+from retroformer.files.bounded import MOST_LEVELS, MOST_VALUES, YamlLimitError, parse_yaml, read_yaml
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 10)}]\n" for number in range(1, 10)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.files import durable
-from retroformer.files.built_once import build_once
+from retroformer.files.cache import build_once
 from tests.support.disk import DiskCalls
 
 

@@ -13,7 +13,7 @@ from retroformer.errors import ConfigError
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.base import Endpoint
 from retroformer.experiment.sections.train import Generation
 from retroformer.secrets.url import SecretUrl, json_with_secrets
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from retroformer.errors import StoreError
 from retroformer.records import Key
 from retroformer.store import Store
-from retroformer.store.recover import recover
+from retroformer.store.damage import recover
 from tests.support.characters import CAPITAL, PRICE, advice, attempt_at
 
 CHANGES = {

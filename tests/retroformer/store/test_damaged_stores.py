@@ -16,7 +16,7 @@ from retroformer.__main__ import main
 from retroformer.errors import ConfigError, MissingInput, StoreError
 from retroformer.records import Key
 from retroformer.store import Store
-from retroformer.store.recover import recover
+from retroformer.store.damage import recover
 from tests.support.characters import advice, attempt_at, task
 
 
@@ -146,7 +146,7 @@ def test_an_invalid_address_of_a_store_is_reported(url: str) -> None:
 RECOVER_SLOWLY = """
 import sys, threading
 from pathlib import Path
-from retroformer.store.recover import recover
+from retroformer.store.damage import recover
 path = Path(sys.argv[1])
 
 def wait_before_the_end(event, arguments):

@@ -13,8 +13,7 @@ from retroformer.agents.baseline import NoReflector
 from retroformer.arm_names import LIVE
 from retroformer.errors import InfrastructureFailure
 from retroformer.experience import Budget, Experience
-from retroformer.experiment.sections.agents import ActorSection
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.base import ActorSection, Loop
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.protocols import Agent

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retroformer.errors import MissingInput
-from retroformer.files.bounded_file import GIB, MIB, read_text, size
-from retroformer.files.bounded_json import json_rows, parse_json
+from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, size
 
 _SUFFIXES = (".txt", ".json")
 _LOG_BYTES = 64 * MIB

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, get_args
 
-from retroformer.endpoint.thinking import without_thinking
+from retroformer.endpoint.answers import without_thinking
 from retroformer.environments.hotpotqa.data import question_id, question_key
 from retroformer.environments.hotpotqa.environment import parse
 from retroformer.environments.hotpotqa.logs.files import read_logs, reflections_without_trajectories

@@ -12,8 +12,7 @@ from retroformer.environments.alfworld.environment import Alfworld
 from retroformer.errors import ConfigError
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import Connections, make_actor
-from retroformer.experiment.sections.agents import ActorSection
-from retroformer.experiment.sections.endpoint import Endpoint
+from retroformer.experiment.sections.base import ActorSection, Endpoint
 from retroformer.protocols import Scene
 from retroformer.records import Memory, Step, Task, Usage
 

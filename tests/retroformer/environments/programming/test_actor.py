@@ -13,8 +13,8 @@ from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.programming import ProgrammingActor, code_in
 from retroformer.environments.programming.environment import Programming
-from retroformer.experiment.sections.endpoint import Endpoint as EndpointSection
-from retroformer.experiment.sections.loop import Loop
+from retroformer.experiment.sections.base import Endpoint as EndpointSection
+from retroformer.experiment.sections.base import Loop
 from retroformer.prompts import load_pack
 from retroformer.protocols import Agent
 from retroformer.records import Memory, Outcome, Reflection, Task, Trajectory

@@ -13,7 +13,7 @@ import pytest
 from retroformer.environments.webshop.bm25 import Index, IndexWriter, length_code, length_of
 from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.words import words
-from retroformer.files.built_once import build_once, open_built
+from retroformer.files.cache import build_once, open_built
 from tests.support.webshop import SHARED, index_of_the_data, recorded
 
 VOCABULARY = [f"{first}{second}{third}" for first in "bdfk" for second in "aou" for third in "lmnrt"]
