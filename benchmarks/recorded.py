@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.report.markdown import table_lines
 from retroformer.environments.hotpotqa.metrics import exact_match
-from retroformer.markdown import table
 
 TRIAL = re.compile(r"^BEGIN TRIAL \d+[ \t]*$", re.MULTILINE)
 SUMMARY = re.compile(r"Correct: (\d+)")
@@ -114,7 +114,7 @@ def report(logs: Mapping[str, str]) -> str:
         ]
         for run, curve in curves(logs)
     ]
-    return f"{HEAD}\n{table(header, rows)}"
+    return f"{HEAD}\n{table_lines(header, rows)}"
 
 
 def read(path: Path) -> dict[str, str]:

@@ -211,7 +211,7 @@ def probe(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
 
 def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     from eval.measure.results import arm_results
-    from eval.report.input import ReportInput
+    from eval.report.evaluation import Evaluated
     from eval.report.report import write_report
     from retroformer.experiment.storage import open_store
 
@@ -219,7 +219,7 @@ def report(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), closing(open_store(experiment)) as store:
         results = arm_results(store, tasks, arms, experiment.loop.trials)
         assert not any(arm.incomplete for arm in results), "the copies are incomplete"
-        return write_report(ReportInput(experiment, tasks, results, (), store))
+        return write_report(Evaluated(experiment, tasks, results, (), store))
 
 
 QUESTIONS: dict[str, Callable[[Experiment, tuple[Task, ...]], object]] = {

@@ -19,11 +19,11 @@ import yaml
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
+from eval.report.markdown import escaped
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
 from retroformer.experiment.parts import LoadedConfig, chosen_tasks, load_configs
 from retroformer.files.text import differences
-from retroformer.markdown import plain
 from tests.support.data import require_data
 from tests.support.endpoint import Endpoint, prompt_of
 from tests.support.papers import Row, read_ledger
@@ -207,7 +207,7 @@ def test_the_model_of_sala_solves_what_it_adapts_to(tmp_path: Path, monkeypatch:
     (walkthrough, *_) = walkthroughs_of(config.experiment, TASKS).values()
     game = next(iter(chosen_tasks(config.experiment, 1))).id
     for arm in ("ReAct", "SALA"):
-        assert f"| {plain(game)} | {arm} | {1 + len(walkthrough)}, solved | - |" in report
+        assert f"| {escaped(game)} | {arm} | {1 + len(walkthrough)}, solved | - |" in report
     (row, *_) = re.findall(r"^\|.* SALA \| (0\.667 .*) \|$", report, re.MULTILINE)
     assert re.match(r"0\.667 \[[^\]]+\] \| 1\.000 \[", row)
 

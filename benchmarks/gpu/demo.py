@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.gpu.piece import ROOT, Bench, Piece
-from eval.report.document import read_report
-from eval.view.charts import LineChart
+from eval.report.files import read_report
+from retroformer.document import LineChart
 
 TITLE = "The demo"
 COLUMNS = ("loss of the warm start, first and last", "reward model, held out", "solved by the last trial")

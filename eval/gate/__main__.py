@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from retroformer.promotions.history import History
     from retroformer.promotions.promotion import Promotion
 
+
 app = make_app()
 _HEADER = ("number", "time (UTC)", "what", "reflector", "before", "evidence or reason")
 
@@ -123,8 +124,9 @@ def _sentence_of(promotion: "Promotion") -> str:
 
 def _table_of(records: Sequence["Promotion"]) -> str:
     """Return all promotions as a table; a sentence if there are none."""
-    from retroformer.markdown import table
     from retroformer.promotions.history import name_of
+
+    from ..report.markdown import table_lines
 
     if not records:
         return (
@@ -141,7 +143,7 @@ def _table_of(records: Sequence["Promotion"]) -> str:
         ]
         for record in records
     ]
-    return table(list(_HEADER), rows)
+    return table_lines(_HEADER, rows)
 
 
 def main(arguments: list[str]) -> None:

@@ -18,10 +18,8 @@ from retroformer.ledger import Ledger
 from retroformer.records import Task
 
 from ..measure.results import ArmResult, arm_results, last_trial
-from ..report.actors_table import write_actors_table
-from ..report.domains_table import write_domains_table
-from ..report.input import ReportInput
-from ..report.repeats_table import write_repeats_table
+from ..report.evaluation import Evaluated
+from ..report.overviews import write_actors, write_domains, write_repeats
 from ..report.report import write_report
 from .arms import actor_models, held_out_splits, reflector_models, stored_names
 from .evaluation import Evaluation, open_evaluations
@@ -47,7 +45,7 @@ async def compare_arms(*configs: LoadedConfig) -> str:
     compared = [await _compare(*one) for one in zip(held_out, tasks, strict=True)]
     path = compared[0].path
     if len(compared) > 1:
-        path = write_domains_table([(one.experiment, one.results) for one in compared])
+        path = write_domains([(one.experiment, one.results) for one in compared])
     if unfinished := [sentence for one in compared for sentence in one.unfinished]:
         raise InfrastructureFailure("\n".join((f"report: {path}", *unfinished)))
     return f"report: {path}"
@@ -71,9 +69,9 @@ async def _compare(config: LoadedConfig, tasks: tuple[Task, ...]) -> _Compared:
     played = await _with_actors(configs, tasks)
     results = {name: report.results for name, report in played.items()}
     if experiment.eval.actors:
-        path = write_actors_table(experiment, results)
+        path = write_actors(experiment, results)
     elif experiment.eval.repeats > 1:
-        path = write_repeats_table(experiment, results)
+        path = write_repeats(experiment, results)
     else:
         path = played[""].path
     return _Compared(experiment, path, results, [one.unfinished for one in played.values() if one.unfinished])
@@ -220,7 +218,7 @@ def _write_report(evaluation: Evaluation, verified: Sequence[VerifiedModel]) -> 
         stops=experiment.eval.stop == "no_gain",
     )
     path = write_report(
-        ReportInput(experiment, tasks, results, verified, store, evaluation.components.actor_sha256, evaluation.name)
+        Evaluated(experiment, tasks, results, verified, store, evaluation.components.actor_sha256, evaluation.name)
     )
     left = max(arm.incomplete for arm in results)
     unfinished = (

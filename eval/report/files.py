@@ -1,27 +1,77 @@
-"""Writes the files of a report: report.json, report.md with its figures, and report.html."""
+"""Files of a report: report.json, which holds it, and report.md with its figures and report.html, made from it."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
+
+from retroformer.document import Chapter, Report
+from retroformer.errors import DamagedFile, MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.files import durable
+from retroformer.files.bounded import MIB, read_bytes
 from retroformer.secrets.redaction import redacted
 
-from .document import FILE, Report
+from ..measure.rates import with_seeds
+from ..measure.results import ArmResult
+from ..view import charts
 from .html import to_html
+from .markdown import to_markdown
+
+FILE = "report.json"
+_LONGEST_BYTES = 64 * MIB
+
+
+def report_of(experiment: Experiment, title: str, chapters: Iterable[Chapter], results: Iterable[ArmResult]) -> Report:
+    """Return a report, without secrets, whose cells are about these arms and their training seeds."""
+    report = Report(
+        title=f"{experiment.name}: {title}",
+        run=experiment.name,
+        place=str(experiment.folder) if experiment.store is None else "EXPERIMENT.yaml",
+        chapters=tuple(chapters),
+        arms={
+            arm.name: arm.stored_names if isinstance(arm, ArmResult) else (arm.stored,)
+            for arm in with_seeds(list(results))
+        },
+    )
+    return Report.model_validate(_redacted(report.model_dump()))
 
 
 def write_files(report: Report, folder: Path) -> Path:
-    """Write all files of the report, without secrets; return the path of report.html."""
+    """Write all files of the report; return the path of report.html."""
     folder.mkdir(parents=True, exist_ok=True)
-    report = report.model_copy(update={"text": redacted(report.text)})
-    durable.write_text(folder / FILE, report.model_dump_json(indent=1))
-    durable.write_text(folder / "report.md", report.text)
+    durable.write_text(folder / FILE, report.model_dump_json(indent=1, exclude_defaults=True))
+    durable.write_text(folder / "report.md", to_markdown(report))
     for figure in report.figures:
-        durable.write_text(folder / figure.file_name, figure.chart.file(figure.caption))
+        durable.write_text(folder / figure.file_name, charts.file(figure.chart, figure.caption))
     durable.write_text(folder / "report.html", to_html(report))
     return folder / "report.html"
 
 
-def place_of(experiment: Experiment) -> str:
-    """Return what `retroformer view` opens to show the run."""
-    return str(experiment.folder) if experiment.store is None else "EXPERIMENT.yaml"
+def read_report(folder: Path) -> Report:
+    """Read the report in a folder.
+
+    Raises:
+        MissingInput: there is none.
+        DamagedFile: the file is not what an evaluation writes.
+    """
+    path = folder / FILE
+    again = "run `retroformer eval` again, which plays nothing twice."
+    try:
+        return Report.model_validate_json(read_bytes(path, _LONGEST_BYTES))
+    except MissingInput:
+        raise  # It is too large, or no regular file.
+    except FileNotFoundError:
+        raise MissingInput(f"No {path}: {again}") from None
+    except ValidationError as error:
+        raise DamagedFile(f"{path} is damaged ({error.errors()[0]['msg']}): {again}") from None
+
+
+def _redacted(value: Any) -> Any:
+    """Return a value without secrets in its texts; names of arms, by which cells are linked, stay as they are."""
+    if isinstance(value, dict):
+        return {name: part if name in ("arm", "arms") else _redacted(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(map(_redacted, value))
+    return redacted(value) if isinstance(value, str) else value

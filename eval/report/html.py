@@ -1,13 +1,154 @@
-"""A report as one HTML file that opens without a network, in the design of the viewer."""
+"""A report as HTML: in a page of the viewer, or as one file that opens without a network."""
 
-from ..view.inline import inline
-from ..view.rendering import templates
-from .blocks import sections_of
-from .document import Report
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from retroformer.document import DASH, Cell, Figure, Part, Report, Span, Table, Words, plain
+from retroformer.files.text import visible
+
+from ..view import charts
+from ..view.rendering import inline, linked, templates
+
+_ELEMENTS = {
+    "emphasis": Markup("<em>{}</em>"),
+    "strong": Markup("<strong>{}</strong>"),
+    "code": Markup("<code>{}</code>"),
+    "number": Markup('<span class="interval">{}</span>'),
+}
+_LONG = 60
+"""Characters beyond which a text is a sentence."""
+
+
+class ReportLinks:
+    """Addresses of what stands behind a report, empty where there is none.
+
+    These are of a file of its own, which is opened without the site: only the files of its parts.
+    """
+
+    def stories(self, stored: Sequence[str]) -> str:
+        """Return the address of the stories of an arm, given the names of its training seeds in the store."""
+        return ""
+
+    def story(self, stored: str, task_id: str) -> str:
+        """Return the address of one story."""
+        return ""
+
+    def comparison(self, first: Sequence[str], second: Sequence[str]) -> str:
+        """Return the address of the comparison of two arms."""
+        return ""
+
+    def part(self, name: str) -> str:
+        """Return the address of the report about an actor, a repeat or a domain."""
+        return f"{quote(name)}/report.html"
+
+
+class Block(NamedTuple):
+    """Part of a report with its place in the page."""
+
+    part: Part
+    address: str = ""
+    number: int = 0
+    """Number of a table or a figure."""
+
+
+class Section(NamedTuple):
+    """Chapter with the address of its heading; neighbouring figures stand in one row."""
+
+    address: str
+    title: str
+    rows: Sequence[Sequence[Block]]
+
+
+class ReportPage:
+    """Report as the templates show it: each heading, table and figure has an address of its own."""
+
+    def __init__(self, report: Report, links: ReportLinks | None = None) -> None:
+        self.report, self._links = report, links or ReportLinks()
+        self._addresses = Counter[str](("main", "progress", "contents"))
+        self._numbers = Counter[str]()
+        self.sections = list(self._sections())
+
+    def _sections(self) -> Iterator[Section]:
+        for chapter in self.report.chapters:
+            address = self._new(_slug(chapter.title)) if chapter.title else ""
+            blocks = [self._block(part, address) for part in chapter.parts]
+            rows = [list(row) for _, row in groupby(blocks, lambda block: block.part.kind == "figure")]
+            yield Section(address, chapter.title, rows)
+
+    def _block(self, part: Part, within: str) -> Block:
+        if not isinstance(part, Table | Figure):
+            return Block(part)
+        self._numbers[part.kind] += 1
+        address = f"table-{within}" if isinstance(part, Table) else f"figure-{part.name}"
+        return Block(part, self._new(address), self._numbers[part.kind])
+
+    def _new(self, address: str) -> str:
+        self._addresses[address] += 1
+        earlier = self._addresses[address] - 1
+        return f"{address}-{earlier + 1}" if earlier else address
+
+    def words(self, words: Words) -> Markup:
+        """Return words as HTML."""
+        return Markup("").join(map(_span, (words,) if isinstance(words, str) else words))
+
+    def cell(self, cell: Cell) -> Markup:
+        """Return a cell as HTML, with a link to what is behind it."""
+        return linked(self.words(cell.words), self._address(cell))
+
+    def _address(self, cell: Cell) -> str:
+        stored = [self.report.arms[name] for name in cell.arms if name in self.report.arms]
+        if cell.part:
+            return self._links.part(cell.part)
+        if len(stored) == 2:
+            return self._links.comparison(*stored)
+        if cell.task:
+            return self._links.story(stored[0][0], cell.task) if stored and len(stored[0]) == 1 else ""
+        return self._links.stories(stored[0]) if stored else ""
+
+    def is_seed(self, cell: Cell) -> bool:
+        """True for the name of a training seed, whose row stands below that of its arm."""
+        name = cell.arms[0] if len(cell.arms) == 1 and not cell.task else ""
+        pooled = self.report.arms.get(name.rpartition("/")[0], ())
+        return len(pooled) > 1 and set(self.report.arms.get(name, ())) <= set(pooled)
+
+    def kinds(self, table: Table) -> list[str]:
+        """Return the class of each column: `n` if it holds only numbers, `long` if sentences, else empty."""
+        return [_kind(cells) for cells in zip(*table.rows, strict=True)] or [""] * len(table.columns)
+
+    def svg(self, figure: Figure) -> Markup:
+        """Return the drawing of a figure."""
+        return charts.svg(figure.chart, figure.caption)
+
+    def legend(self, figure: Figure) -> Markup:
+        """Return the legend of a figure, whose names lead to the stories of the arms."""
+        links = {name: self._links.stories(stored) for name, stored in self.report.arms.items()}
+        return charts.legend(figure.chart, {name: link for name, link in links.items() if link})
 
 
 def to_html(report: Report) -> str:
     """Return the file. Its content security policy runs this style and this script, and loads nothing."""
-    front, *sections = sections_of(report)
-    shown = {"title": report.title, "report": report, "front": front, "sections": sections, "here": ""}
+    shown = {"title": report.title, "page": ReportPage(report), "here": ""}
     return templates().get_template("report_file.html").render(shown, inline=inline("sort.js"))
+
+
+def _span(span: str | Span) -> Markup:
+    element = Markup("{}") if isinstance(span, str) else _ELEMENTS[span.style]
+    return element.format(visible(span if isinstance(span, str) else span.text))
+
+
+def _slug(title: str) -> str:
+    """Return the words of a title without its numbers, which differ from run to run."""
+    return "-".join(re.findall("[a-z]+", title.lower())) or "section"
+
+
+def _kind(cells: Sequence[Cell]) -> str:
+    given = [(cell, text) for cell in cells if (text := plain(cell.words)) not in ("", DASH)]
+    if all(cell.value is not None for cell, _ in given):
+        return "n"
+    return "long" if any(len(text) > _LONG for _, text in given) else ""

@@ -4,18 +4,20 @@ It covers PPO, and GRPO trained with a reward model. Both gains are over the SFT
 alarm is a score that rises while success does not; training cannot see this by itself, since it plays no tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 from retroformer.agents.arm import Arm
+from retroformer.document import Chapter, Paragraph, Part, arm_cell, chapter, emphasis, number, strong, table
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.base import best_of
-from retroformer.markdown import plain, table
 
 from ..measure.rates import difference_after_last
 from ..measure.results import ArmResult
 from ..measure.statistics import Intervals, MeanInterval
+from .evaluation import Evaluated
+from .solved import interval_cell, views
 from .training import TrainedAdapter, trained_adapters
 
 _LAST = 0.2
@@ -38,6 +40,14 @@ class Gain(NamedTuple):
         return self.scored > 0 and self.realised.low <= 0
 
 
+def score_gains(evaluated: Evaluated) -> Iterator[Chapter]:
+    """Yield the gains of the arms trained with a reward model, if there are any."""
+    rates, experiment = evaluated.rates, evaluated.experiment
+    if gains(experiment, rates.views[-1], rates.intervals):
+        shown = views(rates, lambda arms: gain_parts(gains(experiment, arms, rates.intervals)))
+        yield chapter("Gains in the reward model's score and in tasks solved", *shown)
+
+
 def gains(experiment: Experiment, results: Sequence[ArmResult], intervals: Intervals | None = None) -> list[Gain]:
     """Return a gain for each arm trained with a reward model and started, by hash, from the policies of another arm."""
     intervals = intervals or Intervals(experiment.seed)
@@ -57,21 +67,27 @@ def gains(experiment: Experiment, results: Sequence[ArmResult], intervals: Inter
     return gained
 
 
-def render_gains(gained: Sequence[Gain]) -> str:
-    """Render a Markdown table and a sentence for each alarm; empty if there are no gains."""
-    rows = [[plain(gain.arm), plain(gain.start), f"{gain.scored:+.2f}", f"{gain.realised}"] for gain in gained]
-    header = ["arm", "over", "reward model's score, in its deviations", "solved by the last trial"]
-    alarms = [
-        f"**Alarm**: the reward model rates *{plain(gain.arm)}* {gain.scored:.2f} deviations above "
-        f"*{plain(gain.start)}*, but *{plain(gain.arm)}* does not solve significantly more tasks: {gain.realised}."
+def gain_parts(gained: Sequence[Gain]) -> Iterator[Part]:
+    """Yield a table and a sentence for each alarm; nothing if there are no gains."""
+    rows = [
+        [
+            arm_cell(gain.arm),
+            arm_cell(gain.start),
+            number(gain.scored, "+.2f"),
+            interval_cell(gain.realised, arms=(gain.arm, gain.start)),
+        ]
         for gain in gained
-        if gain.alarming
     ]
-    return (
-        "\n\n".join([table(header, rows, "Gains over the policy that training started from."), *alarms])
-        if gained
-        else ""
-    )
+    header = ["arm", "over", "reward model's score, in its deviations", "solved by the last trial"]
+    if rows:
+        yield table(header, rows, "Gains over the policy that training started from.")
+    for gain in gained:
+        if gain.alarming:
+            arm, start = emphasis(gain.arm), emphasis(gain.start)
+            rated = f" {gain.scored:.2f} deviations above "
+            unsolved = f" does not solve significantly more tasks: {gain.realised}."
+            alarm = (strong("Alarm"), ": the reward model rates ", arm, rated, start, ", but ", arm, unsolved)
+            yield Paragraph(words=alarm)
 
 
 def _trained(experiment: Experiment, arm: Arm) -> list[TrainedAdapter]:

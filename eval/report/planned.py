@@ -1,23 +1,32 @@
-"""Report section on the comparisons that the config planned."""
+"""Chapter on the comparisons that the config planned."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from retroformer.document import DASH, Chapter, Part, Row, Words, arm_cell, chapter, code, number, table
 from retroformer.experiment.sections.eval import PlannedComparison
-from retroformer.markdown import plain, table
 from retroformer.store import Store
 
 from ..measure.rates import Rates, among, failed_at_first, paired_difference, sharing
 from ..measure.results import first_trials
 from ..measure.statistics import Groups, MeanInterval, bootstrap_seeds
+from .evaluation import Evaluated
+from .solved import interval_cell
+
+
+def planned_comparisons(evaluated: Evaluated) -> Iterator[Chapter]:
+    """Yield the result of each planned comparison."""
+    if comparisons := evaluated.experiment.eval.comparisons:
+        parts = planned(comparisons, evaluated.rates, evaluated.store, evaluated.clusters)
+        yield chapter("Planned comparisons", *parts)
 
 
 def planned(
     comparisons: tuple[PlannedComparison, ...], rates: Rates, store: Store, clusters: Sequence[str] = ()
-) -> str:
-    """Render the result of each planned comparison over all tasks.
+) -> tuple[Words, Part]:
+    """Return where the plan is stored, and the result of each planned comparison over all tasks.
 
     A result is open while an arm has unfinished tasks, which count as failures in the difference, and if no task
     counts.
@@ -32,8 +41,8 @@ def planned(
     header = ["first arm", "second arm", "solved of, by", "planned", "first - second", "result"]
     explained = (
         "Comparisons that were fixed before this run played any of its tasks. The result follows the interval with "
+        "tasks resampled, and training seeds if there are several."
     )
-    explained += "tasks resampled, and training seeds if there are several."
     if clusters:
         header.append("clusters resampled")
         explained += (
@@ -42,24 +51,32 @@ def planned(
         )
     first = next(iter(first_trials(rates.all_tasks)))
     sha256 = (store.conditions(first) or {}).get("plan_sha256", "")
-    stored = f"The plan has the sha256 `{sha256}`, which is stored with every attempt at trial 0."
-    return f"{stored}\n\n{table(header, rows, explained)}"
+    stored = ("The plan has the sha256 ", code(sha256), ", which is stored with every attempt at trial 0.")
+    return stored, table(header, rows, explained, rates.tasks)
 
 
-def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str_]) -> list[str]:
+def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str_]) -> Row:
     arms = {arm.name: arm for arm in rates.all_tasks}
     first, second = arms[comparison.first], arms[comparison.second]
     included_T = failed_at_first(rates.all_tasks) if comparison.of == "failures" else np.ones(rates.tasks, dtype=bool)
     trial_number = -1 if comparison.trial is None else comparison.trial
     difference = among(paired_difference(first, second, trial_number), included_T)
     trial = "the last trial" if comparison.trial is None else f"trial {comparison.trial}"
-    of_shared = "" if first.shares_first and second.shares_first else f" of {plain(sharing(rates.all_tasks).name)}"
+    of_shared = "" if first.shares_first and second.shares_first else f" of {sharing(rates.all_tasks).name}"
     tasks = "tasks" if comparison.of == "tasks" else f"tasks that failed at trial 0{of_shared}"
-    row = [plain(first.name), plain(second.name), f"{included_T.sum()} {tasks}, {trial}", _wanted(comparison)]
+    row: Row = [
+        arm_cell(first.name),
+        arm_cell(second.name),
+        number(int(included_T.sum()), after=f" {tasks}, {trial}"),
+        _wanted(comparison),
+    ]
     if not included_T.any():
-        return [*row, "-", "open", *(["-"] if len(clusters_T) else [])]
+        return [*row, DASH, "open", *([DASH] if len(clusters_T) else [])]
     interval = rates.intervals.of(difference)
-    row += [str(interval), "open" if first.incomplete or second.incomplete else _result(comparison, interval)]
+    row += [
+        interval_cell(interval, arms=(first.name, second.name)),
+        "open" if first.incomplete or second.incomplete else _result(comparison, interval),
+    ]
     if len(clusters_T):
         row.append(_by_cluster(difference, clusters_T[included_T], rates.intervals.seed))
     return row
@@ -67,7 +84,7 @@ def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str
 
 def _by_cluster(difference: Groups, clusters_T: NDArray[np.str_], seed: int) -> str:
     if len(set(clusters_T)) < 2:
-        return "-"
+        return DASH
     interval = bootstrap_seeds(tuple(map(np.atleast_2d, difference)), seed, clusters_T)
     return f"[{interval.low:.3f}, {interval.high:.3f}]"
 

@@ -1,23 +1,32 @@
-"""Measures of the form of all reflections, for each arm and model and in every environment."""
+"""Chapter on the form of all reflections, for each arm and model and in every environment.
 
+A structured reflection has a section "Reflection" and a section "New plan" (Retroformer, Fig. 7). The prompt of
+appendix E.2 ends with the word "Reflection:", so an answer may begin with that section's text.
+"""
+
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from itertools import chain
+from typing import NamedTuple
 
-from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.markdown import code, plain, share, table
+from retroformer.document import Cell, Chapter, arm_cell, chapter, code, emphasis, joined, number, share, table
+from retroformer.environments.extras import TaskFacts
 from retroformer.records import Reflection, Trajectory
 from retroformer.repetition import COPIED_WORDS, RESTATING, DistinctCounter, copied
 
-from ..measure.results import ArmResult
-from .structure import read_structure
+from .evaluation import Evaluated
 
 _NOTE = (
-    "Blank reflections are left out. *Distinct-1* and *distinct-2* are shares of distinct words and word pairs in all "
-    "reflections of the row; they fall with the amount of text. *Copied* is the mean share of sequences of "
-    f"{COPIED_WORDS} words that are also in the last message of the reflector's prompt, or in the attempt if there was "
-    f"no prompt; a reflection restates if that share is at least {RESTATING:.0%}. A structured reflection has both "
-    "sections of Retroformer's Fig. 7."
+    "Blank reflections are left out. ",
+    emphasis("Distinct-1"),
+    " and ",
+    emphasis("distinct-2"),
+    " are shares of distinct words and word pairs in all reflections of the row; they fall with the amount of text. ",
+    emphasis("Copied"),
+    f" is the mean share of sequences of {COPIED_WORDS} words that are also in the last message of the reflector's "
+    "prompt, or in the attempt if there was no prompt; a reflection restates if that share is at least "
+    f"{RESTATING:.0%}. A structured reflection has both sections of Retroformer's Fig. 7.",
 )
 _HEADER = (
     "arm",
@@ -32,6 +41,17 @@ _HEADER = (
     'section "New plan"',
     "structured",
 )
+
+
+_TITLE = r"(?P<{name}>(?:self[- ]?)?reflections?|(?:(?:my|the|a) )?new plan)"
+_DECORATION = r"[#*_>\s-]*(?:\d+[.)]\s*)?[*_]*"
+_HEADING = re.compile(
+    # On a line of its own as a Markdown heading or in bold, or at the start of a line or sentence before a colon.
+    rf"^[>\s-]*(?:\d+[.)]\s*)?[#*_]+\s*(?:\d+[.)]\s*)?{_TITLE.format(name='line')}\s*[*_]*:?[*_]*[ \t]*$"
+    rf"|(?:^|(?<=[.!?;])){_DECORATION}{_TITLE.format(name='colon')}\s*[*_]*\s*:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_WORD = re.compile(r"\w")
 
 
 class _Form:
@@ -63,24 +83,24 @@ class _Form:
     def wrote(self) -> bool:
         return bool(self._counts["reflections"])
 
-    def row(self) -> list[str]:
+    def row(self) -> list[Cell]:
         """Return the cells after the arm's name."""
         total = self._counts["reflections"]
         return [
-            ", ".join(map(code, sorted(self._models))),
-            str(total),
-            f"{self._counts['words'] / total:.1f}",
-            *(f"{counter.share:.3f}" for counter in self._distinct),
-            f"{self._copied / total:.3f}",
+            Cell(words=joined(", ", map(code, sorted(self._models)))),
+            number(total),
+            number(self._counts["words"] / total, ".1f"),
+            *(number(counter.share, ".3f") for counter in self._distinct),
+            number(self._copied / total, ".3f"),
             *(share(self._counts[name], total) for name in ("restating", "reflection", "new_plan", "structured")),
         ]
 
 
 class AdviceTelemetry:
-    """Counts over the reflections of every arm, by training seed."""
+    """Chapter on the form of the reflections of every arm, by training seed."""
 
-    def __init__(self, results: Sequence[ArmResult]) -> None:
-        self._names = {seed.stored: seed.name for arm in results for seed in arm.seeds}
+    def __init__(self, evaluated: Evaluated) -> None:
+        self._names = {seed.stored: seed.name for arm in evaluated.results for seed in arm.seeds}
         self._forms = {stored: _Form() for stored in self._names}
 
     def add(self, facts: TaskFacts) -> None:
@@ -88,17 +108,16 @@ class AdviceTelemetry:
         for stored, seed in facts.seeds.items():
             for trial, reflection in seed.reflections.items():
                 if reflection.text.strip():
-                    self._forms[stored].add(reflection, _failure(seed, trial))
+                    # The attempt before this trial is the one that the advice is about.
+                    self._forms[stored].add(reflection, seed.attempts.get(trial - 1))
 
-    def render(self) -> str:
-        """Render one row for each arm that wrote something; empty if none did."""
-        rows = [[plain(self._names[stored]), *form.row()] for stored, form in self._forms.items() if form.wrote]
-        return f"{_NOTE}\n\n{table(_HEADER, rows, 'The form of the reflections.')}" if rows else ""
-
-
-def _failure(seed: SeedFacts, trial: int) -> Trajectory | None:
-    """Return the attempt that the advice for this trial is about."""
-    return seed.attempts.get(trial - 1)
+    def chapters(self) -> Iterator[Chapter]:
+        """Yield one row for each arm that wrote something, if any did."""
+        rows = [[arm_cell(self._names[stored]), *form.row()] for stored, form in self._forms.items() if form.wrote]
+        if rows:
+            yield chapter(
+                "How the reflections were written", _NOTE, table(_HEADER, rows, "The form of the reflections.")
+            )
 
 
 def _source(reflection: Reflection, failure: Trajectory | None) -> str:
@@ -108,3 +127,33 @@ def _source(reflection: Reflection, failure: Trajectory | None) -> str:
         return ""
     steps = ((step.thought, step.action, step.observation) for step in failure.steps)
     return "\n".join((failure.opening, *chain.from_iterable(steps)))
+
+
+class Structure(NamedTuple):
+    """Which sections a reflection has; a title without text below it is no section."""
+
+    reflection: bool
+    new_plan: bool
+
+    @property
+    def complete(self) -> bool:
+        """True if it has both."""
+        return self.reflection and self.new_plan
+
+
+def read_structure(text: str) -> Structure:
+    """Return which of the two sections a text has.
+
+    Titles may be in any case and order, numbered, in Markdown, or in the middle of a line after a sentence. The text
+    before a plan that comes first is the reflection.
+    """
+    headings = list(_HEADING.finditer(text))
+    ends = [*(heading.start() for heading in headings[1:]), len(text)]
+    titles = {
+        (heading["line"] or heading["colon"]).lower()
+        for heading, end in zip(headings, ends, strict=False)
+        if _WORD.search(text, heading.end(), end)
+    }
+    plans = any("plan" in title for title in titles)
+    untitled = plans and _WORD.search(text, 0, headings[0].start()) is not None
+    return Structure(untitled or any("reflection" in title for title in titles), plans)

@@ -1,14 +1,38 @@
-"""Report section on how the models were trained: metrics that each training stage wrote, seed by seed."""
+"""Chapter on how the models were trained: curves and metrics that each training stage wrote, seed by seed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retroformer.document import (
+    DASH,
+    Cell,
+    Chapter,
+    Figure,
+    LineChart,
+    Part,
+    Points,
+    Row,
+    Series,
+    Table,
+    Words,
+    chapter,
+    code,
+    emphasis,
+    number,
+    table,
+    unbroken,
+)
 from retroformer.experiment.adapters import reward_beside, reward_folder, served_folder
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.base import best_of
-from retroformer.markdown import code, table
-from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
+from retroformer.stage_metrics import METRICS, StageMetrics, first_and_last, read_metrics
+
+from ..measure.statistics import over_seeds
+from ..view.charts import thinned
+from .evaluation import Evaluated
+from .solved import interval_cell
 
 _STAGES = {
     "warm": "warm start",
@@ -34,22 +58,64 @@ _AUDITED = {
     "tasks read by its start": "held_out_tasks_read_by_start",
 }
 _AUDIT_NOTE = (
-    "Measured on pairs of held-out tasks, with Wilson's 95% intervals. *Longer wins* and *majority* are accuracies "
-    "of rules that ignore the failure: prefer the longer text; prefer the text that won more often than it lost in "
-    "training. Calibration error and Brier score (.25 for a coin) use Bradley-Terry probabilities. Correlations are "
-    "Pearson's, of the score with the realised rating and with the number of tokens of the reflection. "
-    "The last column is the number of held-out tasks on which the adapter that training started from was trained: it "
-    "has read their failures, so the accuracy is optimistic."
+    "Measured on pairs of held-out tasks, with Wilson's 95% intervals. ",
+    emphasis("Longer wins"),
+    " and ",
+    emphasis("majority"),
+    " are accuracies of rules that ignore the failure: prefer the longer text; prefer the text that won more often "
+    "than it lost in training. Calibration error and Brier score (.25 for a coin) use Bradley-Terry probabilities. "
+    "Correlations are Pearson's, of the score with the realised rating and with the number of tokens of the "
+    "reflection. The last column is the number of held-out tasks on which the adapter that training started from was "
+    "trained: it has read their failures, so the accuracy is optimistic.",
 )
-
 _TESTED = ("held-out pairs", "p against chance", "power", "p against longer wins", "pairs for 80% power")
 _TEST_NOTE = (
     "Whether the accuracy above is more than luck. Each p-value is of an exact one-sided test: of the pairs in order "
-    "against a coin, and of the pairs on which reward model and *longer wins* differ (a sign test). The power is the "
-    "chance that the first test, at the 5% level, recognises a true accuracy of 65%; the last column is the number of "
-    "pairs that 80% power takes. A p-value above .05 does not show that a reward model is useless, least of all at low "
-    "power. PPO and GRPO start from any reward model that orders more than half of at least five pairs correctly."
+    "against a coin, and of the pairs on which reward model and ",
+    emphasis("longer wins"),
+    " differ (a sign test). The power is the chance that the first test, at the 5% level, recognises a true accuracy "
+    "of 65%; the last column is the number of pairs that 80% power takes. A p-value above .05 does not show that a "
+    "reward model is useless, least of all at low power. PPO and GRPO start from any reward model that orders more "
+    "than half of at least five pairs correctly.",
 )
+
+
+class Panel(NamedTuple):
+    """Figure of a metric that stages record at each step or update."""
+
+    caption: str
+    x_title: str
+    y_title: str
+    measure: str
+    averaged: int
+    """Number of first, and of last, values averaged in the table, since single batches are noisy."""
+
+
+_PANELS = {
+    "imitation": Panel("Loss of imitation.", "step", "loss", "loss", 5),
+    "pairs": Panel("Loss on pairs of better and worse advice.", "step", "loss", "loss", 5),
+    "score": Panel("Score of the reward model, or live return.", "update", "score", "score", 2),
+    "divergence": Panel("Divergence from the SFT policy.", "update", "nats per response", "kl", 2),
+}
+_CURVES = {
+    "warm": ("imitation",),
+    "sft": ("imitation",),
+    "reward": ("pairs",),
+    "dpo": ("pairs",),
+    "grpo": ("score", "divergence"),
+    "ppo": ("score", "divergence"),
+    "sac": ("score",),
+}
+_SEEDS = " Thin: each training seed; thick: their mean with its interval."
+_EPISODES = 20
+"""Number of SAC's values that are averaged: each is the return of one episode."""
+_CURVE_NOTE = (
+    "Means over the training seeds with Student's 95% interval. Each seed counts with the mean of its first, and of "
+    "its last, five steps (or two updates); windows of a short curve are smaller, so that no value counts in both. "
+    "Scores are in standard deviations of the reward model's score, live returns are unscaled, and divergences are in "
+    "nats per response."
+)
+_EPISODES_NOTE = " For SAC a value is the return of one episode, and the first and last 20 count."
 
 
 class TrainedAdapter(NamedTuple):
@@ -78,6 +144,17 @@ class TrainedAdapter(NamedTuple):
         """Source of GRPO's rewards in its config: `model`, `live` or `stored`."""
         return self.metrics.inputs.get("optimizer", {}).get("reward") if self.stage == "grpo" else None
 
+    def cell(self, after: str = "") -> Cell:
+        """Return the name of its folder, whose metrics the numbers beside it come from."""
+        return Cell(words=(code(str(self.folder)), after), files=(str(self.folder / METRICS),))
+
+
+def training(evaluated: Evaluated) -> Iterator[Chapter]:
+    """Yield the curves, costs and audits of the report's models, if a stage trained any."""
+    if trained := trained_adapters(evaluated.experiment, evaluated.models):
+        parts: list[Part | Words] = [*training_figures(trained), *curve_table(trained), training_table(trained)]
+        yield chapter("How the models were trained", *parts, *reward_audit(trained))
+
 
 def trained_adapters(experiment: Experiment, models: Sequence[str]) -> list[TrainedAdapter]:
     """Return the adapters of a report's models and the reward models that trained them or choose answers, by stage."""
@@ -104,78 +181,169 @@ def written_in(folders: Sequence[Path]) -> list[TrainedAdapter]:
     return [adapter for adapter in adapters if adapter.stage in _STAGES]
 
 
-def training_table(trained: Sequence[TrainedAdapter]) -> str:
-    """Render the data, length and cost of every stage."""
+def training_figures(trained: Sequence[TrainedAdapter]) -> Iterator[Figure]:
+    """Yield a figure for each kind of curve that some stage recorded: a thin line for each seed, and their mean."""
+    groups = group_by_title(trained)
+    for name, panel in _PANELS.items():
+        drawn = {title: seeds for title, seeds in groups.items() if name in _CURVES[seeds[0].stage]}
+        lines = [_series(title, [_values(adapter, name) for adapter in seeds]) for title, seeds in drawn.items()]
+        if series := tuple(line for line in lines if line.points):
+            caption = panel.caption + _SEEDS * any(line.members for line in series)
+            chart = LineChart(x_title=panel.x_title, y_title=panel.y_title, series=series)
+            yield Figure(name=name, caption=caption, chart=chart)
+
+
+def curve_table(trained: Sequence[TrainedAdapter]) -> tuple[Table, Words]:
+    """Return the start and end of each curve, over the training seeds, and what they are."""
+    rows = [
+        [
+            Cell(words=title, files=tuple(str(adapter.folder / METRICS) for adapter in seeds)),
+            _PANELS[name].measure,
+            number(len(seeds)),
+            *_ends(seeds, name),
+        ]
+        for title, seeds in group_by_title(trained).items()
+        for name in _CURVES[seeds[0].stage]
+    ]
+    note = _CURVE_NOTE + _EPISODES_NOTE * any(adapter.stage == "sac" for adapter in trained)
+    return table(["stage", "curve", "seeds", "first", "last"], rows, "Where each training curve begins and ends."), note
+
+
+def group_by_title(trained: Sequence[TrainedAdapter]) -> Mapping[str, list[TrainedAdapter]]:
+    """Group adapters of one stage, round and settings, which differ only in seed and data.
+
+    If a stage was trained with several settings, the titles give the settings that differ.
+    """
+    stages: dict[str, list[TrainedAdapter]] = {}
+    for adapter in trained:
+        _, _, round_number = adapter.folder.name.partition("-")
+        title = f"{adapter.title}, round {round_number}" if round_number.isdecimal() else adapter.title
+        stages.setdefault(title, []).append(adapter)
+    groups: dict[str, list[TrainedAdapter]] = {}
+    for title, alike in stages.items():
+        settings = [_settings(adapter) for adapter in alike]
+        names = [
+            name
+            for name in dict.fromkeys(name for values in settings for name in values)
+            if any(values.get(name) != settings[0].get(name) for values in settings)
+        ]
+        for adapter, its_settings in zip(alike, settings, strict=True):
+            full_title = ", ".join((title, *(f"{name} {its_settings.get(name)}" for name in names)))
+            groups.setdefault(full_title, []).append(adapter)
+    return groups
+
+
+def _settings(adapter: TrainedAdapter) -> dict[str, Any]:
+    """Return the config values on which the weights depend."""
+    inputs: dict[str, Any] = adapter.metrics.inputs
+    flat = {name: inputs.get(name) for name in ("base", "quantization", "dtype", "max_new_tokens")}
+    return {**flat, **inputs.get("lora", {}), **inputs.get("optimizer", {})}
+
+
+def _values(adapter: TrainedAdapter, name: str) -> list[float]:
+    """Return the curve of one adapter, a value for each step or update."""
+    measure, metrics = _PANELS[name].measure, adapter.metrics
+    values = metrics.losses if measure == "loss" else [update.get(measure) for update in metrics.history]
+    return [value for value in values if isinstance(value, int | float)]
+
+
+def _ends(seeds: Sequence[TrainedAdapter], name: str) -> list[str | Cell]:
+    """Return the means of the first and of the last values over the seeds, with intervals; dashes if one has no two."""
+    averaged = _EPISODES if seeds[0].stage == "sac" else _PANELS[name].averaged
+    ends = [first_and_last(_values(adapter, name), averaged) for adapter in seeds]
+    return [DASH, DASH] if None in ends else [_mean(values_S) for values_S in zip(*filter(None, ends), strict=True)]
+
+
+def _mean(values_S: Sequence[float]) -> Cell:
+    return interval_cell(over_seeds(values_S)) if len(values_S) > 1 else number(values_S[0], ".3f")
+
+
+def _series(title: str, curves: Sequence[Sequence[float]]) -> Series:
+    """Return one line of a figure: of one seed, or the mean of several with its interval and a thin line for each."""
+    lines = tuple(map(_points, curves))
+    if len(lines) == 1:
+        return Series(name=title, points=lines[0])
+    # Stop at the shortest seed: beyond it the mean would cover fewer seeds.
+    steps = enumerate(zip(*curves, strict=False), start=1)
+    means = [(float(step), over_seeds(values_S)) for step, values_S in steps if all(map(isfinite, values_S))]
+    return Series(
+        name=title,
+        note=f"(mean of {len(lines)})",
+        points=thinned([(step, mean.mean) for step, mean in means]),
+        bounds=thinned([(mean.low, mean.high) for _, mean in means]),
+        members=lines,
+    )
+
+
+def _points(values: Sequence[float]) -> Points:
+    return thinned([(float(step), value) for step, value in enumerate(values, start=1) if isfinite(value)])
+
+
+def training_table(trained: Sequence[TrainedAdapter]) -> Table:
+    """Return the data, length and cost of every stage."""
     rows = [
         [
             adapter.title,
-            code(str(adapter.folder)),
+            adapter.cell(),
             next(
-                f"{count} {word}"
+                number(count, after=f" {word}")
                 for name, word in _SAMPLES.items()
                 if (count := adapter.metrics.measure(name)) is not None
             ),
             _length(adapter.metrics),
-            f"{adapter.metrics.tokens:,}",
-            "-" if (cpu := adapter.metrics.whole_cpu_seconds) is None else f"{cpu:,.0f}",
-            f"{adapter.metrics.peak_memory_bytes / 2**30:.1f}",
+            number(adapter.metrics.tokens, ","),
+            DASH if (cpu := adapter.metrics.whole_cpu_seconds) is None else number(cpu, ",.0f"),
+            number(adapter.metrics.peak_memory_bytes / 2**30, ".1f"),
         ]
         for adapter in trained
     ]
-    header = ["stage", "adapter", "data", "length", "tokens", "CPU-s", "peak GiB"]
-    return table(
-        header,
-        rows,
-        "Data, length and cost of each training stage. A dash: it was resumed, so its CPU time was not measured.",
-    )
+    caption = "Data, length and cost of each training stage. A dash: it was resumed, so its CPU time was not measured."
+    return table(["stage", "adapter", "data", "length", "tokens", "CPU-s", "peak GiB"], rows, caption)
 
 
-def _length(metrics: StageMetrics) -> str:
+def _length(metrics: StageMetrics) -> Cell:
     if (episodes := metrics.measure("episodes")) is not None:
-        return f"{episodes} episodes, {metrics.updates} updates"
-    return f"{metrics.updates} updates" if metrics.updates else f"{metrics.steps} steps"
+        return number(episodes, after=f" episodes, {metrics.updates} updates")
+    return number(metrics.updates, after=" updates") if metrics.updates else number(metrics.steps or 0, after=" steps")
 
 
-def reward_audit(trained: Sequence[TrainedAdapter]) -> str:
-    """Render the accuracy of each reward model on pairs of held-out tasks; empty if there are none.
+def reward_audit(trained: Sequence[TrainedAdapter]) -> Iterator[Table | Words]:
+    """Yield the accuracy of each reward model on pairs of held-out tasks, and whether it is more than luck.
 
     A DPO policy counts as a reward model by its implicit reward.
     """
-    rows = [
-        [
-            code(str(adapter.folder)) + " (implicit)" * (adapter.stage == "dpo"),
-            *(_shown(adapter, name) for name in _AUDITED.values()),
+    audited = [adapter for adapter in trained if adapter.stage in ("reward", "dpo")]
+    if audited:
+        rows = [
+            [
+                adapter.cell(" (implicit)" * (adapter.stage == "dpo")),
+                *(_measure(adapter, name) for name in _AUDITED.values()),
+            ]
+            for adapter in audited
         ]
-        for adapter in trained
-        if adapter.stage in ("reward", "dpo")
+        yield table(["reward model", *_AUDITED], rows, "The reward models on pairs of held-out tasks.")
+        yield _AUDIT_NOTE
+    if tested := [_tests(adapter) for adapter in audited if adapter.metrics.measure("held_out_p_value") is not None]:
+        yield table(["reward model", *_TESTED], tested, "Tests of the accuracy on held-out pairs.")
+        yield _TEST_NOTE
+
+
+def _tests(adapter: TrainedAdapter) -> Row:
+    measure = adapter.metrics.measure
+    better, worse = measure("held_out_against_longer")
+    return [
+        adapter.cell(),
+        number(adapter.metrics.held_out_pairs),
+        number(measure("held_out_p_value"), ".2g"),
+        number(measure("held_out_power"), ".0%"),
+        number(measure("held_out_p_value_against_longer"), ".2g", f" ({better} better, {worse} worse)"),
+        number(measure("held_out_pairs_needed")),
     ]
-    shown = table(["reward model", *_AUDITED], rows, "The reward models on pairs of held-out tasks.")
-    return f"{shown}\n\n{_AUDIT_NOTE}{_tests(trained)}" if rows else ""
 
 
-def _tests(trained: Sequence[TrainedAdapter]) -> str:
-    """Render the tests of the held-out accuracies; empty if none of these models held pairs out."""
-    rows = [
-        [
-            code(str(adapter.folder)),
-            str(adapter.metrics.held_out_pairs),
-            f"{p_value:.2g}",
-            f"{adapter.metrics.measure('held_out_power'):.0%}",
-            f"{adapter.metrics.measure('held_out_p_value_against_longer'):.2g} ({{}} better, {{}} worse)".format(
-                *adapter.metrics.measure("held_out_against_longer")
-            ),
-            str(adapter.metrics.measure("held_out_pairs_needed")),
-        ]
-        for adapter in trained
-        if (p_value := adapter.metrics.measure("held_out_p_value")) is not None
-    ]
-    shown = table(["reward model", *_TESTED], rows, "Tests of the accuracy on held-out pairs.")
-    return f"\n\n{shown}\n\n{_TEST_NOTE}" if rows else ""
-
-
-def _shown(adapter: TrainedAdapter, name: str) -> str:
-    """Render a measure with its interval, as far as they exist."""
+def _measure(adapter: TrainedAdapter, name: str) -> str | Cell:
+    """Return a measure with its interval, as far as they exist."""
     interval = adapter.metrics.measure(f"{name}_interval")
     within = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
     value = adapter.metrics.measure(name)
-    return "-" if value is None else f"{value:.3g}{within}"
+    return DASH if value is None else Cell(words=(unbroken(f"{value:.3g}{within}"),), value=value)

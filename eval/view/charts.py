@@ -3,15 +3,98 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
+from retroformer.document import Interval, IntervalChart, LineChart, Points, Series
 from retroformer.files.text import visible
-from retroformer.records import Record
 
-from .axes import Axis, Frame, line, short, text
 
-Points = tuple[tuple[float, float], ...]
+class Axis(NamedTuple):
+    """Range of an axis, and the values that get a tick."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+
+    @classmethod
+    def around(cls, values: Sequence[float], ticks: Sequence[float] = ()) -> "Axis":
+        """Return an axis that covers finite values, with these ticks or else about five round ones."""
+        finite = [value for value in values if math.isfinite(value)] or [0.0]
+        low, high = min(finite), max(finite)
+        if ticks:
+            return cls(min(low, *ticks), max(high, *ticks), tuple(ticks))
+        if high - low < 1e-12 * max(1.0, abs(high)):
+            low, high = low - 0.5, high + 0.5
+        rough = (high - low) / 5
+        size = 10.0 ** math.floor(math.log10(rough))
+        step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
+        if all(value == int(value) for value in finite):
+            step = max(step, 1.0)
+        first, last = math.floor(low / step), math.ceil(high / step)
+        return cls(first * step, last * step, tuple(number * step for number in range(first, last + 1)))
+
+    def share(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+
+
+class Frame(NamedTuple):
+    """Size of a drawing and of the margins around its plot, in the drawing's units."""
+
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    @property
+    def plot_width(self) -> float:
+        return self.width - self.left - self.right
+
+    @property
+    def floor(self) -> float:
+        """Lower edge of the plot."""
+        return self.height - self.bottom
+
+    def x(self, axis: Axis, value: float) -> float:
+        return self.left + axis.share(value) * self.plot_width
+
+    def y(self, axis: Axis, value: float) -> float:
+        return self.floor - axis.share(value) * (self.floor - self.top)
+
+    def grid(self, across: Axis | None, up: Axis | None, x_title: str, y_title: str = "") -> Markup:
+        """Return the lines, ticks and titles of the axes; without an axis, no ticks."""
+        drawn = Markup("")
+        if up is not None:
+            for tick in up.ticks:
+                y = self.y(up, tick)
+                drawn += line((self.left, y), (self.width - self.right, y))
+                drawn += text(self.left - 6, y + 4, label(tick), "end")
+        if across is not None:
+            for tick in across.ticks:
+                drawn += text(self.x(across, tick), self.floor + 18, label(tick), "middle")
+        drawn += text(self.left + self.plot_width / 2, self.height - 6, x_title, "middle")
+        return Markup('<g class="grid">{}</g>').format(drawn + text(0, 14, y_title, "start") if y_title else drawn)
+
+
+def line(start: tuple[float, float], end: tuple[float, float]) -> Markup:
+    return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}"/>').format(*map(short, (*start, *end)))
+
+
+def label(value: float) -> str:
+    """Return the text of a tick."""
+    return f"{value:g}".replace("-", "\N{MINUS SIGN}")
+
+
+def text(x: float, y: float, content: str, anchor: str) -> Markup:
+    return Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(short(x), short(y), anchor, visible(content))
+
+
+def short(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
 
 _FRAME = Frame(width=560, height=300, left=48, right=12, top=30, bottom=44)
 _MARKERS = (
@@ -36,125 +119,84 @@ _LONGEST_NAME = 34
 _STYLE = Path(__file__).parent / "static" / "figures.css"
 
 
-class Series(Record):
-    """A line of a chart."""
-
-    name: str
-    points: Points
-    bounds: Points = ()
-    """Lower and upper bound at each point."""
-    members: tuple[Points, ...] = ()
-    """Lines whose mean this one is, drawn thin."""
-    dotted: Points = ()
-    """The same quantity computed in another way, drawn dotted."""
-    note: str = ""
-    """Text behind the name in the legend."""
+def svg(chart: LineChart | IntervalChart, title: str) -> Markup:
+    """Return a chart, without a legend, as a part of a page."""
+    return _part(title, *_drawn(chart))
 
 
-class LineChart(Record):
-    """Lines over one axis."""
+def legend(chart: LineChart | IntervalChart, links: Mapping[str, str] | None = None) -> Markup:
+    """Return the list of the series with their marks, for a page; names with a link are linked.
 
-    x_title: str
-    y_title: str
-    series: tuple[Series, ...]
-    x_ticks: tuple[float, ...] = ()
-    """Values with a tick on the x axis; empty: round numbers."""
-    y_ticks: tuple[float, ...] = ()
-    """The same for the y axis."""
-
-    def svg(self, title: str) -> Markup:
-        """Return the chart without its legend, as a part of a page."""
-        return _part(title, _FRAME.height, self._drawn())
-
-    def legend(self, links: Mapping[str, str] | None = None) -> Markup:
-        """Return the list of the series with their marks, for a page; names with a link are linked."""
-        entries = Markup("").join(
-            Markup(
-                '<li class="s{}"><svg viewBox="-7 -7 14 14" aria-hidden="true"><path d="{}"/></svg>{}{}</li>'
-            ).format(number % _HUES, _marker(number), _linked(series.name, links or {}), f" {series.note}".rstrip())
-            for number, series in enumerate(self.series)
-        )
-        return Markup('<ul class="legend">{}</ul>').format(entries)
-
-    def file(self, title: str) -> str:
-        """Return the chart with its legend and style, as a file."""
-        legend = Markup("").join(
-            Markup('<g class="s{}"><path transform="translate({} {})" d="{}"/></g>').format(
-                number % _HUES, _FRAME.left + 4, short(y - 4), _marker(number)
+    An interval chart has its names in the drawing, so its list has only links, and without links there is none.
+    """
+    linked, item = links or {}, Markup("<li>{}</li>")
+    if isinstance(chart, IntervalChart):
+        entries = [item.format(_linked(row.name, linked)) for row in chart.rows if row.name in linked]
+        entries = [item.format("Stories of"), *entries] if entries else []
+    else:
+        drawn = '<li class="s{}"><svg viewBox="-7 -7 14 14" aria-hidden="true"><path d="{}"/></svg>{}{}</li>'
+        entries = [
+            Markup(drawn).format(
+                number % _HUES, _marker(number), _linked(series.name, linked), f" {series.note}".rstrip()
             )
-            + text(_FRAME.left + 16, y, f"{series.name} {series.note}", "start")
-            for number, series in enumerate(self.series)
-            for y in (_FRAME.height + _LEGEND_ROW * (number + 0.6),)
+            for number, series in enumerate(chart.series)
+        ]
+    listed = Markup('<ul class="legend">{}</ul>').format(Markup("").join(entries))
+    return listed if entries or isinstance(chart, LineChart) else Markup("")
+
+
+def file(chart: LineChart | IntervalChart, title: str) -> str:
+    """Return a chart with its legend and style, as a file."""
+    height, drawn = _drawn(chart)
+    for number, series in enumerate(chart.series if isinstance(chart, LineChart) else ()):
+        y = height + _LEGEND_ROW * 0.6
+        marked = Markup('<g class="s{}"><path transform="translate({} {})" d="{}"/></g>')
+        drawn += marked.format(number % _HUES, _FRAME.left + 4, short(y - 4), _marker(number))
+        drawn += text(_FRAME.left + 16, y, f"{series.name} {series.note}", "start")
+        height += _LEGEND_ROW
+    style = Markup(_STYLE.read_text(encoding="utf-8"))
+    size = Markup('viewBox="0 0 {0} {1}" width="{0}"').format(_FRAME.width, short(height))
+    opening = Markup('<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{}" {}>')
+    return opening.format(visible(title), size) + Markup("<style>{}</style>{}</svg>\n").format(style, drawn)
+
+
+def _drawn(chart: LineChart | IntervalChart) -> tuple[float, Markup]:
+    """Return the height of a chart and its drawing."""
+    return _lines(chart) if isinstance(chart, LineChart) else _intervals(chart)
+
+
+def _lines(chart: LineChart) -> tuple[float, Markup]:
+    lines = [part for series in chart.series for part in (series.points, series.dotted, *series.members)]
+    xs = [x for part in lines for x, _ in part]
+    ys = [y for part in lines for _, y in part]
+    bounds = [bound for series in chart.series for pair in series.bounds for bound in pair]
+    across, up = Axis.around(xs, chart.x_ticks), Axis.around([*ys, *bounds], chart.y_ticks)
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        return _FRAME.x(across, point[0]), _FRAME.y(up, point[1])
+
+    drawn = Markup("").join(_series(number, series, place) for number, series in enumerate(chart.series))
+    return _FRAME.height, _FRAME.grid(across, up, chart.x_title, chart.y_title) + drawn
+
+
+def _intervals(chart: IntervalChart) -> tuple[float, Markup]:
+    frame = _FRAME._replace(left=10, top=0, height=_INTERVAL_ROW * len(chart.rows) + 8 + _FRAME.bottom)
+    across = Axis.around([0.0, *(end for row in chart.rows for end in (row.low, row.high))])
+    zero = frame.x(across, 0.0)
+    drawn = Markup('<g class="zero">{}</g>').format(line((zero, 0), (zero, frame.floor)))
+    for number, row in enumerate(chart.rows):
+        y = number * _INTERVAL_ROW + 34.0
+        low, mean, high = (frame.x(across, value) for value in (row.low, row.mean, row.high))
+        drawn += Markup('<g class="row {}"><title>{}</title>{}{}{}<circle cx="{}" cy="{}" r="5"/></g>').format(
+            _judged(row),
+            visible(row.name),
+            text(0, y - 14, shortened(row.name), "start"),
+            text(frame.width, y - 14, _numbers(row), "end"),
+            line((low, y), (high, y)),
+            short(mean),
+            short(y),
         )
-        return _file(title, _FRAME.height + _LEGEND_ROW * len(self.series), self._drawn() + legend)
-
-    def _drawn(self) -> Markup:
-        lines = [part for series in self.series for part in (series.points, series.dotted, *series.members)]
-        xs = [x for part in lines for x, _ in part]
-        ys = [y for part in lines for _, y in part]
-        bounds = [bound for series in self.series for pair in series.bounds for bound in pair]
-        across, up = Axis.around(xs, self.x_ticks), Axis.around([*ys, *bounds], self.y_ticks)
-
-        def place(point: tuple[float, float]) -> tuple[float, float]:
-            return _FRAME.x(across, point[0]), _FRAME.y(up, point[1])
-
-        drawn = Markup("").join(_series(number, series, place) for number, series in enumerate(self.series))
-        return _FRAME.grid(across, up, self.x_title, self.y_title) + drawn
-
-
-class Interval(Record):
-    """A row of an interval chart."""
-
-    name: str
-    mean: float
-    low: float
-    high: float
-    claimed: bool
-    """True if a test agrees that the value is not 0."""
-
-
-class IntervalChart(Record):
-    """Values with their intervals, one below the other, around 0."""
-
-    x_title: str
-    rows: tuple[Interval, ...]
-
-    def svg(self, title: str) -> Markup:
-        """Return the chart as a part of a page."""
-        return _part(title, self._frame.height, self._drawn())
-
-    def legend(self, links: Mapping[str, str] | None = None) -> Markup:
-        """Return a list of the rows with a link, for a page; without links, nothing."""
-        linked = [_linked(row.name, links) for row in self.rows if row.name in links] if links else []
-        entries = Markup("").join(Markup("<li>{}</li>").format(name) for name in linked)
-        return Markup('<ul class="legend"><li>Stories of</li>{}</ul>').format(entries) if linked else Markup("")
-
-    def file(self, title: str) -> str:
-        """Return the chart with its style, as a file."""
-        return _file(title, self._frame.height, self._drawn())
-
-    @property
-    def _frame(self) -> Frame:
-        return _FRAME._replace(left=10, top=0, height=_INTERVAL_ROW * len(self.rows) + 8 + _FRAME.bottom)
-
-    def _drawn(self) -> Markup:
-        frame = self._frame
-        across = Axis.around([0.0, *(end for row in self.rows for end in (row.low, row.high))])
-        zero = frame.x(across, 0.0)
-        drawn = Markup('<g class="zero">{}</g>').format(line((zero, 0), (zero, frame.floor)))
-        for number, row in enumerate(self.rows):
-            y = number * _INTERVAL_ROW + 34.0
-            low, mean, high = (frame.x(across, value) for value in (row.low, row.mean, row.high))
-            drawn += Markup('<g class="row {}"><title>{}</title>{}{}{}<circle cx="{}" cy="{}" r="5"/></g>').format(
-                _judged(row),
-                visible(row.name),
-                text(0, y - 14, shortened(row.name), "start"),
-                text(frame.width, y - 14, _numbers(row), "end"),
-                line((low, y), (high, y)),
-                short(mean),
-                short(y),
-            )
-        return frame.grid(across, None, self.x_title) + drawn
+    return frame.height, frame.grid(across, None, chart.x_title) + drawn
 
 
 def bar_chart(title: str, bars: Sequence[tuple[str, float]], x_title: str, y_title: str) -> Markup:
@@ -260,10 +302,3 @@ def _part(title: str, height: float, drawn: Markup) -> Markup:
     return Markup('<svg class="chart" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
         visible(title), _FRAME.width, short(height), drawn
     )
-
-
-def _file(title: str, height: float, drawn: Markup) -> str:
-    style = Markup(_STYLE.read_text(encoding="utf-8"))
-    size = Markup('viewBox="0 0 {0} {1}" width="{0}"').format(_FRAME.width, short(height))
-    opening = Markup('<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{}" {}>')
-    return opening.format(visible(title), size) + Markup("<style>{}</style>{}</svg>\n").format(style, drawn)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from sqlite3 import Row
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -17,10 +17,7 @@ from retroformer.errors import ConfigError, DamagedFile, MissingInput
 from retroformer.files.durable import replacing
 from retroformer.stories.runs import OpenRun
 
-from .anchors import Anchors
-from .choice import RULE, told_stories
 from .index import Index
-from .inline import inline
 from .pages.compare import Side, comparison, evaluated, sides
 from .pages.learning import learning
 from .pages.overview import overview
@@ -28,8 +25,8 @@ from .pages.report import parts_of, report
 from .pages.review import review
 from .pages.stories import table
 from .pages.story import whole_story
+from .rendering import inline
 from .site import Page, Site
-from .sources import Source
 from .table import StoryFilter, StoryPage
 
 _LISTED_TASKS = 50
@@ -38,6 +35,56 @@ _LISTED_GROUPS = ("won", "lost")
 _MOST_COMPARISONS = 15
 """All pairs of six arms."""
 _MOST_REPORTS = 10
+_TABLE = "stories"
+_OF_ARM = {"run", "arm"}
+RULE = (
+    "stories of marked tasks first, then of those that some arms solved and others did not, then of those where a "
+    "retry changed the return; runs, and collection and evaluation, take turns"
+)
+"""The rule in words, for whoever reads the file."""
+_STAGE = "substr(arm, 1, instr(arm || '/', '/') - 1)"
+"""First part of an arm's name: an arm of `eval/` is compared with other arms of `eval/`."""
+_QUERY = f"""
+WITH ranked AS (
+    SELECT run, {_STAGE} AS stage, task, CASE
+        WHEN max(mark != '') THEN 0
+        WHEN min(solved_at IS NULL) < max(solved_at IS NULL) THEN 1
+        WHEN max(best) > 0 OR min(worst) < 0 THEN 2
+        ELSE 3 END AS rank
+    FROM story GROUP BY run, stage, task
+), placed AS (
+    SELECT run, stage, task, row_number() OVER (PARTITION BY run, stage ORDER BY rank, task) AS place
+    FROM ranked ORDER BY place, run, stage LIMIT :most
+)
+SELECT story.* FROM placed CROSS JOIN story
+ON story.task = placed.task AND story.run = placed.run AND {_STAGE.replace("arm", "story.arm")} = placed.stage
+ORDER BY place, placed.run, placed.stage, story.arm LIMIT :most
+"""
+
+
+class Anchors:
+    """Anchors of the parts of a file by the path and query of their pages."""
+
+    def __init__(self) -> None:
+        self._anchors: dict[tuple[str, frozenset[tuple[str, str]]], str] = {}
+
+    def add(self, anchor: str, path: str, **query: str) -> None:
+        """Make links to this page lead to `anchor`, unless an earlier part already shows the page."""
+        self._anchors.setdefault(_key(path, query), anchor)
+
+    def __call__(self, path: str, **query: Any) -> str:
+        """Return the address of a page within the file; empty if the file does not hold it."""
+        if path == _TABLE and _key(path, query)[1] and set(query) <= _OF_ARM:
+            return self(_TABLE)  # The table has the stories of all arms.
+        turn = query.pop("at", "") if path == "story" else ""
+        anchor = self._anchors.get(_key(path, query))
+        if anchor is None:
+            return ""
+        return f"#{anchor}-t{turn}" if turn else f"#{anchor}"
+
+
+def _key(path: str, query: dict[str, Any]) -> tuple[str, frozenset[tuple[str, str]]]:
+    return path, frozenset((name, value) for name, value in query.items() if value not in (None, ""))
 
 
 class _Part(NamedTuple):
@@ -61,10 +108,10 @@ def export_site(runs: Sequence[OpenRun], path: Path, most_stories: int, index: P
     Raises:
         StoreError: a run cannot be read.
     """
-    sources, anchors = [Source(run) for run in runs], Anchors()
+    sources, anchors = list(runs), Anchors()
     site = Site(sources, Index(sources, index), anchors)
     site.index.update()
-    rows, total = told_stories(site.index, most_stories)
+    rows, total = select_stories(site.index, most_stories)
     pairs = _pairs(site)
     reports = list(_reports(site, anchors))
     parts = [*_front(site, anchors, reports), *_comparisons(site, anchors, pairs), *_stories(site, anchors, rows)]
@@ -146,10 +193,10 @@ def _stories(site: Site, anchors: Anchors, rows: Sequence[Row]) -> Iterator[_Par
         yield _Part("review", "Review", lambda: review(site, {}))
     for number, row in enumerate(rows):
         anchors.add(f"story-{number + 1}", "story", run=row["run"], arm=row["arm"], task=row["task"])
-        yield _Part(f"story-{number + 1}", "", _told(site, rows, number))
+        yield _Part(f"story-{number + 1}", "", _story_page(site, rows, number))
 
 
-def _told(site: Site, rows: Sequence[Row], number: int) -> Callable[[], Page]:
+def _story_page(site: Site, rows: Sequence[Row], number: int) -> Callable[[], Page]:
     key = (rows[number]["run"], rows[number]["arm"], rows[number]["task"])
     before = rows[number - 1] if number else None
     after = rows[number + 1] if number + 1 < len(rows) else None
@@ -174,3 +221,11 @@ def _notice(stories: int, total: int, pairs: int, reports: int) -> Iterator[str]
         yield f"It leaves out {pairs - _MOST_COMPARISONS:,} of {pairs:,} comparisons of arms."
     if reports > _MOST_REPORTS:
         yield f"It leaves out {reports - _MOST_REPORTS:,} of {reports:,} reports."
+
+
+def select_stories(index: Index, most: int) -> tuple[list[Row], int]:
+    """Return the rows of at most `most` stories in reading order, and the total number of stories."""
+    with index.connect() as connection:
+        rows = connection.execute(_QUERY, {"most": most}).fetchall()
+        (total,) = connection.execute("SELECT count(*) FROM story").fetchone()
+    return rows, total

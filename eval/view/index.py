@@ -11,15 +11,84 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from retroformer.errors import StoreError
 from retroformer.files.cache import cache_folder
 from retroformer.store.rows import ArmCounts
 from retroformer.stories.reading import shared_trial, story_arms, stream_stories
+from retroformer.stories.runs import OpenRun
 
 from .entries import Entry, Piece, entry_of, word_counts, words_of
-from .sources import Source
-from .tables import NAMES, VERSION, definitions
+
+
+class Order(NamedTuple):
+    """Order of stories by one value, then by task, run and arm, so that pages of a list do not overlap."""
+
+    value: str
+    """SQL expression that is never NULL; stories without a value come last."""
+    descending: bool = False
+
+    def sql(self, *, backwards: bool = False) -> str:
+        """Return the ORDER BY clause."""
+        ways = ("", " DESC")
+        first = self.value + ways[self.descending != backwards]
+        return ", ".join([first, *(name + ways[backwards] for name in _LAST if name != self.value)])
+
+    def after(self, *, backwards: bool = False) -> str:
+        """Return the condition for stories behind the one with the parameters `:value`, `:task`, `:run` and `:arm`."""
+        way = "<" if self.descending != backwards else ">"
+        key = f"(task, run, arm) {'<' if backwards else '>'} (:task, :run, :arm)"
+        # The first part bounds the range of the SQL index that is read; OR alone does not.
+        return f"{self.value} {way}= :value AND ({self.value} {way} :value OR {key})"
+
+
+_LAST = ("task", "run", "arm")
+SORTS = {
+    "task": Order("task"),
+    "attempts": Order("attempts", descending=True),
+    "first": Order("ifnull(first, -9e999)", descending=True),
+    "last": Order("ifnull(last, -9e999)", descending=True),
+    "best": Order("ifnull(best, -9e999)", descending=True),
+    "worst": Order("ifnull(worst, 9e999)"),
+    "actions": Order("actions", descending=True),
+    "tokens": Order("tokens", descending=True),
+}
+"""Orders by the name of the column that a reader clicks."""
+
+VERSION = 4
+"""Changes with the tables: a file of another version is built anew."""
+NAMES = ("story", "advice", "author", "author_word", "words")
+_TABLES = """
+CREATE TABLE story (
+    id INTEGER PRIMARY KEY, run TEXT, arm TEXT, task TEXT, facts INTEGER, attempts INTEGER, trials INTEGER,
+    outcome TEXT, solved_at INTEGER, first REAL, last REAL, best REAL, worst REAL, flags TEXT, actions INTEGER,
+    tokens INTEGER, mark TEXT DEFAULT '', advice TEXT
+);
+CREATE UNIQUE INDEX story_key ON story (run, arm, task);
+CREATE INDEX story_outcome ON story (run, arm, outcome, solved_at, trials, task);
+CREATE INDEX story_mark ON story (mark) WHERE mark != '';
+CREATE TABLE author (id INTEGER PRIMARY KEY, run TEXT, arm TEXT, model TEXT, UNIQUE (run, arm, model));
+CREATE TABLE advice (
+    run TEXT, arm TEXT, task TEXT, author INTEGER, rating REAL, words INTEGER, flags TEXT, written_at TEXT, text TEXT
+);
+CREATE INDEX advice_key ON advice (run, arm, task);
+CREATE INDEX advice_rating ON advice (run, arm, rating);
+CREATE INDEX advice_author ON advice (author, words, rating, flags, written_at);
+CREATE TABLE author_word (
+    author INTEGER, word TEXT, pieces INTEGER, PRIMARY KEY (author, word)
+) WITHOUT ROWID;
+CREATE VIRTUAL TABLE words USING fts5(task, advice, steps, content='', detail=none, tokenize='unicode61');
+"""
+"""`author_word` has the number of pieces of advice of an author that hold a word. `words` has no positions: a search
+needs none, and the positions of a frequent word in long texts would take longer to read than a page may take."""
+
+
+def definitions() -> list[str]:
+    """Return the statements that create all tables and their SQL indexes."""
+    orders = [f"CREATE INDEX story_by_{name} ON story ({order.sql()})" for name, order in SORTS.items()]
+    return [*filter(str.strip, _TABLES.split(";")), *orders]
+
 
 _READ_AT_ONCE = 20
 """Stories read into memory at once."""
@@ -40,12 +109,12 @@ class Progress:
 class Index:
     """Index of the stories of some runs. Any thread may use it; one thread at a time updates it."""
 
-    def __init__(self, sources: Sequence[Source], path: Path | None = None) -> None:
+    def __init__(self, sources: Sequence[OpenRun], path: Path | None = None) -> None:
         self._sources = sources
         self.path = path or _path_of(sources)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._updating = threading.Lock()
-        self._indexed: dict[tuple[Source, str], tuple[ArmCounts, ...]] = {}
+        self._indexed: dict[tuple[OpenRun, str], tuple[ArmCounts, ...]] = {}
         """Number of facts of each arm, and of the arm that it shares, when it was last indexed whole."""
         self.progress = Progress(0, 0)
         self._facts = ""
@@ -114,7 +183,7 @@ class Index:
         with self.connect() as connection:
             return connection.execute(query, (run, arm, task)).fetchone() is not None
 
-    def _changed(self, source: Source, arm: str) -> dict[str, int]:
+    def _changed(self, source: OpenRun, arm: str) -> dict[str, int]:
         """Return the number of facts of each story that is not indexed as it is now."""
         facts = source.store.fact_counts(arm)
         shared = shared_trial(source.store, arm, source.store.arms())
@@ -134,12 +203,12 @@ class Index:
                 _write_advice(connection, author, pieces)
 
 
-def arms_of(source: Source) -> list[str]:
+def arms_of(source: OpenRun) -> list[str]:
     """Return the arms of a run that have stories."""
     return story_arms(source.store)
 
 
-def _counts(source: Source) -> dict[tuple[Source, str], tuple[ArmCounts, ...]]:
+def _counts(source: OpenRun) -> dict[tuple[OpenRun, str], tuple[ArmCounts, ...]]:
     """Return the number of facts of each arm and of the arm that it shares. Facts never change, so it is a version."""
     counts = source.store.arm_counts()
     arms = source.store.arms()
@@ -151,7 +220,7 @@ def _counts(source: Source) -> dict[tuple[Source, str], tuple[ArmCounts, ...]]:
     }
 
 
-def _entries(source: Source, arm: str, facts: Mapping[str, int]) -> Iterator[Entry]:
+def _entries(source: OpenRun, arm: str, facts: Mapping[str, int]) -> Iterator[Entry]:
     task_ids = list(facts)
     for start in range(0, len(task_ids), _READ_AT_ONCE):
         for story in stream_stories(source.store, arm, task_ids[start : start + _READ_AT_ONCE], source.leaks):
@@ -180,7 +249,7 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _path_of(sources: Iterable[Source]) -> Path:
+def _path_of(sources: Iterable[OpenRun]) -> Path:
     """Return the index file of these runs: by their folders, and by whether a config offers a check for leaks."""
     named = "\n".join(
         sorted(

@@ -1,21 +1,154 @@
-"""Serves the site on the loopback interface, and keeps its index up to date while runs go on."""
+"""The site as a Starlette application, which answers only its own pages, served on the loopback interface.
+
+Its index follows the runs while they go on.
+"""
 
 import logging
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retroformer.errors import RetroformerError, ServiceError
+from retroformer.errors import RetroformerError, ServiceError, StoreError
 from retroformer.stories.runs import OpenRun
 
-from .app import application
 from .index import Index
-from .site import Site
-from .sources import Source
+from .pages import PAGES
+from .pages.review import mark_story
+from .rendering import FOLDER
+from .site import NoSuchPage, Page, PageOf, Site
+
+_FORM_BYTES = 1 << 16
+"""Largest form: a note of 4,000 characters, each of which may take twelve bytes."""
+
+
+def application(site: Site, port: int) -> Starlette:
+    """Return the site as an ASGI application for this port of the loopback interface."""
+    pages = [Route(f"/{name}", _endpoint(site, name, show), methods=["GET"]) for name, show in PAGES.items()]
+
+    def version(_: Request) -> Response:
+        return PlainTextResponse(site.index.version)
+
+    async def mark(request: Request) -> Response:
+        try:
+            fields = await _form(request)
+            return RedirectResponse(await run_in_threadpool(mark_story, site, fields), 303)
+        except NoSuchPage as wrong:
+            return _message(site, str(wrong), 400)
+        except StoreError as error:
+            return _message(site, str(error), 503)
+
+    static = Mount("/static", StaticFiles(directory=FOLDER / "static", follow_symlink=False))
+    return Starlette(
+        routes=[*pages, Route("/version", version, methods=["GET"]), Route("/mark", mark, methods=["POST"]), static],
+        middleware=[Middleware(Guards, port=port)],
+        exception_handlers={404: _not_found(site)},
+    )
+
+
+def _endpoint(site: Site, path: str, show: PageOf) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        try:
+            page = show(site, request.query_params)
+            return HTMLResponse(site.render(page, path))
+        except NoSuchPage as missing:
+            return _message(site, str(missing), 404)
+        except StoreError as error:
+            return _message(site, str(error), 503)
+        except RetroformerError as error:
+            return _message(site, str(error), 500)
+
+    return endpoint
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Raises NoSuchPage if it is too large or not text."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _FORM_BYTES:
+            raise NoSuchPage("The note is too long.")
+    try:
+        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict"))
+    except ValueError:
+        raise NoSuchPage("The form cannot be read.") from None
+
+
+def _message(site: Site, text: str, status: int) -> Response:
+    return HTMLResponse(site.render(Page("message.html", "Not shown", {"text": text}), ""), status)
+
+
+def _not_found(site: Site) -> Callable[[Request, Exception], Response]:
+    return lambda request, _: _message(site, "There is no such page.", 404)
+
+
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # With "no-referrer" browsers hide the origin of this site's own forms, too.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guards:
+    """Middleware that answers only requests to this machine's names and from this site's own pages.
+
+    A page of another site reaches a loopback port through the browser of whoever opens it. Its requests name another
+    host (DNS rebinding) or carry another origin, and both are refused.
+    """
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app = app
+        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+        self._origins = {f"http://{host}" for host in self._hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        refusal = self._refusal(Headers(scope=scope), scope["method"])
+        if refusal is not None:
+            await PlainTextResponse(refusal, 403)(scope, receive, guarded)
+            return
+        await self._app(scope, receive, guarded)
+
+    def _refusal(self, headers: Headers, method: str) -> str | None:
+        if headers.get("host") not in self._hosts:
+            return "This site answers only to its own address on this machine."
+        origin = headers.get("origin")
+        if origin is not None and origin not in self._origins:
+            return "This site answers only its own pages."
+        # Browsers send the origin with every request that changes something.
+        if method not in ("GET", "HEAD") and origin is None:
+            return "A request that changes something must come from a page of this site."
+        return None
+
 
 HOST = "127.0.0.1"
 _POLL_SECONDS = 2.0
@@ -25,7 +158,7 @@ _LOGGER = logging.getLogger(__name__)
 @contextmanager
 def open_site(runs: Sequence[OpenRun], index: Path | None = None) -> Iterator[Site]:
     """Yield the site of these runs, whose index is updated in the background until the end of the `with` block."""
-    sources = [Source(run) for run in runs]
+    sources = list(runs)
     site = Site(sources, Index(sources, index))
     stopped = threading.Event()
     updater = threading.Thread(target=_follow, args=(site.index, stopped), name="view-index")

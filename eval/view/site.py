@@ -6,9 +6,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from retroformer.stories.runs import OpenRun
+
 from .index import Index
 from .rendering import Link, link, templates
-from .sources import Source
 
 PageOf = Callable[["Site", Mapping[str, str]], "Page"]
 """Function that returns a page, given the query string."""
@@ -39,11 +40,11 @@ class Page:
 class Site:
     """Everything that a page needs."""
 
-    def __init__(self, sources: Sequence[Source], index: Index, link: Link = link) -> None:
+    def __init__(self, sources: Sequence[OpenRun], index: Index, link: Link = link) -> None:
         self.sources, self.index, self.link = sources, index, link
         self._templates = templates(link)
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str) -> OpenRun:
         """Return the run of this name, or the only one if the name is empty. Raises NoSuchPage."""
         for source in self.sources:
             if name in ("", source.name):

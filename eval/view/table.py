@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from .index import Index
-from .tables import SORTS, Order
+from .index import SORTS, Index, Order
 
 PAGE = 50
 """Stories on a page of the table."""

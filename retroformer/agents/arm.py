@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field
 
+from retroformer.document import Words
 from retroformer.environments.section import EnvironmentSection
 from retroformer.experiment.sections.base import Section
 from retroformer.prompts import Render
@@ -135,7 +136,7 @@ class Arm(Section):
         """
         return {}
 
-    def describe(self) -> str:
+    def describe(self) -> Words:
         """Return, for the report, who wrote its advice."""
         raise NotImplementedError
 

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from retroformer.agents.arm import Arm, ArmParts, ArmSetting, EarlyArm
 from retroformer.arm_names import DOCUMENT, evaluation
+from retroformer.document import Words, code, emphasis
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.files.bounded import read_text
 from retroformer.files.text import sha256_of, storable
-from retroformer.markdown import code, plain
 from retroformer.protocols import Reflector
 from retroformer.records import Author, Memory, Reflection, Sampling, Task, Trajectory
 
@@ -113,8 +113,8 @@ class DocumentArm(EarlyArm):
         """Return the run in whose folder the document lies, if it is in one."""
         return {folder.name: (DOCUMENT,) for folder in Path(self.file).parents if folder.parent.name == "runs"}
 
-    def describe(self) -> str:
-        return f"the text of {code(self.file)}, the same after every failure{self.when}"
+    def describe(self) -> Words:
+        return "the text of ", code(self.file), f", the same after every failure{self.when}"
 
 
 class DocumentReflector:
@@ -177,9 +177,9 @@ class PlaceboArm(Arm):
         dealt = {"count": len(ids), "sha256": sha256_of({"tasks": ids}), "stop": parts.setting.stop}
         return {"advice_of_tasks": dealt, "sources": self._sources(parts)}
 
-    def describe(self) -> str:
+    def describe(self) -> Words:
         limits = {"same_kind": " about the same kind of thing", "other_kinds": " about other kinds of things"}
-        return f"advice that *{plain(self.of)}* wrote about other tasks{limits.get(self.among, '')}"
+        return "advice that ", emphasis(self.of), f" wrote about other tasks{limits.get(self.among, '')}"
 
 
 class PlaceboReflector:

@@ -6,10 +6,10 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from retroformer.agents.arm import Arm, ArmParts, ArmSetting, Models
+from retroformer.document import Words, code, joined
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import ConfigError
 from retroformer.experiment.sections.base import best_of
-from retroformer.markdown import code
 from retroformer.prompts import Render
 from retroformer.protocols import Reflector
 from retroformer.records import Author, Memory, Reflection, Sampling, Trajectory
@@ -56,12 +56,12 @@ class ModelArm(Arm):
         """Return the temperature of the evaluation; best-of-n samples as collection does."""
         return setting.best_of_temperature if any(map(best_of, self.models)) else setting.temperature
 
-    def describe(self) -> str:
+    def describe(self) -> Words:
         sees = {"all": ", from all attempts", "last": ", from the last attempt", None: ""}[self.history]
         if isinstance(self.model, str):
-            return f"written by the model {code(self.model)}{sees}"
-        models = ", ".join(map(code, self.model))
-        return f"written by the models {models}{sees}; mean over these training seeds"
+            return "written by the model ", code(self.model), sees
+        models = joined(", ", map(code, self.model))
+        return "written by the models ", *models, f"{sees}; mean over these training seeds"
 
 
 class ModelReflector:

@@ -7,9 +7,10 @@ has `extras`, an `Extras`, those parts become available; nothing outside the mod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from retroformer.agents.arm import Arm
+from retroformer.document import Chapter, Words
 from retroformer.endpoint.model import LanguageModel
 from retroformer.experiment.sections.base import ActorSection
 from retroformer.hindsight import BuildHindsight
@@ -97,15 +98,16 @@ class TaskFacts(NamedTuple):
     """Results by the seed's name in the store."""
 
 
-class Chapter(Protocol):
-    """Part of the report that an environment writes about its own results."""
+@runtime_checkable
+class ChapterBuilder(Protocol):
+    """Builder of chapters of the report from the results of all tasks."""
 
     def add(self, facts: TaskFacts) -> None:
         """Count the results of one task; tasks arrive one at a time, because not all fit into memory."""
         ...
 
-    def sections(self) -> Iterable[tuple[str, str]]:
-        """Return the title and the Markdown of each section."""
+    def chapters(self) -> Iterable[Chapter]:
+        """Return the chapters; none if there is nothing to say."""
         ...
 
 
@@ -123,7 +125,7 @@ class LeakCheck(Protocol):
     """Check whether advice gives away a part of the solution that the agent could not know."""
 
     @property
-    def rule(self) -> str:
+    def rule(self) -> Words:
         """Sentences for the report that say which advice counts."""
         ...
 
@@ -175,8 +177,8 @@ class Extras:
     wording of the advice)."""
     check_examples: Callable[[Any, int, Sequence[str]], None] | None = None
     """Check of the prompt pack's example actions: (section, seed, actions). Raises ConfigError if one is invalid."""
-    chapter: Callable[[Sequence[ReportedArm]], Chapter] | None = None
-    """Report chapter about these arms."""
+    chapters: Callable[[Sequence[ReportedArm]], ChapterBuilder] | None = None
+    """Builder of the environment's own chapters of the report about these arms."""
     leak_check: Callable[[Any, int], LeakCheck] | None = None
     """Check for advice that gives the solution away: (section, seed)."""
     returns: Mapping[str, Callable[[Any, int], ReturnOf]] = field(default_factory=dict)

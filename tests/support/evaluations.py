@@ -4,19 +4,20 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import yaml
 
-from eval.measure.results import arm_results
+from eval.measure.results import ArmResult, SeedResult, arm_results
 from eval.play.arms import stored_names
 from eval.play.verify import VerifiedModel
-from eval.report.input import ReportInput
+from eval.report.evaluation import Evaluated
 from eval.report.report import write_report
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
-from retroformer.records import Key, Outcome
+from retroformer.records import Key, Outcome, Usage
 from retroformer.store import Store
 from tests.support.characters import PRICE, advice, attempt_at, task
 
@@ -80,7 +81,7 @@ def write_evaluation(
         store.add_invalid(Key(arm=list(wins)[-1], task_id=TASKS[5].id, trial=1), CAUSE, PRICE)
         arms = stored_names(experiment.eval.arms)
         outcomes = arm_results(store, TASKS, arms, experiment.loop.trials)
-        path = write_report(ReportInput(experiment, TASKS, outcomes, verified, store, "cd" * 32))
+        path = write_report(Evaluated(experiment, TASKS, outcomes, verified, store, "cd" * 32))
     return path.parent
 
 
@@ -114,3 +115,16 @@ def _retry(store: Store, key: Key, won: bool, advised: str) -> None:
     outcome = Outcome.SUCCESS if won else Outcome.FAILURE
     riddle = next(riddle for riddle in TASKS if riddle.id == key.task_id)
     store.add_trajectory(key, attempt_at(riddle, (float(won),), outcome))
+
+
+def evaluated(results: Sequence[ArmResult], **config: Any) -> Evaluated:
+    """Return an evaluation with these results, whose store holds nothing."""
+    experiment = Experiment.model_validate({"run": "riddles", "environment": {"name": "alfworld"}, **config})
+    return Evaluated(experiment, (), results, (), cast(Store, None))
+
+
+def arm(name: str, *stored: str, last_counts: bool = False) -> ArmResult:
+    """Return an arm of these training seeds, or of one of its own name, without results."""
+    nothing_NT = np.zeros((2, 0))
+    seeds = [SeedResult(each, *[nothing_NT] * 4, invalid=0, usage=Usage()) for each in stored or (f"eval/{name}",)]
+    return ArmResult(name, tuple(seeds), incomplete=0, last_counts=last_counts)

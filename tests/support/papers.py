@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from retroformer.markdown import table
+from eval.report.markdown import table_lines
 
 FOLDER = Path(__file__).parents[2] / "docs"
 LEDGER, PAGE = FOLDER / "papers.yaml", FOLDER / "papers.md"
@@ -129,7 +129,7 @@ def _sections(ledger: Ledger) -> Iterator[str]:
     yield from _commands(ledger.commands)
     for name, paper in ledger.papers.items():
         rows = [_cells(row) for row in ledger.rows if row.paper == name]
-        yield f"## {paper.title}\n\n{table(_HEADER, rows)}"
+        yield f"## {paper.title}\n\n{table_lines(_HEADER, rows)}"
 
 
 _HEADER = ("where", "what it shows", "config", "command", "shown in", "departures", "status", "seen")

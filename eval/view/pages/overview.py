@@ -9,10 +9,10 @@ from pathlib import Path
 from retroformer.records import Usage
 from retroformer.stage_metrics import METRICS
 from retroformer.store.rows import ArmCounts
+from retroformer.stories.runs import OpenRun
 
 from ..index import arms_of
 from ..site import Page, Site
-from ..sources import Source
 from ..table import arm_totals
 
 _CAUSES = 10
@@ -62,7 +62,7 @@ def overview(site: Site, parameters: Mapping[str, str]) -> Page:
     return Page("overview.html", "Overview", {"runs": runs})
 
 
-def _arm_lines(source: Source, outcomes: Mapping[tuple[str, str], Counter[str]]) -> Iterator[ArmLine]:
+def _arm_lines(source: OpenRun, outcomes: Mapping[tuple[str, str], Counter[str]]) -> Iterator[ArmLine]:
     store = source.store
     counts, running, accounts = store.arm_counts(), store.running_counts(), store.accounts()
     for arm in arms_of(source):

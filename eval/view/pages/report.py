@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...report.blocks import sections_of
-from ...report.document import FILE, Report, read_report
+from retroformer.document import Report
+from retroformer.stories.runs import OpenRun
+
+from ...report.files import FILE, read_report
+from ...report.html import ReportLinks, ReportPage
 from ..site import NoSuchPage, Page, Site
-from ..sources import Source
 from .compare import Side, sides
 
 _ALL = "all domains"
@@ -21,17 +23,17 @@ def report(site: Site, parameters: Mapping[str, str]) -> Page:
         raise NoSuchPage(f"The run {source.name!r} has no report {part!r}.")
     folder = parts.get(part)
     shown = read_report(folder) if folder is not None else None
-    front, *sections = sections_of(shown, _Links(site, source, shown)) if shown is not None else [None]
+    page = None if shown is None else ReportPage(shown, _Links(site, source, shown))
     choices = {other.name: site.link("report", run=other.name) for other in site.sources}
     choices |= {name: site.link("report", run=source.name, part=name) for name in parts if name}
-    content = {"source": source, "report": shown, "front": front, "sections": sections, "choices": choices}
-    return Page("report.html", f"Report: {source.name}", content | {"chosen": part or source.name})
+    content = {"source": source, "page": page, "choices": choices, "chosen": part or source.name}
+    return Page("report.html", f"Report: {source.name}", content)
 
 
-class _Links:
+class _Links(ReportLinks):
     """Addresses within the site of what stands behind a report; only of what the index holds."""
 
-    def __init__(self, site: Site, source: Source, report: Report) -> None:
+    def __init__(self, site: Site, source: OpenRun, report: Report) -> None:
         self._run, self._index, self._link = source.name, site.index, site.link
         self._runs = {other.name for other in site.sources}
         self._sides = {side.name for side in sides(site.index)} if report.run == source.name else set()
@@ -63,7 +65,7 @@ def _side(run: str, stored: Sequence[str]) -> str:
     return Side(run, arm, tuple(stored)).name
 
 
-def parts_of(source: Source) -> dict[str, Path]:
+def parts_of(source: OpenRun) -> dict[str, Path]:
     """Return the folders of a run's reports by the part's name, which is empty for the run's own."""
     whole = source.folder / "eval"
     domain = source.name.partition("/")[2]

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from retroformer.store.marks import VERDICTS
 from retroformer.stories.flags import FLAGS
 
-from ..index import arms_of
+from ..index import SORTS, arms_of
 from ..site import Page, Site
 from ..table import OUTCOMES, SIGNS, StoryFilter, StoryPage, story_page
-from ..tables import SORTS
 
 _COLUMNS = {
     "task": "Task",

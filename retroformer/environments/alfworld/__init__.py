@@ -9,7 +9,7 @@ from retroformer.environments.alfworld.released import ReleasedGames
 from retroformer.environments.extras import (
     ActorKind,
     ActorParts,
-    Chapter,
+    ChapterBuilder,
     Demonstration,
     Extras,
     LeakCheck,
@@ -92,7 +92,7 @@ def _check_examples(section: Any, seed: int, actions: Sequence[str]) -> None:
     check_grammar(taskset(section, seed), actions)
 
 
-def _chapter(arms: Sequence[ReportedArm]) -> Chapter:
+def _chapters(arms: Sequence[ReportedArm]) -> ChapterBuilder:
     from retroformer.environments.alfworld.report.chapter import AdviceChapter
 
     return AdviceChapter(arms)
@@ -137,7 +137,7 @@ extras = Extras(
     hindsight=_hindsight,
     demonstrations=_demonstrations,
     check_examples=_check_examples,
-    chapter=_chapter,
+    chapters=_chapters,
     leak_check=_leak_check,
     returns={"shaped": _shaped},
     kind_of=_kind_of,

@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from retroformer.document import code
 from retroformer.environments.hotpotqa.environment import NOT_FOUND, parse, unquoted
 from retroformer.environments.hotpotqa.metrics import ENGLISH, normalize
 from retroformer.records import Lesson, Outcome, Task, Trajectory
@@ -23,7 +24,9 @@ class AnswerLeak:
 
     rule = (
         "Advice gives the answer away if it holds the gold answer as a phrase, and neither the question nor the "
-        "attempts before it do. Answers of stop words only, such as `yes`, are not counted."
+        "attempts before it do. Answers of stop words only, such as ",
+        code("yes"),
+        ", are not counted.",
     )
 
     def __init__(self, answer: Callable[[Task], str]) -> None:

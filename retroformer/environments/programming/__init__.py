@@ -8,7 +8,7 @@ from typing import Any
 
 from retroformer.agents.evaluators import TestsEvaluator
 from retroformer.endpoint.model import LanguageModel
-from retroformer.environments.extras import ActorKind, ActorParts, Chapter, Extras, ReportedArm
+from retroformer.environments.extras import ActorKind, ActorParts, ChapterBuilder, Extras, ReportedArm
 from retroformer.environments.programming.environment import TESTS, Programming, ProgrammingTaskset, taskset
 from retroformer.environments.programming.rust import rust_compiler
 from retroformer.errors import ConfigError
@@ -33,7 +33,7 @@ def _programmer(parts: ActorParts) -> Actor:
     )
 
 
-def _chapter(arms: Sequence[ReportedArm]) -> Chapter:
+def _chapters(arms: Sequence[ReportedArm]) -> ChapterBuilder:
     from retroformer.environments.programming.report import OwnTestsChapter
 
     return OwnTestsChapter(arms)
@@ -88,7 +88,7 @@ extras = Extras(
     require_machine=_require_machine,
     refuse_training=_refuse_training,
     tool_versions=_tool_versions,
-    chapter=_chapter,
+    chapters=_chapters,
     returns={"shaped": _shaped},
 )
 

@@ -7,9 +7,9 @@ Its text gives FP as P(solution wrong | tests pass). The usual rates, conditiona
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from retroformer.document import Cell, Chapter, Row, arm_cell, chapter, share, table
 from retroformer.environments.extras import ReportedArm, TaskFacts
 from retroformer.environments.programming.environment import language_of, own_tests_passed
-from retroformer.markdown import plain, share, table
 from retroformer.records import Outcome, Trajectory
 
 _FIRST = "trial 0, shared"
@@ -55,19 +55,18 @@ class OwnTestsChapter:
         counts = self._counts.setdefault((group, language_of(attempt.opening)), Counter())
         counts[passed, attempt.outcome is Outcome.SUCCESS] += 1
 
-    def sections(self) -> Iterator[tuple[str, str]]:
-        """Yield the section, unless no attempt had tests of its own."""
-        groups = [_FIRST, *(f"{arm.name}, last attempts" for arm in self._arms)]
-        ordered = sorted(self._counts.items(), key=lambda entry: (groups.index(entry[0][0]), entry[0][1]))
+    def chapters(self) -> Iterator[Chapter]:
+        """Yield the chapter, unless no attempt had tests of its own."""
+        groups = {_FIRST: Cell(words=_FIRST)}
+        groups |= {f"{arm.name}, last attempts": arm_cell(arm.name, f"{arm.name}, last attempts") for arm in self._arms}
+        ordered = sorted(self._counts.items(), key=lambda entry: (list(groups).index(entry[0][0]), entry[0][1]))
         if any(counts[passed, right] for _, counts in ordered for passed in (True, False) for right in (True, False)):
-            rows = [[plain(group), language, *_rates(counts)] for (group, language), counts in ordered]
-            yield (
-                "How good the agent's own tests were",
-                f"{_NOTE}\n\n{table(_HEADER, rows, 'Conditional rates of the own tests.')}",
-            )
+            rows: list[Row] = [[groups[group], language, *_rates(counts)] for (group, language), counts in ordered]
+            rates = table(_HEADER, rows, "Conditional rates of the own tests.")
+            yield chapter("How good the agent's own tests were", _NOTE, rates)
 
 
-def _rates(counts: Counter[tuple[bool | None, bool]]) -> list[str]:
+def _rates(counts: Counter[tuple[bool | None, bool]]) -> list[Cell]:
     true_positive, false_positive = counts[True, True], counts[True, False]
     false_negative, true_negative = counts[False, True], counts[False, False]
     passed, failed = true_positive + false_positive, false_negative + true_negative

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.measure.records import facts_by_task
+from eval.report.evaluation import facts_by_task
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Key, Trajectory
 from retroformer.store import NewTrajectory, Store

@@ -7,8 +7,8 @@ import pytest
 
 from eval.measure.results import ArmResult, arm_results, with_unfinished
 from eval.play.arms import stored_names
-from eval.report.actors_table import write_actors_table
-from eval.report.input import ReportInput
+from eval.report.evaluation import Evaluated
+from eval.report.overviews import write_actors
 from eval.report.report import write_report
 from retroformer.arm_names import FIRST_TRIAL, first_trial
 from retroformer.experiment.config import Experiment
@@ -74,7 +74,7 @@ def report_of(attempts: Mapping[str, Sequence[str]], config: str = CONFIG) -> st
     arms = stored_names(experiment.eval.arms)
     tasks = tasks_of(attempts)
     outcomes = arm_results(store, tasks, arms, experiment.loop.trials)
-    write_report(ReportInput(experiment, tasks, outcomes, [], store))
+    write_report(Evaluated(experiment, tasks, outcomes, [], store))
     store.close()
     return Path("runs/riddles/eval/report.md").read_text()
 
@@ -231,7 +231,7 @@ def test_a_missing_retry_is_not_a_failed_one() -> None:
     store.add_reflection(Key(arm=TRAINED, task_id="capital-02", trial=1), 0, advice("Say Paris."))
     arms = stored_names(experiment.eval.arms)
     tasks = tasks_of(DISPUTED)
-    write_report(ReportInput(experiment, tasks, arm_results(store, tasks, arms, 2), [], store))
+    write_report(Evaluated(experiment, tasks, arm_results(store, tasks, arms, 2), [], store))
     store.close()
     assert "| trained | Say Paris. | not tried | - |" in Path("runs/riddles/eval/report.md").read_text()
 
@@ -250,7 +250,7 @@ def test_the_table_of_several_actors_gives_its_rates_twice() -> None:
         for actor in ("bold", "shy")
     }
     store.close()
-    write_actors_table(experiment, played)
+    write_actors(experiment, played)
     finished, counted = Path("runs/riddles/eval/report.md").read_text().split("unfinished tasks counted as failures.")
     assert "Unfinished in an arm: 1 of 4 with bold, 1 of 4 with shy." in counted
     assert "| bold | none | 0.667 [0.000, 1.000] | 1.000 [1.000, 1.000] |" in finished
@@ -258,5 +258,5 @@ def test_the_table_of_several_actors_gives_its_rates_twice() -> None:
     assert "| shy | none | 0.333 [0.000, 1.000] | 0.333 [0.000, 1.000] |" in finished
     assert "| shy | none | 0.250 [0.000, 0.750] | 0.250 [0.000, 0.750] |" in counted
     played = {actor: with_unfinished(arms) for actor, arms in played.items()}
-    write_actors_table(experiment, played)
+    write_actors(experiment, played)
     assert "counted as failures" not in Path("runs/riddles/eval/report.md").read_text()

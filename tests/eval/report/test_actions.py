@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from eval.measure.records import facts_by_task
 from eval.measure.results import arm_results
-from eval.report.actions import ActionsByTrial, ActionsOfTasks
+from eval.report.attempts import ActionsByTrial, ActionsOfTasks
+from eval.report.evaluation import facts_by_task
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Key, Outcome, Trajectory
 from retroformer.store import Store
 from tests.support.characters import attempt_at, task
-from tests.support.markdown_tables import tables_in
+from tests.support.markdown_tables import markdown, tables_in
 
 
 def took(actions: int, name: str, solved: bool) -> Trajectory:
@@ -39,7 +39,7 @@ def test_actions_are_averaged_over_solved_and_over_all_tasks(tmp_path: Path) -> 
         for counter in (counted, each, some):
             counter.add(facts)
     store.close()
-    assert tables_in(each.render())[0] == [
+    assert tables_in(markdown(each.table()))[0] == [
         "| c | x | 20 | 12 | 8 |",
         "| c | y | 20 | - | - |",
         "| c | silent | 20 | - | - |",
@@ -50,8 +50,8 @@ def test_actions_are_averaged_over_solved_and_over_all_tasks(tmp_path: Path) -> 
         "| a | y | 4, solved | - | - |",
         "| a | silent | 4, solved | - | - |",
     ]
-    assert "of each attempt, the first 10 of 15 tasks." in some.render(), "30 rows at most"
-    assert tables_in(counted.render())[0] == [
+    assert "of each attempt, the first 10 of 15 tasks." in markdown(some.table()), "30 rows at most"
+    assert tables_in(markdown(counted.table()))[0] == [
         # x: a took 4; b 10 + 6, solved; c 20 + 12 + 8, unsolved.
         "| x | solved | 4.0 (1) | 6.0 (1) | - | 10.0 (2) |",
         "| x | all | 11.3 (3) | 9.0 (2) | 8.0 (1) | 20.0 (3) |",

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from eval.measure.records import facts_by_task
 from eval.measure.results import arm_results
-from eval.report.endings import AttemptCounts, AttemptGroups, failure_classes, judgements
+from eval.report.attempts import AttemptGroups
+from eval.report.evaluation import facts_by_task
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Key, Outcome
 from retroformer.store import Store
 from tests.support.characters import attempt_at, task
-from tests.support.markdown_tables import tables_in
+from tests.support.markdown_tables import markdown, tables_in
 
 
-def counted(folder: Path, *attempts: tuple[bool, bool | None]) -> dict[str, AttemptCounts]:
+def counted(folder: Path, *attempts: tuple[bool, bool | None]) -> AttemptGroups:
     """Return the counts of one arm: the agent judges first attempts as failed; each retry is (solved, judged)."""
     store = Store(f"sqlite:///{folder / 'experience.db'}", "riddles")
     tasks = [task(str(number)) for number in range(len(attempts))]
@@ -26,23 +26,25 @@ def counted(folder: Path, *attempts: tuple[bool, bool | None]) -> dict[str, Atte
     for facts in facts_by_task(store, FIRST_TRIAL, ["eval/x"]):
         groups.add(facts)
     store.close()
-    return groups.counts
+    return groups
 
 
 def test_own_judgements_are_counted_against_the_truth(tmp_path: Path) -> None:
     groups = counted(tmp_path, (True, True), (True, True), (True, False), (False, True), (False, False))
-    assert tables_in(judgements(groups))[0] == [
+    assert tables_in(markdown(groups.judgements()))[0] == [
         "| trial 0, shared | 0 | 0 | 0 | 5 | 5 of 5 (100%) |",
         "| x, retries | 2 | 1 | 1 | 1 | 3 of 5 (60%) |",
     ]
 
 
 def test_an_agent_that_sees_the_outcome_judges_nothing(tmp_path: Path) -> None:
-    assert judgements(counted(tmp_path, (True, None), (False, None))) == ""
+    groups = counted(tmp_path, (True, None), (False, None))
+    assert not any(counts.judged for counts in groups.counts.values())
 
 
 def test_failures_are_sorted_arm_by_arm(tmp_path: Path) -> None:
-    assert tables_in(failure_classes(counted(tmp_path, (True, None), (False, None))))[0] == [
+    groups = counted(tmp_path, (True, None), (False, None))
+    assert tables_in(markdown(groups.failure_classes()))[0] == [
         "| trial 0, shared | 2 | 0 of 2 (0%) | 0 of 2 (0%) |",
         "| x, retries | 1 | 0 of 1 (0%) | 0 of 1 (0%) |",
     ]

@@ -2,22 +2,18 @@
 
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any
 
-from eval.report.examples import EXAMPLES, Examples, moves
+from eval.report.advice import EXAMPLES, Examples, moves
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.records import Outcome, Trajectory
 from tests.support.characters import advice
+from tests.support.evaluations import arm, evaluated
 from tests.support.household import attempt, took, walked
-from tests.support.markdown_tables import tables_in
+from tests.support.markdown_tables import chapters_in_markdown, tables_in
 
 SIX = walked("desk 1", "drawer 1", "drawer 2", "drawer 3", "shelf 1", "shelf 2")
 STAGES = ("base", "warm", "sft", "ppo")
-
-
-class Arm(NamedTuple):
-    name: str
-    stored_names: tuple[str, ...]
 
 
 def failed(name: str = "mug/1") -> Trajectory:
@@ -37,10 +33,12 @@ def facts(name: str, texts: dict[str, str], **retries: Trajectory) -> TaskFacts:
 
 
 def rendered(of_tasks: Iterable[TaskFacts], names: Iterable[str] | None = None) -> str:
-    examples = Examples([Arm(name, (name,)) for name in STAGES], names)
+    arms: dict[str, Any] = {name: {"kind": "model", "model": name} for name in STAGES}
+    section = {"arms": arms} | ({"examples": list(names)} if names else {})
+    examples = Examples(evaluated([arm(name, name) for name in STAGES], eval=section))
     for each in of_tasks:
         examples.add(each)
-    return examples.render()
+    return chapters_in_markdown(examples.chapters())
 
 
 def test_the_first_tasks_by_hash_are_shown_whatever_their_order() -> None:

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from eval.measure.records import facts_by_task
 from eval.measure.results import arm_results
-from eval.report.failure_classes import ClassesByTrial, hallucinated, planned_inefficiently
+from eval.report.attempts import ClassesByTrial, hallucinated, planned_inefficiently
+from eval.report.evaluation import facts_by_task
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Ending, Key, Outcome, Step, Trajectory
 from retroformer.store import Store
 from tests.support.characters import attempt_at, task
+from tests.support.markdown_tables import markdown
 
 STUCK = (("look", "A desk."), ("look", "A desk."))
 LOST = tuple((f"go {index}", f"Place {index}.") for index in range(30))
@@ -62,7 +63,7 @@ def rows(folder: Path, attempts: dict[str, list[Trajectory]], arms: dict[str, li
     for facts in facts_by_task(store, FIRST_TRIAL, stored_arms):
         classes.add(facts)
     store.close()
-    return [line for line in classes.render().splitlines() if line.startswith("| x")]
+    return [line for line in markdown(classes.table()).splitlines() if line.startswith("| x")]
 
 
 ATTEMPTS = {

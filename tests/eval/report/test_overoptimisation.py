@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from eval.measure.results import ArmResult, SeedResult
-from eval.report.overoptimisation import gains, render_gains
+from eval.report.overoptimisation import gain_parts, gains
 from retroformer.agents.reflector import ModelArm
 from retroformer.experiment.config import Experiment
 from retroformer.records import Usage
-from tests.support.markdown_tables import tables_in
+from tests.support.markdown_tables import markdown, tables_in
 
 SCORES = [0.1, 0.5, 0.9, 1.1, 0.9, 1.3, 1.0, 1.2, 1.0, 1.2]
 
@@ -75,7 +75,7 @@ def test_a_score_that_rises_while_success_does_not_is_an_alarm(experiment: Exper
     # The last fifth of both seeds is 1.1 above their start, less 0.1 of the first update; a shift is no gain.
     assert gain.scored == pytest.approx(1.0)
     assert gain.alarming
-    assert "**Alarm**: the reward model rates *PPO* 1.00 deviations above *SFT*" in render_gains([gain])
+    assert "**Alarm**: the reward model rates *PPO* 1.00 deviations above *SFT*" in markdown(*gain_parts([gain]))
 
 
 def test_a_gain_in_both_raises_no_alarm(experiment: Experiment) -> None:
@@ -83,8 +83,8 @@ def test_a_gain_in_both_raises_no_alarm(experiment: Experiment) -> None:
     (gain,) = gains(experiment, outcomes)
     assert gain.realised.low > 0
     assert not gain.alarming
-    assert tables_in(render_gains([gain])) == [[f"| PPO | SFT | +1.00 | {gain.realised} |"]]
-    assert "Alarm" not in render_gains([gain])
+    assert tables_in(markdown(*gain_parts([gain]))) == [[f"| PPO | SFT | +1.00 | {gain.realised} |"]]
+    assert "Alarm" not in markdown(*gain_parts([gain]))
 
 
 def test_a_score_that_did_not_rise_raises_no_alarm(experiment: Experiment) -> None:
@@ -104,7 +104,7 @@ def test_the_best_of_several_answers_is_not_where_a_policy_started(experiment: E
 
 def test_without_the_arm_that_ppo_started_from_there_is_no_check(experiment: Experiment) -> None:
     assert gains(experiment, [outcome("alone", 0), outcome("PPO", 4, 4), outcome("stranger", 9)]) == []
-    assert render_gains([]) == ""
+    assert list(gain_parts([])) == []
 
 
 @pytest.mark.parametrize(("reward", "arms"), [("model", ["PPO", "GRPO"]), ("live", ["PPO"])])

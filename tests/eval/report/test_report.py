@@ -10,13 +10,16 @@ from xml.etree import ElementTree
 import pytest
 
 from eval.play.verify import VerifiedModel
-from eval.report.document import Report
+from eval.report.files import read_report
 from eval.report.html import to_html
+from eval.report.markdown import to_markdown
+from retroformer.arm_names import FIRST_TRIAL
+from retroformer.document import Report, Table, chapter, strong, table
 from retroformer.experiment.file import load
 from retroformer.experiment.storage import open_store
 from retroformer.promotions.history import History
 from retroformer.provenance import ADAPTER_FILES
-from retroformer.records import Key, Usage
+from retroformer.records import Key, Outcome, Usage
 from tests.support.characters import CAPITAL, attempt_at
 from tests.support.evaluations import CONFIG, POOLED, WINS, write_evaluation, write_stages
 
@@ -319,9 +322,9 @@ def test_text_of_a_model_stays_text_in_its_cell(folder: Path) -> None:
 def test_every_row_of_a_table_has_the_cells_of_its_header(folder: Path) -> None:
     tables = (folder / "report.html").read_text().split("<table ")[1:]
     assert len(tables) >= 5
-    for table in tables:
-        assert "<caption" in table
-        widths = {len(row) for row in HtmlTables(table.partition("</table>")[0]).rows}
+    for shown in tables:
+        assert "<caption" in shown
+        widths = {len(row) for row in HtmlTables(shown.partition("</table>")[0]).rows}
         assert len(widths) == 1
 
 
@@ -344,9 +347,30 @@ def test_the_report_has_its_provenance_and_the_causes_of_invalid_attempts(folder
     assert "`sqlite:///runs/riddles/experience.db`" in text
 
 
-def test_markdown_becomes_html_with_tables_and_without_raw_html() -> None:
-    text = "# A & B\n\n| a | b |\n| --- | --- |\n| 1 | <i>2</i> |\n"
-    html_text = to_html(Report(title="A & <B>", run="riddles", place="runs/riddles", text=text))
+def test_text_is_text_in_both_forms_and_spans_have_a_style() -> None:
+    cells = table(["a", "b"], [["1", "<i>2</i> | [x](y)"]], ("A ", strong("*caption*")))
+    report = Report(title="A & <B>", run="riddles", place="runs/riddles", chapters=(chapter("C", cells),))
+    html_text = to_html(report)
     assert "<title>A &amp; &lt;B&gt; \N{EN DASH} Retroformer</title>" in html_text
-    assert "<td>&lt;i&gt;2&lt;/i&gt;</td>" in html_text
+    assert "<td>&lt;i&gt;2&lt;/i&gt; | [x](y)</td>" in html_text
+    assert "A <strong>*caption*</strong>" in html_text
     assert html_text.startswith("<!doctype html>")
+    text = to_markdown(report)
+    assert "Table: A **\\*caption\\***" in text
+    assert text.endswith("| 1 | \\<i\\>2\\</i\\> \\| \\[x\\](y) |\n")
+
+
+def test_a_number_of_the_report_is_traced_to_the_store(folder: Path) -> None:
+    report = read_report(folder)
+    (solved,) = (one for one in report.chapters if one.title == "Solved by trial")
+    assert solved.source == "eval.report.solved.by_trial"
+    (shares,) = (part for part in solved.parts if isinstance(part, Table))
+    columns = {column.trial: place for place, column in enumerate(shares.columns) if column.trial is not None}
+    experiment = load(Path("riddles.yaml"))
+    with closing(open_store(experiment)) as store:
+        for row in shares.rows:
+            (stored,) = report.arms[row[0].arms[0]]
+            played = [attempt for arm in (FIRST_TRIAL, stored) for attempt in store.stream_trajectories(arm)]
+            won = {key.task_id for key, attempt in played if attempt.outcome is Outcome.SUCCESS}
+            assert row[columns[1]].value == len(won) / 10
+    assert all(one.source for one in report.chapters)

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from eval.measure.results import ArmResult, SeedResult
-from eval.report.stopping import last_trial, stopping_rules
+from eval.report.solved import last_trial, stopping, stopping_rules
 from retroformer.records import Usage
+from tests.support.evaluations import evaluated
+from tests.support.markdown_tables import markdown
 
 
 def arm(name: str, *solved: int) -> ArmResult:
@@ -24,10 +26,10 @@ def test_the_trials_end_with_the_first_one_without_improvement(solved: tuple[int
 
 
 def test_each_rule_gives_the_share_solved_by_the_trial_at_which_it_stops() -> None:
-    text = stopping_rules([arm("slow", 3, 3, 4, 5, 6), arm("steady", 3, 4, 5, 6, 7)])
+    text = markdown(stopping_rules([arm("slow", 3, 3, 4, 5, 6), arm("steady", 3, 4, 5, 6, 7)]))
     assert "| slow | 0.400 | 0.300, after trial 1 | 0.600 |" in text
     assert "| steady | 0.500 | 0.700, after trial 4 | 0.700 |" in text
 
 
 def test_too_few_trials_for_a_rule_to_matter_give_no_table() -> None:
-    assert stopping_rules([arm("x", 3, 3, 3)]) == ""
+    assert list(stopping(evaluated([arm("x", 3, 3, 3)]))) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.report.structure import read_structure
+from eval.report.telemetry import read_structure
 from retroformer.experiment.file import load, load_domains
 from retroformer.prompts import load_pack
 from tests.support.runs import ROOT

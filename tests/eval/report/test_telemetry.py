@@ -1,19 +1,11 @@
 """The form of reflections, on texts counted by hand."""
 
-import numpy as np
-
-from eval.measure.results import ArmResult, SeedResult
 from eval.report.telemetry import AdviceTelemetry
 from retroformer.environments.extras import SeedFacts, TaskFacts
-from retroformer.records import Message, Reflection, Step, Usage
+from retroformer.records import Message, Reflection, Step
 from tests.support.characters import advice, attempt_at
-
-NOTHING = np.zeros((2, 0))
-
-
-def arm(name: str, *stored: str) -> ArmResult:
-    seeds = tuple(SeedResult(each, NOTHING, NOTHING, NOTHING, NOTHING, 0, Usage()) for each in stored)
-    return ArmResult(name, seeds, 0)
+from tests.support.evaluations import arm, evaluated
+from tests.support.markdown_tables import chapters_in_markdown
 
 
 def written(text: str, model: str, prompt: str = "") -> Reflection:
@@ -22,7 +14,7 @@ def written(text: str, model: str, prompt: str = "") -> Reflection:
 
 
 def rows(telemetry: AdviceTelemetry) -> list[list[str]]:
-    lines = [line for line in telemetry.render().splitlines() if line.startswith("| ")]
+    lines = [line for line in chapters_in_markdown(telemetry.chapters()).splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
@@ -33,7 +25,8 @@ def facts(stored: str, *reflections: Reflection) -> TaskFacts:
 
 
 def test_length_variety_copies_and_sections_are_counted_for_each_training_seed() -> None:
-    telemetry = AdviceTelemetry([arm("trained", "eval/trained/sft", "eval/trained/ppo"), arm("silent", "eval/silent")])
+    trained = arm("trained", "eval/trained/sft", "eval/trained/ppo")
+    telemetry = AdviceTelemetry(evaluated([trained, arm("silent")]))
     telemetry.add(
         facts(
             "eval/trained/sft",
@@ -64,13 +57,13 @@ def test_length_variety_copies_and_sections_are_counted_for_each_training_seed()
 
 
 def test_without_a_prompt_copies_are_those_of_the_attempt() -> None:
-    telemetry = AdviceTelemetry([arm("placebo", "eval/placebo")])
+    telemetry = AdviceTelemetry(evaluated([arm("placebo", "eval/placebo")]))
     # Of: go to drawer 1 / to drawer 1 at / drawer 1 at last, the first is in the attempt.
     telemetry.add(facts("eval/placebo", written("Go to drawer 1 at last", "placebo")))
     assert rows(telemetry)[0][6] == "0.333"
 
 
 def test_arms_that_wrote_nothing_give_no_section() -> None:
-    telemetry = AdviceTelemetry([arm("silent", "eval/silent")])
+    telemetry = AdviceTelemetry(evaluated([arm("silent", "eval/silent")]))
     telemetry.add(facts("eval/silent", written("", "nobody")))
-    assert telemetry.render() == ""
+    assert list(telemetry.chapters()) == []

@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from eval.report.training import reward_audit, trained_adapters, training_table
-from eval.report.training_curves import curve_table, group_by_title, training_figures
-from eval.view.charts import LineChart
+from eval.report.training import (
+    curve_table,
+    group_by_title,
+    reward_audit,
+    trained_adapters,
+    training_figures,
+    training_table,
+)
+from retroformer.document import LineChart
 from retroformer.experiment.config import Experiment
-from tests.support.markdown_tables import tables_in
+from tests.support.markdown_tables import markdown, tables_in
 
 COST = {"tokens": 12345, "cpu_seconds": 67.8, "peak_memory_bytes": 2**30}
 WRITTEN: dict[str, dict[str, Any]] = {
@@ -89,7 +95,7 @@ def test_a_copy_of_an_adapter_in_another_run_is_listed_once(experiment: Experime
 
 
 def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> None:
-    (rows,) = tables_in(training_table(trained_adapters(experiment, ["sft-one", "ppo-one"])))
+    (rows,) = tables_in(markdown(training_table(trained_adapters(experiment, ["sft-one", "ppo-one"]))))
     assert [row.split(" | ")[2:] for row in rows] == [
         ["12 texts", "2 steps", "12,345", "68", "1.0 |"],
         ["9 pairs", "2 steps", "12,345", "68", "1.0 |"],
@@ -98,9 +104,9 @@ def test_each_stage_is_a_row_with_its_data_and_cost(experiment: Experiment) -> N
 
 
 def test_the_audit_of_the_reward_model_marks_missing_values(experiment: Experiment) -> None:
-    ((row,),) = tables_in(reward_audit(trained_adapters(experiment, ["ppo-one"])))
+    ((row,),) = tables_in(markdown(*reward_audit(trained_adapters(experiment, ["ppo-one"]))))
     assert row.endswith("| 0.9 | 4 | 0.75 [0.30, 0.95] | - | - | - | 0.25 | - | - | - | - |")
-    assert reward_audit(trained_adapters(experiment, ["sft-one"])) == ""
+    assert list(reward_audit(trained_adapters(experiment, ["sft-one"]))) == []
 
 
 def test_the_tests_of_the_held_out_accuracy_are_shown_where_the_stage_wrote_them(experiment: Experiment) -> None:
@@ -113,7 +119,7 @@ def test_the_tests_of_the_held_out_accuracy_are_shown_where_the_stage_wrote_them
         "held_out_p_value_against_longer": 0.5,
     }
     path.write_text(json.dumps(WRITTEN["one/reward"] | COST | tested))
-    audit = reward_audit(trained_adapters(experiment, ["ppo-one"]))
+    audit = markdown(*reward_audit(trained_adapters(experiment, ["ppo-one"])))
     header = (
         "| reward model | held-out pairs | p against chance | power | p against longer wins | pairs for 80% power |"
     )
@@ -126,17 +132,17 @@ def test_the_tests_of_the_held_out_accuracy_are_shown_where_the_stage_wrote_them
 def test_dpo_has_a_row_before_ppo_and_is_audited_by_its_implicit_reward(experiment: Experiment) -> None:
     adapters = trained_adapters(experiment, ["ppo-one", "dpo-one"])
     assert [adapter.stage for adapter in adapters] == ["reward", "dpo", "ppo"]
-    (rows,) = tables_in(training_table(adapters))
+    (rows,) = tables_in(markdown(training_table(adapters)))
     assert rows[1].startswith("| DPO | ")
     assert rows[1].split(" | ")[2:] == ["9 pairs", "3 steps", "12,345", "68", "1.0 |"]
-    ((_, row),) = tables_in(reward_audit(adapters))
+    ((_, row),) = tables_in(markdown(*reward_audit(adapters)))
     assert row.endswith("one/dpo` (implicit) | 0.8 | 4 | 0.5 | - | - | - | - | - | - | - | 2 |")
 
 
 def test_grpo_is_listed_beside_ppo(experiment: Experiment) -> None:
     adapters = trained_adapters(experiment, ["ppo-two", "grpo-one"])
     assert [adapter.stage for adapter in adapters] == ["grpo", "ppo"]
-    assert tables_in(training_table(adapters))[0][0].split(" | ")[::2][:2] == ["| GRPO", "7 prompts"]
+    assert tables_in(markdown(training_table(adapters)))[0][0].split(" | ")[::2][:2] == ["| GRPO", "7 prompts"]
 
 
 @pytest.mark.parametrize(("reward", "stages"), [("model", ["reward", "grpo"]), ("live", ["grpo"])])
@@ -167,13 +173,13 @@ def test_adapters_with_other_settings_are_not_pooled_as_seeds(experiment: Experi
 def test_the_table_of_curves_has_means_over_seeds_with_students_interval(experiment: Experiment) -> None:
     """Both first scores are 0; the last are 1 and 0.5: mean 3/4, deviation sqrt(1/8), so 3/4 +- 12.71 / 4."""
     adapters = trained_adapters(experiment, ["ppo-one", "ppo-two"])
-    ((_, score, divergence),) = tables_in(curve_table(adapters))
+    ((_, score, divergence),) = tables_in(markdown(*curve_table(adapters)))
     assert score == "| PPO | score | 2 | 0.000 [0.000, 0.000] | 0.750 [-2.428, 3.928] |"
     assert divergence.startswith("| PPO | kl | 2 | 0.000 [")
 
 
 def test_no_step_counts_as_one_of_the_first_and_of_the_last(experiment: Experiment) -> None:
-    table = curve_table(trained_adapters(experiment, ["sft-one", "warm-one", "grpo-one"]))
+    table = markdown(*curve_table(trained_adapters(experiment, ["sft-one", "warm-one", "grpo-one"])))
     # Two and three steps leave windows of one step; a single update has no last that is not its first.
     assert "| SFT | loss | 1 | 1.000 | 0.500 |" in table
     assert "| warm start | loss | 1 | 3.000 | 1.000 |" in table

@@ -8,11 +8,9 @@ import pytest
 from playwright.sync_api import Browser
 from starlette.testclient import TestClient
 
-from eval.view.app import application
 from eval.view.index import Index
-from eval.view.server import Server
+from eval.view.server import Server, application
 from eval.view.site import Site
-from eval.view.sources import Source
 from retroformer.stories.runs import opened
 from tests.eval.view.serving import serving
 from tests.support.browser import running_browser
@@ -32,7 +30,7 @@ def run_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def site(run_folder: Path, tmp_path: Path) -> Iterator[Site]:
     with ExitStack() as stack:
-        sources = [Source(run) for run in stack.enter_context(opened(run_folder))]
+        sources = stack.enter_context(opened(run_folder))
         index = Index(sources, tmp_path / "index.db")
         index.update()
         yield Site(sources, index)

@@ -11,7 +11,6 @@ from eval.measure.statistics import bootstrap, bootstrap_counts
 from eval.view.index import Index
 from eval.view.pages.compare import compare
 from eval.view.site import Site
-from eval.view.sources import Source
 from retroformer.records import Key
 from retroformer.store import NewTrajectory, Store
 from retroformer.stories.runs import opened
@@ -61,7 +60,7 @@ def test_by_default_two_arms_of_one_run_are_compared(tmp_path: Path) -> None:
                 store.declare(arm, {})
                 store.add([NewTrajectory(Key(arm=arm, task_id=DOOR.id), attempt("open"))])
     with opened(tmp_path) as runs:
-        sources = [Source(run) for run in runs]
+        sources = list(runs)
         site = Site(sources, Index(sources, tmp_path / "index.db"))
         site.index.update()
         shown = compare(site, {}).shown

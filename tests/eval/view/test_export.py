@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.report.document import FILE
-from eval.view.anchors import Anchors
-from eval.view.choice import told_stories
-from eval.view.export import export_site
+from eval.report.files import FILE
+from eval.view.export import Anchors, export_site, select_stories
 from eval.view.site import Site
 from retroformer.__main__ import main
 from retroformer.errors import ConfigError, MissingInput, StoreError
@@ -98,7 +96,7 @@ def test_the_file_says_what_it_leaves_out(run: Path, capsys: pytest.CaptureFixtu
 
 def test_tasks_that_were_marked_or_that_arms_solved_differently_come_first(site: Site, run_folder: Path) -> None:
     def keys(most: int) -> list[tuple[str, str]]:
-        rows, total = told_stories(site.index, most)
+        rows, total = select_stories(site.index, most)
         assert total == 3
         return [(row["arm"], row["task"]) for row in rows]
 

@@ -9,7 +9,6 @@ from starlette.testclient import TestClient
 
 from eval.view.index import Index
 from eval.view.site import Site
-from eval.view.sources import Source
 from eval.view.wording import typical_words, wordings
 from retroformer.records import Key
 from retroformer.store import NewReflection, Store
@@ -45,9 +44,9 @@ def test_training_curves_come_from_the_folders_of_the_stages(client: TestClient,
         (run_folder / stage).mkdir()
         (run_folder / stage / "metrics.json").write_text(json.dumps(measures))
     shown = read(client, "/learning")
-    assert "sft 2 0.5" in shown
-    assert "ppo 0.1 0.4" in shown
-    assert re.search(r"reward 40 0.65 . . 0.22", shown)
+    assert "SFT loss 1 2.000 0.500" in shown
+    assert "PPO score 1 0.100 0.400" in shown
+    assert re.search(r"reward - 40 0.65 - - - 0.22", shown)
     assert read(client, "/").count("finished") == 4
 
 
@@ -58,7 +57,7 @@ def test_typical_words_are_those_that_tell_two_authors_apart(tmp_path: Path) -> 
                 key = Key(arm=arm, task_id=f"{number}", trial=1)
                 store.add([NewReflection(key, 0, advice(text.format(number)))])
     with opened(tmp_path) as (run,):
-        index = Index([Source(run)], tmp_path / "index.db")
+        index = Index([run], tmp_path / "index.db")
         index.update()
         before, after = wordings(index, "words")
         assert {word for word, _, _ in typical_words(index, after, before)} == {"open", "the", "drawer"}

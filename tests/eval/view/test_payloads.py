@@ -12,7 +12,6 @@ from eval.view.export import export_site
 from eval.view.index import Index
 from eval.view.server import Server
 from eval.view.site import Site
-from eval.view.sources import Source
 from retroformer.__main__ import main
 from retroformer.conversation import ChatMessage, FunctionCall, ToolCall
 from retroformer.files.text import storable
@@ -109,7 +108,7 @@ def write(folder: Path, texts: tuple[str, ...], name: str) -> Path:
 @contextmanager
 def served(folder: Path, index: Path) -> Iterator[tuple[Site, str]]:
     with opened(folder) as runs:
-        sources = [Source(run) for run in runs]
+        sources = list(runs)
         site = Site(sources, Index(sources, index))
         site.index.update()
         with serving(Server(site, 0)) as address:

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from eval.report.document import FILE
-from eval.view.app import application
+from eval.report.files import FILE
 from eval.view.index import Index
+from eval.view.server import application
 from eval.view.site import Site
-from eval.view.sources import Source
 from retroformer.stories.runs import opened
 from tests.eval.view.conftest import PORT
 from tests.eval.view.test_pages import read, text_of
@@ -30,7 +29,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def reader(report: Path, tmp_path: Path) -> Iterator[TestClient]:
     with ExitStack() as stack:
-        sources = [Source(run) for run in stack.enter_context(opened(report.parent))]
+        sources = stack.enter_context(opened(report.parent))
         site = Site(sources, Index(sources, tmp_path / "index.db"))
         site.index.update()
         yield stack.enter_context(TestClient(application(site, PORT), base_url=f"http://127.0.0.1:{PORT}"))

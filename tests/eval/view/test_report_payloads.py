@@ -8,8 +8,9 @@ import yaml
 from playwright.sync_api import Browser
 
 from eval.play.verify import VerifiedModel
-from eval.report.document import read_report
+from eval.report.files import read_report
 from eval.view.pages.report import report
+from retroformer.document import Table
 from retroformer.experiment.file import load
 from retroformer.files.text import storable
 from tests.eval.view.test_payloads import PAYLOADS, served
@@ -81,6 +82,7 @@ def test_every_arm_keeps_its_name_and_its_stories(tmp_path: Path) -> None:
     assert len(read_report(folder).arms) == len(PAYLOADS) + 4
     with served(folder.parent, tmp_path / "index.db") as (site, _):
         shown = report(site, {}).shown
-    table = next(block for section in shown["sections"] for block in section.blocks if block.kind == "table")
-    assert all("href" in row[0].html for row in table.rows)
-    assert table.rows[1][0].text == f"trained {PAYLOADS[0]}"
+    page = shown["page"]
+    table = next(part for chapter in page.report.chapters for part in chapter.parts if isinstance(part, Table))
+    assert all("href" in page.cell(row[0]) for row in table.rows)
+    assert table.rows[1][0].words == f"trained {PAYLOADS[0]}"

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from eval.view.index import Index
+from eval.view.index import SORTS, Index
 from eval.view.site import Site
 from eval.view.table import StoryFilter, neighbours, story_page
-from eval.view.tables import SORTS
 from retroformer.arm_names import COLLECT
 from retroformer.records import Key, Task
 from retroformer.store import NewReflection, NewTrajectory, Store

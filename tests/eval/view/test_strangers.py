@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.report.document import FILE, read_report
+from eval.report.files import FILE, read_report
 from retroformer.__main__ import main
 from retroformer.errors import MissingInput, StoreError
 from retroformer.stage_metrics import METRICS, read_metrics

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from retroformer.document import Chapter, chapter
 from retroformer.environments.alfworld.report.reflection import (
     Attempted,
     Reading,
@@ -11,10 +12,11 @@ from retroformer.environments.alfworld.report.reflection import (
     reflection_cases,
 )
 from retroformer.environments.alfworld.report.telemetry import (
+    HABITS_NOTE,
     HabitCounter,
     TelemetryCounter,
-    render_habits,
-    render_telemetry,
+    habits_table,
+    telemetry_tables,
 )
 from retroformer.environments.extras import ReportedArm, TaskFacts
 from retroformer.records import Outcome, Trajectory
@@ -48,10 +50,9 @@ class AdviceChapter:
         successes = [attempt for attempt in attempts.values() if attempt.outcome is Outcome.SUCCESS]
         self._habits.add(written, [(attempt, read(attempt)) for attempt in successes])
 
-    def sections(self) -> Iterator[tuple[str, str]]:
-        """Yield the title and text of each section: the advice, and where it sends the actor."""
-        counted = [counter.telemetry for counter in self._telemetry.values()]
-        if telemetry := render_telemetry(counted):
-            yield "What the advice was like", telemetry
-        if habits := render_habits(self._habits.habits):
-            yield "Where the arms send to, and where things were found", habits
+    def chapters(self) -> Iterator[Chapter]:
+        """Yield a chapter on the advice, and one on where it sends the actor."""
+        if tables := telemetry_tables([counter.telemetry for counter in self._telemetry.values()]):
+            yield chapter("What the advice was like", *tables)
+        if habits := self._habits.habits:
+            yield chapter("Where the arms send to, and where things were found", HABITS_NOTE, habits_table(habits))

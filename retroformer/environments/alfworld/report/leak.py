@@ -8,6 +8,7 @@ shelf 2`, which any reflector may guess. A statement that is right by chance cou
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from retroformer.document import code
 from retroformer.environments.alfworld.clauses import clauses_of
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.alfworld.reader import read_advice
@@ -27,7 +28,9 @@ class PlaceLeak:
 
     rule = (
         "Advice gives the place away if it says that a wanted thing is at one place, the walkthrough takes it there, "
-        "and no attempt before it had seen it there. Guesses, such as `look in shelf 2`, are not counted."
+        "and no attempt before it had seen it there. Guesses, such as ",
+        code("look in shelf 2"),
+        ", are not counted.",
     )
 
     def __init__(self, walkthrough: Callable[[Task], Sequence[str]]) -> None:

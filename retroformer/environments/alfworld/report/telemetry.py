@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from retroformer.document import Row, Table, arm_cell, number, share, table
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.report.reflection import (
     FIRST_MOVES,
@@ -20,13 +21,16 @@ from retroformer.environments.alfworld.report.reflection import (
     ReflectionCase,
     first_walks,
 )
-from retroformer.markdown import plain, share, table
 from retroformer.records import Trajectory
 
 _OBJECTS = 6
 """Number of goal objects shown, those with the most failures first."""
 _PLACE_TYPES = 3
 """Number of types of place shown for each object."""
+HABITS_NOTE = (
+    "Types of place where successful attempts picked the object up, next to those where each arm sends to look for it "
+    "and nobody had looked, with the number of its reflections that do."
+)
 
 
 class Telemetry(NamedTuple):
@@ -167,27 +171,21 @@ class HabitCounter:
         return sorted(rows, key=lambda habit: (-habit.failures, habit.thing))
 
 
-def render_telemetry(arms: Sequence[Telemetry]) -> str:
-    """Return tables of the texts, where they send the actor, and what it did, or ""; silent arms are omitted."""
+def telemetry_tables(arms: Sequence[Telemetry]) -> list[Table]:
+    """Return tables of the texts, where they send the actor, and what it did; silent arms are omitted."""
     writing = [arm for arm in arms if arm.words]
-    return "\n\n".join((_texts(writing), _places(writing), _retries(writing))) if writing else ""
+    return [_texts(writing), _places(writing), _retries(writing)] if writing else []
 
 
-def render_habits(rows: Sequence[Habit]) -> str:
-    """Return a Markdown table of the objects with the most failures, or ""; arms without a guess are omitted."""
-    arms = [arm for arm in (rows[0].guesses if rows else ()) if any(row.guesses[arm].total() for row in rows)]
-    header = ["object", "failures", "found in (tasks)", *map(plain, arms)]
-    lines = [
-        [row.thing, str(row.failures), _most_common(row.finds), *(_most_common(row.guesses[arm]) for arm in arms)]
+def habits_table(rows: Sequence[Habit]) -> Table:
+    """Return the objects with the most failures; arms without a guess are omitted."""
+    arms = [arm for arm in rows[0].guesses if any(row.guesses[arm].total() for row in rows)]
+    lines: list[Row] = [
+        [row.thing, number(row.failures), _most_common(row.finds), *(_most_common(row.guesses[arm]) for arm in arms)]
         for row in rows[:_OBJECTS]
     ]
-    return (
-        "Types of place where successful attempts picked the object up, next to those where each arm sends to look for "
-        "it and nobody had looked, with the number of its reflections that do.\n\n"
-        + table(header, lines, "Places of the objects with the most failures.")
-        if lines
-        else ""
-    )
+    header = ["object", "failures", "found in (tasks)", *arms]
+    return table(header, lines, "Places of the objects with the most failures.")
 
 
 def _followed(case: ReflectionCase, reading: Reading) -> bool:
@@ -203,7 +201,7 @@ def _finds(attempt: Trajectory, attempted: Attempted) -> Iterator[tuple[str, str
             yield goal.thing, compact.type_of(first_seen[thing])
 
 
-def _texts(arms: Sequence[Telemetry]) -> str:
+def _texts(arms: Sequence[Telemetry]) -> Table:
     header = [
         "arm",
         "reflections",
@@ -215,10 +213,10 @@ def _texts(arms: Sequence[Telemetry]) -> str:
     ]
     rows = [
         [
-            plain(arm.arm),
-            str(arm.reflections),
-            str(arm.distinct),
-            f"{arm.words / arm.reflections:.1f}",
+            arm_cell(arm.arm),
+            number(arm.reflections),
+            number(arm.distinct),
+            number(arm.words / arm.reflections, ".1f"),
             *(
                 share(count, arm.reflections)
                 for count in (arm.searching_on, arm.restating, arm.reflections - arm.naming)
@@ -229,7 +227,7 @@ def _texts(arms: Sequence[Telemetry]) -> str:
     return table(header, rows, "The texts of each arm.")
 
 
-def _places(arms: Sequence[Telemetry]) -> str:
+def _places(arms: Sequence[Telemetry]) -> Table:
     header = [
         "arm",
         "places to look into",
@@ -242,8 +240,8 @@ def _places(arms: Sequence[Telemetry]) -> str:
     ]
     rows = [
         [
-            plain(arm.arm),
-            str(arm.places),
+            arm_cell(arm.arm),
+            number(arm.places),
             *(share(count, arm.places) for count in (arm.unsearched, arm.seen, arm.in_vain, arm.invented)),
             *(share(count, arm.sighted) for count in (arm.locating, arm.sent_back)),
         ]
@@ -252,7 +250,7 @@ def _places(arms: Sequence[Telemetry]) -> str:
     return table(header, rows, "The places that the texts name.")
 
 
-def _retries(arms: Sequence[Telemetry]) -> str:
+def _retries(arms: Sequence[Telemetry]) -> Table:
     header = [
         "arm",
         "retries",
@@ -262,8 +260,8 @@ def _retries(arms: Sequence[Telemetry]) -> str:
     ]
     rows = [
         [
-            plain(arm.arm),
-            str(arm.retries),
+            arm_cell(arm.arm),
+            number(arm.retries),
             share(arm.directed, arm.retries),
             share(arm.followed, arm.directed),
             share(arm.solved, arm.retries),

@@ -16,6 +16,7 @@ from retroformer.environments.programming.environment import (
 )
 from retroformer.environments.programming.report import OwnTestsChapter
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory
+from tests.support.markdown_tables import chapters_in_markdown
 
 PASSED = "Tests passed:\nassert f(1) == 2\nTests failed:\nnone"
 FAILED = "Tests passed:\nnone\nTests failed:\nassert f(1) == 2  # failed: came out as none"
@@ -44,7 +45,7 @@ def facts(*attempts: Trajectory, task_id: str = "f") -> TaskFacts:
 
 
 def rows(chapter: OwnTestsChapter) -> list[list[str]]:
-    ((_, text),) = chapter.sections()
+    text = chapters_in_markdown(chapter.chapters())
     lines = text.partition("| --- ")[2].splitlines()[1:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -83,7 +84,7 @@ def test_languages_are_apart_and_an_arm_counts_the_last_attempt_at_each_task() -
 def test_without_any_tests_of_its_own_there_is_no_section() -> None:
     chapter = OwnTestsChapter([Arm("x", ("eval/x",))])
     chapter.add(facts(attempt(HANDED_IN, True)))
-    assert not list(chapter.sections())
+    assert not list(chapter.chapters())
 
 
 @pytest.mark.parametrize(

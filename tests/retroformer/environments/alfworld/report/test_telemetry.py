@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from retroformer.environments.alfworld.report.chapter import AdviceChapter
 from retroformer.environments.alfworld.report.reflection import ReflectionCase, read_attempt, read_reflection
 from retroformer.environments.alfworld.report.telemetry import (
     Habit,
     HabitCounter,
     Telemetry,
     TelemetryCounter,
-    render_habits,
-    render_telemetry,
+    habits_table,
+    telemetry_tables,
 )
 from retroformer.records import Outcome, Trajectory
+from tests.support.evaluations import arm
 from tests.support.household import attempt, took, walked
+from tests.support.markdown_tables import markdown
 
 BLIND = attempt(*walked("drawer 1", "drawer 2"))
 SIGHTED = attempt(*walked("drawer 1", "shelf 1", shelf_1="mug 2, pen 1"), task_id="mug/2")
@@ -83,7 +86,7 @@ def test_an_arm_is_counted_as_by_hand() -> None:
 
 
 def test_the_tables_give_counts_with_their_shares() -> None:
-    text = render_telemetry([COUNTS])
+    text = markdown(*telemetry_tables([COUNTS]))
     assert "| trained | 6 | 5 | 5.5 | 2 of 6 (33%) | 2 of 6 (33%) | 1 of 6 (17%) |" in text
     assert "| trained | 8 | 2 of 8 (25%) | 3 of 8 (38%) | 2 of 8 (25%) | 1 of 8 (12%) |" in text
     assert "| 2 of 3 (67%) | 3 of 3 (100%) |\n" in text
@@ -92,12 +95,12 @@ def test_the_tables_give_counts_with_their_shares() -> None:
 
 def test_an_arm_that_wrote_nothing_has_no_row() -> None:
     silent = measure("no reflection", [ReflectionCase(BLIND, "", BLIND)])
-    assert "no reflection" not in render_telemetry([silent, COUNTS])
-    assert render_telemetry([silent]) == ""
+    assert "no reflection" not in markdown(*telemetry_tables([silent, COUNTS]))
+    assert telemetry_tables([silent]) == []
 
 
 def test_a_share_of_zero_is_a_dash() -> None:
-    text = render_telemetry([measure("frozen", [ReflectionCase(BLIND, "Try harder.")])])
+    text = markdown(*telemetry_tables([measure("frozen", [ReflectionCase(BLIND, "Try harder.")])]))
     assert "| frozen | 0 | - | - | - | - | - | - |" in text
     assert "| frozen | 0 | - | - | - |" in text
 
@@ -119,7 +122,7 @@ def test_habits_count_a_type_once_a_reflection_and_a_find_once_a_task() -> None:
     assert dict(mugs.guesses["frozen"]) == {"drawer": 2, "shelf": 1}
     assert dict(mugs.guesses["trained"]) == {"desk": 1}
     assert (other.thing, other.failures, dict(other.finds)) == ("pen", 1, {})
-    lines = render_habits([mugs, other]).splitlines()
+    lines = markdown(habits_table([mugs, other])).splitlines()
     assert lines[-4:] == [
         "| object | failures | found in (tasks) | frozen | trained |",
         "| --- | --- | --- | --- | --- |",
@@ -143,7 +146,7 @@ def test_six_objects_are_shown_and_no_arm_without_a_guess() -> None:
     ]
     rows = habits({"trained": cases, "silent": []}, [])
     assert [row.thing for row in rows] == list(things)
-    shown = render_habits(rows)
+    shown = markdown(habits_table(rows))
     assert shown.count("| desk 1 |") == 6
     assert "| mug | 1 | - | desk 1 |" in shown
     assert "silent" not in shown
@@ -155,8 +158,8 @@ def test_three_types_of_place_are_shown_the_most_frequent_first() -> None:
     failure = searched.model_copy(update={"opening": opening})
     texts = ("Look in desk 1 and bed 1.", "Look in shelf 1 and drawer 1.", "Look in shelf 2.")
     (row,) = habits({"trained": [ReflectionCase(failure, text) for text in texts]}, [])
-    assert render_habits([row]).endswith("| mug | 1 | - | shelf 2, bed 1, desk 1 |")
+    assert markdown(habits_table([row])).endswith("| mug | 1 | - | shelf 2, bed 1, desk 1 |")
 
 
-def test_no_failure_gives_no_table_of_habits() -> None:
-    assert render_habits(habits({"trained": []}, [])) == ""
+def test_no_failure_gives_no_chapter() -> None:
+    assert list(AdviceChapter([arm("trained")]).chapters()) == []

@@ -1,4 +1,4 @@
-"""Report section on the config that each training stage ran with, compared with that of the evaluation."""
+"""Chapters on the configs of the training stages, compared with that of the evaluation, and on its origin."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,82 +9,103 @@ from typing import Any
 
 import yaml
 
+from retroformer.document import DASH, Cell, Chapter, Folded, Part, Row, Words, chapter, code, number, table
 from retroformer.errors import MissingInput
 from retroformer.experiment.config import Experiment
 from retroformer.files.bounded import read_yaml
-from retroformer.markdown import code, fenced, plain, table
+from retroformer.provenance import code_version, package_versions
 from retroformer.stage_metrics import METRICS
 
-from .training import TrainedAdapter, in_order, written_in
+from .evaluation import Evaluated
+from .training import TrainedAdapter, in_order, trained_adapters, written_in
 
 _FILE = "config.yaml"
 _VALUE_SHOWN = 120
 """Most characters shown of a value; the whole config has all."""
 _NOTE = (
     "The config that each stage stored beside its adapter, and the settings that its weights depend on. Sections that "
-    "training does not read, `eval` and `gate`, are not compared."
+    "training does not read, ",
+    code("eval"),
+    " and ",
+    code("gate"),
+    ", are not compared.",
 )
 _NOT_COMPARED = ("eval.", "gate.")
 
 
-def stage_configs(experiment: Experiment, trained: Sequence[TrainedAdapter]) -> str:
-    """Render the settings of each stage, the keys on which configs differ, and each config once; empty if no stage ran.
+def stage_configs(evaluated: Evaluated) -> Iterator[Chapter]:
+    """Yield the settings of each stage, the keys on which configs differ, and each config once, if a stage ran.
 
     The stages are those of the report's models, and the other finished ones of the run.
     """
+    experiment = evaluated.experiment
+    trained = trained_adapters(experiment, evaluated.models)
     finished = written_in([path.parent for path in experiment.folder.glob(f"*/{METRICS}")])
     stages = {adapter.folder.resolve(): adapter for adapter in in_order([*finished, *trained])}
     if not stages:
-        return ""
+        return
     configs = {folder: _config(folder / _FILE) for folder in stages}
     named = _named([config for config in configs.values() if config])
     names = {
-        folder: next((name for name, config in named.items() if config == configs[folder]), "-") for folder in stages
+        folder: next((name for name, config in named.items() if config == configs[folder]), DASH) for folder in stages
     }
     rows = [_row(adapter, names[folder]) for folder, adapter in stages.items()]
-    settings = table(
-        ["stage", "adapter", "config", "seed", "settings", "commit"], rows, "The settings of each training stage."
-    )
+    header = ["stage", "adapter", "config", "seed", "settings", "commit"]
     folded = [
-        fenced(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "yaml", f"Config {name}: {titles}")
+        _folded(config, f"Config {name}: {', '.join(titles)}")
         for name, config in named.items()
-        for titles in (", ".join(dict.fromkeys(stages[folder].title for folder in stages if names[folder] == name)),)
+        for titles in (dict.fromkeys(stages[folder].title for folder in stages if names[folder] == name),)
     ]
-    return "\n\n".join([_NOTE, settings, _differences(experiment, named), *folded])
+    settings = table(header, rows, "The settings of each training stage.")
+    yield chapter("What each stage ran with", _NOTE, settings, _differences(experiment, named), *folded)
 
 
-def _row(adapter: TrainedAdapter, config: str) -> list[str]:
+def origin(evaluated: Evaluated) -> Iterator[Chapter]:
+    """Yield the commit, the package versions and the resolved config."""
+    version, experiment = code_version(), evaluated.experiment
+    changed = " with uncommitted changes" if version.dirty else ""
+    versions = ", ".join(f"{name} {number}" for name, number in package_versions().items())
+    traced = f"{changed}. Versions: {versions}. Every number can be traced to the attempts stored in "
+    sentence = ("Commit ", code(version.commit), traced, code(str(experiment.store_url)), ".")
+    yield chapter("Where this comes from", sentence, _folded(experiment.as_file(), "The config of the evaluation"))
+
+
+def _folded(config: Mapping[str, Any], title: str) -> Folded:
+    return Folded(title=title, text=yaml.safe_dump(config, sort_keys=False, allow_unicode=True), language="yaml")
+
+
+def _row(adapter: TrainedAdapter, config: str) -> Row:
     inputs, revision = adapter.metrics.inputs, adapter.metrics.measure("code") or {}
     given = {name: inputs.get(name) for name in ("quantization", "dtype", "max_length")}
     given |= {f"lora.{name}": value for name, value in inputs.get("lora", {}).items()}
     settings = {name: value for name, value in (inputs.get("optimizer", {}) | given).items() if value is not None}
-    shown = ", ".join(f"{name} {_value(value)}" for name, value in settings.items())
-    commit = str(revision.get("commit", "-"))[:12] + " with changes" * bool(revision.get("dirty"))
+    seed = inputs.get("seed", DASH)
     return [
         adapter.title,
-        code(str(adapter.folder)),
+        adapter.cell(),
         config,
-        _value(inputs.get("seed", "-")),
-        plain(shown),
-        plain(commit),
+        number(seed) if isinstance(seed, int) else _value(seed),
+        ", ".join(f"{name} {_value(value)}" for name, value in settings.items()),
+        str(revision.get("commit", DASH))[:12] + " with changes" * bool(revision.get("dirty")),
     ]
 
 
-def _differences(experiment: Experiment, named: Mapping[str, Mapping[str, Any]]) -> str:
-    """Render the keys on which the configs differ, with the value in each."""
+def _differences(experiment: Experiment, named: Mapping[str, Mapping[str, Any]]) -> Part | Words:
+    """Return the keys on which the configs differ, with the value in each."""
     flat = {"evaluation": dict(_flat(experiment.as_file())), **{name: dict(_flat(named[name])) for name in named}}
     keys = dict.fromkeys(key for values in flat.values() for key in values if not key.startswith(_NOT_COMPARED))
     rows = [
-        [code(key), *values]
+        [
+            Cell(words=(code(shorten(text, _VALUE_SHOWN) if place else text),))
+            for place, text in enumerate((key, *values))
+        ]
         for key in keys
-        for values in ([_value(of_one.get(key, "-")) for of_one in flat.values()],)
+        for values in ([_value(of_one.get(key, DASH)) for of_one in flat.values()],)
         if len(set(values)) > 1
     ]
-    if not rows:
-        return "The stages ran with the config of the evaluation."
-    shown = [[key, *(code(shorten(value, _VALUE_SHOWN)) for value in values)] for key, *values in rows]
     header = ["key", "evaluation", *(f"config {name}" for name in named)]
-    return table(header, shown, "Where the configs differ; a dash stands for a key that a config lacks.")
+    caption = "Where the configs differ; a dash stands for a key that a config lacks."
+    return table(header, rows, caption) if rows else "The stages ran with the config of the evaluation."
 
 
 def _named(configs: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -1,0 +1,190 @@
+"""Chapters on costs: what each arm solves within equal budgets, and what it cost to make and to use.
+
+Arms with the same number of trials do not cost the same: advice is paid for, and a better arm stops earlier.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from retroformer.agents.arm import Arm
+from retroformer.arm_names import LIVE, WRITTEN, is_rated
+from retroformer.document import DASH, Cell, Chapter, Table, arm_cell, chapter, number, table
+from retroformer.environments.extras import SeedFacts, TaskFacts
+from retroformer.experiment.adapters import served_folder
+from retroformer.experiment.config import Experiment
+from retroformer.experiment.sections.base import adapter_name
+from retroformer.experiment.storage import open_store
+from retroformer.records import Outcome, Trajectory, Usage
+from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics
+
+from ..measure.results import ArmResult
+from .evaluation import Evaluated, each_seed
+
+SHARES = (0.25, 0.5, 0.75, 1.0)
+"""Budgets, as shares of the largest spending on a task."""
+
+
+@dataclass
+class _Spending:
+    """Spending on the tasks of an arm, in one currency."""
+
+    to_solve: list[float] = field(default_factory=list)
+    """Spending up to the success that counts at each task; infinite if there was none."""
+    most: float = 0.0
+    """Largest spending on one task."""
+
+    def add(self, spent: Sequence[tuple[float, bool]], *, last_counts: bool) -> None:
+        """Add a task: the spending on each trial, and whether it solved the task.
+
+        The first success counts; if the last attempt does, the first after the last failure.
+        """
+        total, first = 0.0, math.inf
+        for cost, solved in spent:
+            total += cost
+            if solved:
+                first = min(first, total)
+            elif last_counts:
+                first = math.inf
+        self.to_solve.append(first)
+        self.most = max(self.most, total)
+
+
+class EqualBudget:
+    """Chapter on the tasks solved within a budget of tokens or calls per task, actor and reflector together."""
+
+    def __init__(self, evaluated: Evaluated) -> None:
+        self._arms = evaluated.results
+        self._tokens, self._calls = ({arm.name: _Spending() for arm in self._arms} for _ in range(2))
+
+    def add(self, facts: TaskFacts) -> None:
+        """Count one task; training seeds of an arm count as tasks of their own."""
+        for arm, seed in each_seed(self._arms, facts):
+            if trials := [(usage, attempt.outcome is Outcome.SUCCESS) for usage, attempt in _trials(seed)]:
+                tokens = [(_tokens(usage), won) for usage, won in trials]
+                self._tokens[arm.name].add(tokens, last_counts=arm.last_counts)
+                calls = [(usage.calls, won) for usage, won in trials]
+                self._calls[arm.name].add(calls, last_counts=arm.last_counts)
+
+    def chapters(self) -> Iterator[Chapter]:
+        """Yield the chapter, if any arm has spent anything."""
+        tables = [_budget_table(self._tokens, "tokens"), _budget_table(self._calls, "calls")]
+        if shown := [one for one in tables if one is not None]:
+            yield chapter("Solved within equal budgets", *shown)
+
+
+def _trials(seed: SeedFacts) -> list[tuple[Usage, Trajectory]]:
+    """Return each valid attempt in order, with the usage of the attempt and of the advice that it read."""
+    return [
+        (attempt.usage + seed.reflections[trial].usage if trial in seed.reflections else attempt.usage, attempt)
+        for trial, attempt in sorted(seed.attempts.items())
+        if attempt.outcome is not Outcome.INVALID
+    ]
+
+
+def _budget_table(spending: dict[str, _Spending], unit: str) -> Table | None:
+    most = max((spent.most for spent in spending.values()), default=0.0)
+    if not most:
+        return None
+    budgets = sorted({math.ceil(share * most) for share in SHARES})
+    rows = [
+        [arm_cell(name), *(number(float(np.mean(np.array(spent.to_solve) <= budget)), ".3f") for budget in budgets)]
+        for name, spent in spending.items()
+        if spent.to_solve
+    ]
+    header = ["arm", *(f"{budget:,} {unit} per task" for budget in budgets)]
+    return table(header, rows, f"Share of tasks solved within a budget of {unit}.")
+
+
+class _Cost(NamedTuple):
+    """Cost of one training seed."""
+
+    experience: Usage
+    """Model calls of actor and reflector to collect the experience."""
+    tokens: int
+    """Tokens trained on, in all stages."""
+    cpu_seconds: float | None
+    """CPU time of training, in all stages; None if one of them was resumed, which measured only the rest."""
+
+
+def making(evaluated: Evaluated) -> Iterator[Chapter]:
+    """Yield what each arm with a training run cost to make and takes to use, if there is one."""
+    costs = [(arm, _costs(evaluated.experiment, evaluated.experiment.eval.arms[arm.name])) for arm in evaluated.results]
+    rows = [_row(arm, by_seed) for arm, by_seed in costs if by_seed]
+    header = ["arm", "calls to collect", "tokens to collect", "tokens trained on", "CPU-s of training"]
+    header += ["calls per task to use", "tokens per task to use"]
+    caption = (
+        "What each arm cost to make, per training seed, and to use. A placebo costs what its source cost, and other "
+        "arms nothing. CPU time is averaged over seeds with no resumed stage; a dash means that there are none."
+    )
+    if rows:
+        yield chapter("What the arms cost to make and to use", table(header, rows, caption))
+
+
+def _row(arm: ArmResult, costs: Sequence[_Cost]) -> list[Cell]:
+    measured = [cost.cpu_seconds for cost in costs if cost.cpu_seconds is not None]
+    tasks = max(1, arm.solved_NT.shape[1] * len(arm.seeds))
+    return [
+        arm_cell(arm.name),
+        number(sum(cost.experience.calls for cost in costs) / len(costs), ",.0f"),
+        number(sum(_tokens(cost.experience) for cost in costs) / len(costs), ",.0f"),
+        number(sum(cost.tokens for cost in costs) / len(costs), ",.0f"),
+        number(fmean(measured), ",.0f") if measured else Cell(words=DASH),
+        *(number(spent / tasks, ",.1f") for spent in (arm.usage.calls, _tokens(arm.usage))),
+    ]
+
+
+def _costs(experiment: Experiment, arm: Arm) -> list[_Cost]:
+    """Return the cost of each training seed, or else of each run whose experience the arm uses."""
+    if trained := [cost for model in arm.models if (cost := _cost(experiment, model))]:
+        return trained
+    return [_Cost(_usage(experiment, run, *own), 0, 0.0) for run, own in arm.experience_of(experiment.run).items()]
+
+
+def _cost(experiment: Experiment, model: str) -> _Cost | None:
+    """Return what an adapter cost, from the metrics and the store of its run; None for a base or a foreign adapter."""
+    folder = served_folder(experiment, adapter_name(model))
+    if not (folder / METRICS).is_file():
+        return None
+    # The copy of a promoted adapter lies deeper in the folder of its run.
+    run = experiment.folder if experiment.folder in folder.parents else folder.parent
+    stages = list(_stages_behind(folder, run))
+    played = [LIVE] if any(stage.inputs.get("optimizer", {}).get("reward") == "live" for stage in stages) else []
+    usage = _usage(experiment, run.name, *played)
+    seconds = [stage.whole_cpu_seconds for stage in stages]
+    whole = [measured for measured in seconds if measured is not None]
+    return _Cost(usage, sum(stage.tokens for stage in stages), sum(whole) if len(whole) == len(seconds) else None)
+
+
+def _stages_behind(folder: Path, run: Path) -> Iterator[StageMetrics]:
+    """Yield the metrics of an adapter, and once each of those in its run from which it was trained."""
+    here = [read_metrics(path.parent) for path in run.glob(f"*/{METRICS}")]
+    by_sha256 = {stage.adapter_sha256: stage for stage in here}
+    waiting, seen = [read_metrics(folder)], set[str | None]()
+    while waiting:
+        stage = waiting.pop()
+        if stage.adapter_sha256 not in seen:
+            seen.add(stage.adapter_sha256)
+            yield stage
+            used = stage.inputs.get("adapters", {}).values()
+            waiting += [by_sha256[sha256] for sha256 in used if sha256 in by_sha256]
+
+
+def _usage(experiment: Experiment, run: str, *also: str) -> Usage:
+    """Return what collecting, written advice and these arms of a run have used; nothing if its store is gone."""
+    source = experiment.model_copy(update={"run": run})
+    if not source.has_store:
+        return Usage()
+    with closing(open_store(source)) as store:
+        arms = [arm for arm in store.arms() if is_rated(arm) or arm in (WRITTEN, *also)]
+        return sum((store.usage(arm) for arm in arms), start=Usage())
+
+
+def _tokens(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.completion_tokens

@@ -1,0 +1,110 @@
+"""What a report is about: the results of an evaluation, their rates, and the stored facts of each task."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from retroformer.arm_names import first_trial
+from retroformer.environments.extras import SeedFacts, TaskFacts
+from retroformer.environments.registry import extras
+from retroformer.experiment.config import Experiment
+from retroformer.records import Task
+from retroformer.store import Store
+
+from ..measure.rates import Rates, rates_of
+from ..measure.results import ArmResult
+from ..play.arms import actor_models
+from ..play.verify import VerifiedModel
+
+_TASKS_AT_ONCE = 100
+"""Number of tasks whose records are in memory together."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Config, tasks, results and verified models of an evaluation."""
+
+    experiment: Experiment
+    tasks: Sequence[Task]
+    results: Sequence[ArmResult]
+    verified: Sequence[VerifiedModel]
+    store: Store
+    actor_sha256: str | None = None
+    """Hash of the actor's adapter, if the experiment's own server serves one."""
+    name: str = ""
+    """Name of the actor or repeat if the config has several."""
+
+    @cached_property
+    def rates(self) -> Rates:
+        """Rates of all arms with their intervals."""
+        return rates_of(self.results, self.experiment.seed)
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models that wrote advice, and of those that acted in the retries of an arm."""
+        return [*(model.model for model in self.verified), *actor_models(self.experiment)]
+
+    @property
+    def clusters(self) -> list[str]:
+        """Cluster of each task if several tasks are in the same one, else empty."""
+        cluster_of = extras(self.experiment.environment).cluster_of
+        clusters = [cluster_of(task) for task in self.tasks] if cluster_of else []
+        return clusters if len(set(clusters)) < len(clusters) else []
+
+    @property
+    def reference(self) -> str:
+        """Arm to which the others are compared: `eval.reference`, or the first."""
+        names = [arm.name for arm in self.results]
+        return self.experiment.eval.reference if self.experiment.eval.reference in names else names[0]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the report."""
+        return self.experiment.report_folder / self.name
+
+    def facts(self) -> Iterator[TaskFacts]:
+        """Read the stored facts of all arms, task by task. Raises StoreError."""
+        firsts = {seed.stored: seed.first_trial for arm in self.results for seed in arm.seeds}
+        return facts_by_task(self.store, first_trial(self.name), list(firsts), firsts)
+
+
+def each_seed(results: Sequence[ArmResult], facts: TaskFacts) -> Iterator[tuple[ArmResult, SeedFacts]]:
+    """Yield each arm with the facts of each of its training seeds."""
+    for arm in results:
+        for stored in arm.stored_names:
+            yield arm, facts.seeds[stored]
+
+
+def facts_by_task(
+    store: Store, shared: str, stored: Sequence[str], own: Mapping[str, str] | None = None
+) -> Iterator[TaskFacts]:
+    """Read the shared trial 0 and all these arms side by side, in the order of the task ids. Raises StoreError.
+
+    `own` has the name of the trial 0 of each arm that does not share it. Only one query is open at a time, so any
+    number of arms needs a single connection.
+    """
+    firsts = {arm: (own or {}).get(arm, shared) for arm in stored}
+    task_ids = sorted(set[str]().union(*map(store.tasks, (shared, *firsts.values(), *stored))))
+    for start in range(0, len(task_ids), _TASKS_AT_ONCE):
+        yield from _read(store, shared, firsts, task_ids[start : start + _TASKS_AT_ONCE])
+
+
+def _read(store: Store, shared: str, firsts: Mapping[str, str], task_ids: Sequence[str]) -> list[TaskFacts]:
+    played = {
+        name: {key.task_id: attempt for key, attempt in store.stream_trajectories(name, task_ids)}
+        for name in {shared, *firsts.values()}
+    }
+    seeds = {
+        task_id: {
+            arm: SeedFacts({0: played[first][task_id]} if task_id in played[first] else {}, {})
+            for arm, first in firsts.items()
+        }
+        for task_id in task_ids
+    }
+    for arm in firsts:
+        for key, attempt in store.stream_trajectories(arm, task_ids):
+            seeds[key.task_id][arm].attempts[key.trial] = attempt
+        for reflection in store.stream_reflections(arm, task_ids):
+            seeds[reflection.key.task_id][arm].reflections[reflection.key.trial] = reflection.reflection
+    return [TaskFacts(task_id, played[shared].get(task_id), seeds[task_id]) for task_id in task_ids]

@@ -1,0 +1,252 @@
+"""Front of the report: a sentence for each arm against the reference, the figures, and how to read the numbers."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from retroformer.document import (
+    Cell,
+    Chapter,
+    Figure,
+    Interval,
+    IntervalChart,
+    LineChart,
+    Listing,
+    Part,
+    Series,
+    Spans,
+    Words,
+    chapter,
+    code,
+    emphasis,
+    joined,
+    strong,
+)
+from retroformer.experiment.config import Experiment
+
+from ..measure.rates import Comparison, Rates, comparison
+from ..measure.results import ArmResult
+from ..measure.statistics import DRAWS
+from .evaluation import Evaluated
+from .solved import shown_p
+
+_OFFSET = 0.015
+"""Horizontal offset between lines, as a share of the axis, so that their intervals do not overlap."""
+
+
+class Measured(NamedTuple):
+    """What an arm solved, and how that compares with another arm."""
+
+    share: float
+    """Share of the tasks solved by the last trial."""
+    tasks: int
+    attempts: int
+    compared: Comparison
+
+    @property
+    def relation(self) -> str:
+        """The claim, `more` or `fewer`; empty if the data do not show a difference."""
+        if not self.compared.claimed:
+            return ""
+        return "more" if self.compared.difference.mean > 0 else "fewer"
+
+    @property
+    def solved(self) -> str:
+        attempts = f"{self.attempts} attempts" if self.attempts > 1 else "one attempt"
+        return f"{self.share:.1%} of {self.tasks} tasks within {attempts}"
+
+    @property
+    def interval(self) -> Spans:
+        """The interval in points of the claim, with the p-value if there is one."""
+        low, high = (100 * bound for bound in self.compared.difference[1:])
+        low, high = (-high, -low) if self.relation == "fewer" else (low, high)
+        if self.compared.p_value is None:
+            return (f"(95% interval over training seeds and tasks: {low:.1f} to {high:.1f})",)
+        return (f"(95% interval over tasks: {low:.1f} to {high:.1f}; ", shown_p(self.compared), ")")
+
+    @property
+    def points(self) -> str:
+        return f"{100 * abs(self.compared.difference.mean):.1f} points {self.relation}"
+
+
+def front(evaluated: Evaluated) -> Iterator[Chapter]:
+    """Yield the front, a chapter without a title."""
+    rates, parts = evaluated.rates, list[Part | Words]()
+    if len(evaluated.results) > 1:
+        parts += verdict(evaluated)
+    parts.append(solved_figure(evaluated.experiment, rates))
+    if len(evaluated.results) > 1:
+        parts.append(difference_figure(rates, evaluated.reference))
+    yield chapter("", *parts, _how_to_read(evaluated))
+
+
+def verdict(evaluated: Evaluated) -> Iterator[Listing | Words]:
+    """Yield a sentence for every other arm, which claims a difference only if its interval excludes 0.
+
+    Of two models the exact test must agree. The last sentences compare each arm of `eval.examples` with the one before
+    it, such as a stage of training with the stage that it started from. If tasks are unfinished, each sentence also
+    gives the interval with these counted as failures, and the first line names the arms whose verdict they change.
+    """
+    rates, reference = evaluated.rates, evaluated.reference
+    pairs = [(arm.name, reference) for arm in rates.finished if arm.name != reference]
+    steps = pairwise(evaluated.experiment.eval.examples or ())
+    pairs += [(after, before) for before, after in steps if (after, before) not in pairs]
+    items, disputed = [], dict[str, None]()
+    for name, other in pairs:
+        shown: Spans = (strong(name), *[" (a yardstick)"] * is_yardstick(evaluated.experiment, name))
+        measured = [_measured(arms, name, other, rates) for arms in rates.views]
+        words = _sentences(shown, (emphasis(other),), measured, rates)
+        items.append(Cell(words=words, value=measured[0].compared.difference.mean, arms=(name, other)))
+        if len({one.relation for one in measured}) > 1:
+            disputed[name] = None
+    if rates.unfinished:
+        yield _warning(rates, list(disputed))
+    yield Listing(items=tuple(items))
+
+
+def is_yardstick(experiment: Experiment, name: str) -> bool:
+    """True if the advice of this arm uses the solution, which no reflector sees."""
+    arm = experiment.eval.arms.get(name)
+    return arm is not None and arm.reads_solution
+
+
+def sentence(first: Spans, second: Spans, measured: Measured, condition: str = "") -> Spans:
+    """Return a sentence that can be quoted without the rest of the report."""
+    if measured.relation:
+        solves = f" solves {measured.solved}{condition}, {measured.points} than "
+        return (*first, solves, *second, " ", *measured.interval, ".")
+    solved = f" ({measured.solved}{condition}) and "
+    points = f": {100 * measured.compared.difference.mean:.1f} points "
+    no_difference = "The data do not show a difference between "
+    return (no_difference, *first, solved, *second, points, *measured.interval, ".")
+
+
+def _measured(arms: Sequence[ArmResult], first: str, second: str, rates: Rates) -> Measured:
+    by_name = {arm.name: arm for arm in arms}
+    solved_NT = by_name[first].solved_NT
+    compared = comparison(by_name[first], by_name[second], rates.intervals)
+    return Measured(float(solved_NT[-1].mean()), solved_NT.shape[1], len(solved_NT), compared)
+
+
+def _sentences(first: Spans, second: Spans, measured: Sequence[Measured], rates: Rates) -> Words:
+    counted = ", with unfinished ones counted as failures"
+    if rates.unfinished and len(measured) == 1:
+        return sentence(first, second, measured[0], counted)
+    sentences = [sentence(first, second, one, counted if number else "") for number, one in enumerate(measured)]
+    return joined(" ", sentences)
+
+
+def _warning(rates: Rates, disputed: Sequence[str]) -> Words:
+    unfinished = f"{rates.unfinished} of {rates.tasks} tasks are unfinished in some arm"
+    if not rates.finished_tasks:
+        return f"{unfinished}, so arms cannot be compared over finished tasks alone."
+    if disputed:
+        depends = " depends on whether they are counted as failures."
+        return (f"{unfinished}, and the verdict on ", *joined(" and ", map(strong, disputed)), depends)
+    return f"{unfinished}; counting them as failures does not change the verdicts."
+
+
+def solved_figure(experiment: Experiment, rates: Rates) -> Figure:
+    """Return the share solved by each trial, one line per arm. The legend is sorted by the share at the last trial.
+
+    If tasks are unfinished, dotted lines and a second number give the shares with these counted as failures.
+    """
+    solid, *dotted = rates.views
+    order = sorted(range(len(solid)), key=lambda index: -float(solid[index].solved_NT[-1].mean()))
+    series = []
+    for rank, index in enumerate(order):
+        intervals = [
+            rates.intervals.of(solid[index].solved_by(trial)) for trial, _ in enumerate(solid[index].solved_NT)
+        ]
+        offset = _OFFSET * (len(intervals) - 1) * (rank - (len(solid) - 1) / 2)
+        x = [trial + 1 + (offset if trial else 0.0) for trial in range(len(intervals))]
+        others = [other[index].solved_NT.mean(axis=1).tolist() for other in dotted]
+        series.append(
+            Series(
+                name=solid[index].name,
+                points=tuple((at, interval.mean) for at, interval in zip(x, intervals, strict=True)),
+                bounds=tuple((interval.low, interval.high) for interval in intervals),
+                dotted=tuple(zip(x, others[0], strict=True)) if others else (),
+                note=f"{intervals[-1].mean:.2f}" + "".join(f" ({shares[-1]:.2f})" for shares in others),
+            )
+        )
+    trials = len(solid[0].solved_NT)
+    chart = LineChart(
+        x_title="attempts allowed",
+        y_title="share of held-out tasks solved",
+        series=tuple(series),
+        x_ticks=tuple(range(1, trials + 1)),
+        y_ticks=(0.0, 0.25, 0.5, 0.75, 1.0),
+    )
+    return Figure(name="solved", caption=_caption(experiment, rates), chart=chart)
+
+
+def _caption(experiment: Experiment, rates: Rates) -> str:
+    name = experiment.environment.name
+    own = [arm.name for arm in rates.all_tasks if not arm.shares_first]
+    shared = f"trial 0 shared, except by {', '.join(own)}" if own else "trial 0 shared"
+    shown = "the legend gives the share at the last trial"
+    if not rates.finished_tasks:
+        return f"{name}, {rates.tasks} held-out tasks, unfinished ones counted as failures; {shown}."
+    dotted = f" (dotted, and in brackets: {rates.tasks}, unfinished as failures)" if rates.unfinished else ""
+    return f"{name}, {rates.finished_tasks} held-out tasks{dotted}, {shared}; {shown}."
+
+
+def difference_figure(rates: Rates, reference: str) -> Figure:
+    """Return the difference of every other arm from the reference after the last trial, as in the headline."""
+    arms = {arm.name: arm for arm in rates.views[0]}
+    rows = []
+    for name, arm in arms.items():
+        if name != reference:
+            compared = comparison(arm, arms[reference], rates.intervals)
+            mean, low, high = compared.difference
+            rows.append(Interval(name=name, mean=mean, low=low, high=high, claimed=compared.claimed))
+    rows.sort(key=lambda row: -row.mean)
+    caption = (
+        f"Share of tasks solved by the last trial minus that of {reference}, paired by task, with 95% intervals. "
+        "Filled: a difference is claimed, as in the headline; hollow: the data do not show one."
+    )
+    chart = IntervalChart(x_title="difference in the share of tasks solved", rows=tuple(rows))
+    return Figure(name="differences", caption=caption, chart=chart)
+
+
+def _how_to_read(evaluated: Evaluated) -> Words:
+    rates, experiment = evaluated.rates, evaluated.experiment
+    seeds: Spans = ("they do not cover variation between training seeds.",)
+    if any(arm.pooled for arm in evaluated.results):
+        seeds = (
+            "if an arm pools training seeds, seeds and tasks are resampled together, and the interval covers other "
+            "tasks and other training seeds (with few seeds it is a little too narrow); ",
+            emphasis("with these seeds"),
+            " gives the interval over tasks alone. An arm with one model does not cover variation between training "
+            "seeds.",
+        )
+    stop = " Each arm, and each of its training seeds, ended after its first retry that solved no further task."
+    return (
+        f"{rates.finished_tasks} of {len(evaluated.tasks)} held-out tasks of ",
+        *_splits(evaluated),
+        f" were finished in every arm. {_unfinished(rates)} Brackets are 95% percentile bootstrap intervals over tasks "
+        f"({DRAWS:,} draws, seed {experiment.seed}); ",
+        *seeds,
+        stop if experiment.eval.stop == "no_gain" else "",
+    )
+
+
+def _unfinished(rates: Rates) -> str:
+    if not rates.unfinished:
+        return "No task was left unfinished."
+    return (
+        f"The infrastructure left {rates.unfinished} tasks unfinished in some arm, so every rate is given twice: over "
+        "the tasks that every arm finished, and over all tasks with unfinished ones counted as failures. From the "
+        "first missing trial of an arm on, a task counts as unsolved with return 0; earlier trials keep their results. "
+        "Run the same command again to finish them."
+    )
+
+
+def _splits(evaluated: Evaluated) -> Spans:
+    """Return ``split `valid_seen` ``, or several splits with the number of tasks of each."""
+    counts = Counter(task.split for task in evaluated.tasks)
+    if len(counts) == 1:
+        return ("split ", code(next(iter(counts))))
+    return ("splits ", *joined(" and ", ((code(split), f" ({count})") for split, count in counts.items())))

@@ -1,0 +1,102 @@
+"""A report as Markdown. Whatever a model or a config wrote stays text."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from retroformer.document import Cell, Figure, Folded, Listing, Paragraph, Part, Report, Span, Table, Words, plain
+
+_CAPTION = "Table: "
+"""Begin of the paragraph before a table that is its caption, as in Pandoc."""
+_BORDER = re.compile(r"(?<!\\)\|")
+_MARKUP = re.compile(r"[\\`*_>|~&]|<(?! \d)")
+_BRACKETS = re.compile(r"[\[\]]")
+_TICKS = re.compile("`+")
+
+
+def to_markdown(report: Report) -> str:
+    """Return the text of report.md."""
+    blocks = [f"# {escaped(report.title)}"]
+    for chapter in report.chapters:
+        blocks += [f"## {escaped(chapter.title)}"] if chapter.title else []
+        blocks += map(part_in_markdown, chapter.parts)
+    return "\n\n".join(blocks) + "\n"
+
+
+def part_in_markdown(part: Part) -> str:
+    """Return a part of a chapter as Markdown."""
+    match part:
+        case Paragraph():
+            return _inline(part.words)
+        case Listing():
+            return "\n".join(f"- {_inline(item.words)}" for item in part.items)
+        case Table():
+            header = [escaped(column.title) for column in part.columns]
+            lines = table_lines(header, [list(map(_shown, row)) for row in part.rows])
+            return f"{_CAPTION}{_inline(part.caption)}\n\n{lines}"
+        case Folded():
+            return _fenced(part)
+        case Figure():
+            return f"![{escaped(part.caption)}]({part.file_name})"
+
+
+def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return the lines of a table whose cells are already Markdown."""
+    return "\n".join("| " + " | ".join(map(_cell, cells)) + " |" for cells in [header, ["---"] * len(header), *rows])
+
+
+def escaped(text: str) -> str:
+    """Return a text as one line with its Markdown escaped."""
+    line = _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
+    # Brackets alone are no link, and intervals are easier to read without backslashes.
+    return _BRACKETS.sub(r"\\\g<0>", line) if "](" in line else line
+
+
+def _shown(cell: Cell) -> str:
+    return f"[{_inline(cell.words)}](<{cell.part}/report.md>)" if cell.part else _inline(cell.words)
+
+
+def _cell(text: str) -> str:
+    """Return text that stays in its cell, whatever an arm's name contains."""
+    return _BORDER.sub(r"\|", " ".join(text.splitlines()))
+
+
+def _inline(words: Words) -> str:
+    if isinstance(words, str):
+        return escaped(words)
+    return "".join(map(_span, words)).strip()
+
+
+def _span(span: str | Span) -> str:
+    if isinstance(span, str):
+        # The spaces between spans stay.
+        return (
+            " " * span[:1].isspace() + escaped(span) + " " * span[-1:].isspace() if span.strip() else " " * bool(span)
+        )
+    match span.style:
+        case "emphasis":
+            return f"*{escaped(span.text)}*"
+        case "strong":
+            return f"**{escaped(span.text)}**"
+        case "code":
+            return _code(span.text)
+        case "number":
+            return span.text
+
+
+def _code(text: str) -> str:
+    line = plain(text)
+    ticks = _longer_than_any_in(line, 1)
+    space = " " * (len(ticks) > 1)
+    return f"{ticks}{space}{line}{space}{ticks}"
+
+
+def _fenced(folded: Folded) -> str:
+    ticks = _longer_than_any_in(folded.text, 3)
+    # The line that opens a block may hold no backtick.
+    opening = f"{ticks}{folded.language} {escaped(folded.title.replace('`', ' '))}"
+    return f"{opening}\n{folded.text.rstrip()}\n{ticks}"
+
+
+def _longer_than_any_in(text: str, least: int) -> str:
+    longest = max((len(ticks) for ticks in _TICKS.findall(text)), default=0)
+    return "`" * max(least, longest + 1)
