@@ -19,8 +19,7 @@ from retroformer.records import Task
 
 from ..measure.results import ArmResult, arm_results, last_trial
 from ..report.evaluation import Evaluated
-from ..report.overviews import write_actors, write_domains, write_repeats
-from ..report.report import write_report
+from ..report.report import write_actors, write_domains, write_repeats, write_report
 from .arms import actor_models, held_out_splits, reflector_models, stored_names
 from .evaluation import Evaluation, open_evaluations
 from .learning import play_and_learn

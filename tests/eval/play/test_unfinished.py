@@ -8,8 +8,7 @@ import pytest
 from eval.measure.results import ArmResult, arm_results, with_unfinished
 from eval.play.arms import stored_names
 from eval.report.evaluation import Evaluated
-from eval.report.overviews import write_actors
-from eval.report.report import write_report
+from eval.report.report import write_actors, write_report
 from retroformer.arm_names import FIRST_TRIAL, first_trial
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load

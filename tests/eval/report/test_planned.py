@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from eval.measure.rates import rates_of
 from eval.measure.results import ArmResult, SeedResult
-from eval.report.planned import planned
+from eval.report.headline import planned
 from retroformer.environments import alfworld
 from retroformer.experiment.sections.eval import PlannedComparison
 from retroformer.records import Task, Usage
