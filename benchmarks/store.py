@@ -57,7 +57,7 @@ def play_evaluation(experiment: Experiment, seeds: int) -> None:
 
 async def play_seeds(store_url: str, seeds: int) -> None:
     """Collect real facts, with advice written by rule instead of by a model."""
-    from retroformer.environments.alfworld.reflectors import MixedReflector
+    from retroformer.environments.alfworld.reflectors import mixed_reflector
     from retroformer.experience import Budget, Experience
     from retroformer.experiment.storage import open_store
     from retroformer.experiment.views import reflection_renderer
@@ -69,7 +69,7 @@ async def play_seeds(store_url: str, seeds: int) -> None:
     loaded = LoadedConfig(CONFIG, (), experiment)
     with closing(open_store(experiment)) as store, closing(Ledger(store)) as ledger:
         async with parts(loaded, asks_reflector=False) as components:
-            agent = components.agent(MixedReflector(reflection_renderer(experiment)))
+            agent = components.agent(mixed_reflector(reflection_renderer(experiment)))
             budget = Budget(experiment.collect, lambda: store.usage("collect"))
             slots = asyncio.Semaphore(8)
             experience = Experience(

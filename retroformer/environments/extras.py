@@ -134,8 +134,7 @@ class LeakCheck(Protocol):
 
         attempts: all attempts before the advice, the failure that it is about last.
 
-        Raises:
-            UnknownTask, MissingInput, EnvironmentFailure: the solution of this task is not available.
+        Raises UnknownTask, MissingInput, EnvironmentFailure.
         """
         ...
 

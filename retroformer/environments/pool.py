@@ -48,7 +48,7 @@ class EnvironmentPool:
         """Prepare the pool. `timeout_seconds` applies to environments without a limit of their own."""
         self._section, self._seed = section, seed
         self._timeout = section.longest_step_seconds or timeout_seconds
-        self._workers: list[_Worker | None] = [None] * processes
+        self._workers: list[_WorkerProcess | None] = [None] * processes
         self._opening, self._closed = asyncio.Lock(), False
         self._episodes = itertools.count()
 
@@ -66,11 +66,7 @@ class EnvironmentPool:
 
     @contextlib.asynccontextmanager
     async def episode(self, task: Task) -> AsyncIterator["PooledEpisode"]:
-        """Yield a place to play one task.
-
-        Raises:
-            EnvironmentFailure: no worker could be started.
-        """
+        """Yield a place to play one task. Raises EnvironmentFailure."""
         number = next(self._episodes)
         episode = PooledEpisode(self, number, task, await self.join(number))
         try:
@@ -78,7 +74,7 @@ class EnvironmentPool:
         finally:
             episode.leave()
 
-    async def join(self, episode: int) -> "_Worker":
+    async def join(self, episode: int) -> "_WorkerProcess":
         """Assign the episode to the worker with the fewest episodes, and return it. Raises EnvironmentFailure."""
         async with self._opening:
             if self._closed:
@@ -87,7 +83,7 @@ class EnvironmentPool:
                 if worker is not None and worker.dead:
                     await worker.stop()
                 if worker is None or worker.dead:
-                    self._workers[place] = await _Worker.start(self._section, self._seed, self._timeout)
+                    self._workers[place] = await _WorkerProcess.start(self._section, self._seed, self._timeout)
             chosen = min((worker for worker in self._workers if worker), key=lambda worker: len(worker.episodes))
             chosen.episodes.add(episode)
             return chosen
@@ -96,7 +92,7 @@ class EnvironmentPool:
 class PooledEpisode:
     """Episode in one of the pool's processes."""
 
-    def __init__(self, pool: EnvironmentPool, number: int, task: Task, worker: "_Worker") -> None:
+    def __init__(self, pool: EnvironmentPool, number: int, task: Task, worker: "_WorkerProcess") -> None:
         self._pool, self._number, self._task, self._worker = pool, number, task, worker
         self._played: list[tuple[Request, Transition]] = []
 
@@ -142,7 +138,7 @@ class _Displaced(Exception):
     """Error: the episode's process was stopped because of another episode."""
 
 
-class _Worker:
+class _WorkerProcess:
     """Worker process, its episodes, and the request in progress."""
 
     def __init__(self, process: asyncio.subprocess.Process, scratch: Path, timeout_seconds: float) -> None:
@@ -158,7 +154,7 @@ class _Worker:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, section: EnvironmentSection, seed: int, timeout_seconds: float) -> "_Worker":
+    async def start(cls, section: EnvironmentSection, seed: int, timeout_seconds: float) -> "_WorkerProcess":
         scratch = Path(tempfile.gettempdir(), f"retroformer-environment-{uuid.uuid4().hex}")
         try:
             process = await asyncio.create_subprocess_exec(
@@ -192,8 +188,10 @@ class _Worker:
 
     async def _ask(self, episode: int, request: Request) -> dict[str, Any]:
         async with self._turn:
+            if self.dead and self._culprit not in (None, episode):
+                raise _Displaced
             if self.dead:
-                raise self._end_of(episode)
+                raise EnvironmentFailure("The environment process died.")
             if episode not in self.episodes:
                 raise EnvironmentFailure("The episode is over: its caller gave it up.")
             call = next(self._calls)
@@ -208,12 +206,6 @@ class _Worker:
             finally:
                 self._working_for = None
                 self._waiting.pop(call, None)
-
-    def _end_of(self, episode: int) -> Exception:
-        """Return the exception that the death of the process means for an episode in it."""
-        if self._culprit in (None, episode):
-            return EnvironmentFailure("The environment process died.")
-        return _Displaced()
 
     def forget(self, episode: int) -> None:
         """Let the process reuse the episode's environment; no answer is awaited."""

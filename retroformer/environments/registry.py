@@ -38,10 +38,7 @@ def extras(section: EnvironmentSection) -> Extras:
 def fingerprint(section: EnvironmentSection, seed: int = 0) -> str:
     """Return the sha256 of the data behind the tasks of this split; empty if there are no data.
 
-    A taskset may define `fingerprint()`; otherwise all files in `environment.data` count.
-
-    Raises:
-        MissingInput: the data are missing.
+    A taskset may define `fingerprint()`; otherwise all files in `environment.data` count. Raises MissingInput.
     """
     source = taskset(section, seed)
     if isinstance(source, Fingerprinted):
@@ -64,16 +61,13 @@ def environment_versions(section: EnvironmentSection) -> dict[str, str]:
 def section_of(value: Any) -> Any:
     """Return the section that a config's `environment:` describes, by its name.
 
-    Raises:
-        PydanticCustomError: there is no such environment.
-        ValidationError: its keys are invalid.
+    Raises PydanticCustomError, ValidationError.
     """
     if not isinstance(value, dict):
         return value
     if "name" not in value:
-        raise PydanticCustomError(
-            "environment", "Give it a name: choose one of {names}", {"names": ", ".join(_names())}
-        )
+        names = ", ".join(_names())
+        raise PydanticCustomError("environment", "Give it a name: choose one of {names}", {"names": names})
     return section_class(str(value["name"])).model_validate(value)
 
 

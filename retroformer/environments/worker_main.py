@@ -22,7 +22,7 @@ from retroformer.protocols import Environment, Taskset
 from retroformer.records import Task
 
 
-class Playing:
+class OpenEpisodes:
     """Environments in use by episode number, and idle ones for reuse (an engine is costly to create)."""
 
     def __init__(self, source: Taskset) -> None:
@@ -45,7 +45,7 @@ class Playing:
 def serve(requests: IO[str], answers: IO[str]) -> None:
     """Answer requests until the other side closes. The first line is {"section": ..., "seed": ...}."""
     first = json.loads(requests.readline())
-    playing = Playing(taskset(section_of(first["section"]), first["seed"]))
+    playing = OpenEpisodes(taskset(section_of(first["section"]), first["seed"]))
     for line in requests:
         request = json.loads(line)
         try:

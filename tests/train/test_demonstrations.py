@@ -11,7 +11,7 @@ from retroformer.environments.alfworld import compact, taskset
 from retroformer.environments.alfworld.actors import household_prompt
 from retroformer.environments.alfworld.demonstrations import demonstrations as play
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.environments.alfworld.wording import WORDINGS, Manner, Wording
+from retroformer.environments.alfworld.wording import WORDINGS, Manner, Sentences
 from retroformer.environments.extras import Demonstration
 from retroformer.experiment.sections.train import Train
 from retroformer.protocols import Scene
@@ -46,7 +46,7 @@ def test_advice_can_be_in_the_words_that_the_packaged_actor_has_never_seen() -> 
         played = play(GAMES, COUNT, 20, 0, WORDINGS[manner])
         return [line for each in played for line in each.text.splitlines() if line.startswith("Advice: ")]
 
-    def words(wording: Wording) -> set[str]:
+    def words(wording: Sentences) -> set[str]:
         """Return the starts of the search sentences that begin with two words or more."""
         starts = {template.partition("{")[0] for template in wording.search}
         return {start for start in starts if start.count(" ") > 1}

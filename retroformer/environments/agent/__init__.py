@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from retroformer.attempt_result import Score, read_result
-from retroformer.environments.agent.callers import Caller, Function, HttpAgent
-from retroformer.environments.agent.program import Program
+from retroformer.environments.agent.callers import Caller, Function, HttpAgent, Program
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
@@ -90,11 +89,7 @@ class AgentEnvironment:
         return Transition(observation=opening_of(self._task))
 
     def step(self, action: str) -> Transition:
-        """Let the agent attempt the task with this advice; empty for none.
-
-        Raises:
-            EnvironmentFailure: the agent crashed, hung, or returned something that is not an attempt.
-        """
+        """Let the agent attempt the task with this advice; empty for none. Raises EnvironmentFailure."""
         if self._task is None:
             raise EnvironmentFailure("No task was shown yet: reset comes before the first step.")
         returned = self._agent(self._task, action)

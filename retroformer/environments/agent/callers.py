@@ -1,19 +1,45 @@
 """Ways to reach an agent: a Python function, a program that reads and writes JSON lines, or an HTTP address.
 
 Each takes a task and the advice and returns what the agent returned, unchecked. An agent that crashes, hangs or answers
-garbage raises EnvironmentFailure, with the cause.
+garbage raises EnvironmentFailure, with the cause. A program runs under a guard, which ends it and everything that it
+started.
 """
 
 import asyncio
+import contextlib
 import copy
 import inspect
 import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
-from retroformer.environments.agent.program import LARGEST_ANSWER_BYTES, shortened
 from retroformer.errors import EnvironmentFailure
-from retroformer.files.bounded import size
+from retroformer.files.bounded import MIB, size
+from retroformer.program_guard import guarded
+
+_SHOWN = 300
+"""Number of characters of an agent's output that an error message shows."""
+_KILLING_SECONDS = 10.0
+"""Time that the guard of a program has to kill everything."""
+_PART_BYTES = 1 << 16
+LARGEST_ANSWER_BYTES = 64 * MIB
+"""Largest answer of an agent; a longer one is refused, so that it cannot fill the memory."""
+_ERRORS_BYTES = 16 * MIB
+"""Size beyond which a program's standard error is cut to its end, since a program may run for days."""
+_LOOK_SECONDS = 1.0
+"""Time between two looks at that size."""
+
+
+def shortened(words: str) -> str:
+    """Return the beginning of an agent's output on one line."""
+    return " ".join(words.split())[:_SHOWN]
 
 
 class Caller(Protocol):
@@ -83,3 +109,178 @@ class HttpAgent:
             return json.loads(content)
         except (ValueError, RecursionError):
             raise EnvironmentFailure(f"The agent answered something that is not JSON: {shortened(text)!r}.") from None
+
+
+class Program:
+    """Program that is started with the first attempt, and again after it has ended."""
+
+    def __init__(self, command: tuple[str, ...], timeout_seconds: float) -> None:
+        self._command, self._timeout = command, timeout_seconds
+        self._running: _Running | None = None
+
+    def __call__(self, task: dict[str, Any], advice: str) -> Any:
+        """Send one attempt to the program and return its answer. Raises EnvironmentFailure."""
+        line = json.dumps({"task": task, "advice": advice}, ensure_ascii=False).encode(errors="replace") + b"\n"
+        end = time.monotonic() + self._timeout
+        try:
+            answer = self._answer(line, end)
+        except TimeoutError:
+            self._stop()
+            raise EnvironmentFailure(f"The agent gave no answer within {self._timeout:g} s.") from None
+        except EnvironmentFailure:
+            self._stop()
+            raise
+        try:
+            return json.loads(answer)
+        except (ValueError, RecursionError):
+            self._stop()
+            shown = shortened(answer.decode(errors="replace"))
+            raise EnvironmentFailure(f"The agent wrote a line that is not JSON: {shown!r}.") from None
+
+    def _answer(self, line: bytes, end: float) -> bytes:
+        """Return the answer to a line. Raises EnvironmentFailure, TimeoutError."""
+        running = self._running
+        if running is None:
+            running = self._running = _Running(self._command)
+        elif extra := running.unread():
+            raise EnvironmentFailure(f"The agent wrote more than one line for an attempt: {shortened(extra)!r}.")
+        try:
+            return running.ask(line, end)
+        except EOFError:
+            if not running.answered:
+                raise running.ended() from None
+        # A program may end after an attempt: this one gets a new process.
+        self._stop()
+        running = self._running = _Running(self._command)
+        try:
+            return running.ask(line, end)
+        except EOFError:
+            raise running.ended() from None
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+
+class _Running:
+    """A process of the program."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        """Start it. Raises EnvironmentFailure."""
+        self.answered = False
+        """True if it has answered an attempt."""
+        self._received = bytearray()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # It is open as long as the program runs.
+        try:
+            self._process = subprocess.Popen(
+                guarded(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+                process_group=0,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise EnvironmentFailure(f"The agent {command[0]!r} cannot be started: {error.strerror}.") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._stdin, False)
+        self._stopping = weakref.finalize(self, _end, self._process, self._errors)
+
+    def ask(self, line: bytes, end: float) -> bytes:
+        """Send a line and return the next one. Raises EOFError, TimeoutError, EnvironmentFailure."""
+        answer = bytearray()
+        # A blank line is no answer: many programs end their lines twice.
+        while not answer.strip():
+            line = self._receive(line, end)
+            answer, _, rest = self._received.partition(b"\n")
+            self._received = rest.lstrip()
+        self.answered = True
+        return bytes(answer)
+
+    def _receive(self, line: bytes, end: float) -> bytes:
+        """Send the line and receive until there is a whole one; return what is not sent yet. Raises as `ask` does."""
+        part = bytes(self._received)
+        while b"\n" not in part:
+            if len(self._received) > LARGEST_ANSWER_BYTES:
+                raise EnvironmentFailure(f"The agent wrote a line longer than {size(LARGEST_ANSWER_BYTES)}, the limit.")
+            self._trim_errors()
+            left = end - time.monotonic()
+            # A program that writes without a pause is always ready.
+            if left <= 0:
+                raise TimeoutError
+            ready, writable, _ = select.select(
+                [self._stdout], [self._stdin] if line else [], [], min(left, _LOOK_SECONDS)
+            )
+            if writable:
+                line = line[self._write(line) :]
+            if ready:
+                part = os.read(self._stdout, _PART_BYTES)
+                if not part and not self._received.strip():
+                    raise EOFError
+                # The last line may lack its end.
+                part = part or b"\n"
+                self._received += part
+        return line
+
+    def unread(self) -> str:
+        """Return what the process has written beyond its last answer."""
+        if select.select([self._stdout], [], [], 0)[0]:
+            self._received += os.read(self._stdout, _PART_BYTES)
+        return self._received.decode(errors="replace").strip()
+
+    def ended(self) -> EnvironmentFailure:
+        """Return the error that says how the process ended, with its last words."""
+        status = _kill(self._process)
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        words = self._last_errors().decode(errors="replace").strip().splitlines()
+        return EnvironmentFailure(f"The agent {how} before it answered: {shortened(words[-1] if words else 'no word')}")
+
+    def stop(self) -> None:
+        """Kill the process with everything that it started."""
+        self._stopping()
+
+    def _last_errors(self) -> bytes:
+        """Return the end of what the process has written to standard error."""
+        file = self._errors.fileno()
+        return os.pread(file, _PART_BYTES, max(0, os.fstat(file).st_size - _PART_BYTES))
+
+    def _trim_errors(self) -> None:
+        """Cut standard error to its end if it is large. The process writes on from there, as it shares the position."""
+        file = self._errors.fileno()
+        if os.fstat(file).st_size > _ERRORS_BYTES:
+            last = self._last_errors()
+            os.ftruncate(file, 0)
+            os.lseek(file, 0, os.SEEK_SET)
+            os.write(file, last)
+
+    def _write(self, line: bytes) -> int:
+        """Write as much as the process takes now. Raises EOFError if it has closed its standard input."""
+        try:
+            return os.write(self._stdin, line[:_PART_BYTES])
+        except BlockingIOError:
+            return 0
+        except OSError:
+            raise EOFError from None
+
+
+def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+    _kill(process)
+    for pipe in (process.stdin, process.stdout, errors):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # What was still to be written has no reader any more.
+                pipe.close()
+
+
+def _kill(guard: subprocess.Popen[bytes]) -> int:
+    """Have the guard kill the program with everything that it started; return how the program ended."""
+    guard.terminate()
+    try:
+        return guard.wait(_KILLING_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(guard.pid, signal.SIGKILL)
+        return guard.wait()

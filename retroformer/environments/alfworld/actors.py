@@ -6,20 +6,18 @@ from typing import Literal, Protocol
 
 from retroformer.endpoint.model import Completion
 from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.reader import Advice, read_advice
+from retroformer.environments.alfworld.reader import PlaceAdvice, read_advice
 from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_goal, read_steps
 from retroformer.protocols import Move, OfferedActions, Scene
 
 ACTION_TOKENS = 20
 """Token limit of an action, longer than the longest action in training."""
-
 Choice = Literal["free", "admissible"]
-
 _NEVER_OFFERED = frozenset({"look", "inventory", "help", "close", "slice"})
 """First words of commands that are always possible and that no ALFWorld task needs."""
 
-_NO_ACTION = "look"
-"""Action sent if the model writes an empty line."""
+_GIVE_UP = "look"
+"""Action if the model writes an empty line, or nothing is left to try; the loop ends a trial that repeats itself."""
 
 
 class Writer(Protocol):
@@ -48,17 +46,12 @@ class HouseholdActor:
     """
 
     def __init__(
-        self,
-        model: Writer,
-        temperature: float = 0.0,
-        grammar: compact.Grammar = "move",
-        choice: Choice = "free",
+        self, model: Writer, temperature: float = 0.0, grammar: compact.Grammar = "move", choice: Choice = "free"
     ) -> None:
-        self.model = model
-        self.temperature = temperature
+        """Build it; `grammar` counts if the choices of a scene do not show theirs."""
+        self.model, self.temperature = model, temperature
         self.choice: Choice = choice
         self.grammar: compact.Grammar = grammar
-        """Grammar to use if the choices of a scene do not show it."""
 
     async def act(self, scene: Scene) -> Move:
         """Return the next action, in the grammar of the environment. Raises EndpointFailure."""
@@ -71,7 +64,9 @@ class HouseholdActor:
             choices=[_continuation(command) for command in offered(scene)] if self.choice == "admissible" else None,
         )
         grammar = compact.heard_grammar(scene.choices, self.grammar)
-        return Move(action=compact.spoken(_one_line(completion.text), grammar), usage=completion.usage)
+        lines = (line.strip().removeprefix(">").strip() for line in completion.text.split("\n"))
+        action = next(filter(None, lines), _GIVE_UP)
+        return Move(action=compact.spoken(action, grammar), usage=completion.usage)
 
 
 def household_prompt(scene: Scene) -> str:
@@ -101,28 +96,16 @@ def offered(scene: Scene) -> tuple[str, ...]:
     offered for every place of the room, even if it is not possible now.
     """
     places = compact.read_opening(scene.opening).places
-    commands = {compact.command(choice) for choice in scene.choices}
-    return tuple(
-        sorted({f"go to {place}" for place in places} | {command for command in commands if _leads_on(command, places)})
-    )
-
-
-def _leads_on(command: str, places: Sequence[str]) -> bool:
-    verb, _, thing = command.partition(" ")
-    return thing in places if verb == "examine" else verb not in _NEVER_OFFERED
+    commands = {f"go to {place}" for place in places}
+    for command in map(compact.command, scene.choices):
+        verb, _, thing = command.partition(" ")
+        if thing in places if verb == "examine" else verb not in _NEVER_OFFERED:
+            commands.add(command)
+    return tuple(sorted(commands))
 
 
 def _continuation(command: str) -> str:
     return f" {command}\n"
-
-
-def _one_line(text: str) -> str:
-    lines = [line.strip().removeprefix(">").strip() for line in text.split("\n")]
-    return next(filter(None, lines), _NO_ACTION)
-
-
-_GIVE_UP = "look"
-"""Action when nothing is left to try; the loop ends a trial that repeats itself."""
 
 
 class RuleActor:
@@ -145,18 +128,18 @@ class RuleActor:
         order = compact.room_order(scene.task, places)
         goal = read_goal(task)
         advice = read_advice(scene.memory.reflections, order, goal)
-        turn = Turn(goal, order, read_steps(scene.steps), advice, scene.choices)
+        turn = RuleDecision(goal, order, read_steps(scene.steps), advice, scene.choices)
         return Move(action=compact.spoken(turn.action(), compact.heard_grammar(scene.choices, self.grammar)))
 
 
 @dataclass(frozen=True)
-class Turn:
+class RuleDecision:
     """One decision, from the goal, the search order, the attempt so far, the advice and the possible actions."""
 
     goal: Goal
     order: tuple[str, ...]
     room: RoomKnowledge
-    advice: Advice
+    advice: PlaceAdvice
     choices: tuple[str, ...]
 
     def action(self) -> str:
@@ -164,10 +147,17 @@ class Turn:
         if not self.room.holding:
             return self._fetch()
         if self.goal.lamp:
-            return self._use_lamp()
-        if self.goal.deed and (self.goal.deed, self.room.holding) not in self.room.deeds:
-            return self._do_deed()
-        return self._deliver()
+            lamps = (thing for thing in self.room.whereabouts if compact.type_of(thing) == self.goal.lamp)
+            lamp = next(lamps, None)
+            if lamp is None:
+                return self._search(self.goal.lamp)
+            return self._approach(self.room.whereabouts[lamp]) or f"use {lamp}"
+        if self.goal.transform and (self.goal.transform, self.room.holding) not in self.room.transforms:
+            return self._transform()
+        target = self._target()
+        if not target:
+            return _GIVE_UP
+        return self._approach(target) or f"move {self.room.holding} to {target}"
 
     def _fetch(self) -> str:
         wanted = [thing for thing in self.room.whereabouts if self._is_wanted(thing)]
@@ -181,28 +171,16 @@ class Turn:
     def _is_wanted(self, thing: str) -> bool:
         if compact.type_of(thing) != self.goal.thing:
             return False
-        finished = not self.goal.deed or (self.goal.deed, thing) in self.room.deeds
+        finished = not self.goal.transform or (self.goal.transform, thing) in self.room.transforms
         return not (finished and self.room.whereabouts[thing] == self._target())
 
-    def _use_lamp(self) -> str:
-        for thing, place in self.room.whereabouts.items():
-            if compact.type_of(thing) == self.goal.lamp:
-                return self._approach(place) or f"use {thing}"
-        return self._search(self.goal.lamp)
-
-    def _do_deed(self) -> str:
+    def _transform(self) -> str:
         appliance = self._first_of(self.goal.appliance, self.advice.appliances)
         if not appliance:
             return _GIVE_UP
-        deed = f"{self.goal.deed} {self.room.holding} with {appliance}"
+        transform = f"{self.goal.transform} {self.room.holding} with {appliance}"
         # Heating, cooling and cleaning work at a closed appliance, so it is not opened first.
-        return deed if self.room.at == appliance or deed in self.choices else self._walk(appliance)
-
-    def _deliver(self) -> str:
-        target = self._target()
-        if not target:
-            return _GIVE_UP
-        return self._approach(target) or f"move {self.room.holding} to {target}"
+        return transform if self.room.at == appliance or transform in self.choices else self._walk(appliance)
 
     def _target(self) -> str:
         """Return the first fitting place: where a thing was put, as advised, where one of two lay, then in order."""
@@ -220,7 +198,8 @@ class Turn:
         reported = self.advice.sightings.get(kind, ())
         rest = [place for place in self.order if place not in self.advice.skip]
         for place in (*reported, *self.advice.first, *rest, *self.order):
-            if place not in self.room.contents and not self._unreachable(place):
+            is_unreachable = {f"go to {place}", f"examine {place}"} <= self.room.refusals.keys()
+            if place not in self.room.contents and not is_unreachable:
                 return self._approach(place) or f"examine {place}"
         return _GIVE_UP
 
@@ -238,6 +217,3 @@ class Turn:
         opening = f"open {place}"
         can_open = opening in self.choices if self.choices else opening not in self.room.refusals
         return opening if can_open and place not in self.room.contents else f"examine {place}"
-
-    def _unreachable(self, place: str) -> bool:
-        return f"go to {place}" in self.room.refusals and f"examine {place}" in self.room.refusals

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from retroformer.agents.arm import Arm, ArmParts, EarlyArm
+from retroformer.environments.alfworld.hindsight import table_reflector
+from retroformer.environments.alfworld.reflectors import oracle_reflector, rule_reflector
 from retroformer.experiment.sections.base import Positive
 from retroformer.protocols import Reflector
 
@@ -19,9 +21,7 @@ class RuleArm(Arm):
     """Sentences of the advice. demonstrated: those that the household actor was trained with; unseen: others."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        from retroformer.environments.alfworld.reflectors import RuleReflector
-
-        return RuleReflector(parts.render(), self.wording, places=self.places)
+        return rule_reflector(parts.render(), self.wording, places=self.places)
 
     def describe(self) -> str:
         words = ", in words that no demonstration used" if self.wording == "unseen" else ""
@@ -36,9 +36,7 @@ class HistoryRuleArm(Arm):
     """Largest number of places that one piece of advice names."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        from retroformer.environments.alfworld.reflectors import RuleReflector
-
-        return RuleReflector(parts.render(), reads_history=True, places=self.places)
+        return rule_reflector(parts.render(), reads_history=True, places=self.places)
 
     def describe(self) -> str:
         return "written by rule from the text of all attempts so far"
@@ -54,9 +52,7 @@ class TableArm(EarlyArm):
     """Names of the runs whose collected attempts are counted; empty: this run."""
 
     def build(self, parts: ArmParts) -> Reflector:
-        from retroformer.environments.alfworld.hindsight import TableReflector
-
-        return TableReflector(parts.render(), parts.attempts([*self.experience_of(parts.run)]), self.places)
+        return table_reflector(parts.render(), parts.attempts([*self.experience_of(parts.run)]), self.places)
 
     def conditions(self, parts: ArmParts) -> dict[str, Any]:
         content = hashlib.sha256()
@@ -80,9 +76,7 @@ class OracleArm(EarlyArm):
     kind: Literal["oracle"] = "oracle"
 
     def build(self, parts: ArmParts) -> Reflector:
-        from retroformer.environments.alfworld.reflectors import OracleReflector
-
-        return OracleReflector(parts.render(), parts.taskset().walkthrough)
+        return oracle_reflector(parts.render(), parts.taskset().walkthrough)
 
     def describe(self) -> str:
         return f"a yardstick: written by rule from the solution of the task, which no reflector sees{self.when}"

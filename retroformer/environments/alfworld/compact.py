@@ -49,17 +49,8 @@ def read_opening(observation: str) -> Opening:
     return Opening(task=match["task"].strip().rstrip("."), places=_things(match["things"]))
 
 
-def with_task(opening: str, task: str) -> str:
-    """Return an opening of ALFWorld's with another task sentence, given without its full stop."""
-    return _rewritten(opening, "task", f"{task}.")
-
-
-def with_places(opening: str, places: Sequence[str]) -> str:
-    """Return an opening of ALFWorld's with other places."""
-    return _rewritten(opening, "things", ", ".join(f"a {place}" for place in places))
-
-
-def _rewritten(opening: str, part: str, text: str) -> str:
+def rewritten(opening: str, part: Literal["things", "task"], text: str) -> str:
+    """Return an opening of ALFWorld's with another task, a sentence, or with other things, such as `a desk 1`."""
     match = _OPENING.search(opening)
     if match is None:
         raise ValueError(f"No opening of ALFWorld's: {opening[:80]!r}")

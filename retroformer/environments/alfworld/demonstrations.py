@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from retroformer.agents.baseline import PHRASES
 from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.actors import Turn
+from retroformer.environments.alfworld.actors import RuleDecision
 from retroformer.environments.alfworld.clauses import plural
 from retroformer.environments.alfworld.compact import number_of, type_of
 from retroformer.environments.alfworld.environment import AlfworldEnvironment, AlfworldTaskset
-from retroformer.environments.alfworld.reader import Advice
+from retroformer.environments.alfworld.reader import PlaceAdvice
 from retroformer.environments.alfworld.reading import Goal, Solution, read_goal, read_solution, read_steps
 from retroformer.environments.alfworld.reflectors import FailureView
-from retroformer.environments.alfworld.wording import DEMONSTRATED, Wording, listed, say
+from retroformer.environments.alfworld.wording import DEMONSTRATED, Sentences, listed, say
 from retroformer.environments.extras import Demonstration
 from retroformer.records import Step, Task
 
@@ -36,17 +36,17 @@ EARLIER = 0.15
 """Share of advised attempts that also carry an earlier, failed piece of advice."""
 
 
-class Lesson(NamedTuple):
+class WrittenLesson(NamedTuple):
     """Lesson read before an attempt."""
 
     kind: str
     texts: tuple[str, ...]
     """Reflections, oldest first."""
-    advice: Advice
+    advice: PlaceAdvice
     """Meaning of the texts in this game."""
 
 
-NO_LESSON = Lesson("none", (), Advice())
+NO_LESSON = WrittenLesson("none", (), PlaceAdvice())
 
 
 @dataclass(frozen=True)
@@ -54,28 +54,29 @@ class TeacherView(FailureView):
     """Game as its advice writer knows it: what a failed attempt has shown, and the solution."""
 
     solution: Solution
-    wording: Wording = DEMONSTRATED
+    wording: Sentences = DEMONSTRATED
     """Sentences of the advice."""
 
 
-def write_lesson(game: TeacherView, other: TeacherView, random: Random) -> Lesson:
+def write_lesson(game: TeacherView, other: TeacherView, random: Random) -> WrittenLesson:
     """Return a lesson drawn from the mixture; advice about another task is about `other`."""
     kind = random.choices(tuple(SHARES), tuple(SHARES.values()))[0]
     if kind == "none":
         return NO_LESSON
-    lesson = Lesson(kind, *_written(kind, game, other, random))
-    if not lesson.texts[0]:
+    text, advice = _WRITERS[kind](other if kind == "other" else game, random)
+    if not text:
         return NO_LESSON
+    lesson = WrittenLesson(kind, (text,), meaning(advice, game.goal, game.order))
     if kind != "phrase" and random.random() < PADDED:
         words = [lesson.texts[0], random.choice(PHRASES)]
         lesson = lesson._replace(texts=(" ".join(random.sample(words, 2)),))
     return _after_another(lesson, game, random) if random.random() < EARLIER else lesson
 
 
-def meaning(advice: Advice, goal: Goal, order: Sequence[str]) -> Advice:
+def meaning(advice: PlaceAdvice, goal: Goal, order: Sequence[str]) -> PlaceAdvice:
     """Return the part of the advice that applies here: places of this room, and sightings of the things wanted."""
     room = set(order)
-    return Advice(
+    return PlaceAdvice(
         first=tuple(place for place in advice.first if place in room),
         skip=tuple(place for place in advice.skip if place in room),
         sightings={
@@ -88,15 +89,10 @@ def meaning(advice: Advice, goal: Goal, order: Sequence[str]) -> Advice:
     )
 
 
-def _written(kind: str, game: TeacherView, other: TeacherView, random: Random) -> tuple[tuple[str], Advice]:
-    text, advice = _WRITERS[kind](other if kind == "other" else game, random)
-    return (text,), meaning(advice, game.goal, game.order)
-
-
-def _looking_back(game: TeacherView, random: Random) -> tuple[str, Advice]:
+def _hindsight_lesson(game: TeacherView, random: Random) -> tuple[str, PlaceAdvice]:
     """Write what the attempt saw and, optionally, where not to look again and where to go on."""
     sentences, sightings = _sightings(game, game.needed, random)
-    advice = Advice(sightings=sightings)
+    advice = PlaceAdvice(sightings=sightings)
     if game.sees_all:
         return " ".join(sentences), advice
     form = random.choices(("onwards", "both", "skip"), (0.6, 0.25, 0.15))[0]
@@ -111,13 +107,13 @@ def _looking_back(game: TeacherView, random: Random) -> tuple[str, Advice]:
     return " ".join(sentences), advice
 
 
-def _all_knowing(game: TeacherView, random: Random) -> tuple[str, Advice]:
+def _oracle_lesson(game: TeacherView, random: Random) -> tuple[str, PlaceAdvice]:
     """Write where the things are and, often, what to do with them."""
     sentences, sightings = _sightings(game, game.solution.things, random)
-    advice = Advice(sightings=sightings)
+    advice = PlaceAdvice(sightings=sightings)
     if random.random() < 0.5:
         if place := game.solution.appliance:
-            sentences.append(say(game.wording.deed, random, deed=game.goal.deed, place=place))
+            sentences.append(say(game.wording.transform, random, transform=game.goal.transform, place=place))
             advice = replace(advice, appliances=(place,))
         if place := game.solution.target:
             sentences.append(say(game.wording.target, random, place=place))
@@ -125,7 +121,7 @@ def _all_knowing(game: TeacherView, random: Random) -> tuple[str, Advice]:
     return " ".join(sentences), advice
 
 
-def _places(game: TeacherView, random: Random) -> tuple[str, Advice]:
+def _places(game: TeacherView, random: Random) -> tuple[str, PlaceAdvice]:
     """Write a few places, right by chance, and sometimes one that this room lacks."""
     count = min(random.choice((1, 1, 2, 2, 3, 4, 6)), len(game.order))
     places = random.sample(game.order, count)
@@ -133,32 +129,28 @@ def _places(game: TeacherView, random: Random) -> tuple[str, Advice]:
         places[random.randrange(count)] = random.choice(game.solution.things)[1]
     if random.random() < INVENTED:
         places.append(f"{type_of(random.choice(game.order))} {random.randint(2, 30)}")
-    return _about(game.wording.search, places, game, random), Advice(first=as_listed(places))
+    return _about(game.wording.search, places, game, random), PlaceAdvice(first=as_listed(places))
 
 
-def _types(game: TeacherView, random: Random) -> tuple[str, Advice]:
+def _types(game: TeacherView, random: Random) -> tuple[str, PlaceAdvice]:
     """Write all places of a type, as in `Look in the drawers.`."""
     right = [place for _, place in game.solution.things]
     place = random.choice(right) if right and random.random() < RIGHT_HINTS else random.choice(game.order)
     kind = type_of(place)
     places = tuple(spot for spot in game.order if type_of(spot) == kind)
     words = f"the {kind if len(places) == 1 else plural(kind)}"
-    return say(game.wording.search, random, places=words, kind=game.goal.thing), Advice(first=places)
+    return say(game.wording.search, random, places=words, kind=game.goal.thing), PlaceAdvice(first=places)
 
 
-def _phrase(game: TeacherView, random: Random) -> tuple[str, Advice]:
-    """Write phrases that carry no advice."""
-    return " ".join(random.sample(PHRASES, random.choice((1, 1, 2)))), Advice()
-
-
-_WRITERS: Mapping[str, Callable[[TeacherView, Random], tuple[str, Advice]]] = MappingProxyType(
+_WRITERS: Mapping[str, Callable[[TeacherView, Random], tuple[str, PlaceAdvice]]] = MappingProxyType(
     {
-        "looking back": _looking_back,
-        "all-knowing": _all_knowing,
+        "looking back": _hindsight_lesson,
+        "all-knowing": _oracle_lesson,
         "places": _places,
         "types": _types,
-        "other": lambda game, random: random.choice((_looking_back, _all_knowing))(game, random),
-        "phrase": _phrase,
+        "other": lambda game, random: random.choice((_hindsight_lesson, _oracle_lesson))(game, random),
+        # Phrases that carry no advice.
+        "phrase": lambda game, random: (" ".join(random.sample(PHRASES, random.choice((1, 1, 2)))), PlaceAdvice()),
     }
 )
 
@@ -199,7 +191,7 @@ def as_listed(places: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(set(places), key=lambda place: (kinds.index(type_of(place)), number_of(place))))
 
 
-def _after_another(lesson: Lesson, game: TeacherView, random: Random) -> Lesson:
+def _after_another(lesson: WrittenLesson, game: TeacherView, random: Random) -> WrittenLesson:
     """Return the lesson preceded by an older one, whose places were tried in vain and are now to be skipped."""
     tried = game.searched[:MOST_PLACES]
     if not tried:
@@ -217,7 +209,7 @@ SHORTEST_FAILURE = 3
 
 
 def demonstrations(
-    games: AlfworldTaskset, count: int, actions: int, seed: int, wording: Wording = DEMONSTRATED
+    games: AlfworldTaskset, count: int, actions: int, seed: int, wording: Sentences = DEMONSTRATED
 ) -> Iterator[Demonstration]:
     """Yield `count` attempts of at most `actions` actions; task types alternate, games are drawn at random.
 
@@ -259,7 +251,7 @@ def _demonstrate(
     task: Task,
     variant: Task,
     game: TeacherView,
-    lesson: Lesson,
+    lesson: WrittenLesson,
     actions: int,
     random: Random,
 ) -> Demonstration:
@@ -272,7 +264,7 @@ def _demonstrate(
     return Demonstration(task.id, lesson.kind, attempt.solved, tuple(pieces))
 
 
-class _Attempt(NamedTuple):
+class _PlayedAttempt(NamedTuple):
     opening: str
     steps: tuple[Step, ...]
     solved: bool
@@ -281,15 +273,20 @@ class _Attempt(NamedTuple):
 
 
 def _attempt(
-    environment: AlfworldEnvironment, task: Task, game: TeacherView, advice: Advice, actions: int, chance: Random | None
-) -> _Attempt:
+    environment: AlfworldEnvironment,
+    task: Task,
+    game: TeacherView,
+    advice: PlaceAdvice,
+    actions: int,
+    chance: Random | None,
+) -> _PlayedAttempt:
     seen, steps, slips = environment.reset(task), list[Step](), set[int]()
     opening = seen.observation
     while not seen.over and len(steps) < actions:
-        action = Turn(game.goal, game.order, read_steps(steps), advice, seen.choices).action()
+        action = RuleDecision(game.goal, game.order, read_steps(steps), advice, seen.choices).action()
         if chance and chance.random() < SLIPS:
             action = f"go to {chance.choice(game.order)}"
             slips.add(len(steps))
         seen = environment.step(action)
         steps.append(Step(action=action, observation=seen.observation))
-    return _Attempt(opening, tuple(steps), seen.success, frozenset(slips))
+    return _PlayedAttempt(opening, tuple(steps), seen.success, frozenset(slips))

@@ -10,8 +10,9 @@ a location, and it has no command `help`.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.planner import Operator, Planner, Translation
 from retroformer.environments.alfworld.rules import Home
 from retroformer.environments.alfworld.textgen import Bindings, Facts, Grammar
@@ -108,23 +109,18 @@ def names(entities: Iterable[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     counts: dict[str, int] = {}
     for entity in sorted(entities, reverse=True):
+        entity_name = entity
         kind, numbered, _ = entity.partition("_bar_")
         if not numbered:
-            named[entity] = f"{_unescape(entity)} "
+            for mark, sign in (("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
+                entity_name = entity_name.replace(mark, sign)
+            named[entity] = f"{entity_name} "
             continue
         kind += "basin" * ("basin" in entity)
         counts[kind] = counts.get(kind, 0) + 1
         named[entity] = f"{kind} {counts[kind]}"
     return named
 
-
-def _unescape(entity: str) -> str:
-    for mark, sign in (("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
-        entity = entity.replace(mark, sign)
-    return entity
-
-
-Name = Literal["put", "move"]
 
 _MOVE = re.compile(r"move (?P<object>.+) to (?P<receptacle>.+)")
 _PUT = re.compile(r"put (?P<object>.+) in/on (?P<receptacle>.+)")
@@ -148,7 +144,7 @@ class Expert(Protocol):
         ...
 
 
-def in_grammar(game: Game, grammar: Name) -> Game:
+def in_grammar(game: Game, grammar: compact.Grammar) -> Game:
     """Return a game of release 2.1.2 in the given grammar."""
     if grammar == "move":
         return game
@@ -159,7 +155,7 @@ def in_grammar(game: Game, grammar: Name) -> Game:
     return game._replace(grammar=texts, walkthrough=walkthrough)
 
 
-def grammar_of(actions: Iterable[str]) -> Name | None:
+def grammar_of(actions: Iterable[str]) -> compact.Grammar | None:
     """Return the grammar of the action strings; None if no action shows it."""
     for action in actions:
         if _PUT.fullmatch(action.strip()):
@@ -172,12 +168,7 @@ def grammar_of(actions: Iterable[str]) -> Name | None:
 def check_grammar(taskset: Expert, example_actions: Sequence[str]) -> None:
     """Check before a run that the expert wins a game and that the prompts' actions match the games' grammar.
 
-    Args:
-        taskset: source of the games.
-        example_actions: actions shown in the actor's prompts, such as `put mug 1 in/on desk 1`.
-
-    Raises:
-        ConfigError: the expert does not win, or an example action is of the other grammar.
+    example_actions: actions shown in the actor's prompts, such as `put mug 1 in/on desk 1`. Raises ConfigError.
     """
     tasks = taskset.tasks()
     if not tasks:
@@ -186,20 +177,8 @@ def check_grammar(taskset: Expert, example_actions: Sequence[str]) -> None:
     telling = (task for task in tasks if grammar_of(taskset.walkthrough(task)))
     task = next(telling, tasks[0])
     played = grammar_of(taskset.walkthrough(task))
-    _replay(taskset, task)
-    for action in example_actions:
-        shown = grammar_of([action])
-        if shown and played and shown != played:
-            raise ConfigError(
-                f"The actor's prompts say {action!r}, but these games are played in the grammar {played!r}: "
-                f"set environment.grammar={shown} or choose prompts written in {played!r}."
-            )
-
-
-def _replay(taskset: Expert, task: Task) -> None:
     environment = taskset.environment()
-    answer = environment.reset(task)
-    action = ""
+    answer, action = environment.reset(task), ""
     for action in taskset.walkthrough(task):
         answer = environment.step(action)
     if not answer.success:
@@ -207,3 +186,10 @@ def _replay(taskset: Expert, task: Task) -> None:
             f"The expert's actions do not win {task.id!r}; the last, {action!r}, was answered "
             f"{answer.observation!r}: check environment.grammar, environment.max_steps and the game files."
         )
+    for action in example_actions:
+        shown = grammar_of([action])
+        if shown and played and shown != played:
+            raise ConfigError(
+                f"The actor's prompts say {action!r}, but these games are played in the grammar {played!r}: "
+                f"set environment.grammar={shown} or choose prompts written in {played!r}."
+            )

@@ -66,12 +66,7 @@ class AlfworldEnvironment:
         self._answer: Transition | None = None
 
     def reset(self, task: Task) -> Transition:
-        """Start a game.
-
-        Raises:
-            UnknownTask: there is no such game.
-            EnvironmentFailure: the game cannot be read.
-        """
+        """Start a game. Raises UnknownTask, EnvironmentFailure."""
         self._answer, self._steps = None, 0
         _, _, room_and_task = self._engine.start(self._find(task)).partition("\n\n")
         self._answer = Transition(observation=room_and_task, choices=self._engine.commands)
@@ -80,8 +75,7 @@ class AlfworldEnvironment:
     def step(self, action: str) -> Transition:
         """Execute one action; after the end of an episode, repeat the last answer without its reward.
 
-        Raises:
-            EnvironmentFailure: no game was started.
+        Raises EnvironmentFailure.
         """
         if self._answer is None:
             raise EnvironmentFailure("No ALFWorld game is being played: reset the environment with a task first.")

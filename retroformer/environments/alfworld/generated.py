@@ -23,10 +23,8 @@ from retroformer.errors import MissingInput, UnknownTask
 from retroformer.records import Task
 
 SPLITS = ("train", "held_out")
-
 LISTED = 2000
 """Number of games that `tasks` lists; later games can be played by id."""
-
 _ID = re.compile(r"generated/(?P<split>\w+)/(?P<wish>[a-z]+-[a-z]+-[a-z]+)-(?P<index>\d{6,9})")
 
 
@@ -34,8 +32,7 @@ class GeneratedGames:
     """Games of one split; games of the other split can be played by id."""
 
     def __init__(self, section: Alfworld, seed: int) -> None:
-        self._section = section
-        self._seed = seed
+        self._section, self._seed = section, seed
 
     def tasks(self) -> tuple[Task, ...]:
         """Return the first games of the split and of the configured types, by index. Raises UnknownTask."""
@@ -87,7 +84,9 @@ def _listed(seed: int, split: str, wanted: tuple[Kind, ...]) -> tuple[Task, ...]
 
 
 def _task(seed: int, split: str, index: int) -> Task:
-    return Task(id=_id(split, index, _wish(seed, split, index)), environment="alfworld", split=split)
+    wish = _wish(seed, split, index)
+    name = f"{wish.kind}-{wish.thing.lower()}-{wish.place.lower()}-{index:06d}"
+    return Task(id=f"generated/{split}/{name}", environment="alfworld", split=split)
 
 
 def _wish(seed: int, split: str, index: int) -> Wish:
@@ -103,10 +102,6 @@ def _kinds(seed: int, split: str, block: int) -> tuple[Kind, ...]:
 
 def _random(seed: int, purpose: str, split: str, index: int) -> Random:
     return Random(f"retroformer/{seed}/{split}/{index}/{purpose}")
-
-
-def _id(split: str, index: int, wish: Wish) -> str:
-    return f"generated/{split}/{wish.kind}-{wish.thing.lower()}-{wish.place.lower()}-{index:06d}"
 
 
 def _check_split(split: str) -> None:

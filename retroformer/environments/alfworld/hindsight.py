@@ -15,10 +15,10 @@ import retroformer.environments.alfworld.compact as compact
 from retroformer.environments.alfworld.clauses import find_places
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.alfworld.reading import Goal, read_goal, read_steps
-from retroformer.environments.alfworld.reflectors import FailureView, advice_on_places, signed, view_of
+from retroformer.environments.alfworld.reflectors import FailureView, WrittenReflector, advice_on_places, view_of
 from retroformer.hindsight import Variation
 from retroformer.prompts import Render
-from retroformer.records import Lesson, Memory, Reflection, Trajectory
+from retroformer.records import Lesson, Memory, Trajectory
 
 _PRIOR_LOOKS = 2
 """Weight of the rate over all places, in looks, against that of one type of place."""
@@ -70,30 +70,17 @@ class PlaceTable:
 
     def ranked(self, view: FailureView) -> tuple[str, ...]:
         """Return the unsearched places, the likeliest for a missing thing first; ties keep room order."""
-        kinds = view.missing
-        return tuple(
-            sorted(
-                view.unsearched, key=lambda place: -max((self.rate(kind, type_of(place)) for kind in kinds), default=0)
-            )
-        )
-
-
-def places_of(kinds: Sequence[str], attempts: Iterable[Trajectory]) -> tuple[str, ...]:
-    """Return the places at which these attempts first saw a thing of these kinds."""
-    seen = (item for attempt in attempts for item in read_steps(attempt.steps).first_seen.items())
-    return tuple(dict.fromkeys(place for thing, place in seen if type_of(thing) in kinds))
+        rates = {
+            place: max((self.rate(kind, type_of(place)) for kind in view.missing), default=0)
+            for place in view.unsearched
+        }
+        return tuple(sorted(view.unsearched, key=lambda place: -rates[place]))
 
 
 SHORTEST = 3
 """Minimum number of steps of a part."""
 MORE_OF_MANY, MORE_OF_FEW = 4, 1
 """Maximum number of places added to a type with three or more places, and to a type with fewer."""
-
-
-def part_of(failure: Trajectory, random: Random) -> Trajectory:
-    """Return the attempt cut after a random step, but not before its third."""
-    steps = failure.steps
-    return failure.model_copy(update={"steps": steps[: random.randint(min(SHORTEST, len(steps)), len(steps))]})
 
 
 def in_another_room(failure: Trajectory, texts: Sequence[str], random: Random) -> Trajectory:
@@ -110,7 +97,8 @@ def in_another_room(failure: Trajectory, texts: Sequence[str], random: Random) -
         least = max((compact.number_of(place) for place in named if compact.type_of(place) == kind), default=1)
         most = max(numbers) + (MORE_OF_MANY if len(numbers) > 2 else MORE_OF_FEW)
         places += [f"{kind} {number}" for number in range(1, random.randint(least, most) + 1)]
-    return failure.model_copy(update={"opening": compact.with_places(failure.opening, places)})
+    opening = compact.rewritten(failure.opening, "things", ", ".join(f"a {place}" for place in places))
+    return failure.model_copy(update={"opening": opening})
 
 
 HINDSIGHT_PLACES = 8
@@ -139,8 +127,9 @@ class PlaceHindsight:
         view = view_of(failure, earlier)
         ranked = self._table.ranked(view)
         first = ranked[:HINDSIGHT_PLACES]
-        proved = [place for place in places_of(view.missing, others) if place in ranked and place not in first]
-        proved = proved[:HINDSIGHT_PLACES]
+        seen = (item for attempt in others for item in read_steps(attempt.steps).first_seen.items())
+        places = dict.fromkeys(place for thing, place in seen if type_of(thing) in view.missing)
+        proved = [place for place in places if place in ranked and place not in first][:HINDSIGHT_PLACES]
         return advice_on_places(view, (*first[: HINDSIGHT_PLACES - len(proved)], *proved))
 
     def variations(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> Sequence[Variation]:
@@ -157,11 +146,14 @@ class PlaceHindsight:
         whole, others = view_of(failure, earlier), list[Variation]()
         for number in range(count):
             last = random.randrange(len(attempts))
-            part, before = part_of(attempts[last], random), earlier[:last]
+            steps, before = attempts[last].steps, earlier[:last]
+            end = random.randint(min(SHORTEST, len(steps)), len(steps))
+            part = attempts[last].model_copy(update={"steps": steps[:end]})
             if number % 2:
                 part = in_another_room(part, _texts(attempts[: last + 1], before), random)
             if sentence := self._other_task(view_of(part, before), whole, random):
-                others.append((part.model_copy(update={"opening": compact.with_task(part.opening, sentence)}), before))
+                opening = compact.rewritten(part.opening, "task", f"{sentence}.")
+                others.append((part.model_copy(update={"opening": opening}), before))
         return others
 
     def _other_task(self, view: FailureView, whole: FailureView, random: Random) -> str:
@@ -197,14 +189,12 @@ def _texts(attempts: Sequence[Trajectory], earlier: Sequence[Lesson]) -> list[st
     return [*steps, *(lesson.advice.lower() for lesson in earlier)]
 
 
-class TableReflector:
-    """Reflector that names the places at which training attempts most often found what is missing: no model."""
+def table_reflector(render: Render, attempts: Iterable[Trajectory], places: int = HINDSIGHT_PLACES) -> WrittenReflector:
+    """Return a reflector that names the places at which training attempts most often found what is missing."""
+    table = PlaceTable(attempts)
 
-    def __init__(self, render: Render, attempts: Iterable[Trajectory], places: int = HINDSIGHT_PLACES) -> None:
-        self._render, self._table, self._places = render, PlaceTable(attempts), places
-
-    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return advice; the seed changes nothing."""
+    def write(trajectory: Trajectory, memory: Memory, seed: int) -> str:
         view = view_of(trajectory, memory.earlier)
-        text = advice_on_places(view, self._table.ranked(view)[: self._places])
-        return signed("counted-places", text, self._render, trajectory, memory, seed)
+        return advice_on_places(view, table.ranked(view)[:places])
+
+    return WrittenReflector("counted-places", render, write)

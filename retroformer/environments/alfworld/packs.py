@@ -45,6 +45,10 @@ class _Copy(NamedTuple):
     games: dict[str, tuple[int, int]]
     """Offset and length of each game."""
 
+    @property
+    def first(self) -> str:
+        return next(iter(self.games))
+
     def read(self, task_id: str) -> bytes:
         # Opened for every read: forked processes would share the position of an open file.
         offset, length = self.games[task_id]
@@ -71,19 +75,18 @@ class GamePack:
         if task_id not in self._copy.games:
             return None
         content = self._copy.read(task_id)
-        return content if task_id == self._first else self._decompressor.decompress(content)
-
-    @property
-    def _first(self) -> str:
-        return next(iter(self._copy.games))
+        return content if task_id == self._copy.first else self._decompressor.decompress(content)
 
     @cached_property
     def _decompressor(self) -> zstandard.ZstdDecompressor:
-        return zstandard.ZstdDecompressor(dict_data=_likeness(self._copy.read(self._first)))
+        return zstandard.ZstdDecompressor(dict_data=_likeness(self._copy.read(self._copy.first)))
 
     @cached_property
     def _copy(self) -> _Copy:
-        path = self._copy_path()
+        status = self._path.stat()
+        identity = (_FORMAT, str(self._path.resolve()), status.st_size, status.st_mtime_ns)
+        key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+        path = cache_folder() / "alfworld" / "packs" / f"{self._path.name.removesuffix('.tar.zst')}-{key}"
         if not path.is_file():
             self._write_copy(path)
         try:
@@ -92,12 +95,6 @@ class GamePack:
             _log.warning("The copied games %s cannot be read (%s) and are made again.", path, error)
             self._write_copy(path)
             return _open_copy(path)
-
-    def _copy_path(self) -> Path:
-        status = self._path.stat()
-        identity = (_FORMAT, str(self._path.resolve()), status.st_size, status.st_mtime_ns)
-        key = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
-        return cache_folder() / "alfworld" / "packs" / f"{self._path.name.removesuffix('.tar.zst')}-{key}"
 
     def _write_copy(self, path: Path) -> None:
         try:

@@ -24,7 +24,6 @@ _FORMAT = "1"
 """Format version of a cached translation; a change invalidates old ones."""
 
 _log = logging.getLogger(__name__)
-
 _idle: list[Any] = []
 """Copies of the library that no planner uses any more."""
 
@@ -51,11 +50,7 @@ class Operator(NamedTuple):
 
 
 def translate(domain: str, problem: str) -> Translation:
-    """Return the translation of a problem, from the disk cache if present.
-
-    Raises:
-        EnvironmentFailure: the planner cannot parse the domain or the problem.
-    """
+    """Return the translation of a problem, from the disk cache if present. Raises EnvironmentFailure."""
     key = hashlib.sha256("\0".join((_FORMAT, domain, problem)).encode()).hexdigest()
     path = cache_folder() / "alfworld" / "sas" / key[:2] / f"{key}.json.zst"
     try:

@@ -26,14 +26,14 @@ _PUTTING = re.compile(
 )
 _PASSIVE = re.compile(r"\b(?:is|was|were|been) put\b")
 _TAKING = re.compile(r"\b(?:take|grab|pick|get)\b")
-_DEED = re.compile(
+_TRANSFORM = re.compile(
     r"(?<!\ba )(?<!\bthe )(?<!\bsome )"
     r"\b(?:clean|wash|rinse|heat|warm|microwave (?:it|them|the (?!microwave))|cool|chill|use|do it)\b"
 )
 
 
 @dataclass(frozen=True)
-class Advice:
+class PlaceAdvice:
     """Content of advice, as places of the room; all tuples are in text order."""
 
     first: tuple[str, ...] = ()
@@ -48,14 +48,14 @@ class Advice:
     """Places to clean, heat or cool the thing."""
 
 
-def read_advice(reflections: Sequence[str], places: Sequence[str], goal: Goal) -> Advice:
+def read_advice(reflections: Sequence[str], places: Sequence[str], goal: Goal) -> PlaceAdvice:
     """Return the advice of a memory, given oldest reflection first; on conflicts the latest reflection wins.
 
     Only the latest reflection says where to look first: earlier suggestions were tried, and those trials failed.
     """
     readings = [_read(text, tuple(places), goal) for text in reversed(reflections)]
     if not readings:
-        return Advice()
+        return PlaceAdvice()
     latest, *older = readings
     sightings = {kind: list(seen_at) for kind, seen_at in latest.sightings.items()}
     for reading in older:
@@ -63,7 +63,7 @@ def read_advice(reflections: Sequence[str], places: Sequence[str], goal: Goal) -
             sightings.setdefault(kind, []).extend(place for place in seen_at if place not in latest.skip)
     named = {*latest.first, *(place for seen_at in latest.sightings.values() for place in seen_at)}
     skip = [place for reading in older for place in reading.skip if place not in named]
-    return Advice(
+    return PlaceAdvice(
         first=latest.first,
         skip=_once((*latest.skip, *skip)),
         sightings={kind: _once(seen_at) for kind, seen_at in sightings.items()},
@@ -73,7 +73,7 @@ def read_advice(reflections: Sequence[str], places: Sequence[str], goal: Goal) -
 
 
 @lru_cache(maxsize=1024)
-def _read(text: str, room: tuple[str, ...], goal: Goal) -> Advice:
+def _read(text: str, room: tuple[str, ...], goal: Goal) -> PlaceAdvice:
     notes = _Notes(goal)
     for clause in clauses_of(text):
         notes.take(clause, find_places(clause, room))
@@ -110,10 +110,10 @@ class _Notes:
             elif not self._take_errand(clause, mention, elsewhere):
                 self._take_search(clause, mention, mood, wanted, elsewhere)
 
-    def advice(self) -> Advice:
+    def advice(self) -> PlaceAdvice:
         """Return everything read so far."""
         skip = tuple(place for place, (look, _) in self.search.items() if not look)
-        return Advice(
+        return PlaceAdvice(
             first=tuple(place for place, (look, _) in self.search.items() if look),
             skip=skip,
             sightings={
@@ -128,7 +128,7 @@ class _Notes:
         """Return True if the place is named for an action there with a thing in hand."""
         kind = type_of(mention.places[0])
         putting = _PUTTING.search(clause) is not None and not _PASSIVE.search(clause) and mention.before != "from"
-        if _DEED.search(clause) and kind in APPLIANCES.values() and not (putting and kind == self.goal.target):
+        if _TRANSFORM.search(clause) and kind in APPLIANCES.values() and not (putting and kind == self.goal.target):
             if kind == self.goal.appliance:
                 self.appliances += mention.places
             return True

@@ -24,9 +24,9 @@ from retroformer.errors import ConfigError
 from retroformer.records import Memory, Message, Outcome, Step, Trajectory
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
-"""Deed -> the type of place that does it."""
+"""Transform -> the type of place that does it."""
 
-_DEEDS = {"clean": "clean", "hot": "heat", "heat": "heat", "cool": "cool", "cold": "cool"}
+_TRANSFORMS = {"clean": "clean", "hot": "heat", "heat": "heat", "cool": "cool", "cold": "cool"}
 _LOOK = re.compile(
     r"(?:look at|examine) (?:the |an? |some )?(?P<thing>\w+) (?:under|with|using) (?:the |an? )?(?P<lamp>\w+)"
 )
@@ -44,7 +44,7 @@ class Goal:
 
     thing: str = ""
     count: int = 1
-    deed: str = ""
+    transform: str = ""
     """Required state change: clean, heat or cool."""
     lamp: str = ""
     """Lamp under which to look at the thing."""
@@ -53,8 +53,8 @@ class Goal:
 
     @property
     def appliance(self) -> str:
-        """Type of place that the deed needs."""
-        return APPLIANCES.get(self.deed, "")
+        """Type of place that the transform needs."""
+        return APPLIANCES.get(self.transform, "")
 
 
 def read_goal(sentence: str) -> Goal:
@@ -63,8 +63,10 @@ def read_goal(sentence: str) -> Goal:
     if look := _LOOK.match(text):
         return Goal(thing=look["thing"], lamp=look["lamp"])
     if put := _PUT.match(text):
-        deed = _DEEDS.get((put["state"] or put["verb"] or "").strip(), "")
-        return Goal(thing=put["thing"], count=2 if put["count"] == "two " else 1, deed=deed, target=put["target"])
+        transform = _TRANSFORMS.get((put["state"] or put["verb"] or "").strip(), "")
+        return Goal(
+            thing=put["thing"], count=2 if put["count"] == "two " else 1, transform=transform, target=put["target"]
+        )
     return Goal()
 
 
@@ -82,7 +84,7 @@ class RoomKnowledge:
     """Initial place of each thing."""
     whereabouts: dict[str, str] = field(default_factory=dict)
     """Current place of each thing, as far as known, except the thing in hand."""
-    deeds: set[tuple[str, str]] = field(default_factory=set)
+    transforms: set[tuple[str, str]] = field(default_factory=set)
     """State changes done, such as (clean, mug 1)."""
     refusals: dict[str, int] = field(default_factory=dict)
     """Number of times each action was answered with `Nothing happens.`"""
@@ -101,7 +103,7 @@ class RoomKnowledge:
             thing, _, place = rest.partition(" to ")
             self.whereabouts[thing], self.holding = place, ""
         elif verb in APPLIANCES and answer.startswith(f"You {verb}"):
-            self.deeds.add((verb, rest.partition(" with ")[0]))
+            self.transforms.add((verb, rest.partition(" with ")[0]))
 
     def _look(self, place: str, answer: str) -> None:
         things = tuple(answer.split(", ")) if answer != "nothing" else ()
@@ -228,10 +230,7 @@ def share_of_subgoals(attempt: Trajectory) -> float:
     """Return the share of the task's subgoals that the attempt reached: 1 if it is solved, else less.
 
     Taking and changing a thing count if they happened at any time; a thing counts as put if it lies in its place at the
-    end, and as taken, too, if it lay there already.
-
-    Raises:
-        ConfigError: the attempt's opening is not ALFWorld's.
+    end, and as taken, too, if it lay there already. Raises ConfigError.
     """
     if attempt.outcome is Outcome.SUCCESS:
         return 1.0
@@ -241,7 +240,7 @@ def share_of_subgoals(attempt: Trajectory) -> float:
             f"train.rated_by=shaped: the opening of the stored attempt at {attempt.task.id!r} names no goal of "
             "ALFWorld's, so its progress cannot be read; take train.rated_by=success."
         )
-    total = 3 if goal.lamp else goal.count * (3 if goal.deed else 2)
+    total = 3 if goal.lamp else goal.count * (3 if goal.transform else 2)
     return min(_reached(attempt, goal), total - 1) / total
 
 
@@ -257,10 +256,12 @@ def _reached(attempt: Trajectory, goal: Goal) -> int:
         lit = lit or (answer.startswith(_LIT) and type_of(answer.removeprefix(_LIT).rstrip(".")) == goal.lamp)
     if goal.lamp:
         return bool(taken) + lit
-    changed = {thing for deed, thing in room.deeds if deed == goal.deed and type_of(thing) == goal.thing}
+    changed = {
+        thing for transform, thing in room.transforms if transform == goal.transform and type_of(thing) == goal.thing
+    }
     put = {
         thing
         for thing, place in room.whereabouts.items()
-        if type_of(thing) == goal.thing and type_of(place) == goal.target and (not goal.deed or thing in changed)
+        if type_of(thing) == goal.thing and type_of(place) == goal.target and (not goal.transform or thing in changed)
     }
-    return sum(min(len(things), goal.count) for things in (taken | put, changed if goal.deed else (), put))
+    return sum(min(len(things), goal.count) for things in (taken | put, changed if goal.transform else (), put))

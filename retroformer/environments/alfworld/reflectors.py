@@ -1,9 +1,9 @@
 """Advice written by rule: baselines for reflectors, their warm-start data, and an upper bound.
 
-All but one know only what the actor saw. `RuleReflector` writes the best advice it can. `MixedReflector` writes short
+All but one know only what the actor saw. `rule_reflector` writes the best advice it can. `mixed_reflector` writes short
 sentences in the right form, mostly of little use, so that a model learns the form of advice here and must learn from
-ratings which advice helps. `UsefulReflector` says what was seen, else a few unsearched places, drawn at random and in
-any order: it uses no knowledge of where things usually are, and leaves every choice open. `OracleReflector` reads the
+ratings which advice helps. `useful_reflector` says what was seen, else a few unsearched places, drawn at random and in
+any order: it uses no knowledge of where things usually are, and leaves every choice open. `oracle_reflector` reads the
 solution: an upper bound on what advice can do for this actor, not a competitor.
 """
 
@@ -18,7 +18,7 @@ from retroformer.agents.baseline import PHRASES
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_attempts, read_goal, read_solution
-from retroformer.environments.alfworld.wording import PLAIN, Manner, Voice, voice
+from retroformer.environments.alfworld.wording import PLAIN, AdvicePhrases, Manner, phrases_for
 from retroformer.prompts import Render
 from retroformer.records import Author, Lesson, Memory, Reflection, Sampling, Task, Trajectory
 
@@ -35,8 +35,7 @@ class FailureView:
     @property
     def needed(self) -> tuple[tuple[str, str], ...]:
         """Needed things that were seen, up to the number needed, each with the place where it was first seen."""
-        wanted = ((self.goal.thing, self.goal.count), (self.goal.lamp, 1))
-        return tuple(pair for kind, count in wanted if kind for pair in self._sightings(kind)[:count])
+        return tuple(pair for kind, count in self._wanted for pair in self._sightings(kind)[:count])
 
     @property
     def sees_all(self) -> bool:
@@ -47,13 +46,12 @@ class FailureView:
     def is_solved_at_first(self) -> bool:
         """True if the things lay at their target before the first action, so that no game has this goal here."""
         served = [place for _, place in self._sightings(self.goal.thing) if compact.type_of(place) == self.goal.target]
-        return not self.goal.deed and len(served) >= self.goal.count
+        return not self.goal.transform and len(served) >= self.goal.count
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Kinds of things that the task needs and of which not enough were seen."""
-        wanted = ((self.goal.thing, self.goal.count), (self.goal.lamp, 1))
-        return tuple(kind for kind, count in wanted if kind and len(self._sightings(kind)) < count)
+        return tuple(kind for kind, count in self._wanted if len(self._sightings(kind)) < count)
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -71,6 +69,11 @@ class FailureView:
         start = reached[-1] + 1 if reached else 0
         onwards = (*self.order[start:], *self.order[:start])
         return tuple(place for place in onwards if place not in self.room.contents)
+
+    @property
+    def _wanted(self) -> list[tuple[str, int]]:
+        wanted = ((self.goal.thing, self.goal.count), (self.goal.lamp, 1))
+        return [(kind, count) for kind, count in wanted if kind]
 
     def _sightings(self, kind: str) -> list[tuple[str, str]]:
         return [(thing, place) for thing, place in self.room.first_seen.items() if compact.type_of(thing) == kind]
@@ -94,67 +97,92 @@ seen: where a thing of the task was seen; if none was seen, one to three places 
 empty: a phrase with no content.
 """
 
-MIXED_PLACES = 3
-"""Maximum number of places that one piece of mixed advice names."""
-
+MIXED_PLACES, NEXT_PLACES = 3, 6
+"""Maximum number of places that one piece of mixed advice names, and one of rule advice if the arm sets no other."""
 EMPTY_PHRASES = PHRASES[:5]
 """Phrases that the mixture draws from."""
+USEFUL_TYPES, PLACES_PER_TYPE = (2, 4), (1, 3)
+"""Minimum and maximum number of types of place that one piece of useful advice names, and of places per type."""
 
-NEXT_PLACES = 6
-"""Maximum number of places that one piece of rule advice names, if the arm sets no other."""
 
+class WrittenReflector:
+    """Reflector whose advice a function writes, given a failure, the memory and a seed.
 
-class RuleReflector:
-    """Reflector that says where the task's things were seen, and where to search for those not seen.
-
-    It reads the last attempt, or with `reads_history` all of them, and names at most this many places.
+    A reflection names the rule as its author, and has the prompt that a model would have read.
     """
 
-    def __init__(
-        self,
-        render: Render,
-        manner: Manner = "demonstrated",
-        *,
-        reads_history: bool = False,
-        places: int = NEXT_PLACES,
-    ) -> None:
-        self._render = render
-        self._manner: Manner = manner
-        self._reads_history, self._places = reads_history, places
+    def __init__(self, rule: str, render: Render, write: Callable[[Trajectory, Memory, int], str]) -> None:
+        self._rule, self._render, self._write = rule, render, write
 
     async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return advice, empty if every place was searched in vain. The seed only draws unseen sentences."""
-        view = view_of(trajectory, memory.earlier if self._reads_history else ())
-        text = advice_by_rule(view, memory, voice(self._manner, trajectory.task, seed), self._places)
-        name = "next-places-of-all" if self._reads_history else "next-places"
-        return signed(name, text, self._render, trajectory, memory, seed)
+        """Return advice; the same inputs give the same advice. Raises EnvironmentFailure if `write` does."""
+        return Reflection(
+            text=self._write(trajectory, memory, seed),
+            prompt=self._render(trajectory, memory),
+            author=Author(endpoint="rule", model=self._rule),
+            sampling=Sampling(seed=seed),
+        )
 
 
-class MixedReflector:
-    """Reflector that draws advice of mixed usefulness."""
+def rule_reflector(
+    render: Render, manner: Manner = "demonstrated", *, reads_history: bool = False, places: int = NEXT_PLACES
+) -> WrittenReflector:
+    """Return a reflector that says where the task's things were seen, and where to search for those not seen.
 
-    def __init__(
-        self, render: Render, mixture: Mapping[MixedKind, float] = MIXTURE, *, reads_history: bool = False
-    ) -> None:
-        self._render = render
-        self.mixture = mixture
-        self._reads_history = reads_history
+    It reads the last attempt, or with `reads_history` all of them, and names at most this many places. The advice is
+    empty if every place was searched in vain. The seed only draws unseen sentences.
+    """
 
-    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return advice drawn by seed and task; the same inputs give the same advice."""
-        random = Random(f"{seed}/{trajectory.task.split}/{trajectory.task.id}/{len(memory.reflections)}")
-        kind = random.choices(tuple(self.mixture), tuple(self.mixture.values()))[0]
-        text = mixed_advice(view_of(trajectory, memory.earlier if self._reads_history else ()), kind, random)
-        return signed("mixed", text, self._render, trajectory, memory, seed)
+    def write(trajectory: Trajectory, memory: Memory, seed: int) -> str:
+        view = view_of(trajectory, memory.earlier if reads_history else ())
+        return advice_by_rule(view, memory, phrases_for(manner, trajectory.task, seed), places)
+
+    return WrittenReflector("next-places-of-all" if reads_history else "next-places", render, write)
 
 
-def advice_by_rule(view: FailureView, memory: Memory, speaker: Voice = PLAIN, places: int = NEXT_PLACES) -> str:
+def mixed_reflector(
+    render: Render, mixture: Mapping[MixedKind, float] = MIXTURE, *, reads_history: bool = False
+) -> WrittenReflector:
+    """Return a reflector that draws advice of mixed usefulness by seed and task."""
+
+    def write(trajectory: Trajectory, memory: Memory, seed: int) -> str:
+        random = _random(trajectory, memory, seed)
+        kind = random.choices(tuple(mixture), tuple(mixture.values()))[0]
+        return mixed_advice(view_of(trajectory, memory.earlier if reads_history else ()), kind, random)
+
+    return WrittenReflector("mixed", render, write)
+
+
+def useful_reflector(render: Render, *, reads_history: bool = False) -> WrittenReflector:
+    """Return a reflector that draws useful advice by seed and task."""
+
+    def write(trajectory: Trajectory, memory: Memory, seed: int) -> str:
+        view = view_of(trajectory, memory.earlier if reads_history else ())
+        return useful_advice(view, _random(trajectory, memory, seed))
+
+    return WrittenReflector("useful", render, write)
+
+
+def oracle_reflector(render: Render, walkthrough: Callable[[Task], Sequence[str]]) -> WrittenReflector:
+    """Return a reflector that says where the needed things are, where to transform them, and where to put them."""
+
+    def write(trajectory: Trajectory, memory: Memory, seed: int) -> str:
+        return advice_from_solution(trajectory, walkthrough(trajectory.task))
+
+    return WrittenReflector("walkthrough", render, write)
+
+
+def _random(trajectory: Trajectory, memory: Memory, seed: int) -> Random:
+    return Random(f"{seed}/{trajectory.task.split}/{trajectory.task.id}/{len(memory.reflections)}")
+
+
+def advice_by_rule(view: FailureView, memory: Memory, speaker: AdvicePhrases = PLAIN, places: int = NEXT_PLACES) -> str:
     """Return advice on the next places that no advice in memory has named."""
     advised = {place for text in memory.reflections for place in read_advice([text], view.order, view.goal).first}
     return advice_on_places(view, view.next_places(advised)[:places], speaker)
 
 
-def advice_on_places(view: FailureView, places: Sequence[str], speaker: Voice = PLAIN) -> str:
+def advice_on_places(view: FailureView, places: Sequence[str], speaker: AdvicePhrases = PLAIN) -> str:
     """Return `The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
     sentences = [speaker.seen(thing, place) for thing, place in view.needed]
     if not view.sees_all and places:
@@ -175,36 +203,6 @@ def mixed_advice(view: FailureView, kind: MixedKind, random: Random) -> str:
     return PLAIN.search(named, view.goal.thing)
 
 
-def signed(rule: str, text: str, render: Render, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-    """Return a reflection that records the author, the rule, and the prompt that a model would have read."""
-    return Reflection(
-        text=text,
-        prompt=render(trajectory, memory),
-        author=Author(endpoint="rule", model=rule),
-        sampling=Sampling(seed=seed),
-    )
-
-
-USEFUL_TYPES = (2, 4)
-"""Minimum and maximum number of types of place that one piece of advice names."""
-PLACES_PER_TYPE = (1, 3)
-"""Minimum and maximum number of places per type."""
-
-
-class UsefulReflector:
-    """Reflector that draws useful advice."""
-
-    def __init__(self, render: Render, *, reads_history: bool = False) -> None:
-        self._render = render
-        self._reads_history = reads_history
-
-    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return advice drawn by seed and task; the same inputs give the same advice."""
-        random = Random(f"{seed}/{trajectory.task.split}/{trajectory.task.id}/{len(memory.reflections)}")
-        text = useful_advice(view_of(trajectory, memory.earlier if self._reads_history else ()), random)
-        return signed("useful", text, self._render, trajectory, memory, seed)
-
-
 def useful_advice(view: FailureView, random: Random) -> str:
     """Return `The mug 1 is in shelf 2.`, `Look in shelf 1-2, desk 1 and bed 1.` with unsearched places, or both."""
     sentences = [PLAIN.seen(thing, place) for thing, place in view.needed]
@@ -220,23 +218,7 @@ def useful_advice(view: FailureView, random: Random) -> str:
     return " ".join(sentences) or random.choice(PHRASES)
 
 
-class OracleReflector:
-    """Reflector that says where the needed things are, where to clean, heat or cool them, and where to put them."""
-
-    def __init__(
-        self, render: Render, walkthrough: Callable[[Task], Sequence[str]], manner: Manner = "demonstrated"
-    ) -> None:
-        self._render, self._walkthrough = render, walkthrough
-        self._manner: Manner = manner
-
-    async def reflect(self, trajectory: Trajectory, memory: Memory, seed: int) -> Reflection:
-        """Return the same content for every failure. Raises EnvironmentFailure if the game cannot be opened."""
-        walkthrough = self._walkthrough(trajectory.task)
-        text = advice_from_solution(trajectory, walkthrough, voice(self._manner, trajectory.task, seed))
-        return signed("walkthrough", text, self._render, trajectory, memory, seed)
-
-
-def advice_from_solution(failure: Trajectory, walkthrough: Sequence[str], speaker: Voice = PLAIN) -> str:
+def advice_from_solution(failure: Trajectory, walkthrough: Sequence[str], speaker: AdvicePhrases = PLAIN) -> str:
     """Return advice such as `The mug 1 is in shelf 2. Then clean it with sinkbasin 1. Put it in countertop 1.`."""
     solution, goal = read_solution(walkthrough), read_goal(compact.read_opening(failure.opening).task)
     # A walkthrough may take the same thing twice; an attempt needs the place where it lay first.
@@ -245,7 +227,7 @@ def advice_from_solution(failure: Trajectory, walkthrough: Sequence[str], speake
         first.setdefault(thing, place)
     sentences = [speaker.seen(thing, place) for thing, place in first.items()]
     if solution.appliance:
-        sentences.append(speaker.deed(goal.deed, solution.appliance))
+        sentences.append(speaker.transform(goal.transform, solution.appliance))
     if solution.target:
         sentences.append(speaker.target(solution.target))
     return " ".join(sentences)

@@ -54,12 +54,7 @@ class ReleasedGames:
         self._splits: dict[str, _Folder | GamePack] = {}
 
     def tasks(self) -> tuple[Task, ...]:
-        """Return the games of the split and the configured types, sorted by id.
-
-        Raises:
-            MissingInput: the data are missing, or the split has no game of these types.
-            UnknownTask: there is no such split.
-        """
+        """Return the games of the split and the configured types, sorted by id. Raises MissingInput, UnknownTask."""
         split = self._section.split
         wanted = tuple(f"{TYPES[type_]}-" for type_ in self._section.task_types or TYPES)
         ids = sorted(id_ for id_ in self._open(split).ids() if id_.startswith(wanted) and _is_playable(id_))
@@ -90,9 +85,7 @@ class ReleasedGames:
     def game(self, task: Task) -> Game:
         """Return the texts of a game in the configured grammar.
 
-        Raises:
-            MissingInput, UnknownTask: the data or the game do not exist.
-            EnvironmentFailure: the game file is broken or marked unsolvable.
+        Raises MissingInput, UnknownTask, EnvironmentFailure.
         """
         content = self._open(task.split).read(task.id)
         if content is None:

@@ -17,23 +17,11 @@ APPLIANCES: dict[Kind, str] = {"clean": "SinkBasin", "cool": "Fridge", "heat": "
 
 OPENABLE = frozenset({"Cabinet", "Drawer", "Fridge", "Microwave", "Safe"})
 
-SURFACES = frozenset(
-    {
-        "ArmChair",
-        "Bed",
-        "CoffeeTable",
-        "CounterTop",
-        "Desk",
-        "DiningTable",
-        "Dresser",
-        "Ottoman",
-        "Shelf",
-        "SideTable",
-        "Sofa",
-        "Toilet",
-        "TVStand",
-    }
-)
+_SURFACES = """
+    ArmChair Bed CoffeeTable CounterTop Desk DiningTable Dresser Ottoman Shelf SideTable Sofa
+    Toilet TVStand
+"""
+SURFACES = frozenset(_SURFACES.split())
 """Places on which anything can be put."""
 
 STORAGE = frozenset({"Cabinet", "Drawer", "GarbageCan", "Safe"})
@@ -52,59 +40,27 @@ class Thing(NamedTuple):
     """Subset of cleanable, coolable, heatable, sliceable, isReceptacleObject (PDDL's names), and bulky."""
 
 
+def _places(text: str) -> dict[str, tuple[int, int]]:
+    return {place: (int(weight), int(most)) for place, weight, most in (entry.split() for entry in text.split(","))}
+
+
 ROOMS: dict[str, dict[str, tuple[int, int]]] = {
-    "kitchen": {
-        "Cabinet": (6, 20),
-        "CoffeeMachine": (1, 1),
-        "CounterTop": (3, 3),
-        "DiningTable": (1, 2),
-        "Drawer": (5, 20),
-        "Fridge": (2, 1),
-        "GarbageCan": (1, 1),
-        "Microwave": (2, 1),
-        "Shelf": (2, 6),
-        "SinkBasin": (2, 1),
-        "StoveBurner": (2, 4),
-        "Toaster": (1, 1),
-    },
-    "bedroom": {
-        "ArmChair": (1, 1),
-        "Bed": (2, 2),
-        "Desk": (2, 2),
-        "Drawer": (6, 20),
-        "Dresser": (1, 1),
-        "GarbageCan": (1, 1),
-        "LaundryHamper": (1, 1),
-        "Safe": (1, 1),
-        "Shelf": (5, 20),
-        "SideTable": (2, 2),
-    },
-    "living room": {
-        "ArmChair": (2, 2),
-        "Cabinet": (4, 20),
-        "CoffeeTable": (2, 2),
-        "DiningTable": (1, 1),
-        "Drawer": (5, 20),
-        "Dresser": (1, 1),
-        "GarbageCan": (1, 1),
-        "Ottoman": (1, 1),
-        "Shelf": (4, 10),
-        "SideTable": (2, 3),
-        "Sofa": (2, 2),
-        "TVStand": (1, 1),
-    },
-    "bathroom": {
-        "BathtubBasin": (1, 1),
-        "Cabinet": (5, 20),
-        "CounterTop": (2, 2),
-        "Drawer": (4, 20),
-        "GarbageCan": (1, 1),
-        "HandTowelHolder": (1, 2),
-        "Shelf": (2, 6),
-        "SinkBasin": (2, 2),
-        "Toilet": (1, 1),
-        "ToiletPaperHanger": (1, 1),
-    },
+    "kitchen": _places(
+        "Cabinet 6 20, CoffeeMachine 1 1, CounterTop 3 3, DiningTable 1 2, Drawer 5 20, Fridge 2 1, "
+        "GarbageCan 1 1, Microwave 2 1, Shelf 2 6, SinkBasin 2 1, StoveBurner 2 4, Toaster 1 1"
+    ),
+    "bedroom": _places(
+        "ArmChair 1 1, Bed 2 2, Desk 2 2, Drawer 6 20, Dresser 1 1, GarbageCan 1 1, LaundryHamper 1 1, "
+        "Safe 1 1, Shelf 5 20, SideTable 2 2"
+    ),
+    "living room": _places(
+        "ArmChair 2 2, Cabinet 4 20, CoffeeTable 2 2, DiningTable 1 1, Drawer 5 20, Dresser 1 1, "
+        "GarbageCan 1 1, Ottoman 1 1, Shelf 4 10, SideTable 2 3, Sofa 2 2, TVStand 1 1"
+    ),
+    "bathroom": _places(
+        "BathtubBasin 1 1, Cabinet 5 20, CounterTop 2 2, Drawer 4 20, GarbageCan 1 1, HandTowelHolder 1 2, "
+        "Shelf 2 6, SinkBasin 2 2, Toilet 1 1, ToiletPaperHanger 1 1"
+    ),
 }
 """Places of each room: weight in the draw, and maximum number."""
 

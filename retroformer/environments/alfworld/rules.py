@@ -16,7 +16,7 @@ _HERE = "atlocation(a:agent, l:location) & receptacleatlocation(r:receptacle, l:
 _CLOSED = "not_opened(r:receptacle)"
 
 
-class Rule(NamedTuple):
+class ActionRule(NamedTuple):
     """An action: the variables of its operators, when it is possible, and what it makes true."""
 
     action: str
@@ -31,28 +31,28 @@ class Rule(NamedTuple):
 
 
 _RULES = (
-    Rule("help", "a", "atlocation(a:agent, l:location)", ("checked a",)),
-    Rule("inventory", "a", "atlocation(a:agent, l:location)", ("checked a",)),
-    Rule("look", "a l", "atlocation(a:agent, l:location)", ("checked l",)),
-    Rule("examinereceptacle", "a r", _HERE, ("checked r",)),
+    ActionRule("help", "a", "atlocation(a:agent, l:location)", ("checked a",)),
+    ActionRule("inventory", "a", "atlocation(a:agent, l:location)", ("checked a",)),
+    ActionRule("look", "a l", "atlocation(a:agent, l:location)", ("checked l",)),
+    ActionRule("examinereceptacle", "a r", _HERE, ("checked r",)),
     # The domain would also let one examine a thing in a place, but names a type there that no entity has.
-    Rule("examineobject", "a o", "holds(a:agent, o:object)", ("checked o",)),
-    Rule(
+    ActionRule("examineobject", "a o", "holds(a:agent, o:object)", ("checked o",)),
+    ActionRule(
         "gotolocation",
         "a lstart lend r",
         "atlocation(a:agent, lstart:location) & receptacleatlocation(r:receptacle, lend:location)",
         ("not_atlocation a lstart", "atlocation a lend"),
     ),
-    Rule("openobject", "a l r", f"{_HERE} & not_opened(r:receptacle)", ("opened r", "checked r")),
-    Rule("closeobject", "a l r", f"{_HERE} & openable(r:receptacle) & opened(r:receptacle)", ("not_opened r",)),
-    Rule(
+    ActionRule("openobject", "a l r", f"{_HERE} & not_opened(r:receptacle)", ("opened r", "checked r")),
+    ActionRule("closeobject", "a l r", f"{_HERE} & openable(r:receptacle) & opened(r:receptacle)", ("not_opened r",)),
+    ActionRule(
         "pickupobject",
         "a l o r",
         f"not_holdsany(a:agent) & {_HERE} & inreceptacle(o:object, r:receptacle) & pickupable(o:object)",
         ("not_inreceptacle o r", "holds a o", "holdsany a", "not_objectatlocation o l"),
         _CLOSED,
     ),
-    Rule(
+    ActionRule(
         "putobject",
         "a l o r ot rt",
         f"holds(a:agent, o:object) & {_HERE} & objecttype(o:object, ot:otype) & receptacletype(r:receptacle, rt:rtype) "
@@ -61,27 +61,27 @@ _RULES = (
         _CLOSED,
     ),
     *(
-        Rule(
-            f"{deed}object",
+        ActionRule(
+            f"{verb}object",
             "a l r o",
-            f"holds(a:agent, o:object) & {deed}able(o:object) & {_HERE} & receptacletype(r:receptacle, {place}:rtype)",
+            f"holds(a:agent, o:object) & {verb}able(o:object) & {_HERE} & receptacletype(r:receptacle, {place}:rtype)",
             effects,
             constant=place,
         )
-        for deed, place, effects in (
+        for verb, place, effects in (
             ("clean", "sinkbasintype", ("isclean o",)),
             ("heat", "microwavetype", ("ishot o", "not_iscool o")),
             ("cool", "fridgetype", ("iscool o", "not_ishot o")),
         )
     ),
-    Rule(
+    ActionRule(
         "toggleobject",
         "a l o r",
         f"toggleable(o:object) & {_HERE} & inreceptacle(o:object, r:receptacle)",
         ("istoggled o",),
     ),
     *(
-        Rule(
+        ActionRule(
             "sliceobject",
             "a l co ko",
             f"holds(a:agent, ko:object) & objecttype(ko:object, {knife}:otype) & atlocation(a:agent, l:location) "
@@ -98,13 +98,14 @@ class Home:
     """State of one generated game, with the methods of the planner. Do not share it between concurrent games."""
 
     def __init__(self) -> None:
-        self._possible: list[tuple[Rule, Bindings]] = []
+        self._possible: list[tuple[ActionRule, Bindings]] = []
 
     def translate(self, domain: str, problem: str) -> Translation:
         """Read a problem. Raises EnvironmentFailure if it is malformed."""
         try:
             parts = {part[0]: part[1:] for part in _parse(problem)[1:]}
-            types = _typed(parts[":objects"])
+            words = parts[":objects"]  # `a - agent b - object`
+            types = {entity: kind for entity, _, kind in zip(words[::3], words[1::3], words[2::3], strict=True)}
             facts = [tuple(fact) for fact in parts[":init"]]
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise EnvironmentFailure(f"This game's problem cannot be read: {error!r}.") from error
@@ -162,11 +163,6 @@ def _parse(text: str) -> Any:
         else:
             stack[-1].append(token)
     return stack[0][0]
-
-
-def _typed(words: list[str]) -> dict[str, str]:
-    """Return the type of each entity in `a - agent b - object`."""
-    return {entity: kind for entity, _, kind in zip(words[::3], words[1::3], words[2::3], strict=True)}
 
 
 def _literals(goal: list[Any]) -> Iterator[list[str]]:

@@ -94,7 +94,7 @@ _MOST_SYMBOLS = 100_000
 """Maximum number of symbols in one text; released games need under 100, and mutually recursive rules run for hours."""
 
 
-class Rule(NamedTuple):
+class Production(NamedTuple):
     """One expansion of a name; it applies if its condition matches."""
 
     condition: tuple[Pattern, ...]
@@ -122,7 +122,7 @@ class Grammar:
     def __init__(self, source: str) -> None:
         """Parse a `.twl2` text. Raises EnvironmentFailure if it is malformed."""
         self.actions: dict[str, ActionTexts] = {}
-        self._rules: dict[str, list[Rule]] = {}
+        self._rules: dict[str, list[Production]] = {}
         try:
             common = _GRAMMAR.search(source)
             if common:
@@ -136,7 +136,7 @@ class Grammar:
     def _add_rules(self, productions: str) -> None:
         lines = (line for line in productions.split("\n") if not line.lstrip().startswith("#"))
         for name, rules in json.loads("\n".join(lines)).items():
-            self._rules[name] = [Rule(parse_query(rule.get("condition", "")), rule["rhs"]) for rule in rules]
+            self._rules[name] = [Production(parse_query(rule.get("condition", "")), rule["rhs"]) for rule in rules]
 
     def write(self, text: str, facts: Facts, names: Mapping[str, str], bindings: Bindings) -> str:
         """Return `text` expanded in a state, given the entities' names and the entities of the action's variables."""
@@ -151,11 +151,8 @@ class Grammar:
 class _Writer:
     """State of one expansion: the rules, the facts and the names."""
 
-    def __init__(self, rules: Mapping[str, list[Rule]], facts: Facts, names: Mapping[str, str]) -> None:
-        self._rules = rules
-        self._facts = facts
-        self._names = names
-        self._left = _MOST_SYMBOLS
+    def __init__(self, rules: Mapping[str, list[Production]], facts: Facts, names: Mapping[str, str]) -> None:
+        self._rules, self._facts, self._names, self._left = rules, facts, names, _MOST_SYMBOLS
 
     def expand(self, text: str, bindings: Bindings) -> str:
         return "".join(self._symbol(symbol, bindings) for symbol in _symbols(text))
@@ -171,7 +168,9 @@ class _Writer:
             return symbol.text
         if symbol.kind == "rule":
             return self._rule(symbol.text, bindings)
-        parts = list(self._matches(symbol, bindings))
+        matches = self._facts.matches(symbol.query, bindings) if symbol.query else iter((bindings,))
+        write = self._rule if symbol.text.startswith("#") else self._value
+        parts = [write(symbol.text.strip("#"), match) for match in matches]
         return self._in_words(parts, bindings) if symbol.kind == "list" else "".join(parts)
 
     def _rule(self, name: str, bindings: Bindings) -> str:
@@ -179,14 +178,6 @@ class _Writer:
             if not rule.condition or next(self._facts.matches(rule.condition, bindings), None) is not None:
                 return self.expand(rule.text, bindings)
         raise EnvironmentFailure(f"The game's grammar has no rule for {name!r}.")
-
-    def _matches(self, symbol: Symbol, bindings: Bindings) -> Iterator[str]:
-        matches = self._facts.matches(symbol.query, bindings) if symbol.query else iter((bindings,))
-        for match in matches:
-            if symbol.text.startswith("#"):
-                yield self._rule(symbol.text.strip("#"), match)
-            else:
-                yield self._value(symbol.text, match)
 
     def _in_words(self, parts: list[str], bindings: Bindings) -> str:
         if not parts:

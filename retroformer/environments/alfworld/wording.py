@@ -17,7 +17,7 @@ Manner = Literal["demonstrated", "unseen"]
 """Name of the set of wordings to use."""
 
 
-class Wording(NamedTuple):
+class Sentences(NamedTuple):
     """Sentence templates; the first of each kind is the plain one."""
 
     seen: tuple[str, ...]
@@ -26,13 +26,13 @@ class Wording(NamedTuple):
     """Templates with {places} to look into; {kind} is the type of the thing."""
     skip: tuple[str, ...]
     """Templates with {places} that need no second look."""
-    deed: tuple[str, ...]
-    """Templates with a {deed} (clean, heat, cool) at the {place}."""
+    transform: tuple[str, ...]
+    """Templates with a {transform} (clean, heat, cool) at the {place}."""
     target: tuple[str, ...]
     """Templates with the {place} to put things in."""
 
 
-DEMONSTRATED = Wording(
+DEMONSTRATED = Sentences(
     seen=(
         "The {thing} is in {place}.",
         "The {thing} is on {place}.",
@@ -69,11 +69,11 @@ DEMONSTRATED = Wording(
         "The {kind} is not in {places}.",
         "Next time I will not go to {places}.",
     ),
-    deed=(
-        "Then {deed} it with {place}.",
-        "Then go to {place} and {deed} it.",
-        "{deed} it in {place}.",
-        "Use {place} to {deed} it.",
+    transform=(
+        "Then {transform} it with {place}.",
+        "Then go to {place} and {transform} it.",
+        "{transform} it in {place}.",
+        "Use {place} to {transform} it.",
     ),
     target=(
         "Put it in {place}.",
@@ -84,7 +84,7 @@ DEMONSTRATED = Wording(
     ),
 )
 
-UNSEEN = Wording(
+UNSEEN = Sentences(
     seen=(
         "Remember that {place} holds the {thing}.",
         "The {thing} was lying at {place} all along.",
@@ -102,18 +102,18 @@ UNSEEN = Wording(
         "Another visit to {places} would be useless.",
         "{places} turned out to be a dead end.",
     ),
-    deed=("Afterwards {place} will {deed} it.",),
+    transform=("Afterwards {place} will {transform} it.",),
     target=("Its final home is {place}.",),
 )
 
 
-WORDINGS: Mapping[Manner, Wording] = MappingProxyType({"demonstrated": DEMONSTRATED, "unseen": UNSEEN})
+WORDINGS: Mapping[Manner, Sentences] = MappingProxyType({"demonstrated": DEMONSTRATED, "unseen": UNSEEN})
 
 
-class Voice(NamedTuple):
+class AdvicePhrases(NamedTuple):
     """Speaker of advice in one set of sentences: the plain ones, or with `random` any of them."""
 
-    wording: Wording
+    wording: Sentences
     random: Random | None = None
 
     def seen(self, thing: str, place: str) -> str:
@@ -122,19 +122,19 @@ class Voice(NamedTuple):
     def search(self, places: Sequence[str], kind: str) -> str:
         return say(self.wording.search, self.random, places=listed(places), kind=kind)
 
-    def deed(self, deed: str, place: str) -> str:
-        return say(self.wording.deed, self.random, deed=deed, place=place)
+    def transform(self, transform: str, place: str) -> str:
+        return say(self.wording.transform, self.random, transform=transform, place=place)
 
     def target(self, place: str) -> str:
         return say(self.wording.target, self.random, place=place)
 
 
-PLAIN = Voice(DEMONSTRATED)
+PLAIN = AdvicePhrases(DEMONSTRATED)
 
 
-def voice(manner: Manner, task: Task, seed: int) -> Voice:
+def phrases_for(manner: Manner, task: Task, seed: int) -> AdvicePhrases:
     """Return a voice: plain demonstrated sentences, or unseen ones drawn by seed and task."""
-    return PLAIN if manner == "demonstrated" else Voice(UNSEEN, seeded(task, seed))
+    return PLAIN if manner == "demonstrated" else AdvicePhrases(UNSEEN, seeded(task, seed))
 
 
 def listed(places: Sequence[str]) -> str:

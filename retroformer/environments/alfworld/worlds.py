@@ -209,22 +209,17 @@ class _Plan:
         wanted = [thing for thing in self._world.where if kind_of(thing) == wish.thing]
         for thing in wanted[: 2 if wish.kind == "two" else 1]:
             yield from self._fetch(thing)
-            if wish.kind == "look":
-                yield from self._look_at_it()
-            else:
+            if wish.kind != "look":
                 yield from self._deliver(thing)
+            elif lamp := self._world.lamp:
+                yield from self._go(self._world.where[lamp])
+                yield f"use {self._name(lamp)}"
 
     def _fetch(self, thing: str) -> Iterator[str]:
         place = self._world.where[thing]
         yield from self._go(place)
         yield from self._open(place)
         yield f"take {self._name(thing)} from {self._name(place)}"
-
-    def _look_at_it(self) -> Iterator[str]:
-        lamp = self._world.lamp
-        if lamp:
-            yield from self._go(self._world.where[lamp])
-            yield f"use {self._name(lamp)}"
 
     def _deliver(self, thing: str) -> Iterator[str]:
         wish = self._world.wish

@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from retroformer.environments.extras import Extras, LeakCheck
-from retroformer.environments.hotpotqa.advice import TitleHindsight
+from retroformer.environments.extras import Extras
+from retroformer.environments.hotpotqa.advice import GoldAnswerLeak, TitleHindsight
 from retroformer.environments.hotpotqa.data import Folder, Hub, question_key
 from retroformer.environments.hotpotqa.docstore import Docstore, build_docstore
 from retroformer.environments.hotpotqa.environment import (
@@ -37,19 +37,8 @@ def _read_logs(path: Path, section: Any) -> RecordedLogs:
     return recorded(path, ids=ids, answer_return=RATED_BY)
 
 
-def _leak_check(section: Any, seed: int) -> LeakCheck:
-    from retroformer.environments.hotpotqa.advice import AnswerLeak
-
-    return AnswerLeak(taskset(section, seed).answer)
-
-
 def _return_of(name: ReturnName) -> Callable[[Any, int], ReturnOf]:
-    def build(section: Any, seed: int) -> ReturnOf:
-        from retroformer.environments.hotpotqa import answer_return
-
-        return answer_return(name, taskset(section, seed).answer)
-
-    return build
+    return lambda section, seed: answer_return(name, taskset(section, seed).answer)
 
 
 def _tools(section: Any) -> tuple[Tool, ...]:
@@ -67,14 +56,13 @@ def _tool(name: str, argument: str, description: str) -> Tool:
 
 extras = Extras(
     tools=_tools,
-    leak_check=_leak_check,
+    leak_check=lambda section, seed: GoldAnswerLeak(taskset(section, seed).answer),
     hindsight=TitleHindsight,
     # The paper's F1 is the graded version of its success, exact match.
     returns={name: _return_of(name) for name in get_args(ReturnName)} | {"shaped": _return_of("f1")},
     read_logs=_read_logs,
     data_licence="HotPotQA: CC BY-SA 4.0.",
 )
-
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -91,9 +79,7 @@ class HotpotqaTaskset:
         With `environment.context`, only those whose gold pages are in the data: the others cannot be asked with their
         context. The number left out is logged as a warning.
 
-        Raises:
-            MissingInput: the data are missing, or have the gold pages of none of these questions.
-            UnknownTask: there is no such split; the message names the existing ones.
+        Raises MissingInput, and UnknownTask if there is no such split.
         """
         split = self._section.split
         ids = self._source.split(split)
@@ -117,21 +103,14 @@ class HotpotqaTaskset:
         return questions[task.id].answer
 
     def environment(self) -> HotpotqaEnvironment:
-        """Return an environment that can play any question of the data. The first one on a machine builds the index.
+        """Return an environment for any question of the data; the first on a machine builds the index.
 
-        Raises:
-            MissingInput: the data are missing.
+        Raises MissingInput.
         """
         section = self._section
         contexts = self._docstore if section.context else None
-        return HotpotqaEnvironment(
-            self._source.questions,
-            self._encyclopedia,
-            section.reward,
-            section.max_steps,
-            contexts,
-            section.sentences,
-        )
+        questions, pages = self._source.questions, self._encyclopedia
+        return HotpotqaEnvironment(questions, pages, section.reward, section.max_steps, contexts, section.sentences)
 
     def _with_context(self, ids: list[str]) -> list[str]:
         questions = self._source.questions
@@ -159,8 +138,7 @@ class HotpotqaTaskset:
         section = self._section
         if section.docstore == "data":
             return self._docstore
-        from retroformer.environments.hotpotqa.mediawiki import MediaWiki
-        from retroformer.environments.hotpotqa.wikipedia import Wikipedia
+        from retroformer.environments.hotpotqa.wikipedia import MediaWiki, Wikipedia
 
         folder = cache_folder() / "hotpotqa"
         return Wikipedia(MediaWiki(section.wikipedia, section.contact, section.requests_per_second, folder))
@@ -172,10 +150,7 @@ def taskset(section: Hotpotqa, seed: int = 0) -> HotpotqaTaskset:
 
 
 def answer_return(name: ReturnName, gold: Callable[[Task], str]) -> ReturnOf:
-    """Return the function that computes this return of an attempt; an attempt without an answer has a return of 0.
-
-    `gold` returns the gold answer of a task; the function raises what it raises.
-    """
+    """Return the function that computes this return of an attempt, 0 without an answer. It raises as `gold` does."""
     score = RETURNS[name]
 
     def returned(attempt: Trajectory) -> float:

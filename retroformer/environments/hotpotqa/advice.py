@@ -14,7 +14,7 @@ _ARTICLES = frozenset({"a", "an", "the"})
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 
 
-class AnswerLeak:
+class GoldAnswerLeak:
     """Check whether advice holds the gold answer although nothing that the agent had seen or written does.
 
     The answer counts as a phrase: its words in a row, whatever their case, accents and punctuation. Answers that any
@@ -36,9 +36,7 @@ class AnswerLeak:
     def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
         """Return the gold answer if the advice holds it, and neither the question nor these attempts do; else "".
 
-        Raises:
-            UnknownTask: the data do not have the question.
-            MissingInput: there are no data.
+        Raises UnknownTask, MissingInput.
         """
         gold = self._answer(attempts[-1].task)
         if _is_common(gold) or not holds(advice, gold):

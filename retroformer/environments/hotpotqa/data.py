@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from retroformer.environments.hotpotqa.docstore import FORMAT, Page, page
+from retroformer.environments.hotpotqa.docstore import FORMAT, EncyclopediaPage, page
 from retroformer.environments.hotpotqa.environment import Question
 from retroformer.errors import MissingInput, UnknownTask
 from retroformer.files.bounded import GIB, MIB, json_rows, parse_json, read_text, sha256
@@ -34,18 +34,13 @@ def split_by_rule(name: str, released: Callable[[str], Iterable[str]], where: st
     smallest sha256, in ascending order of that hash, so that everyone with the public questions gets the same ones.
     Neither the order of a file nor a seed matters, and `train_10` begins `train_3000`.
 
-    Args:
-        name: name of the split, such as `train_3000`.
-        released: returns the ids of one of the sets `train` and `validation` (the development set).
-        where: the data, for the message.
-
-    Raises:
-        MissingInput: the data have fewer questions of that set.
+    released: returns the ids of one of the sets `train` and `validation` (the development set).
+    where: the data, for the message of MissingInput, which is raised if they have fewer questions of that set.
     """
     if not (match := _NAME.fullmatch(name)):
         return None
     origin, count = match[1], int(match[2])
-    ids = sorted(released(origin), key=_hash)
+    ids = sorted(released(origin), key=lambda question_id: hashlib.sha256(question_id.encode()).digest())
     if len(ids) < count:
         raise MissingInput(
             f"Split {name!r} needs {count} questions of HotPotQA's {origin} set, and {where} has {len(ids)}: name a "
@@ -57,10 +52,6 @@ def split_by_rule(name: str, released: Callable[[str], Iterable[str]], where: st
 def ids_sha256(ids: Iterable[str]) -> str:
     """Return the sha256 of a list of ids, each followed by a newline; the documentation states it for known data."""
     return hashlib.sha256("".join(f"{id_}\n" for id_ in ids).encode()).hexdigest()
-
-
-def _hash(question_id: str) -> bytes:
-    return hashlib.sha256(question_id.encode()).digest()
 
 
 ALL = "all"
@@ -120,7 +111,7 @@ class Folder:
         digest = sha256(self._file("docstore.jsonl")).hexdigest()
         return f"docstore-{digest[:16]}-{FORMAT}.sqlite"
 
-    def pages(self) -> Iterator[Page]:
+    def pages(self) -> Iterator[EncyclopediaPage]:
         """Return all pages, in the order of the data. Raises MissingInput."""
         path = self._file("docstore.jsonl")
         return json_rows(path, _page, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_DOCSTORE_BYTES)
@@ -182,7 +173,7 @@ class Hub:
         fingerprints = "".join(str(self._dataset[name]._fingerprint) for name in _HUB_SPLITS)
         return f"hub-{hashlib.sha256(fingerprints.encode()).hexdigest()[:16]}-{FORMAT}.sqlite"
 
-    def pages(self) -> Iterator[Page]:
+    def pages(self) -> Iterator[EncyclopediaPage]:
         return (page for name in _HUB_SPLITS for row in self._dataset[name] for page in context_pages(row["context"]))
 
     @cached_property
@@ -209,7 +200,7 @@ def question_id(text: str) -> str:
     return "q-" + hashlib.md5(question_key(text).encode(), usedforsecurity=False).hexdigest()[:20]
 
 
-def context_pages(context: Mapping[str, Any]) -> Iterator[Page]:
+def context_pages(context: Mapping[str, Any]) -> Iterator[EncyclopediaPage]:
     """Yield the pages of a row of the hub's dataset: {"title": [str, ...], "sentences": [[str, ...], ...]}."""
     return (page(title, text) for title, text in zip(context["title"], context["sentences"], strict=True))
 
@@ -230,5 +221,5 @@ def _origin(row: Mapping[str, Any]) -> tuple[str, str | None]:
     return row["id"], "validation" if origin == "dev" else origin
 
 
-def _page(row: Mapping[str, Any]) -> Page:
+def _page(row: Mapping[str, Any]) -> EncyclopediaPage:
     return page(row["title"], row["sentences"])

@@ -37,7 +37,7 @@ _QUALIFIER = re.compile(r"(?P<bare>.*\S)\s*\([^()]*\)$")
 _WORD = re.compile(r"\w+")
 
 
-class Page(NamedTuple):
+class EncyclopediaPage(NamedTuple):
     """Wikipedia page. Each sentence starts with the blank that separates it from the previous one."""
 
     title: str
@@ -51,11 +51,11 @@ class Page(NamedTuple):
         return "".join(self.sentences[: self.shown]).strip()
 
 
-def page(title: str, sentences: Iterable[str]) -> Page:
+def page(title: str, sentences: Iterable[str]) -> EncyclopediaPage:
     """Return a page of the data: entities in the title are resolved (`&amp;TV` is &TV), lost blanks restored."""
     kept = [sentence for sentence in sentences if sentence.strip()]
     spaced = (text if not place or text[0].isspace() else f" {text}" for place, text in enumerate(kept))
-    return Page(html.unescape(title), tuple(spaced))
+    return EncyclopediaPage(html.unescape(title), tuple(spaced))
 
 
 class Docstore:
@@ -65,20 +65,20 @@ class Docstore:
         self._database = open_built(path)
         weakref.finalize(self, self._database.close)
 
-    def find(self, entity: str) -> Page | None:
+    def find(self, entity: str) -> EncyclopediaPage | None:
         """Return the unique page of this title, else ignoring case, else by bare name (`Name` for `Name (film)`)."""
         key = _key(entity)
         for where, value in (("title", entity), ("title_key", key), ("bare_key", key)):
             rows = self._database.execute(f"SELECT title, sentences FROM page WHERE {where} = ? LIMIT 2", (value,))
             matches = rows.fetchall()
             if len(matches) == 1:
-                return Page(matches[0][0], tuple(json.loads(matches[0][1])))
+                return EncyclopediaPage(matches[0][0], tuple(json.loads(matches[0][1])))
         return None
 
-    def titled(self, title: str) -> Page | None:
+    def titled(self, title: str) -> EncyclopediaPage | None:
         """Return the page with exactly this title."""
         rows = self._database.execute("SELECT title, sentences FROM page WHERE title = ?", (title,)).fetchall()
-        return Page(rows[0][0], tuple(json.loads(rows[0][1]))) if rows else None
+        return EncyclopediaPage(rows[0][0], tuple(json.loads(rows[0][1]))) if rows else None
 
     def similar(self, query: str, count: int = 5) -> list[str]:
         """Return the titles of the best pages by BM25, best first; a word in the title counts three times.
@@ -97,12 +97,12 @@ class Docstore:
         return [title for (title,) in rows]
 
 
-def build_docstore(pages: Iterable[Page], path: Path) -> Path:
+def build_docstore(pages: Iterable[EncyclopediaPage], path: Path) -> Path:
     """Write the file of these pages unless it exists. Safe for several processes: one builds, the others wait."""
     return build_once(path, lambda database: _write(pages, database))
 
 
-def _write(pages: Iterable[Page], database: sqlite3.Connection) -> None:
+def _write(pages: Iterable[EncyclopediaPage], database: sqlite3.Connection) -> None:
     """Write pages and index; only the first page with a given title is kept."""
     database.executescript(_TABLES)
     titles = set[str]()

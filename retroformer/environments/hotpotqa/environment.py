@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from retroformer.environments.hotpotqa.docstore import Docstore, Page
+from retroformer.environments.hotpotqa.docstore import Docstore, EncyclopediaPage
 from retroformer.environments.hotpotqa.metrics import exact_match, f1_without_stop_words
 from retroformer.environments.section import EnvironmentSection
 from retroformer.errors import EnvironmentFailure, UnknownTask
@@ -109,15 +109,10 @@ def parse(text: str) -> Action:
     if call is None:
         return Action("invalid")
     argument = " ".join(_until_closed(text[call.end() :]).split())
-    match call.group(1).lower():
-        case _ if not argument:
-            return Action("invalid")
-        case "search":
-            return Action("search", argument)
-        case "lookup":
-            return Action("lookup", argument)
-        case _:
-            return Action("finish", argument)
+    if not argument:
+        return Action("invalid")
+    verbs: dict[str, Verb] = {"search": "search", "lookup": "lookup", "finish": "finish"}
+    return Action(verbs[call[1].lower()], argument)
 
 
 def unquoted(argument: str) -> str:
@@ -156,7 +151,7 @@ class Question(NamedTuple):
 class Encyclopedia(Protocol):
     """Source of the pages for Search."""
 
-    def find(self, entity: str) -> Page | None:
+    def find(self, entity: str) -> EncyclopediaPage | None:
         """Return the page that this entity names. Raises EnvironmentFailure if the source cannot be reached."""
         ...
 
@@ -188,16 +183,12 @@ class HotpotqaEnvironment:
 
     def _forget(self) -> None:
         self._steps = 0
-        self._page: Page | None = None
+        self._page: EncyclopediaPage | None = None
         self._keyword = ""
         self._results_shown = 0
 
     def reset(self, task: Task) -> Transition:
-        """Start the question of this task.
-
-        Raises:
-            UnknownTask: the data lack this question, or its gold pages when they are to be shown.
-        """
+        """Start the question of this task. Raises UnknownTask if it, or its gold pages to be shown, are missing."""
         if task.id not in self._questions:
             raise UnknownTask(f"No question {task.id!r} in this HotPotQA data: --list prints the ids.")
         question = self._questions[task.id]
@@ -228,20 +219,16 @@ class HotpotqaEnvironment:
         parsed = parse(action)
         if parsed.verb == "finish":
             self._last = self._finish(self._question, parsed.argument)
-        else:
-            self._last = Transition(observation=self._observe(parsed), truncated=self._steps >= self._max_steps)
-        return self._last
-
-    def _observe(self, action: Action) -> str:
-        match action.verb:
+            return self._last
+        match parsed.verb:
             case "search":
-                return self._search(action.argument)
+                observation = self._search(parsed.argument)
             case "lookup":
-                return self._lookup(action.argument)
-            case "think":
-                return "OK."
+                observation = self._lookup(parsed.argument)
             case _:
-                return INVALID_ACTION
+                observation = "OK." if parsed.verb == "think" else INVALID_ACTION
+        self._last = Transition(observation=observation, truncated=self._steps >= self._max_steps)
+        return self._last
 
     def _search(self, entity: str) -> str:
         plain = unquoted(entity)

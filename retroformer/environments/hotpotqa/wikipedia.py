@@ -2,14 +2,237 @@
 
 Answers differ from the data on which HotPotQA's questions are based: pages have changed since 2017. Search shows the
 first paragraph, as with the data; Lookup reads the whole article.
+
+The client of the API is polite: it sends a name and a contact, limits its rate, and repeats no request. A failed
+request raises EnvironmentFailure, so the attempt counts as invalid: a page is reported as not found only if the wiki
+itself says so.
 """
 
+import http.client
+import json
 import re
-from typing import Any, NamedTuple
+import sqlite3
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import weakref
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
-from retroformer.environments.hotpotqa.docstore import Page
-from retroformer.environments.hotpotqa.mediawiki import MediaWiki
+from retroformer.endpoint.retries import TRIES, asked_pause, is_temporary, pause_after
+from retroformer.environments.hotpotqa.docstore import EncyclopediaPage
 from retroformer.errors import EnvironmentFailure
+from retroformer.secrets.url import SecretUrl
+
+_COMMON = {"action": "query", "format": "json", "formatversion": "2"}
+# A background program should yield while the wiki's replicas lag: the wiki then asks it to retry later.
+_MANNERS = {"maxlag": "5"}
+_BUSY_CODES = frozenset({"maxlag", "ratelimited", "readonly"})
+_LARGEST_ANSWER = 16_000_000
+"""Maximum size of an answer in bytes, unpacked."""
+_LOCK_SECONDS = 10.0
+_FARTHEST_SECONDS = 3600.0
+"""Maximum wait of one hour, even if a server asks for more or a clock was set back."""
+
+
+def _opened(owner: object, path: Path, table: str) -> sqlite3.Connection:
+    """Return a connection to a file with this table, which is closed with its owner."""
+    database = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+    weakref.finalize(owner, database.close)
+    database.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+    return database
+
+
+class StoredAnswers:
+    """Answers to requests in a file, for all processes and later runs. Each is written atomically and never changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = _opened(self, path, "answer(request TEXT PRIMARY KEY, json BLOB NOT NULL)")
+
+    def get(self, request: str) -> dict[str, Any] | None:
+        """Return the stored answer to this request, if any."""
+        row = self._database.execute("SELECT json FROM answer WHERE request = ?", (request,)).fetchone()
+        return json.loads(zlib.decompress(row[0])) if row else None
+
+    def keep(self, request: str, answer: dict[str, Any]) -> None:
+        """Store the answer; the first answer to a request stays."""
+        packed = zlib.compress(json.dumps(answer).encode())
+        self._database.execute("INSERT OR IGNORE INTO answer VALUES (?, ?)", (request, packed))
+
+
+class Turns:
+    """Turns at one server, shared by all processes of this machine, which also share the clock.
+
+    A row of a file holds the time of the next turn; a process that takes it advances it, then waits until it comes.
+    """
+
+    def __init__(self, path: Path, server: str, per_second: float) -> None:
+        self._server, self._interval = server, 1 / per_second
+        self._database = _opened(self, path, "turn(server TEXT PRIMARY KEY, next REAL NOT NULL)")
+
+    def take(self, patience_seconds: float) -> float:
+        """Wait for a turn, take it and return 0; if it is beyond the patience, return the seconds until it at once."""
+        with self._next() as (cursor, now, following):
+            turn = max(now, following)
+            if turn - now > max(patience_seconds, 0.0):
+                return turn - now
+            self._set(cursor, turn + self._interval)
+        time.sleep(turn - now)
+        return 0.0
+
+    def postpone(self, seconds: float) -> None:
+        """Block the turns of all processes for this many seconds."""
+        with self._next() as (cursor, now, following):
+            self._set(cursor, max(following, now + min(seconds, _FARTHEST_SECONDS)))
+
+    @contextmanager
+    def _next(self) -> Iterator[tuple[sqlite3.Cursor, float, float]]:
+        """Yield a cursor in a transaction, the time now and that of the next turn."""
+        with closing(self._database.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            now = time.time()
+            row = cursor.execute("SELECT next FROM turn WHERE server = ?", (self._server,)).fetchone()
+            turn = float(row[0]) if row else 0.0
+            yield cursor, now, turn if turn <= now + _FARTHEST_SECONDS else 0.0
+            cursor.execute("COMMIT")
+
+    def _set(self, cursor: sqlite3.Cursor, turn: float) -> None:
+        cursor.execute("INSERT OR REPLACE INTO turn VALUES (?, ?)", (self._server, turn))
+
+
+class MediaWiki:
+    """One wiki, through its `api.php`; files in `folder` share answers and rate limit between all processes."""
+
+    def __init__(
+        self, address: str | SecretUrl, contact: str, per_second: float, folder: Path, patience_seconds: float = 20.0
+    ) -> None:
+        self._address, self._folder, self._patience = SecretUrl(address), folder, patience_seconds
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        agent = f"Retroformer/{version('retroformer')} ({contact}) Python-urllib/{python}"
+        self._connecting, authorization = self._address.split_user()
+        self._headers = {"User-Agent": agent, "Accept-Encoding": "gzip"} | authorization
+        with self._files():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._answers = StoredAnswers(folder / "wikipedia.sqlite")
+            self._turns = Turns(
+                folder / "wikipedia-turns.sqlite", urllib.parse.urlsplit(self._connecting).netloc, per_second
+            )
+
+    def query(self, **parameters: str) -> dict[str, Any]:
+        """Return the `query` object that answers `action=query` with these parameters, from the cache if stored.
+
+        Errors that a retry may fix get three tries. Raises EnvironmentFailure if no answer comes within the patience.
+        """
+        request = json.dumps([str(self._address), sorted(parameters.items())])
+        with self._files():
+            kept = self._answers.get(request)
+            if kept is None:
+                kept = self._ask(parameters, request)
+        return kept
+
+    def _ask(self, parameters: dict[str, str], request: str) -> dict[str, Any]:
+        deadline, why = time.monotonic() + self._patience, ""
+        for tried in range(1, TRIES + 1):
+            if wait := self._turns.take(deadline - time.monotonic()):
+                raise self._failure(f"may not be asked for another {wait:.0f} s{why}")
+            # Another process may have sent the same request meanwhile.
+            if (kept := self._answers.get(request)) is not None:
+                return kept
+            try:
+                answer = self._fetch(_COMMON | parameters | _MANNERS, deadline)
+            except _TryLater as later:
+                self._turns.postpone(later.seconds or pause_after(tried))
+                if tried == TRIES:
+                    raise self._failure(later.what) from None
+                why = f": it {later.what}"
+            else:
+                self._answers.keep(request, answer)
+                return answer
+        raise AssertionError("the last try returns or raises")
+
+    def _fetch(self, parameters: dict[str, str], deadline: float) -> dict[str, Any]:
+        """Send one request. Raises _TryLater, EnvironmentFailure."""
+        url = f"{self._connecting}?{urllib.parse.urlencode(parameters)}"
+        seconds = max(0.05, deadline - time.monotonic())
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=self._headers), timeout=seconds) as answer:
+                body, headers = _body(answer, deadline), answer.headers
+        except urllib.error.HTTPError as error:
+            with error:
+                what = f"answered {error.code} {error.reason}"
+                if is_temporary(error.code):
+                    raise _TryLater(what, asked_pause(error.headers)) from None
+            raise self._failure(what) from None
+        except (OSError, http.client.HTTPException, zlib.error, EOFError) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise _TryLater(f"could not be asked ({type(error).__name__}: {reason})") from None
+        return self._parsed(body, asked_pause(headers))
+
+    def _parsed(self, body: bytes, pause: float | None) -> dict[str, Any]:
+        """Return the `query` of an answer, which may be any JSON or none. Raises _TryLater, EnvironmentFailure."""
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            raise _TryLater(f"did not answer with JSON: {body[:100]!r}") from None
+        error = answer.get("error") if isinstance(answer, dict) else None
+        if isinstance(error, dict):
+            what = f"answered with the error {error.get('code')!r}: {str(error.get('info'))[:200]}"
+            if error.get("code") in _BUSY_CODES:
+                raise _TryLater(what, pause)
+            raise self._failure(what)
+        # If nothing is left to query, such as for the title of a page of another wiki, the answer has no `query`.
+        is_answer = isinstance(answer, dict) and ("query" in answer or "batchcomplete" in answer)
+        query = answer.get("query", {}) if is_answer else None
+        if not isinstance(query, dict):
+            raise self._failure(f"did not answer as a MediaWiki does: {body[:100]!r}")
+        return query
+
+    def _failure(self, what: str) -> EnvironmentFailure:
+        return EnvironmentFailure(f"The wiki at {self._address} {what}.")
+
+    @contextmanager
+    def _files(self) -> Iterator[None]:
+        """Convert errors of the cache files. Raises EnvironmentFailure if the files cannot be used."""
+        try:
+            yield
+        except (OSError, sqlite3.Error, zlib.error) as error:
+            raise EnvironmentFailure(
+                f"The wiki's files in {self._folder} cannot be used ({error}): delete those that begin with "
+                "`wikipedia`, or make room."
+            ) from error
+
+
+class _TryLater(Exception):
+    """Temporary failure; retry after `seconds` if the server gave a number."""
+
+    def __init__(self, what: str, seconds: float | None = None) -> None:
+        super().__init__(what)
+        self.what, self.seconds = what, seconds
+
+
+def _body(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    """Return the whole body, unpacked. Raises OSError if it is too long or too slow."""
+    body = bytearray()
+    while chunk := answer.read1(65_536):
+        body += chunk
+        if len(body) > _LARGEST_ANSWER or time.monotonic() > deadline:
+            raise TimeoutError("the answer has no end")
+    if answer.length:
+        raise http.client.IncompleteRead(bytes(body), answer.length)
+    if answer.headers.get("Content-Encoding") != "gzip":
+        return bytes(body)
+    gzip = zlib.decompressobj(wbits=31)
+    unpacked = gzip.decompress(bytes(body), _LARGEST_ANSWER)
+    if not gzip.eof:
+        raise http.client.IncompleteRead(unpacked)
+    return unpacked
+
 
 _NOT_IN_TITLES = re.compile(r"[#<>\[\]{}|]")
 _LONGEST_TITLE = 255
@@ -23,26 +246,17 @@ _ARTICLES = 0
 """Namespace of articles."""
 
 
-class _Hit(NamedTuple):
-    """Page that a search found, and the redirect through which it was found."""
-
-    title: str
-    redirect: str | None
-
-
 class Wikipedia:
     """Encyclopedia behind the API of a MediaWiki with the extension TextExtracts."""
 
     def __init__(self, wiki: MediaWiki) -> None:
         self._wiki = wiki
 
-    def find(self, entity: str) -> Page | None:
+    def find(self, entity: str) -> EncyclopediaPage | None:
         """Return the article of this title, ignoring case, or the target of a redirect of this title.
 
-        An ambiguous title (a disambiguation page) is not found; `similar` then names the candidates.
-
-        Raises:
-            EnvironmentFailure: the wiki could not be asked.
+        An ambiguous title (a disambiguation page) is not found; `similar` names the candidates. Raises
+        EnvironmentFailure.
         """
         entity = " ".join(entity.replace("_", " ").split())
         if not entity or _NOT_IN_TITLES.search(entity) or len(entity.encode()) > _LONGEST_TITLE:
@@ -50,20 +264,19 @@ class Wikipedia:
         article = self._article(entity)
         if article is None:
             key = entity.casefold()
-            for hit in self._search(entity):
-                if key in (hit.title.casefold(), (hit.redirect or "").casefold()):
-                    article = self._article(hit.title)
+            for title, redirect in self._search(entity):
+                if key in (title.casefold(), (redirect or "").casefold()):
+                    article = self._article(title)
                     break
         return _page(article) if article else None
 
     def similar(self, query: str, count: int = 5) -> list[str]:
         """Return titles of the best articles by the wiki's own search, never the query itself: it leads nowhere.
 
-        Raises:
-            EnvironmentFailure: the wiki could not be asked.
+        Raises EnvironmentFailure.
         """
         key = " ".join(query.split()).casefold()
-        titles = (hit.title for hit in self._search(query))
+        titles = [title for title, _ in self._search(query)]
         return [title for title in titles if title.casefold() not in (key, f"{key} (disambiguation)")][:count]
 
     def _article(self, title: str) -> dict[str, Any] | None:
@@ -87,8 +300,11 @@ class Wikipedia:
             case other:
                 raise EnvironmentFailure(f"The wiki gave an invalid answer for the page {title!r}: {str(other)[:200]}")
 
-    def _search(self, query: str) -> list[_Hit]:
-        """Search by words alone: signs such as `-` and `insource:/x/` are operators of the wiki's search."""
+    def _search(self, query: str) -> list[tuple[str, str | None]]:
+        """Return the titles of the pages found, and the redirects through which they were found.
+
+        It searches by words alone: signs such as `-` and `insource:/x/` are operators of the wiki's search.
+        """
         words = " ".join(_WORD.findall(query[: 4 * _LONGEST_QUERY].lower()))[:_LONGEST_QUERY].strip()
         if not words:
             return []
@@ -96,17 +312,17 @@ class Wikipedia:
         hits = reply.get("search")
         if not isinstance(hits, list) or not all(isinstance(hit, dict) and "title" in hit for hit in hits):
             raise EnvironmentFailure(f"The wiki gave an invalid list of pages: {str(reply)[:200]}")
-        return [_Hit(str(hit["title"]), hit.get("redirecttitle")) for hit in hits]
+        return [(str(hit["title"]), hit.get("redirecttitle")) for hit in hits]
 
 
-def _page(article: dict[str, Any]) -> Page | None:
+def _page(article: dict[str, Any]) -> EncyclopediaPage | None:
     """Return the page of an article's plain text; None if it is a disambiguation page or empty."""
     lines = [line.strip() for line in article["extract"].split("\n")]
     paragraphs = [sentences(line) for line in lines if line and not _HEADING.match(line)]
     if "disambiguation" in article.get("pageprops", {}) or not paragraphs:
         return None
     spaced = tuple(f" {sentence}" for paragraph in paragraphs for sentence in paragraph)
-    return Page(article["title"], spaced, len(paragraphs[0]))
+    return EncyclopediaPage(article["title"], spaced, len(paragraphs[0]))
 
 
 _END = re.compile(r"([.!?])[\"'\u201d\u2019)\]]*\s+")
@@ -125,15 +341,10 @@ def sentences(paragraph: str) -> list[str]:
     pieces, start = list[str](), 0
     for end in _END.finditer(paragraph):
         next_character = paragraph[end.end() : end.end() + 1]
-        if not next_character or next_character.islower() or (end[1] == "." and _is_short(paragraph, end.start())):
+        word = _LAST_WORD.findall(paragraph[max(0, end.start() - _LONGEST_WORD) : end.start()])[0]
+        is_short = (len(word) == 1 and word.isalpha()) or "." in word or word.lower() in _ABBREVIATIONS
+        if not next_character or next_character.islower() or (end[1] == "." and is_short):
             continue
         pieces.append(paragraph[start : end.end()].strip())
         start = end.end()
     return [piece for piece in (*pieces, paragraph[start:].strip()) if piece]
-
-
-def _is_short(paragraph: str, stop: int) -> bool:
-    """Return True if the word before the full stop at this position is an initial or an abbreviation."""
-    word = _LAST_WORD.search(paragraph[max(0, stop - _LONGEST_WORD) : stop])
-    assert word is not None
-    return (len(word[0]) == 1 and word[0].isalpha()) or "." in word[0] or word[0].lower() in _ABBREVIATIONS

@@ -1,16 +1,24 @@
 """Programming tasks (Reflexion, section 4.3): problems, hidden tests, and a sandbox for candidate code."""
 
+import contextlib
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
 from typing import Any
 
 from retroformer.agents.evaluators import TestsEvaluator
 from retroformer.endpoint.model import LanguageModel
-from retroformer.environments.extras import ActorKind, ActorParts, ChapterBuilder, Extras, ReportedArm
-from retroformer.environments.programming.environment import TESTS, Programming, ProgrammingTaskset, taskset
+from retroformer.environments.extras import ActorKind, ActorParts, Extras
+from retroformer.environments.programming.environment import (
+    TESTS,
+    Programming,
+    ProgrammingTaskset,
+    share_of_tests,
+    taskset,
+)
+from retroformer.environments.programming.report import OwnTestsChapter
 from retroformer.environments.programming.rust import rust_compiler
+from retroformer.environments.programming.sandbox import require
 from retroformer.errors import ConfigError
 from retroformer.prompts import PromptPack, program_prompt, tests_prompt
 from retroformer.protocols import Actor, Move, ReturnOf, Scene
@@ -22,8 +30,6 @@ Section = Programming
 
 
 def _programmer(parts: ActorParts) -> Actor:
-    from retroformer.environments.programming import ProgrammingActor
-
     return ProgrammingActor(
         parts.model(),
         parts.pack(),
@@ -33,19 +39,6 @@ def _programmer(parts: ActorParts) -> Actor:
     )
 
 
-def _chapters(arms: Sequence[ReportedArm]) -> ChapterBuilder:
-    from retroformer.environments.programming.report import OwnTestsChapter
-
-    return OwnTestsChapter(arms)
-
-
-def _require_machine(section: Any) -> None:
-    """Check that candidate code can be isolated here. Raises ServiceError if not."""
-    from retroformer.environments.programming.sandbox import require
-
-    require()
-
-
 def _refuse_training(section: Any) -> None:
     """Refuse sets under MultiPL-E's licence, which forbids training. Raises ConfigError, MissingInput."""
     taskset(section).problem_set.for_training()
@@ -53,8 +46,6 @@ def _refuse_training(section: Any) -> None:
 
 def _shaped(section: Any, seed: int) -> ReturnOf:
     """Return the share of tests passed. Raises ConfigError if attempts have no tests but the hidden ones."""
-    from retroformer.environments.programming.environment import share_of_tests
-
     if not section.own_tests:
         raise ConfigError(
             "train.rated_by=shaped: with environment.own_tests=0 an attempt records no test but the hidden ones, of "
@@ -65,30 +56,24 @@ def _shaped(section: Any, seed: int) -> ReturnOf:
 
 def _tool_versions(section: Any) -> dict[str, str]:
     """Return the versions of Python and, for sets and own files that may use Rust, of its compiler."""
-    compiler = {"rustc": _rustc()} if "rust" in section.split or section.split.endswith(".jsonl") else {}
-    return {"python": platform.python_version()} | compiler
-
-
-def _rustc() -> str:
-    """Return the version of the Rust compiler; empty if there is none."""
-    compiler = rust_compiler()
-    if compiler is None:
-        return ""
-    command = [compiler, "--version"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    versions = {"python": platform.python_version()}
+    if "rust" in section.split or section.split.endswith(".jsonl"):
+        versions["rustc"] = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            command = [rust_compiler() or "rustc", "--version"]
+            run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+            versions["rustc"] = run.stdout.strip()
+    return versions
 
 
 extras = Extras(
     actors={"programmer": ActorKind(_programmer)},
     plays_text=False,
     evaluators={"tests": TestsEvaluator},
-    require_machine=_require_machine,
+    require_machine=lambda section: require(),
     refuse_training=_refuse_training,
     tool_versions=_tool_versions,
-    chapters=_chapters,
+    chapters=OwnTestsChapter,
     returns={"shaped": _shaped},
 )
 

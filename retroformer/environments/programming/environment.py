@@ -78,11 +78,7 @@ class ProgrammingEnvironment:
         self._steps, self._tests, self._last = 0, tuple[str, ...](), Transition(observation="")
 
     def reset(self, task: Task) -> Transition:
-        """Show the problem of this task.
-
-        Raises:
-            UnknownTask: the data have no problem of this id.
-        """
+        """Show the problem of this task. Raises UnknownTask."""
         if task.id not in self._problems:
             raise UnknownTask(f"No problem {task.id!r} in this set: --list prints the ids.")
         self._problem = self._problems[task.id]
@@ -95,8 +91,7 @@ class ProgrammingEnvironment:
     def step(self, action: str) -> Transition:
         """Accept tests, or judge a program; the last of `max_steps` actions truncates if it is not a program.
 
-        Raises:
-            EnvironmentFailure: the judge failed, or is not available on this machine.
+        Raises EnvironmentFailure.
         """
         if self._problem is None:
             raise EnvironmentFailure("No problem was shown yet: reset comes before the first step.")

@@ -15,10 +15,7 @@ _OVERHEAD_SECONDS = 30.0
 def judge(problem: Problem, program: str, limits: Limits = DEFAULT) -> CheckedProgram:
     """Judge a whole program by the problem's hidden tests, up to the first that does not pass.
 
-    Raises:
-        ServiceError: this machine cannot isolate candidate code; the message says what is missing.
-        MissingInput: the language's compiler is missing.
-        EnvironmentFailure: the sandbox failed.
+    Raises ServiceError, MissingInput, EnvironmentFailure.
     """
     return _checked(problem, program, problem.tests, limits, hidden=True)
 
@@ -68,7 +65,7 @@ def _broken_off(
     done = [_checked_test(tests[index], *results[index]) for index in sorted(results)]
     if last == len(tests):
         return tuple(done)
-    verdict, why = Verdict.HARNESS, f"the jail broke down: {outcome.last_words}"
+    verdict, why = Verdict.HARNESS, f"the jail broke down: {outcome.fault}"
     if outcome.late:
         verdict, why = Verdict.TIMEOUT, "it took too long"
     elif outcome.exhausted:
@@ -89,9 +86,7 @@ def accepted(problem: Problem, text: str, most: int, seed: int) -> tuple[str, ..
 
     The sample depends on `seed`, the problem and the tests alone, so later attempts keep the same tests.
 
-    Raises:
-        MissingInput: the language's compiler is missing.
-        ServiceError: this machine cannot isolate it.
+    Raises MissingInput, ServiceError.
     """
     text = text[:_CHARACTERS]
     if problem.language == "rust":

@@ -33,7 +33,6 @@ from retroformer.files.bounded import MIB, json_rows, parse_json, read_text
 
 _MULTIPL_E = "MultiPL-E's licence: no training"
 _MULTIPL_E_KEYS = {"doctests", "stop_tokens"}
-_ENDINGS = ("", ".xz", ".gz")
 _LINE_BYTES = MIB
 """Maximum size of one problem. The longest published one, of MBPP, has 6 kB."""
 _FILE_BYTES = 256 * MIB
@@ -44,7 +43,7 @@ Row = dict[str, Any]
 Made = TypeVar("Made")
 
 
-class _Source(NamedTuple):
+class _SetFormat(NamedTuple):
     file: str
     licence: str
     may_train: bool
@@ -54,8 +53,7 @@ class _Source(NamedTuple):
 def load(name: str, folder: Path) -> ProblemSet:
     """Return the set of this name from a folder, or a user's own file if the name ends in .jsonl.
 
-    Raises:
-        MissingInput: the set or file does not exist or is damaged.
+    Raises MissingInput.
     """
     path = problem_file(name, folder)
     if name.endswith(".jsonl"):
@@ -86,7 +84,7 @@ def _own(path: Path) -> ProblemSet:
 
 
 def _path(folder: Path, file: str) -> Path:
-    candidates = [folder / f"{prefix}{file}{ending}" for prefix in ("", "reflexion_") for ending in _ENDINGS]
+    candidates = [folder / f"{prefix}{file}{ending}" for prefix in ("", "reflexion_") for ending in ("", ".xz", ".gz")]
     for path in candidates:
         if path.is_file():
             return path
@@ -169,13 +167,13 @@ def _signature(function: ast.FunctionDef, text: str) -> str:
     return f'def {function.name}({ast.unparse(function.args)}):\n    """{sentence}\n    """\n'
 
 
-_SOURCES: dict[str, _Source] = {
-    "humaneval": _Source("HumanEval.jsonl", "MIT", True, _humaneval),
-    "humaneval-hardest50": _Source("humaneval-py_hardest50.jsonl", "MIT", True, _humaneval),
-    "mbpp": _Source("mbpp.jsonl", "CC BY 4.0", True, _mbpp),
-    "mbpp-sanitized": _Source("sanitized-mbpp.json", "CC BY 4.0", True, _mbpp),
+_SOURCES: dict[str, _SetFormat] = {
+    "humaneval": _SetFormat("HumanEval.jsonl", "MIT", True, _humaneval),
+    "humaneval-hardest50": _SetFormat("humaneval-py_hardest50.jsonl", "MIT", True, _humaneval),
+    "mbpp": _SetFormat("mbpp.jsonl", "CC BY 4.0", True, _mbpp),
+    "mbpp-sanitized": _SetFormat("sanitized-mbpp.json", "CC BY 4.0", True, _mbpp),
 } | {
-    f"multipl-e-{name}": _Source(file, _MULTIPL_E, False, partial(_multipl_e, language=language))
+    f"multipl-e-{name}": _SetFormat(file, _MULTIPL_E, False, partial(_multipl_e, language=language))
     for name, file, language in (
         ("humaneval-python", "humaneval-py.jsonl", "python"),
         ("mbpp-python", "mbpp-py.jsonl", "python"),
@@ -190,8 +188,11 @@ def own_problem(row: dict[str, Any]) -> Problem:
     """Return the problem of one line. Raises KeyError, ValueError."""
     if not row["tests"]:
         raise ValueError(f"problem {row['id']!r} has no tests")
-    if row.get("language") == "rust":
-        _require_rust_checks(row["id"], row["tests"], row["entry_point"])
+    for test in row["tests"] if row.get("language") == "rust" else ():
+        try:
+            parse_check(test, row["entry_point"])
+        except ValueError as error:
+            raise ValueError(f"problem {row['id']!r} has a check that cannot be judged: {error}") from error
     return Problem(
         id=row["id"],
         language=row.get("language", "python"),
@@ -201,11 +202,3 @@ def own_problem(row: dict[str, Any]) -> Problem:
         preamble=row.get("preamble", ""),
         solution=row.get("solution"),
     )
-
-
-def _require_rust_checks(problem: str, tests: list[str], entry_point: str) -> None:
-    for test in tests:
-        try:
-            parse_check(test, entry_point)
-        except ValueError as error:
-            raise ValueError(f"problem {problem!r} has a check that cannot be judged: {error}") from error

@@ -126,11 +126,7 @@ class ProblemSet(Record):
     problems: tuple[Problem, ...]
 
     def for_training(self) -> tuple[Problem, ...]:
-        """Return the problems for training.
-
-        Raises:
-            ConfigError: their licence forbids training.
-        """
+        """Return the problems for training. Raises ConfigError."""
         if not self.may_train:
             raise ConfigError(
                 f"{self.name} is for evaluation only ({self.licence}): train on humaneval or mbpp instead."

@@ -10,7 +10,7 @@ import subprocess
 import time
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from retroformer.environments.programming import rust_source, sandbox
 from retroformer.environments.programming.jail import controller
@@ -114,11 +114,7 @@ def checked(
 def compiling_tests(problem: Problem, tests: tuple[str, ...], most: int | None = None) -> tuple[str, ...]:
     """Return the tests that call the function and compile against the prompt's signature (Reflexion, section 4.3).
 
-    most: maximum number kept; compiling takes long, so the search ends there.
-
-    Raises:
-        MissingInput: there is no Rust compiler.
-        ServiceError: this machine cannot isolate it.
+    most: maximum number kept; compiling takes long, so the search ends there. Raises MissingInput, ServiceError.
     """
     wanted = len(tests) if most is None else most
     if _compile(problem, tests[:wanted]):
@@ -158,12 +154,7 @@ def _own(test: str, name: str) -> RustTest:
 
 @lru_cache(maxsize=4096)
 def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple[str, ...]:
-    """Return the expected values as text, computed where the judged code never runs.
-
-    Raises:
-        ValueError: there are none.
-        _Broken: the jail failed.
-    """
+    """Return the expected values as text, computed where the judged code never runs. Raises ValueError, _Broken."""
     if not tests:
         return ()
     values = [(test.value, rust_source.type_of(test.call, entry_point, kind)) for test in tests]
@@ -184,8 +175,9 @@ def _run(files: dict[str, str], calls: list[list[str]], limits: Limits, stop: bo
     output, path = f"{BUILD}/program", f"{BUILD}/{rust_source.PROGRAM}"
     compiler = [tools.compiler, *_FLAGS, *flags, "-o", output, path]
     variables = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": tools.library, "TMPDIR": "/work"}
-    steps = [_step(compiler, files, variables, compiling=True, needed=True)]
-    steps += [_step([output, *call], {}, {}, compiling=False, needed=stop) for call in calls]
+    step = {"arguments": compiler, "files": files, "variables": variables, "compiling": True, "needed": True}
+    running_step = {"files": {}, "variables": {}, "compiling": False, "needed": stop}
+    steps = [step, *({"arguments": [output, *call]} | running_step for call in calls)]
     running = controller.longest(limits.wall_seconds, len(calls), stop)
     seconds = _OVERHEAD_SECONDS + COMPILING.wall_seconds + running
     outcome = sandbox.run({"kind": "commands", "steps": steps}, limits, seconds, tools.folders)
@@ -195,24 +187,12 @@ def _run(files: dict[str, str], calls: list[list[str]], limits: Limits, stop: bo
     elif outcome.exhausted and not outcome.complete:
         ran.append(_Ran(-signal.SIGKILL, 0.0, late=False, much=False, answer=b"", errors=b"it used too much memory"))
     elif not outcome.complete:
-        raise _Broken(f"the jail broke down: {outcome.last_words}")
+        raise _Broken(f"the jail broke down: {outcome.fault}")
     return ran
 
 
-def _step(
-    arguments: list[str], files: dict[str, str], variables: dict[str, str], compiling: bool, needed: bool
-) -> dict[str, Any]:
-    return {
-        "arguments": arguments,
-        "files": files,
-        "variables": variables,
-        "compiling": compiling,
-        "needed": needed,
-    }
-
-
 def _judged(ran: _Ran, expected: str, limits: Limits) -> tuple[Verdict, str]:
-    if ran.late or controller.Ended(ran.code, ran.seconds).out_of_time(limits.cpu_seconds):
+    if ran.late or controller.ProcessEnd(ran.code, ran.seconds).out_of_time(limits.cpu_seconds):
         return Verdict.TIMEOUT, f"no answer within {limits.cpu_seconds} s"
     if ran.much:
         return Verdict.CRASH, "the program told far too much"

@@ -72,8 +72,7 @@ def parse_test(test: str) -> RustTest:
 def parse_check(test: str, entry_point: str) -> RustTest:
     """Return the call and the expected value of a check that decides on a program; the call may be on either side.
 
-    Raises:
-        ValueError: it has another form, in which the judged code might influence the expected value.
+    Raises ValueError.
     """
     sides = parse_test(test)
     if not is_call(sides.call, entry_point):

@@ -88,10 +88,10 @@ class JailOutcome(NamedTuple):
         return bool(self.reports) and self.reports[-1][0] == "done"
 
     @property
-    def last_words(self) -> str:
+    def fault(self) -> str:
         """Reason why it is incomplete, as far as the jail could report."""
-        word, *rest = self.reports[-1] if self.reports else ("silent",)
-        return str(rest[0]) if word in ("failed", "unconfined") and rest else "it fell silent"
+        word, *rest = self.reports[-1] if self.reports else ("",)
+        return str(rest[0]) if word in ("failed", "unconfined") and rest else "it sent no report"
 
 
 def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, ...] = ()) -> JailOutcome:
@@ -99,9 +99,7 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
 
     seconds: wall-clock limit for the whole job. tools: folders of the host that its programs need, shown read-only.
 
-    Raises:
-        ServiceError: this machine offers no isolation; the message says what is missing.
-        EnvironmentFailure: the jail failed.
+    Raises ServiceError, EnvironmentFailure.
     """
     if sys.platform != "linux" or not is_supported():
         raise ServiceError("Candidate code runs only on Linux on x86-64 or ARM64, where it can be isolated.")
@@ -125,15 +123,14 @@ def run(job: dict[str, Any], limits: Limits, seconds: float, tools: tuple[str, .
 
 
 def _attempt(setting: bytes, job: bytes, seconds: float) -> tuple[JailOutcome, str, object]:
-    """Run one job; return also the last message of its process.
-
-    Raises:
-        OSError, EOFError: the fork server or the job's process is gone.
-    """
+    """Run one job; return also the last message of its process. Raises OSError, EOFError."""
     line, job_line = socket.socketpair()
     results, controller_results = socket.socketpair()
     with line, results:
-        with _memory_file(job) as file, job_line, controller_results:
+        with os.fdopen(os.memfd_create("job", os.MFD_CLOEXEC), "w+b") as file, job_line, controller_results:
+            file.write(job)
+            file.flush()
+            file.seek(0)
             files = [file.fileno(), controller_results.fileno(), job_line.fileno()]
             socket.send_fds(_fork_server.control(), [setting], files)
         outcome = _collect(results, seconds)
@@ -157,27 +154,15 @@ def _setting(limits: Limits, tools: tuple[str, ...]) -> dict[str, Any]:
     for path in sorted(set(visible), key=len):
         if not any(Path(path).is_relative_to(other) for other in shown):
             shown.append(path)
+    # Installed packages are hidden: they may contain this project and data with hidden tests.
+    roots = {*map(Path, standard), Path("/usr/lib/python3"), Path("/usr/local/lib/python3")}
     return {
         "visible": shown,
-        "hidden": _packages(standard),
+        "hidden": sorted(str(root / name) for root in roots for name in _PACKAGES if (root / name).is_dir()),
         "build_bytes": COMPILING.file_bytes if tools else 0,
         "limits": limits.model_dump(),
         "compiling": COMPILING.model_dump(),
     }
-
-
-def _packages(standard: set[str]) -> list[str]:
-    """Return the folders of installed packages, which may contain this project and data with hidden tests."""
-    roots = {Path(path) for path in standard} | {Path("/usr/lib/python3"), Path("/usr/local/lib/python3")}
-    return sorted(str(root / name) for root in roots for name in _PACKAGES if (root / name).is_dir())
-
-
-def _memory_file(data: bytes) -> Any:
-    file = os.fdopen(os.memfd_create("job", os.MFD_CLOEXEC), "w+b")
-    file.write(data)
-    file.flush()
-    file.seek(0)
-    return file
 
 
 def _collect(results: socket.socket, seconds: float) -> JailOutcome:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from retroformer.environments.extras import Extras
 from retroformer.environments.webshop import data
@@ -13,23 +12,14 @@ from retroformer.environments.webshop.environment import GOALS_PER_PRODUCT, Webs
 from retroformer.environments.webshop.goals import Goals
 from retroformer.environments.webshop.shop import Shop
 from retroformer.errors import MissingInput, UnknownTask
-from retroformer.protocols import ReturnOf, Scene
+from retroformer.protocols import Scene
 from retroformer.provenance import files_sha256
-from retroformer.records import Task, Trajectory
+from retroformer.records import Task
 
 __all__ = ["Section", "WebshopTaskset", "extras", "taskset"]
 
 Section = Webshop
 _REQUEST = re.compile(r"Instruction:\s*(.+?) *\n")
-
-
-def _shaped(section: Any, seed: int) -> ReturnOf:
-    """Return the graded return of WebShop, which is the reward of the purchase (eq. 7 of its paper), as stored."""
-    return _reward_of_purchase
-
-
-def _reward_of_purchase(attempt: Trajectory) -> float:
-    return attempt.episode_return
 
 
 def _choices(scene: Scene) -> tuple[str, ...]:
@@ -40,7 +30,8 @@ def _choices(scene: Scene) -> tuple[str, ...]:
     return scene.choices or (f"search[{' '.join(query.split())}]",)
 
 
-extras = Extras(returns={"shaped": _shaped}, choices=_choices)
+# The graded return of WebShop is the reward of the purchase (eq. 7 of its paper), as stored.
+extras = Extras(returns={"shaped": lambda section, seed: lambda attempt: attempt.episode_return}, choices=_choices)
 
 
 _SPLITS = {"test": (0, 500), "validation": (500, 1500), "train": (1500, None), "all": (0, None)}
@@ -58,9 +49,7 @@ class WebshopTaskset:
 
         The split train has at most `GOALS_PER_PRODUCT` goals of a product, its first ones.
 
-        Raises:
-            MissingInput: the data are missing, or have no goal of this kind in the split.
-            UnknownTask: there is no such split; the message names the existing ones.
+        Raises MissingInput, UnknownTask.
         """
         split, kind = self._section.split, self._section.goals
         tasks = tuple(Task(id=str(idx), environment="webshop", split=split) for idx in self._places(split))
@@ -82,8 +71,7 @@ class WebshopTaskset:
     def environment(self) -> WebshopEnvironment:
         """Return an environment that can play any goal of the data. The first one on a machine builds the index.
 
-        Raises:
-            MissingInput: the data are missing.
+        Raises MissingInput.
         """
         return WebshopEnvironment(self._shop, self._goals, self._section.max_steps)
 

@@ -72,7 +72,7 @@ class IndexWriter:
         self._postings = {}
 
 
-class Index:
+class SearchIndex:
     """Searchable index of the documents of a database."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -87,7 +87,9 @@ class Index:
         for word, times in islice(Counter(words(query)).items(), _MOST_WORDS):
             documents, frequencies = self._postings(word)
             if len(documents):
-                weight = np.float32(times) * self._rarity(len(documents))
+                # Lucene's idf, which is never negative.
+                rarity = math.log(1 + (self._documents - len(documents) + 0.5) / (len(documents) + 0.5))
+                weight = np.float32(times) * np.float32(rarity)
                 # Not simplified: each operation rounds, and equal scores must come out equal.
                 totals[documents] += weight - weight / (_ONE + frequencies * self._norms[documents])
         return self._best(totals, count)
@@ -96,10 +98,6 @@ class Index:
         parts = self._database.execute("SELECT data FROM posting WHERE word = ? ORDER BY part", (word,))
         pairs = np.frombuffer(b"".join(data for (data,) in parts), dtype=np.uint32).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1].astype(np.float32)
-
-    def _rarity(self, documents: int) -> np.float32:
-        """Return Lucene's idf, which is never negative."""
-        return np.float32(math.log(1 + (self._documents - documents + 0.5) / (documents + 0.5)))
 
     def _best(self, totals: npt.NDArray[np.float64], count: int) -> list[int]:
         matching = np.flatnonzero(totals)

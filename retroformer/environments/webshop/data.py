@@ -140,8 +140,7 @@ class _Waiting:
     def value(self, number: int) -> Any:
         """Return the next value. An incomplete one is retried with twice the text, so that reading stays linear.
 
-        Raises:
-            ValueError: entry `number` is not JSON, too long or too deep.
+        Raises ValueError.
         """
         self.peek()
         wanted = _CHUNK

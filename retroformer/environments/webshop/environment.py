@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 from retroformer.environments.section import EnvironmentSection
 from retroformer.environments.webshop.goals import Goals, ShoppingGoal
-from retroformer.environments.webshop.reward import Reward, reward, type_match
+from retroformer.environments.webshop.reward import PurchaseReward, reward, type_match
 from retroformer.environments.webshop.shop import Shop
-from retroformer.environments.webshop.site import Answer, Customer, ReactSite
+from retroformer.environments.webshop.site import ReactSite
 from retroformer.errors import EnvironmentFailure, UnknownTask
 from retroformer.experiment.sections.base import Positive
 from retroformer.records import Task, Transition
@@ -49,16 +49,14 @@ class WebshopEnvironment:
     def reset(self, task: Task) -> Transition:
         """Open the search page with this goal's instruction. The task's id is the goal's index, goal_idx.
 
-        Raises:
-            UnknownTask: the data have no such goal.
+        Raises UnknownTask.
         """
         goal = self._goals.goal(int(task.id)) if task.id.isdecimal() and len(task.id) < 10 else None
         if goal is None:
             raise UnknownTask(f"No goal {task.id!r} in this WebShop data: --list prints the ids.")
-        customer = Customer(
+        self._site = ReactSite(
             self._shop, goal.instruction, lambda asin, options: purchase(self._shop, goal, asin, options).total
         )
-        self._site = ReactSite(customer)
         self._steps = 0
         self._last = Transition(observation=self._site.show(), choices=self._site.choices())
         return self._last
@@ -74,25 +72,22 @@ class WebshopEnvironment:
         if self._last.over:
             return self._last.model_copy(update={"observation": EPISODE_OVER, "reward": 0.0})
         self._steps += 1
-        self._last = self._transition(self._site, self._site.act(action))
-        return self._last
-
-    def _transition(self, site: ReactSite, answer: Answer) -> Transition:
-        return Transition(
+        answer = self._site.act(action)
+        self._last = Transition(
             observation=answer.observation,
             reward=answer.reward,
             terminated=answer.bought,
             truncated=not answer.bought and self._steps >= self._max_steps,
             success=answer.reward == 1.0,
-            choices=() if answer.bought else site.choices(),
+            choices=() if answer.bought else self._site.choices(),
         )
+        return self._last
 
 
-def purchase(shop: Shop, goal: ShoppingGoal, asin: str, options: Mapping[str, str]) -> Reward:
+def purchase(shop: Shop, goal: ShoppingGoal, asin: str, options: Mapping[str, str]) -> PurchaseReward:
     """Return the reward of buying the product of an ASIN with these options, given this goal.
 
-    Raises:
-        EnvironmentFailure: the bought or the wanted product is not in the shop.
+    Raises EnvironmentFailure.
     """
     bought, wanted = shop.product(asin), shop.product(goal.asin)
     if bought is None or wanted is None:

@@ -78,7 +78,7 @@ class TypeMatch(NamedTuple):
         return 1.0 if self.query_match or self.category_match or self.title_score > 0.2 else 0.5
 
 
-class Reward(NamedTuple):
+class PurchaseReward(NamedTuple):
     """Reward of a purchase with its parts."""
 
     type_match: TypeMatch
@@ -97,9 +97,9 @@ class Reward(NamedTuple):
 
 def reward(
     bought: Product, price: float, options: Mapping[str, str], goal: ShoppingGoal, type_match: TypeMatch
-) -> Reward:
+) -> PurchaseReward:
     """Return the reward of a product with these chosen options, given this goal."""
-    return Reward(
+    return PurchaseReward(
         type_match=type_match,
         attributes=len(goal.attributes),
         attributes_found=sum(_has_attribute(bought, wanted) for wanted in goal.attributes),

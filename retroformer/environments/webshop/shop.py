@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from retroformer.environments.webshop import data
-from retroformer.environments.webshop.bm25 import Index, IndexWriter
+from retroformer.environments.webshop.bm25 import IndexWriter, SearchIndex
 from retroformer.environments.webshop.data import NO_PRICE, Product, approximate_nouns, is_listed, product
 from retroformer.environments.webshop.goals import (
     PRICE_SEED,
@@ -59,8 +59,8 @@ class Shop:
         self._product = lru_cache(maxsize=10_000)(self._read_product)
 
     @cached_property
-    def index(self) -> Index:
-        return Index(self._database)
+    def index(self) -> SearchIndex:
+        return SearchIndex(self._database)
 
     def search(self, keywords: str) -> tuple[str, ...]:
         """Return the ASINs of the first 50 products for these words."""
@@ -143,7 +143,10 @@ def _write_shop(database: sqlite3.Connection, folder: Path) -> None:
     generator, index = random.Random(PRICE_SEED), IndexWriter(database)
     for number, (row, entry) in enumerate(_listed_rows(database, folder)):
         item = product(row, tuple(entry.get("attributes", NO_ATTRIBUTES)))
-        price = prices[item.asin] if item.asin in prices else _drawn_price(item, generator)
+        if item.asin in prices:
+            price = prices[item.asin]
+        else:
+            price = generator.uniform(*item.pricing) if len(item.pricing) == 2 else (*item.pricing, NO_PRICE)[0]
         instruction = json.dumps(entry) if entry.get("instruction") is not None else None
         texts = human.get(item.asin) or row.get("instructions")
         values = (number, item.asin, price, json.dumps(item), instruction, json.dumps(texts) if texts else None)
@@ -161,10 +164,6 @@ def _listed_rows(database: sqlite3.Connection, folder: Path) -> Iterator[tuple[M
             seen.add(row["asin"])
             stored = database.execute("SELECT entry FROM attribute WHERE asin = ?", (row["asin"],)).fetchone()
             yield row, json.loads(stored[0]) if stored else {}
-
-
-def _drawn_price(item: Product, generator: random.Random) -> float:
-    return generator.uniform(*item.pricing) if len(item.pricing) == 2 else (*item.pricing, NO_PRICE)[0]
 
 
 def _from_json(record: str) -> Product:

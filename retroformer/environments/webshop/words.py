@@ -37,14 +37,15 @@ def stem(word: str) -> str:
     """
     if len(word) <= 2:
         return word
-    word = _without_plural(word)
+    if word.endswith(("sses", "ies")):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
     word = _without_past_or_progressive(word)
     if word.endswith("y") and "v" in _shape(word[:-1]):
         word = word[:-1] + "i"
-    word = _replace_suffix(word, _AFTER_PLURALS)
-    word = _replace_suffix(word, _AFTER_DOUBLE_SUFFIXES)
-    word = _without_last_suffix(word)
-    return _tidy(word)
+    word = _replace_suffix(_replace_suffix(word, _AFTER_PLURALS), _AFTER_DOUBLE_SUFFIXES)
+    return _tidy(_without_last_suffix(word))
 
 
 def _shape(word: str) -> str:
@@ -61,21 +62,9 @@ def _measure(word: str) -> int:
     return _shape(word).count("vc")
 
 
-def _ends_in_double_consonant(word: str) -> bool:
-    return len(word) > 1 and word[-1] == word[-2] and _shape(word)[-1] == "c"
-
-
 def _ends_short(word: str) -> bool:
     """Return True for consonant, vowel, consonant other than w, x, y: such a word had a silent e (hop-ing, hope)."""
     return _shape(word)[-3:] == "cvc" and word[-1] not in "wxy"
-
-
-def _without_plural(word: str) -> str:
-    if word.endswith(("sses", "ies")):
-        return word[:-2]
-    if word.endswith("s") and not word.endswith("ss"):
-        return word[:-1]
-    return word
 
 
 def _without_past_or_progressive(word: str) -> str:
@@ -83,17 +72,15 @@ def _without_past_or_progressive(word: str) -> str:
         return word[:-1] if _measure(word[:-3]) > 0 else word
     for suffix in ("ed", "ing"):
         rest = word.removesuffix(suffix)
-        if rest != word:
-            return _repaired(rest) if "v" in _shape(rest) else word
+        if rest == word:
+            continue
+        if "v" not in _shape(rest):
+            return word
+        if rest.endswith(("at", "bl", "iz")) or (_measure(rest) == 1 and _ends_short(rest)):
+            return rest + "e"
+        double = len(rest) > 1 and rest[-1] == rest[-2] and _shape(rest)[-1] == "c" and rest[-1] not in "lsz"
+        return rest[:-1] if double else rest
     return word
-
-
-def _repaired(word: str) -> str:
-    if word.endswith(("at", "bl", "iz")):
-        return word + "e"
-    if _ends_in_double_consonant(word):
-        return word if word[-1] in "lsz" else word[:-1]
-    return word + "e" if _measure(word) == 1 and _ends_short(word) else word
 
 
 def _replace_suffix(word: str, rules: tuple[tuple[str, str], ...]) -> str:

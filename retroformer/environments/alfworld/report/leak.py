@@ -40,10 +40,7 @@ class PlaceLeak:
     def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
         """Return where a thing lies, such as `mug 1 in shelf 2`, if only the advice says it; else "".
 
-        Raises:
-            UnknownTask: there is no such game.
-            MissingInput: the games are missing.
-            EnvironmentFailure: the game cannot be opened.
+        Raises UnknownTask, MissingInput, EnvironmentFailure.
         """
         shown = [read_attempt(attempt) for attempt in attempts]
         stated = {

@@ -38,7 +38,10 @@ def serve(channel: socket.socket, source: str) -> None:
         target, name, arguments, keywords = wire.receive(channel, _REQUEST_BYTES, kept.__getitem__, _REQUEST_DEPTH)
         try:
             arguments = [
-                _resolved(module, value.name) if isinstance(value, wire.Named) else value for value in arguments
+                (module.__dict__.get(value.name) or getattr(builtins, value.name))
+                if isinstance(value, wire.Named)
+                else value
+                for value in arguments
             ]
             value = _done(module if target is None else target, name, arguments, keywords)
             changed = [value if isinstance(value, _MUTABLE) else None for value in arguments]
@@ -46,10 +49,6 @@ def serve(channel: socket.socket, source: str) -> None:
         except BaseException as error:
             answer = wire.encode(("raised", *_described(error)))
         channel.sendall(len(answer).to_bytes(4, "big") + answer)
-
-
-def _resolved(module: types.ModuleType, name: str) -> object:
-    return module.__dict__.get(name) or getattr(builtins, name)
 
 
 def _done(target: Any, name: str, arguments: list[Any], keywords: dict[str, Any]) -> object:

@@ -124,7 +124,10 @@ class Controller:
         with self._start(tests) as source:
             reports, deadline = _Reports(source), time.monotonic() + _HIDDEN_PATIENCE * self._limits["wall_seconds"]
             for test in tests:
-                report = self._report(reports, deadline)
+                try:
+                    report = reports.next(min(self._limits["wall_seconds"], deadline - time.monotonic()))
+                except (EOFError, wire.Unreadable):
+                    report = None
                 if report != PASSED:
                     break
                 yield test["index"], *PASSED
@@ -142,14 +145,7 @@ class Controller:
             socket.send_fds(self._testers, [b"."], [channel.fileno()])
         return _received(self._testers)
 
-    def _report(self, reports: "_Reports", deadline: float) -> Result | None:
-        """Return the tester's next report; LATE if it takes too long, None if it is unusable."""
-        try:
-            return reports.next(min(self._limits["wall_seconds"], deadline - time.monotonic()))
-        except (EOFError, wire.Unreadable):
-            return None
-
-    def _judged(self, report: Result | None, solution: "Ended", testing: "Ended") -> Result:
+    def _judged(self, report: Result | None, solution: "ProcessEnd", testing: "ProcessEnd") -> Result:
         limit = self._limits["cpu_seconds"]
         timeout = "timeout", f"no answer within {limit} s"
         if report == LATE:
@@ -209,7 +205,7 @@ class _Reports:
         raise wire.Unreadable("it is no report")
 
 
-class Ended:
+class ProcessEnd:
     """End of a process: its exit code, negative for a signal, and its CPU seconds."""
 
     def __init__(self, code: int, seconds: float) -> None:
@@ -234,6 +230,6 @@ class Ended:
         return f"was ended by {name}"
 
 
-def _stopped(orders: socket.socket) -> Ended:
+def _stopped(orders: socket.socket) -> ProcessEnd:
     wire.send(orders, ("stop",))
-    return Ended(*wire.receive(orders, _JOB_BYTES))
+    return ProcessEnd(*wire.receive(orders, _JOB_BYTES))

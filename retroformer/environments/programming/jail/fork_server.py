@@ -19,8 +19,7 @@ import typing  # noqa: F401
 from typing import NoReturn
 
 from . import confinement, controller, tester, wire
-from .cgroup import Group
-from .confinement import Setting, leave_host
+from .confinement import ControlGroup, Setting, leave_host
 
 _ORDER_BYTES = 1 << 16
 _OWN_BYTES, _OWN_PROCESSES = 256 << 20, 16
@@ -52,7 +51,7 @@ def _run_job(setting: Setting, job: int, results: int, lifeline: int) -> NoRetur
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # A signal to its process group must not reach the fork server or another jail.
     os.setsid()
-    with socket.socket(fileno=lifeline) as line, Group(*_bounds(setting)) as group:
+    with socket.socket(fileno=lifeline) as line, ControlGroup(*_bounds(setting)) as group:
         builder = os.fork()
         if builder == 0:
             _build_jail(setting, job, results, line, group)
@@ -75,7 +74,7 @@ def _bounds(setting: Setting) -> tuple[int, int]:
     return memory + _OWN_BYTES, threads + _OWN_PROCESSES
 
 
-def _build_jail(setting: Setting, job: int, results: int, line: socket.socket, group: Group) -> NoReturn:
+def _build_jail(setting: Setting, job: int, results: int, line: socket.socket, group: ControlGroup) -> NoReturn:
     """Build the jail, wait until all of it has ended, and kill it if the host hangs up."""
     try:
         leave_host()

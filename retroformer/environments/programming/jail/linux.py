@@ -98,93 +98,33 @@ def name_host(name: str) -> None:
 
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# name: (x86_64, aarch64), None if the architecture lacks it
-_DENIED: dict[str, tuple[int | None, int | None]] = {
-    "acct": (163, 89),
-    "add_key": (248, 217),
-    "bpf": (321, 280),
-    "chroot": (161, 51),
-    "delete_module": (176, 106),
-    "fanotify_init": (300, 262),
-    "finit_module": (313, 273),
-    "flock": (73, 32),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fsopen": (430, 430),
-    "fspick": (433, 433),
-    "init_module": (175, 105),
-    "inotify_add_watch": (254, 27),
-    "inotify_init": (253, None),
-    "inotify_init1": (294, 26),
-    "io_cancel": (210, 3),
-    "io_destroy": (207, 1),
-    "io_getevents": (208, 4),
-    "io_setup": (206, 0),
-    "io_submit": (209, 2),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425),
-    "kcmp": (312, 272),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "migrate_pages": (256, 238),
-    "mknodat": (259, 33),
-    "modify_ldt": (154, None),
-    "mount": (165, 40),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "move_pages": (279, 239),
-    "mq_open": (240, 180),
-    "msgget": (68, 186),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428),
-    "perf_event_open": (298, 241),
-    "personality": (135, 92),
-    "pidfd_getfd": (438, 438),
-    "pidfd_open": (434, 434),
-    "pidfd_send_signal": (424, 424),
-    "pivot_root": (155, 41),
-    "process_madvise": (440, 440),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "ptrace": (101, 117),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "reboot": (169, 142),
-    "request_key": (249, 218),
-    "semget": (64, 190),
-    "setns": (308, 268),
-    "shmget": (29, 194),
-    "socket": (41, 198),
-    "swapoff": (168, 225),
-    "swapon": (167, 224),
-    "sync": (162, 81),
-    "syncfs": (306, 267),
-    "syslog": (103, 116),
-    "umount2": (166, 39),
-    "unshare": (272, 97),
-    "userfaultfd": (323, 282),
-}
-_NO_PROCESSES: dict[str, tuple[int | None, int]] = {
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "fork": (57, 0xFFFF),
-    "vfork": (58, 0xFFFF),
-}
+_DENIED_CALLS = """
+    acct 163 89, add_key 248 217, bpf 321 280, chroot 161 51, delete_module 176 106, fanotify_init 300 262,
+    finit_module 313 273, flock 73 32, fsconfig 431 431, fsmount 432 432, fsopen 430 430, fspick 433 433,
+    init_module 175 105, inotify_add_watch 254 27, inotify_init 253 -, inotify_init1 294 26, io_cancel 210 3,
+    io_destroy 207 1, io_getevents 208 4, io_setup 206 0, io_submit 209 2, io_uring_enter 426 426,
+    io_uring_register 427 427, io_uring_setup 425 425, kcmp 312 272, kexec_file_load 320 294, kexec_load 246 104,
+    keyctl 250 219, memfd_create 319 279, memfd_secret 447 447, migrate_pages 256 238, mknodat 259 33,
+    modify_ldt 154 -, mount 165 40, mount_setattr 442 442, move_mount 429 429, move_pages 279 239, mq_open 240 180,
+    msgget 68 186, name_to_handle_at 303 264, open_by_handle_at 304 265, open_tree 428 428, perf_event_open 298 241,
+    personality 135 92, pidfd_getfd 438 438, pidfd_open 434 434, pidfd_send_signal 424 424, pivot_root 155 41,
+    process_madvise 440 440, process_vm_readv 310 270, process_vm_writev 311 271, ptrace 101 117, quotactl 179 60,
+    quotactl_fd 443 443, reboot 169 142, request_key 249 218, semget 64 190, setns 308 268, shmget 29 194,
+    socket 41 198, swapoff 168 225, swapon 167 224, sync 162 81, syncfs 306 267, syslog 103 116, umount2 166 39,
+    unshare 272 97, userfaultfd 323 282
+"""
+"""Name and number on x86_64 and on aarch64; `-` if the architecture lacks it."""
+_DENIED = [
+    tuple(None if number == "-" else int(number) for number in call.split()[1:]) for call in _DENIED_CALLS.split(",")
+]
+_FORK = ((57, None), (58, None))
+"""fork and vfork."""
+_EXECUTE = ((59, 221), (322, 281))
+"""execve and execveat."""
 _CLONE, _CLONE3, _PRLIMIT, _FCNTL = (56, 220), 435, (302, 261), (72, 25)
-_SHARED_BY_FILE = {
-    6: "F_SETLK",
-    7: "F_SETLKW",
-    37: "F_OFD_SETLK",
-    38: "F_OFD_SETLKW",
-    1024: "F_SETLEASE",
-    1026: "F_NOTIFY",
-}
-"""Commands of fcntl that affect all users of a file, including libraries of the host."""
+_SHARED_BY_FILE = (6, 7, 37, 38, 1024, 1026)
+"""Commands of fcntl that affect all users of a file, including libraries of the host: F_SETLK, F_SETLKW, F_OFD_SETLK,
+F_OFD_SETLKW, F_SETLEASE, F_NOTIFY."""
 _FIRST_UNKNOWN = 450
 """First system call number newer than this list; from here on calls fail as on an older kernel."""
 _CLONE_THREAD, _CLONE_NEW_ANYTHING = 0x00010000, 0x7E020000
@@ -209,18 +149,13 @@ def filter_system_calls(processes: bool, programs: bool) -> None:
     instructions = _filter(os.uname().machine, processes, programs)
     code = ctypes.create_string_buffer(b"".join(instructions))
     program = struct.pack("HxxxxxxP", len(instructions), ctypes.addressof(code))
-    if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.c_char_p(program), 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"filtering system calls: {os.strerror(number)}")
+    _check(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.c_char_p(program), 0, 0), "filtering system calls")
 
 
 def _filter(machine: str, processes: bool, programs: bool) -> list[bytes]:
     column = 0 if machine == "x86_64" else 1
-    denied = {numbers[column] for numbers in _DENIED.values()}
-    if not processes:
-        denied |= {_NO_PROCESSES["fork"][column], _NO_PROCESSES["vfork"][column]}
-    if not programs:
-        denied |= {_NO_PROCESSES["execve"][column], _NO_PROCESSES["execveat"][column]}
+    calls = [*_DENIED, *(() if processes else _FORK), *(() if programs else _EXECUTE)]
+    denied = {numbers[column] for numbers in calls}
     refuse, missing = _refusal(errno.EPERM), _refusal(errno.ENOSYS)
     lines = [
         _instruction(_LOAD, _ARCHITECTURE),

@@ -5,6 +5,7 @@ leaves behind, however detached, is in the namespace and gone before the supervi
 supervisor reports whether the code was confined: it decides this before any of the code runs.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -65,7 +66,8 @@ def _end_all(child: int) -> tuple[int, float]:
     The result is its exit code, negative if killed, and its CPU seconds.
     """
     ended = 0, 0.0
-    _kill_all()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
     while True:
         try:
             process, status, used = os.wait3(0)
@@ -73,13 +75,6 @@ def _end_all(child: int) -> tuple[int, float]:
             return ended
         if process == child:
             ended = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
-
-
-def _kill_all() -> None:
-    try:
-        os.kill(-1, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _fork(confine: Callable[[], None], kept: list[int], foreign: Callable[[], NoReturn]) -> int:
@@ -91,7 +86,9 @@ def _fork(confine: Callable[[], None], kept: list[int], foreign: Callable[[], No
     child = os.fork()
     if child == 0:
         try:
-            _confine(confine, [*kept, theirs])
+            os.setsid()
+            keep_only(*kept, theirs)
+            confine()
         except BaseException as error:
             os.write(theirs, f"{type(error).__name__}: {error}".encode()[:_SENTENCE_BYTES])
             os._exit(1)
@@ -107,12 +104,6 @@ def _fork(confine: Callable[[], None], kept: list[int], foreign: Callable[[], No
     return child
 
 
-def _confine(confine: Callable[[], None], kept: list[int]) -> None:
-    os.setsid()
-    keep_only(*kept)
-    confine()
-
-
 def _start_solution(orders: socket.socket, source: str, limits: JailLimits) -> int:
     ours, theirs = socket.socketpair()
 
@@ -120,11 +111,8 @@ def _start_solution(orders: socket.socket, source: str, limits: JailLimits) -> i
         confinement.fresh_work(limits["file_bytes"], limits["files"])
         renounce(limits)
 
-    def serve() -> NoReturn:
-        _run_to_end(lambda: candidate.serve(theirs, source))
-
     with ours, theirs:
-        child = _fork(confine, [theirs.fileno()], serve)
+        child = _fork(confine, [theirs.fileno()], lambda: _run_to_end(lambda: candidate.serve(theirs, source)))
         _hand_over(orders, ours)
     return child
 
@@ -134,9 +122,9 @@ def _start_tests(orders: socket.socket, work: dict[str, Any], limits: JailLimits
     ours, theirs = socket.socketpair()
     with socket.socket(fileno=descriptor) as channel, ours, theirs:
         child = _fork(
-            lambda: renounce(tester.limits_of(limits)),
+            lambda: renounce({**limits, "memory_bytes": tester.MEMORY_BYTES, "file_bytes": 0}),
             [channel.fileno(), theirs.fileno()],
-            lambda: _run_to_end(lambda: tester.run(work, channel, theirs)),
+            lambda: _run_to_end(tester.Tester(work, channel, theirs).run),
         )
         _hand_over(orders, ours)
     return child
@@ -178,7 +166,7 @@ def _command(
     def confine() -> None:
         confinement.fresh_work(limits["file_bytes"], limits["files"])
         if not compiling:
-            confinement.make_read_only(confinement.BUILD)
+            linux.restrict_mount(confinement.BUILD, confinement.LOCKED)
         renounce(limits, processes=compiling, programs=True)
 
     try:
@@ -191,16 +179,15 @@ def _command(
         os.close(answer_end)
         os.close(errors_end)
     collected, late, much = _collect({answer: limits["answer_bytes"], errors: _ERROR_BYTES}, seconds)
-    code, used = _end_all(child) if late or much else _wait_and_end(child)
+    if late or much:
+        code, used = _end_all(child)
+    else:
+        _, status, usage = os.wait4(child, 0)
+        _end_all(0)
+        code, used = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
     os.close(answer)
     os.close(errors)
     return code, used, late, much, collected[answer], collected[errors]
-
-
-def _wait_and_end(child: int) -> tuple[int, float]:
-    _, status, used = os.wait4(child, 0)
-    _end_all(0)
-    return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
 
 
 def _collect(limits: dict[int, int], seconds: float) -> tuple[dict[int, bytes], bool, bool]:

@@ -13,7 +13,6 @@ import socket
 from typing import Any, NoReturn
 
 from . import wire
-from .confinement import JailLimits
 
 SHOWN = 500
 """Maximum number of characters of a value or an exception in a report."""
@@ -38,16 +37,6 @@ class _Raised(Exception):
     """Exception of the solution that has no counterpart here."""
 
 
-def limits_of(limits: JailLimits) -> JailLimits:
-    """Return the limits of the tests, given the solution's `limits`."""
-    return {**limits, "memory_bytes": MEMORY_BYTES, "file_bytes": 0}
-
-
-def run(work: dict[str, Any], channel: socket.socket, reports: socket.socket) -> None:
-    """Run all tests up to the first that does not pass, and report (verdict, output) on each."""
-    Tester(work, channel, reports).run()
-
-
 class Tester:
     """One group of tests, and the state of the solution they run against."""
 
@@ -58,22 +47,19 @@ class Tester:
         self._raised: BaseException | None = None
 
     def run(self) -> None:
-        """Report on each test, up to the first that does not pass."""
+        """Report (verdict, output) on each test, up to the first that does not pass."""
         for test in self._work["tests"]:
             namespace: dict[str, Any] = {"__name__": "tests"}
-            verdict, output = self._judged(self._caught(test, namespace), namespace)
+            caught: BaseException | None = None
+            try:
+                self._load()
+                self._try(test, namespace)
+            except BaseException as error:  # The test's own, or the solution's.
+                caught = error
+            verdict, output = self._judged(caught, namespace)
             wire.send(self._reports, (verdict, output[:SHOWN]))
             if verdict != "passed":
                 return
-
-    def _caught(self, test: dict[str, Any], namespace: dict[str, Any]) -> BaseException | None:
-        """Return the exception that a test ended with, if any: its own or the solution's."""
-        try:
-            self._load()
-            self._try(test, namespace)
-        except BaseException as error:
-            return error
-        return None
 
     def _load(self) -> None:
         """Wait until the solution's code has been executed, before the first test."""
@@ -99,7 +85,13 @@ class Tester:
         """Return the value of a function of the solution, or of one of its objects; raise its exception."""
         if self._died:
             raise _Died
-        plain = [wire.Named(_name(value)) if isinstance(value, StandIn | type) else value for value in arguments]
+        # A function of the solution, or a built-in type that a test passes, such as `int`, goes by its name.
+        plain = [
+            wire.Named(value.name if isinstance(value, StandIn) else value.__name__)
+            if isinstance(value, StandIn | type)
+            else value
+            for value in arguments
+        ]
         try:
             wire.send(self._channel, (target, name, plain, keywords), depth=ARGUMENT_DEPTH)
         except wire.Unsendable as error:
@@ -126,8 +118,11 @@ class Tester:
             raise _Died from error
         except (wire.Unreadable, MemoryError) as error:
             self._refuse(str(error) or "it is too large")
-        if not _well_formed(answer):
-            self._refuse("it is no answer to a call")
+        match answer:
+            case ("value", _, list()) | ("raised", str(), str()) | ("loaded",) if isinstance(answer, tuple):
+                pass
+            case _:
+                self._refuse("it is no answer to a call")
         return answer
 
     def _refuse(self, why: str) -> NoReturn:
@@ -163,13 +158,6 @@ class Tester:
         return "wrong", f"{type(caught).__name__}: {_shown(caught)}"
 
 
-def _well_formed(answer: object) -> bool:
-    match answer:
-        case ("value", _, list()) | ("raised", str(), str()) | ("loaded",):
-            return isinstance(answer, tuple)
-    return False
-
-
 class StandIn:
     """Function of the solution, called across processes."""
 
@@ -178,11 +166,6 @@ class StandIn:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self._tester.call(None, self.name, arguments, keywords)
-
-
-def _name(value: "StandIn | type") -> str:
-    """Return the solution's name of the function, or of a built-in type that a test passes, such as `int`."""
-    return value.name if isinstance(value, StandIn) else value.__name__
 
 
 class Remote(wire.Reference):

@@ -141,10 +141,9 @@ def _write_items(tag: bytes, items: list[Any], put: Callable[[bytes], None], ref
 def decode(data: bytes, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH) -> Any:
     """Return the value of `encode`'s bytes: exact built-in types, Nameds, and results of `resolve` for references.
 
-    Raises:
-        Unreadable: the bytes are invalid.
+    Raises Unreadable.
     """
-    reader = _Reader(data, resolve)
+    reader = _Decoder(data, resolve)
     try:
         value = reader.value(depth + 2)
     except (ValueError, TypeError, OverflowError, IndexError, RecursionError, struct.error) as error:
@@ -154,7 +153,7 @@ def decode(data: bytes, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH
     return value
 
 
-class _Reader:
+class _Decoder:
     def __init__(self, data: bytes, resolve: Resolve) -> None:
         self._data, self._at, self._resolve = data, 0, resolve
 

@@ -13,7 +13,7 @@ import pytest
 
 from collect.rate import rate_reflections
 from eval.play.compare import compare_arms
-from retroformer.environments.agent.program import Program
+from retroformer.environments.agent.callers import Program
 from retroformer.errors import ConfigError, EnvironmentFailure, InfrastructureFailure, MissingInput
 from retroformer.experiment.storage import open_store
 from retroformer.rating import rated_reflections

@@ -6,7 +6,7 @@ import pytest
 
 from retroformer.environments.alfworld import compact, demonstrations
 from retroformer.environments.alfworld import hindsight as module
-from retroformer.environments.alfworld.hindsight import PlaceHindsight, PlaceTable, TableReflector
+from retroformer.environments.alfworld.hindsight import PlaceHindsight, PlaceTable, table_reflector
 from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import read_goal
 from retroformer.environments.alfworld.reflectors import view_of
@@ -115,10 +115,10 @@ def test_the_table_arm_counts_attempts_and_reads_all_attempts_at_its_task() -> N
 
     first, second = attempt("mug-9", {"drawer 1": "nothing"}), attempt("mug-9", {"drawer 2": "nothing"})
     memory = Memory(earlier=(Lesson(attempt=first, advice="Look in drawer 2."),))
-    written = asyncio.run(TableReflector(render, [*DRAWERS, *SHELVES]).reflect(second, memory, 0))
+    written = asyncio.run(table_reflector(render, [*DRAWERS, *SHELVES]).reflect(second, memory, 0))
     assert written.text.startswith("Look in drawer 3, ")
     assert view_of(second, memory.earlier).missing == ("mug",)
-    fewer = asyncio.run(TableReflector(render, [*DRAWERS, *SHELVES], places=2).reflect(second, memory, 0))
+    fewer = asyncio.run(table_reflector(render, [*DRAWERS, *SHELVES], places=2).reflect(second, memory, 0))
     assert [len(places_in(advice.text)) for advice in (written, fewer)] == [8, 2]
 
 

@@ -9,17 +9,17 @@ from retroformer.environments.alfworld.clauses import plural
 from retroformer.environments.alfworld.demonstrations import (
     NO_LESSON,
     SHARES,
-    Lesson,
     TeacherView,
+    WrittenLesson,
     as_listed,
     meaning,
     write_lesson,
 )
-from retroformer.environments.alfworld.reader import Advice, read_advice
+from retroformer.environments.alfworld.reader import PlaceAdvice, read_advice
 from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, Solution
 
 ORDER = ("desk 1", "drawer 1", "drawer 2", "drawer 3", "shelf 1", "shelf 2", "sinkbasin 1", "bed 1", "safe 1")
-GOAL = Goal(thing="mug", deed="clean", target="desk")
+GOAL = Goal(thing="mug", transform="clean", target="desk")
 
 
 def game(thing: str = "mug", looked: tuple[str, ...] = ("desk 1", "drawer 1")) -> TeacherView:
@@ -27,14 +27,14 @@ def game(thing: str = "mug", looked: tuple[str, ...] = ("desk 1", "drawer 1")) -
     for place in looked:
         seen.watch(f"go to {place}", "nothing")
     return TeacherView(
-        Goal(thing=thing, deed="clean", target="desk"),
+        Goal(thing=thing, transform="clean", target="desk"),
         ORDER,
         seen,
         Solution(((f"{thing} 1", "shelf 2"),), "sinkbasin 1", "desk 1"),
     )
 
 
-def lessons(count: int) -> list[Lesson]:
+def lessons(count: int) -> list[WrittenLesson]:
     random = Random(0)
     return [write_lesson(game(), game("plate", ("drawer 1", "bed 1")), random) for _ in range(count)]
 
@@ -72,13 +72,13 @@ def test_the_omniscient_lesson_says_where_the_thing_is() -> None:
 
 
 def test_advice_for_another_game_means_only_its_places_and_things_in_this_room() -> None:
-    foreign = Advice(
+    foreign = PlaceAdvice(
         first=("drawer 3", "fridge 1"),
         sightings={"plate": ("shelf 1",), "mug": ("bed 1", "cabinet 1")},
         targets=("shelf 1", "desk 1"),
         appliances=("microwave 1",),
     )
-    assert meaning(foreign, GOAL, ORDER) == Advice(
+    assert meaning(foreign, GOAL, ORDER) == PlaceAdvice(
         first=("drawer 3",), sightings={"mug": ("bed 1",)}, targets=("desk 1",)
     )
 

@@ -8,8 +8,8 @@ import pytest
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.actors import RuleActor
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.environments.alfworld.reflectors import OracleReflector, advice_from_solution
-from retroformer.environments.alfworld.wording import UNSEEN, Voice, say
+from retroformer.environments.alfworld.reflectors import WrittenReflector, advice_from_solution, oracle_reflector
+from retroformer.environments.alfworld.wording import UNSEEN, AdvicePhrases, phrases_for, say
 from retroformer.protocols import Scene
 from retroformer.records import Author, Ending, Memory, Message, Outcome, Step, Task, Trajectory
 
@@ -71,24 +71,25 @@ def test_a_thing_that_is_taken_twice_is_at_its_first_place() -> None:
 
 
 def test_the_reflection_is_signed_and_draws_unseen_sentences_by_task_and_seed() -> None:
-    def reflect(reflector: OracleReflector, seed: int) -> str:
+    def reflect(reflector: WrittenReflector, seed: int) -> str:
         return asyncio.run(reflector.reflect(failure("put a clean mug in countertop"), Memory(), seed)).text
 
-    plain = OracleReflector(render, lambda task: CLEAN)
+    plain = oracle_reflector(render, lambda task: CLEAN)
     signed = asyncio.run(plain.reflect(failure("put a clean mug in countertop"), Memory(), 3))
     assert (signed.author, signed.prompt) == (
         Author(endpoint="rule", model="walkthrough"),
         render(failure(""), Memory()),
     )
     assert {reflect(plain, seed) for seed in range(5)} == {signed.text}
-    unseen = OracleReflector(render, lambda task: CLEAN, "unseen")
-    texts = [reflect(unseen, seed) for seed in range(20)]
-    assert texts == [reflect(unseen, seed) for seed in range(20)]
+    attempt = failure("put a clean mug in countertop")
+    texts = [advice_from_solution(attempt, CLEAN, phrases_for("unseen", attempt.task, seed)) for seed in range(20)]
     assert {text.partition(". ")[0] + "." for text in texts} == {
         say((sentence,), thing="mug 1", place="shelf 2") for sentence in UNSEEN.seen
     }
     assert all(text.endswith("Afterwards sinkbasin 1 will clean it. Its final home is countertop 1.") for text in texts)
-    assert advice_from_solution(failure(""), CLEAN[:2], Voice(UNSEEN)) == "Remember that shelf 2 holds the mug 1."
+    assert (
+        advice_from_solution(failure(""), CLEAN[:2], AdvicePhrases(UNSEEN)) == "Remember that shelf 2 holds the mug 1."
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)

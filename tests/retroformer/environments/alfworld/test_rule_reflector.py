@@ -16,11 +16,11 @@ from retroformer.environments.alfworld.reflectors import (
     EMPTY_PHRASES,
     MIXTURE,
     MixedKind,
-    MixedReflector,
-    RuleReflector,
-    UsefulReflector,
     advice_by_rule,
     mixed_advice,
+    mixed_reflector,
+    rule_reflector,
+    useful_reflector,
     view_of,
 )
 from retroformer.environments.alfworld.wording import UNSEEN, Manner, say
@@ -75,7 +75,7 @@ def test_advice_by_rule_sends_to_the_next_places_for_unseen_things() -> None:
 
 
 def test_an_arm_may_set_how_many_places_are_named() -> None:
-    reflector = RuleReflector(render, places=2)
+    reflector = rule_reflector(render, places=2)
     reflection = asyncio.run(reflector.reflect(failure("nothing", "a pen 1"), Memory(), seed=0))
     assert reflection.text == f"Look in {listed(*ORDER[2:4])}."
 
@@ -97,7 +97,7 @@ def test_two_things_and_a_lamp_are_each_mentioned() -> None:
 
 def test_the_reflection_carries_its_prompt_and_its_author() -> None:
     memory = Memory(reflections=("Try harder.",))
-    reflection = asyncio.run(RuleReflector(render).reflect(failure("a mug 3"), memory, seed=5))
+    reflection = asyncio.run(rule_reflector(render).reflect(failure("a mug 3"), memory, seed=5))
     assert reflection.text == f"The mug 3 is in {ORDER[0]}."
     assert reflection.prompt == render(failure("a mug 3"), memory)
     assert reflection.author == Author(endpoint="rule", model="next-places")
@@ -106,7 +106,7 @@ def test_the_reflection_carries_its_prompt_and_its_author() -> None:
 
 def test_unseen_wordings_mean_the_same_and_share_no_sentence_with_the_plain_ones() -> None:
     def said(manner: Manner, attempt: Trajectory, seed: int) -> str:
-        return asyncio.run(RuleReflector(render, manner).reflect(attempt, Memory(), seed)).text
+        return asyncio.run(rule_reflector(render, manner).reflect(attempt, Memory(), seed)).text
 
     seen, sought = failure("a mug 3"), failure("nothing", "a pen 1")
     assert {said("demonstrated", sought, seed) for seed in range(9)} == {f"Look in {listed(*ORDER[2:8])}."}
@@ -146,7 +146,7 @@ def test_each_kind_of_mixed_advice_has_its_declared_content() -> None:
 
 
 def test_the_mixture_is_the_declared_one_and_seeds_repeat() -> None:
-    reflector = MixedReflector(render)
+    reflector = mixed_reflector(render)
     attempt = failure("nothing", "a mug 3", "nothing")
 
     def text(seed: int) -> str:
@@ -202,7 +202,7 @@ def test_advice_by_rule_wins_most_retries_and_the_mixture_few() -> None:
     ]
     won = Counter[str]()
     for attempt in failures:
-        drawn = asyncio.run(MixedReflector(render).reflect(attempt, Memory(), seed=0)).text
+        drawn = asyncio.run(mixed_reflector(render).reflect(attempt, Memory(), seed=0)).text
         for name, advice in (("rule", by_rule(attempt, Memory())), ("mixed", drawn)):
             won[name] += played(environment, attempt.task, advice).outcome is Outcome.SUCCESS
     assert len(failures) > 15
@@ -214,7 +214,7 @@ def test_the_rule_that_reads_all_attempts_sends_nobody_where_one_has_searched() 
     first, second = failure("nothing", "a pen 1", "a mug 3"), failure(*["nothing"] * 2)
     memory = Memory(reflections=("Look in attic 1.",), earlier=(Lesson(attempt=first, advice="Look in attic 1."),))
     last, every = (
-        asyncio.run(RuleReflector(render, reads_history=reads).reflect(second, memory, 0)).text
+        asyncio.run(rule_reflector(render, reads_history=reads).reflect(second, memory, 0)).text
         for reads in (False, True)
     )
     assert last == f"Look in {listed(*ORDER[2:8])}."
@@ -226,8 +226,8 @@ def test_the_warm_start_draws_unsearched_places_from_all_attempts() -> None:
     memory = Memory(earlier=(Lesson(attempt=first, advice=""),))
     for seed in range(50):
         for reflector in (
-            UsefulReflector(render, reads_history=True),
-            MixedReflector(render, {"unvisited": 1.0}, reads_history=True),
+            useful_reflector(render, reads_history=True),
+            mixed_reflector(render, {"unvisited": 1.0}, reads_history=True),
         ):
             text = asyncio.run(reflector.reflect(second, memory, seed)).text
             assert named_places(text) <= set(ORDER[9:])

@@ -13,7 +13,7 @@ import pytest
 
 from retroformer.environments import hotpotqa
 from retroformer.environments.hotpotqa.data import Folder, context_pages, question_id
-from retroformer.environments.hotpotqa.docstore import Docstore, Page, build_docstore, page
+from retroformer.environments.hotpotqa.docstore import Docstore, EncyclopediaPage, build_docstore, page
 from retroformer.environments.hotpotqa.environment import (
     EPISODE_OVER,
     INVALID_ACTION,
@@ -290,7 +290,7 @@ def test_processes_that_build_at_once_leave_one_complete_file(tmp_path: Path) ->
     path = tmp_path / "shared" / "docstore.sqlite"
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from retroformer.environments.hotpotqa.docstore import Docstore, Page, build_docstore, page\n"
+        "from retroformer.environments.hotpotqa.docstore import Docstore, build_docstore, page\n"
         "path = Path(sys.argv[1])\n"
         "def pages():\n    print('built')\n"
         "    yield from (page(f'Page {n}', [f'It has the number {n}.']) for n in range(3000))\n"
@@ -307,7 +307,7 @@ def test_processes_that_build_at_once_leave_one_complete_file(tmp_path: Path) ->
 def test_a_build_that_fails_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
     path = tmp_path / "docstore.sqlite"
 
-    def pages() -> Iterator[Page]:
+    def pages() -> Iterator[EncyclopediaPage]:
         yield page("A", ["A."])
         raise MissingInput("The second page is damaged.")
 

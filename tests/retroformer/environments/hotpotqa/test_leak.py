@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from retroformer.environments.hotpotqa import taskset
-from retroformer.environments.hotpotqa.advice import AnswerLeak, holds
+from retroformer.environments.hotpotqa.advice import GoldAnswerLeak, holds
 from retroformer.environments.hotpotqa.environment import Hotpotqa
 from retroformer.environments.hotpotqa.logs.recorded import recorded
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory
@@ -21,7 +21,7 @@ def attempt(*steps: Step, opening: str = QUESTION) -> Trajectory:
 
 
 def given_away(advice: str, gold: str, *attempts: Trajectory) -> str:
-    return AnswerLeak(lambda task: gold).given_away(advice, attempts or (attempt(),))
+    return GoldAnswerLeak(lambda task: gold).given_away(advice, attempts or (attempt(),))
 
 
 @pytest.mark.parametrize(

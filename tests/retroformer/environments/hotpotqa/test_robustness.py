@@ -21,8 +21,7 @@ from retroformer.environments.hotpotqa.environment import (
     HotpotqaEnvironment,
     Question,
 )
-from retroformer.environments.hotpotqa.mediawiki import MediaWiki
-from retroformer.environments.hotpotqa.wikipedia import Wikipedia
+from retroformer.environments.hotpotqa.wikipedia import MediaWiki, Wikipedia
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.records import Task
 from tests.support.hotpotqa import SHARED, index_of_the_data

@@ -13,8 +13,7 @@ import pytest
 
 from retroformer.environments.hotpotqa import taskset
 from retroformer.environments.hotpotqa.environment import NO_MORE_RESULTS, Hotpotqa, HotpotqaEnvironment
-from retroformer.environments.hotpotqa.mediawiki import MediaWiki, Turns
-from retroformer.environments.hotpotqa.wikipedia import Wikipedia, sentences
+from retroformer.environments.hotpotqa.wikipedia import MediaWiki, Turns, Wikipedia, sentences
 from retroformer.environments.pool import EnvironmentPool, PooledEpisode
 from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.experiment.file import load

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from retroformer.environments.programming import sandbox
-from retroformer.environments.programming.jail.cgroup import Group
+from retroformer.environments.programming.jail.confinement import ControlGroup
 from retroformer.environments.programming.judging import judge
 from retroformer.environments.programming.problems import Problem, Verdict
 from retroformer.environments.programming.sandbox import Limits
@@ -28,8 +28,8 @@ def _groups() -> set[Path]:
 
 
 @pytest.fixture
-def group() -> Iterator[Group]:
-    with Group(MEMORY_BYTES, processes=8) as made:
+def group() -> Iterator[ControlGroup]:
+    with ControlGroup(MEMORY_BYTES, processes=8) as made:
         if not _groups():
             pytest.skip("this machine lets us make no control group")
         yield made
@@ -49,7 +49,7 @@ os._exit(0)
 """
 
 
-def _status_in(group: Group, work: str) -> int:
+def _status_in(group: ControlGroup, work: str) -> int:
     """Return the exit status of a small process of the group that executes this code.
 
     A fork of this process would not do: the page tables of a large one take the memory of the group.
@@ -58,7 +58,7 @@ def _status_in(group: Group, work: str) -> int:
     return subprocess.run([sys.executable, "-S", "-c", IN_THE_GROUP, work, *entries], check=False).returncode
 
 
-def test_processes_of_a_group_share_one_bound_on_memory(group: Group) -> None:
+def test_processes_of_a_group_share_one_bound_on_memory(group: ControlGroup) -> None:
     assert _status_in(group, "bytearray(16 << 20)") == 0
     assert group.processes_killed() == 0
 
@@ -69,7 +69,7 @@ def test_processes_of_a_group_share_one_bound_on_memory(group: Group) -> None:
     assert group.processes_killed() in (1, 2)
 
 
-def test_processes_of_a_group_share_one_bound_on_their_number(group: Group) -> None:
+def test_processes_of_a_group_share_one_bound_on_their_number(group: ControlGroup) -> None:
     many = "for _ in range(20):\n    if os.fork() == 0:\n        os.read(os.pipe()[0], 1)\n"
     end = (
         "\nimport signal\nos.setpgid(0, 0)\ntry:\n    {}\nfinally:\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -79,7 +79,7 @@ def test_processes_of_a_group_share_one_bound_on_their_number(group: Group) -> N
     assert _status_in(group, work) == 3
 
 
-def test_a_group_is_gone_after_its_jail(group: Group) -> None:
+def test_a_group_is_gone_after_its_jail(group: ControlGroup) -> None:
     assert _groups()
 
     group.remove()
@@ -87,7 +87,7 @@ def test_a_group_is_gone_after_its_jail(group: Group) -> None:
     assert not [path for path in _groups() if path.name == f"retroformer-{os.getpid()}"]
 
 
-def test_everything_of_a_jail_is_in_one_group_which_is_gone_after_it(group: Group) -> None:
+def test_everything_of_a_jail_is_in_one_group_which_is_gone_after_it(group: ControlGroup) -> None:
     group.remove()
     problem = Problem(id="one", language="python", prompt="", entry_point="f", tests=("assert f(1) == 1",))
     source = "import time\ndef f(x):\n    time.sleep(10**6)\n"

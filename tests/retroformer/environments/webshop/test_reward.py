@@ -5,7 +5,7 @@ import pytest
 from retroformer.environments.webshop.data import Product
 from retroformer.environments.webshop.environment import purchase
 from retroformer.environments.webshop.goals import ShoppingGoal
-from retroformer.environments.webshop.reward import Reward, TypeMatch, normalized, reward, type_match
+from retroformer.environments.webshop.reward import PurchaseReward, TypeMatch, normalized, reward, type_match
 from retroformer.environments.webshop.shop import Shop
 from tests.support.webshop import SHARED, index_of_the_data, recorded
 
@@ -25,7 +25,9 @@ GOAL = ShoppingGoal("B1", "Find me a lamp", ("lasting long", "oak"), (("color", 
 SAME = TypeMatch(query_match=True, category_match=True, title_score=1.0)
 
 
-def bought(*, price: float = 10.0, match: TypeMatch = SAME, goal: ShoppingGoal = GOAL, **options: str) -> Reward:
+def bought(
+    *, price: float = 10.0, match: TypeMatch = SAME, goal: ShoppingGoal = GOAL, **options: str
+) -> PurchaseReward:
     return reward(LAMP, price, options, goal, match)
 
 
@@ -85,7 +87,7 @@ def test_every_recorded_reward_is_reproduced_in_all_its_parts(
         assert parts(reward) == pytest.approx(case["info"], abs=1e-9)
 
 
-def parts(reward: Reward) -> dict[str, float]:
+def parts(reward: PurchaseReward) -> dict[str, float]:
     """Return the parts of a reward under WebShop's names."""
     total = reward.attributes + reward.options + 1
     shares = {"r_option": reward.options_found / max(1, reward.options), "w_option": reward.options / total}

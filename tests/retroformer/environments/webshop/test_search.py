@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments.webshop.bm25 import Index, IndexWriter, length_code, length_of
+from retroformer.environments.webshop.bm25 import IndexWriter, SearchIndex, length_code, length_of
 from retroformer.environments.webshop.shop import Shop
 from retroformer.environments.webshop.words import words
 from retroformer.files.cache import build_once, open_built
@@ -42,10 +42,10 @@ def test_rare_words_weigh_more_long_texts_less_and_ties_go_by_name(
 ) -> None:
     documents = [("d", "oak lamp"), ("c", "oak lamp"), ("b", "oak oak"), ("a", "oak" + " table" * 60), ("e", "sofa")]
     opened.append(open_built(write_index(tmp_path / "index.sqlite", documents)))
-    results = Index(opened[0]).search("Oak lamps for the")
+    results = SearchIndex(opened[0]).search("Oak lamps for the")
     assert [documents[number][0] for number in results] == ["c", "d", "b", "a"]
-    assert Index(opened[0]).search("the for") == Index(opened[0]).search("") == []
-    assert Index(opened[0]).search("oak", count=2) == [2, 1]
+    assert SearchIndex(opened[0]).search("the for") == SearchIndex(opened[0]).search("") == []
+    assert SearchIndex(opened[0]).search("oak", count=2) == [2, 1]
 
 
 def plainly(documents: list[tuple[str, str]], query: str) -> list[float]:
@@ -70,7 +70,7 @@ def test_the_index_on_disk_ranks_like_the_plain_formula(tmp_path: Path, opened: 
     ]
     path = write_index(tmp_path / "index.sqlite", documents)
     opened += [open_built(path), open_built(path)]
-    first, again = map(Index, opened)
+    first, again = map(SearchIndex, opened)
     for _ in range(40):
         query = " ".join(generator.choices(VOCABULARY, k=generator.randint(1, 12)))
         results = first.search(query)
@@ -85,7 +85,7 @@ def test_an_index_is_built_once_and_completely(tmp_path: Path) -> None:
     path = write_index(tmp_path / "new" / "index.sqlite", [("a", "oak")])
     assert write_index(path, [("b", "never written")]) == path
     with closing(open_built(path)) as database:
-        assert Index(database).search("oak") == [0]
+        assert SearchIndex(database).search("oak") == [0]
 
     def fail(_: sqlite3.Connection) -> None:
         raise KeyError("damaged")

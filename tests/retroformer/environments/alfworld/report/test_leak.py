@@ -16,7 +16,7 @@ from retroformer.environments.alfworld.reflectors import (
     view_of,
 )
 from retroformer.environments.alfworld.report.leak import PlaceLeak
-from retroformer.environments.alfworld.wording import DEMONSTRATED, UNSEEN, Voice
+from retroformer.environments.alfworld.wording import DEMONSTRATED, UNSEEN, AdvicePhrases
 from retroformer.errors import UnknownTask
 from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory
 from tests.support.household import attempt, took, walked
@@ -112,7 +112,9 @@ def test_twenty_of_twenty_pieces_of_oracle_advice_are_noticed_in_any_words(
     leaks = []
     for number, (failure, walkthrough) in enumerate(failures[:20]):
         blind = failure.model_copy(update={"steps": ()})
-        advice = advice_from_solution(blind, walkthrough, Voice((DEMONSTRATED, UNSEEN)[number % 2], Random(number)))
+        advice = advice_from_solution(
+            blind, walkthrough, AdvicePhrases((DEMONSTRATED, UNSEEN)[number % 2], Random(number))
+        )
         leaks.append(PlaceLeak(lambda task, actions=walkthrough: actions).given_away(advice, (blind,)))
     assert len(leaks) == 20
     assert all(leaks)
@@ -125,7 +127,7 @@ def test_no_piece_of_two_hundred_that_were_written_from_the_failure_alone_is_nam
     for number, (failure, walkthrough) in enumerate(failures):
         texts = [useful_advice(view_of(failure), Random(number)), useful_advice(view_of(failure), Random(-number - 1))]
         texts += [mixed_advice(view_of(failure), kind, Random(number)) for kind in MIXTURE]
-        voices = (Voice(DEMONSTRATED, Random(number)), Voice(UNSEEN, Random(number)))
+        voices = (AdvicePhrases(DEMONSTRATED, Random(number)), AdvicePhrases(UNSEEN, Random(number)))
         texts += [advice_by_rule(view_of(failure), Memory(), speaker) for speaker in voices]
         for text in texts:
             pieces += 1
