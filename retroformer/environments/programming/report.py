@@ -19,15 +19,8 @@ _NOTE = (
     "arm's row counts the last attempt at each task. Attempts without a valid test of the agent's own count in no rate."
 )
 _HEADER = (
-    "attempts",
-    "language",
-    "with own tests",
-    "TP: right, if tests pass",
-    "FP: wrong, if tests pass",
-    "FN: right, if tests fail",
-    "TN: wrong, if tests fail",
-    "tests pass, if right",
-    "tests fail, if wrong",
+    "attempts | language | with own tests | TP: right, if tests pass | FP: wrong, if tests pass | "
+    "FN: right, if tests fail | TN: wrong, if tests fail | tests pass, if right | tests fail, if wrong"
 )
 
 
@@ -62,7 +55,7 @@ class OwnTestsChapter:
         ordered = sorted(self._counts.items(), key=lambda entry: (list(groups).index(entry[0][0]), entry[0][1]))
         if any(counts[passed, right] for _, counts in ordered for passed in (True, False) for right in (True, False)):
             rows: list[Row] = [[groups[group], language, *_rates(counts)] for (group, language), counts in ordered]
-            rates = table(_HEADER, rows, "Conditional rates of the own tests.")
+            rates = table(_HEADER.split(" | "), rows, "Conditional rates of the own tests.")
             yield chapter("How good the agent's own tests were", _NOTE, rates)
 
 

@@ -13,7 +13,7 @@ from retroformer.environments.alfworld.clauses import clauses_of
 from retroformer.environments.alfworld.compact import type_of
 from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import read_solution
-from retroformer.environments.alfworld.report.reflection import Attempted, read_attempt
+from retroformer.environments.alfworld.reflection import Attempted, read_attempt
 from retroformer.records import Task, Trajectory
 
 _GUESS = re.compile(

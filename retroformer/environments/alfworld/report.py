@@ -1,4 +1,4 @@
-"""Counts, per arm, of what reflectors wrote about failures in ALFWorld and what the actor did with it.
+"""Report chapters about advice in ALFWorld: counts, per arm, of what was written and what the actor did with it.
 
 It uses the rule actor's shallow reader (`retroformer.environments.alfworld.reader`), so advice in words that the
 reader does not understand counts as advice that names no place to search.
@@ -10,18 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-import numpy as np
-
-from retroformer.document import Row, Table, arm_cell, number, share, table
+from retroformer.document import Chapter, Row, Table, arm_cell, chapter, number, share, table
 from retroformer.environments.alfworld import compact
-from retroformer.environments.alfworld.report.reflection import (
+from retroformer.environments.alfworld.reflection import (
     FIRST_MOVES,
     Attempted,
     Reading,
     ReflectionCase,
     first_walks,
+    read_attempt,
+    read_reflection,
+    reflection_cases,
 )
-from retroformer.records import Trajectory
+from retroformer.environments.extras import ReportedArm, TaskFacts
+from retroformer.records import Outcome, Trajectory
 
 _OBJECTS = 6
 """Number of goal objects shown, those with the most failures first."""
@@ -117,7 +119,7 @@ class TelemetryCounter:
             sent_back=bool(reading.seen_at and reading.sent_back),
             retries=case.tried,
             directed=directed,
-            followed=directed and _followed(case, reading),
+            followed=directed and case.retry is not None and not set(first_walks(case.retry)).isdisjoint(reading.sent),
             solved=case.solved,
         )
 
@@ -125,7 +127,7 @@ class TelemetryCounter:
     def telemetry(self) -> Telemetry:
         """Counts so far."""
         counted = {name: self._counts[name] for name in Telemetry._fields if name not in ("arm", "distinct")}
-        return Telemetry(arm=self._arm, distinct=len(np.unique(np.array(self._texts))), **counted)
+        return Telemetry(arm=self._arm, distinct=len(set(self._texts)), **counted)
 
 
 class HabitCounter:
@@ -171,10 +173,39 @@ class HabitCounter:
         return sorted(rows, key=lambda habit: (-habit.failures, habit.thing))
 
 
+_TEXTS = (
+    "arm | reflections | distinct | mean words | send to a place not yet searched | restate the failed plan | "
+    "say nothing usable (no place of the room)"
+)
+_PLACES = (
+    "arm | places to look into | not yet searched | the thing was seen there | searched in vain | not in this room | "
+    "where the failure saw the thing: say where | send there"
+)
+_RETRIES = f"arm | retries | sent to a place of the room | went to one in the first {FIRST_MOVES} moves | solved"
+
+
 def telemetry_tables(arms: Sequence[Telemetry]) -> list[Table]:
     """Return tables of the texts, where they send the actor, and what it did; silent arms are omitted."""
-    writing = [arm for arm in arms if arm.words]
-    return [_texts(writing), _places(writing), _retries(writing)] if writing else []
+    texts, places, retries = list[Row](), list[Row](), list[Row]()
+    for arm in arms:
+        if not arm.words:
+            continue
+        name, count = arm_cell(arm.arm), arm.reflections
+        usable = [share(part, count) for part in (arm.searching_on, arm.restating, count - arm.naming)]
+        mean = number(arm.words / count, ".1f")
+        texts.append([name, number(count), number(arm.distinct), mean, *usable])
+        kinds = [share(part, arm.places) for part in (arm.unsearched, arm.seen, arm.in_vain, arm.invented)]
+        told = [share(part, arm.sighted) for part in (arm.locating, arm.sent_back)]
+        places.append([name, number(arm.places), *kinds, *told])
+        directed, solved = share(arm.directed, arm.retries), share(arm.solved, arm.retries)
+        retries.append([name, number(arm.retries), directed, share(arm.followed, arm.directed), solved])
+    if not texts:
+        return []
+    return [
+        table(_TEXTS.split(" | "), texts, "The texts of each arm."),
+        table(_PLACES.split(" | "), places, "The places that the texts name."),
+        table(_RETRIES.split(" | "), retries, "What the actor did with the advice."),
+    ]
 
 
 def habits_table(rows: Sequence[Habit]) -> Table:
@@ -188,10 +219,6 @@ def habits_table(rows: Sequence[Habit]) -> Table:
     return table(header, lines, "Places of the objects with the most failures.")
 
 
-def _followed(case: ReflectionCase, reading: Reading) -> bool:
-    return case.retry is not None and not set(first_walks(case.retry)).isdisjoint(reading.sent)
-
-
 def _finds(attempt: Trajectory, attempted: Attempted) -> Iterator[tuple[str, str]]:
     """Yield (thing, type of place) for each goal thing that an attempt took from its initial place."""
     goal, first_seen = attempted.goal, attempted.seen.first_seen
@@ -201,77 +228,43 @@ def _finds(attempt: Trajectory, attempted: Attempted) -> Iterator[tuple[str, str
             yield goal.thing, compact.type_of(first_seen[thing])
 
 
-def _texts(arms: Sequence[Telemetry]) -> Table:
-    header = [
-        "arm",
-        "reflections",
-        "distinct",
-        "mean words",
-        "send to a place not yet searched",
-        "restate the failed plan",
-        "say nothing usable (no place of the room)",
-    ]
-    rows = [
-        [
-            arm_cell(arm.arm),
-            number(arm.reflections),
-            number(arm.distinct),
-            number(arm.words / arm.reflections, ".1f"),
-            *(
-                share(count, arm.reflections)
-                for count in (arm.searching_on, arm.restating, arm.reflections - arm.naming)
-            ),
-        ]
-        for arm in arms
-    ]
-    return table(header, rows, "The texts of each arm.")
-
-
-def _places(arms: Sequence[Telemetry]) -> Table:
-    header = [
-        "arm",
-        "places to look into",
-        "not yet searched",
-        "the thing was seen there",
-        "searched in vain",
-        "not in this room",
-        "where the failure saw the thing: say where",
-        "send there",
-    ]
-    rows = [
-        [
-            arm_cell(arm.arm),
-            number(arm.places),
-            *(share(count, arm.places) for count in (arm.unsearched, arm.seen, arm.in_vain, arm.invented)),
-            *(share(count, arm.sighted) for count in (arm.locating, arm.sent_back)),
-        ]
-        for arm in arms
-    ]
-    return table(header, rows, "The places that the texts name.")
-
-
-def _retries(arms: Sequence[Telemetry]) -> Table:
-    header = [
-        "arm",
-        "retries",
-        "sent to a place of the room",
-        f"went to one in the first {FIRST_MOVES} moves",
-        "solved",
-    ]
-    rows = [
-        [
-            arm_cell(arm.arm),
-            number(arm.retries),
-            share(arm.directed, arm.retries),
-            share(arm.followed, arm.directed),
-            share(arm.solved, arm.retries),
-        ]
-        for arm in arms
-    ]
-    return table(header, rows, "What the actor did with the advice.")
-
-
 def _most_common(kinds: Counter[str]) -> str:
     """Return `desk 4, shelf 2, bed 1`; equal counts by name."""
     ranked = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
     return ", ".join(f"{name} {count}" for name, count in ranked[:_PLACE_TYPES]) or "-"
+
+
+class AdviceChapter:
+    """Chapter that compares the advice in ALFWorld with what the failures had shown."""
+
+    def __init__(self, arms: Sequence[ReportedArm]) -> None:
+        self._arms = arms
+        self._telemetry = {arm.name: TelemetryCounter(arm.name) for arm in arms}
+        self._habits = HabitCounter([arm.name for arm in arms])
+
+    def add(self, facts: TaskFacts) -> None:
+        """Count what the arms wrote about one task."""
+        attempted: dict[int, Attempted] = {}
+
+        def read(attempt: Trajectory) -> Attempted:
+            if id(attempt) not in attempted:
+                attempted[id(attempt)] = read_attempt(attempt)
+            return attempted[id(attempt)]
+
+        written: dict[str, list[tuple[ReflectionCase, Reading]]] = {arm.name: [] for arm in self._arms}
+        for arm in self._arms:
+            for stored in arm.stored_names:
+                cases = reflection_cases(facts.seeds[stored])
+                written[arm.name] += [(case, read_reflection(case, read(case.failure))) for case in cases]
+            for case, reading in written[arm.name]:
+                self._telemetry[arm.name].add(case, reading)
+        attempts = {id(attempt): attempt for seed in facts.seeds.values() for attempt in seed.attempts.values()}
+        successes = [attempt for attempt in attempts.values() if attempt.outcome is Outcome.SUCCESS]
+        self._habits.add(written, [(attempt, read(attempt)) for attempt in successes])
+
+    def chapters(self) -> Iterator[Chapter]:
+        """Yield a chapter on the advice, and one on where it sends the actor."""
+        if tables := telemetry_tables([counter.telemetry for counter in self._telemetry.values()]):
+            yield chapter("What the advice was like", *tables)
+        if habits := self._habits.habits:
+            yield chapter("Where the arms send to, and where things were found", HABITS_NOTE, habits_table(habits))

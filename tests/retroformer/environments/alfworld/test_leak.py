@@ -7,6 +7,7 @@ import pytest
 
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.leak import PlaceLeak
 from retroformer.environments.alfworld.reflectors import (
     MIXTURE,
     advice_by_rule,
@@ -15,7 +16,6 @@ from retroformer.environments.alfworld.reflectors import (
     useful_advice,
     view_of,
 )
-from retroformer.environments.alfworld.report.leak import PlaceLeak
 from retroformer.environments.alfworld.wording import DEMONSTRATED, UNSEEN, AdvicePhrases
 from retroformer.errors import UnknownTask
 from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory

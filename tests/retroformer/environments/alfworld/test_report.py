@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from retroformer.environments.alfworld.report.chapter import AdviceChapter
-from retroformer.environments.alfworld.report.reflection import ReflectionCase, read_attempt, read_reflection
-from retroformer.environments.alfworld.report.telemetry import (
+from retroformer.environments.alfworld.reflection import ReflectionCase, read_attempt, read_reflection
+from retroformer.environments.alfworld.report import (
+    AdviceChapter,
     Habit,
     HabitCounter,
     Telemetry,

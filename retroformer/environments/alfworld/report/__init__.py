@@ -1,1 +1,0 @@
-"""Report chapter about advice in ALFWorld."""
