@@ -1,7 +1,7 @@
 """A report as data: chapters of text, tables, figures and folded files.
 
 `report.json` holds it; `eval.report.markdown` and `eval.report.html` render it. Words are shown as they are, whoever
-wrote them: a renderer escapes what its format would read as markup, so only a `Span` has a style.
+wrote them: a renderer escapes what its format would read as markup, so only a `StyledText` has a style.
 """
 
 from collections.abc import Iterable
@@ -18,40 +18,40 @@ DASH = "-"
 Points = tuple[tuple[float, float], ...]
 
 
-class Span(Record):
+class StyledText(Record):
     """Words with a style; a number is never broken into two lines."""
 
     text: str
     style: Literal["emphasis", "strong", "code", "number"]
 
 
-Spans = tuple[str | Span, ...]
+Spans = tuple[str | StyledText, ...]
 Words = str | Spans
 
 
-def emphasis(text: str) -> Span:
-    return Span(text=text, style="emphasis")
+def emphasis(text: str) -> StyledText:
+    return StyledText(text=text, style="emphasis")
 
 
-def strong(text: str) -> Span:
-    return Span(text=text, style="strong")
+def strong(text: str) -> StyledText:
+    return StyledText(text=text, style="strong")
 
 
-def code(text: str) -> Span:
-    return Span(text=text, style="code")
+def code(text: str) -> StyledText:
+    return StyledText(text=text, style="code")
 
 
-def unbroken(text: str) -> Span:
+def unbroken(text: str) -> StyledText:
     """Return a number with its interval or name, such as `p = 0.0312`."""
-    return Span(text=text, style="number")
+    return StyledText(text=text, style="number")
 
 
-def joined(separator: str, words: Iterable[Words | Span]) -> Spans:
+def joined(separator: str, words: Iterable[Words | StyledText]) -> Spans:
     """Join words by a text, as `str.join` does."""
-    spans = list[str | Span]()
+    spans = list[str | StyledText]()
     for each in words:
         spans += [separator] * bool(spans)
-        spans += [each] if isinstance(each, str | Span) else each
+        spans += [each] if isinstance(each, str | StyledText) else each
     return tuple(spans)
 
 
@@ -151,7 +151,7 @@ class LineChart(Record):
     """The same for the y axis."""
 
 
-class Interval(Record):
+class IntervalRow(Record):
     """A row of an interval chart."""
 
     name: str
@@ -167,7 +167,7 @@ class IntervalChart(Record):
 
     kind: ClassVar = "intervals"
     x_title: str
-    rows: tuple[Interval, ...]
+    rows: tuple[IntervalRow, ...]
 
 
 class Figure(Record):

@@ -13,8 +13,8 @@ from retroformer.document import (
     Cell,
     Chapter,
     Figure,
-    Interval,
     IntervalChart,
+    IntervalRow,
     LineChart,
     Listing,
     Part,
@@ -211,7 +211,7 @@ def difference_figure(rates: Rates, reference: str) -> Figure:
         if name != reference:
             compared = comparison(arm, arms[reference], rates.intervals)
             mean, low, high = compared.difference
-            rows.append(Interval(name=name, mean=mean, low=low, high=high, claimed=compared.claimed))
+            rows.append(IntervalRow(name=name, mean=mean, low=low, high=high, claimed=compared.claimed))
     rows.sort(key=lambda row: -row.mean)
     caption = (
         f"Share of tasks solved by the last trial minus that of {reference}, paired by task, with 95% intervals. "

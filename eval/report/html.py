@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from retroformer.document import DASH, Cell, Figure, Part, Report, Span, Table, Words, plain
+from retroformer.document import DASH, Cell, Figure, Part, Report, StyledText, Table, Words, plain
 from retroformer.files.text import visible
 
 from ..view import charts
@@ -48,7 +48,7 @@ class ReportLinks:
         return f"{quote(name)}/report.html"
 
 
-class Block(NamedTuple):
+class PlacedPart(NamedTuple):
     """Part of a report with its place in the page."""
 
     part: Part
@@ -57,12 +57,12 @@ class Block(NamedTuple):
     """Number of a table or a figure."""
 
 
-class Section(NamedTuple):
+class PlacedChapter(NamedTuple):
     """Chapter with the address of its heading; neighbouring figures stand in one row."""
 
     address: str
     title: str
-    rows: Sequence[Sequence[Block]]
+    rows: Sequence[Sequence[PlacedPart]]
 
 
 class ReportPage:
@@ -74,19 +74,19 @@ class ReportPage:
         self._numbers = Counter[str]()
         self.sections = list(self._sections())
 
-    def _sections(self) -> Iterator[Section]:
+    def _sections(self) -> Iterator[PlacedChapter]:
         for chapter in self.report.chapters:
             address = self._new(_slug(chapter.title)) if chapter.title else ""
             blocks = [self._block(part, address) for part in chapter.parts]
             rows = [list(row) for _, row in groupby(blocks, lambda block: block.part.kind == "figure")]
-            yield Section(address, chapter.title, rows)
+            yield PlacedChapter(address, chapter.title, rows)
 
-    def _block(self, part: Part, within: str) -> Block:
+    def _block(self, part: Part, within: str) -> PlacedPart:
         if not isinstance(part, Table | Figure):
-            return Block(part)
+            return PlacedPart(part)
         self._numbers[part.kind] += 1
         address = f"table-{within}" if isinstance(part, Table) else f"figure-{part.name}"
-        return Block(part, self._new(address), self._numbers[part.kind])
+        return PlacedPart(part, self._new(address), self._numbers[part.kind])
 
     def _new(self, address: str) -> str:
         self._addresses[address] += 1
@@ -137,7 +137,7 @@ def to_html(report: Report) -> str:
     return templates().get_template("report_file.html").render(shown, inline=inline("sort.js"))
 
 
-def _span(span: str | Span) -> Markup:
+def _span(span: str | StyledText) -> Markup:
     element = Markup("{}") if isinstance(span, str) else _ELEMENTS[span.style]
     return element.format(visible(span if isinstance(span, str) else span.text))
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from retroformer.document import Cell, Figure, Folded, Listing, Paragraph, Part, Report, Span, Table, Words, plain
+from retroformer.document import Cell, Figure, Folded, Listing, Paragraph, Part, Report, StyledText, Table, Words, plain
 
 _CAPTION = "Table: "
 """Begin of the paragraph before a table that is its caption, as in Pandoc."""
@@ -66,7 +66,7 @@ def _inline(words: Words) -> str:
     return "".join(map(_span, words)).strip()
 
 
-def _span(span: str | Span) -> str:
+def _span(span: str | StyledText) -> str:
     if isinstance(span, str):
         # The spaces between spans stay.
         return (

@@ -8,7 +8,7 @@ from retroformer.document import (
     Chapter,
     Paragraph,
     Part,
-    Span,
+    StyledText,
     Table,
     arm_cell,
     chapter,
@@ -215,7 +215,7 @@ def _only_one_solved(first: ArmResult, second: ArmResult) -> list[str | Cell]:
     return [number(int((one_T > other_T).sum())) for one_T, other_T in ((first_T, second_T), (second_T, first_T))]
 
 
-def shown_p(compared: Comparison) -> Span:
+def shown_p(compared: Comparison) -> StyledText:
     """Return the p-value of the exact test, such as `p = 0.0312`."""
     value = plain_p(compared.p_value or 0.0)
     return unbroken(f"p {value}" if value.startswith("<") else f"p = {value}")

@@ -54,7 +54,7 @@ _HEADING = re.compile(
 _WORD = re.compile(r"\w")
 
 
-class _Form:
+class _ReflectionForm:
     """Counts over the reflections of one training seed of an arm."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class AdviceTelemetry:
 
     def __init__(self, evaluated: Evaluated) -> None:
         self._names = {seed.stored: seed.name for arm in evaluated.results for seed in arm.seeds}
-        self._forms = {stored: _Form() for stored in self._names}
+        self._forms = {stored: _ReflectionForm() for stored in self._names}
 
     def add(self, facts: TaskFacts) -> None:
         """Count the reflections on one task."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-from retroformer.document import Interval, IntervalChart, LineChart, Points, Series
+from retroformer.document import IntervalChart, IntervalRow, LineChart, Points, Series
 from retroformer.files.text import visible
 
 
@@ -286,14 +286,14 @@ def _linked(name: str, links: Mapping[str, str]) -> Markup:
     return Markup('<a href="{}">{}</a>').format(links[name], shown) if name in links else shown
 
 
-def _judged(row: Interval) -> str:
+def _judged(row: IntervalRow) -> str:
     """Return the class of a row: gain, loss, or same where no difference is claimed."""
     if not row.claimed:
         return "same"
     return "gain" if row.mean > 0 else "loss"
 
 
-def _numbers(row: Interval) -> str:
+def _numbers(row: IntervalRow) -> str:
     signed = f"{row.mean:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"
     return signed.replace("-", "\N{MINUS SIGN}")
 

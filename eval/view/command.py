@@ -16,9 +16,9 @@ def view(paths: Sequence[Path], port: int, announce: Callable[[str], None]) -> N
         ServiceError: the port is taken.
     """
     with _extra():
-        from .server import Server, open_site
+        from .server import SiteServer, open_site
     with _opened(paths) as runs, open_site(runs) as site:
-        server = Server(site, port)
+        server = SiteServer(site, port)
         announce(server.address)
         server.run()
 

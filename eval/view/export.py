@@ -87,7 +87,7 @@ def _key(path: str, query: dict[str, Any]) -> tuple[str, frozenset[tuple[str, st
     return path, frozenset((name, value) for name, value in query.items() if value not in (None, ""))
 
 
-class _Part(NamedTuple):
+class _FilePart(NamedTuple):
     """A part of the file, rendered only when it is written."""
 
     anchor: str
@@ -135,18 +135,18 @@ def html_file(path: Path) -> Path:
     return path
 
 
-def _front(site: Site, anchors: Anchors, reports: Sequence[_Part]) -> Iterator[_Part]:
+def _front(site: Site, anchors: Anchors, reports: Sequence[_FilePart]) -> Iterator[_FilePart]:
     """Yield all parts before the comparisons."""
     anchors.add("overview", "")
-    yield _Part("overview", "Overview", lambda: overview(site, {}))
+    yield _FilePart("overview", "Overview", lambda: overview(site, {}))
     yield from reports[:_MOST_REPORTS]
     for number, source in enumerate(site.sources, start=1):
         anchor = f"learning-{number}"
         anchors.add(anchor, "learning", run=source.name)
-        yield _Part(anchor, "Learning" if number == 1 else "", _page(learning, site, run=source.name))
+        yield _FilePart(anchor, "Learning" if number == 1 else "", _page(learning, site, run=source.name))
 
 
-def _reports(site: Site, anchors: Anchors) -> Iterator[_Part]:
+def _reports(site: Site, anchors: Anchors) -> Iterator[_FilePart]:
     """Yield the reports of all runs, each once."""
     seen = dict[Path, str]()
     for source in site.sources:
@@ -156,7 +156,9 @@ def _reports(site: Site, anchors: Anchors) -> Iterator[_Part]:
             if len(seen) <= _MOST_REPORTS:
                 anchors.add(anchor, "report", run=source.name, part=name)
             if new:
-                yield _Part(anchor, "Report" if len(seen) == 1 else "", _page(report, site, run=source.name, part=name))
+                yield _FilePart(
+                    anchor, "Report" if len(seen) == 1 else "", _page(report, site, run=source.name, part=name)
+                )
 
 
 def _page(function: Callable[[Site, Mapping[str, str]], Page], site: Site, **query: str) -> Callable[[], Page]:
@@ -169,7 +171,7 @@ def _pairs(site: Site) -> list[tuple[Side, Side]]:
     return [(first, second) for second, first in every if first.run == second.run]
 
 
-def _comparisons(site: Site, anchors: Anchors, pairs: Sequence[tuple[Side, Side]]) -> Iterator[_Part]:
+def _comparisons(site: Site, anchors: Anchors, pairs: Sequence[tuple[Side, Side]]) -> Iterator[_FilePart]:
     every = sides(site.index)
     for number, pair in enumerate(pairs[:_MOST_COMPARISONS], start=1):
         anchor, (first, second) = f"compare-{number}", pair
@@ -177,23 +179,23 @@ def _comparisons(site: Site, anchors: Anchors, pairs: Sequence[tuple[Side, Side]
             anchors.add(anchor, "compare", a=one.name, b=other.name)
         for group in _LISTED_GROUPS:
             anchors.add(f"{anchor}-{group}", "compare", a=first.name, b=second.name, show=group)
-        yield _Part(anchor, "Compare" if number == 1 else "", _compared(site, every, pair))
+        yield _FilePart(anchor, "Compare" if number == 1 else "", _compared(site, every, pair))
 
 
 def _compared(site: Site, every: Sequence[Side], pair: tuple[Side, Side]) -> Callable[[], Page]:
     return lambda: comparison(site, every, pair, _LISTED_GROUPS, _LISTED_TASKS)
 
 
-def _stories(site: Site, anchors: Anchors, rows: Sequence[Row]) -> Iterator[_Part]:
+def _stories(site: Site, anchors: Anchors, rows: Sequence[Row]) -> Iterator[_FilePart]:
     """Yield the table of stories, the review if a story is marked, and each story."""
     anchors.add("stories", "stories")
-    yield _Part("stories", "Stories", lambda: table(site, StoryFilter(), StoryPage(list(rows), len(rows), 1, 1)))
+    yield _FilePart("stories", "Stories", lambda: table(site, StoryFilter(), StoryPage(list(rows), len(rows), 1, 1)))
     if any(source.store.marks.current() for source in site.sources):
         anchors.add("review", "review")
-        yield _Part("review", "Review", lambda: review(site, {}))
+        yield _FilePart("review", "Review", lambda: review(site, {}))
     for number, row in enumerate(rows):
         anchors.add(f"story-{number + 1}", "story", run=row["run"], arm=row["arm"], task=row["task"])
-        yield _Part(f"story-{number + 1}", "", _story_page(site, rows, number))
+        yield _FilePart(f"story-{number + 1}", "", _story_page(site, rows, number))
 
 
 def _story_page(site: Site, rows: Sequence[Row], number: int) -> Callable[[], Page]:
@@ -203,7 +205,7 @@ def _story_page(site: Site, rows: Sequence[Row], number: int) -> Callable[[], Pa
     return lambda: whole_story(site, key, (before, after))
 
 
-def _shown(site: Site, part: _Part) -> Markup:
+def _shown(site: Site, part: _FilePart) -> Markup:
     try:
         page = part.page()
     except (DamagedFile, MissingInput) as error:

@@ -54,7 +54,7 @@ def application(site: Site, port: int) -> Starlette:
     static = Mount("/static", StaticFiles(directory=FOLDER / "static", follow_symlink=False))
     return Starlette(
         routes=[*pages, Route("/version", version, methods=["GET"]), Route("/mark", mark, methods=["POST"]), static],
-        middleware=[Middleware(Guards, port=port)],
+        middleware=[Middleware(SiteGuards, port=port)],
         exception_handlers={404: _not_found(site)},
     )
 
@@ -110,7 +110,7 @@ _HEADERS = {
 }
 
 
-class Guards:
+class SiteGuards:
     """Middleware that answers only requests to this machine's names and from this site's own pages.
 
     A page of another site reaches a loopback port through the browser of whoever opens it. Its requests name another
@@ -185,8 +185,8 @@ def _follow(index: Index, stopped: threading.Event) -> None:
         stopped.wait(_POLL_SECONDS)
 
 
-class Server:
-    """Server of a site on a port of the loopback interface; port 0 takes a free one.
+class SiteServer:
+    """SiteServer of a site on a port of the loopback interface; port 0 takes a free one.
 
     Raises:
         ServiceError: the port cannot be used.
@@ -197,7 +197,7 @@ class Server:
         port = self._listener.getsockname()[1]
         self.address = f"http://{HOST}:{port}"
         config = uvicorn.Config(application(site, port), log_level="warning", access_log=False, lifespan="off")
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.SiteServer(config)
 
     def run(self) -> None:
         """Serve until `stop` is called or the process is interrupted."""

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 from starlette.testclient import TestClient
 
 from eval.view.index import Index
-from eval.view.server import Server, application
+from eval.view.server import SiteServer, application
 from eval.view.site import Site
 from retroformer.stories.runs import opened
 from tests.eval.view.serving import serving
@@ -52,5 +52,5 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def address(site: Site) -> Iterator[str]:
     """Address of the site, served as `retroformer view` serves it."""
-    with serving(Server(site, 0)) as address:
+    with serving(SiteServer(site, 0)) as address:
         yield address

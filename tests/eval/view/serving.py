@@ -4,11 +4,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eval.view.server import Server
+from eval.view.server import SiteServer
 
 
 @contextmanager
-def serving(server: Server) -> Iterator[str]:
+def serving(server: SiteServer) -> Iterator[str]:
     """Yield the address of the server while it runs."""
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -8,7 +8,7 @@ import pytest
 
 from eval.view import charts
 from eval.view.charts import Axis
-from retroformer.document import Interval, IntervalChart, LineChart, Series
+from retroformer.document import IntervalChart, IntervalRow, LineChart, Series
 
 ODD = '<b>&"\x1b[2J\u202e'
 
@@ -58,9 +58,9 @@ def test_more_series_than_hues_differ_by_their_marks() -> None:
 
 def test_an_interval_stands_around_zero_and_is_filled_where_it_is_claimed() -> None:
     rows = (
-        Interval(name="better", mean=0.5, low=0.0, high=1.0, claimed=True),
-        Interval(name="worse", mean=-0.5, low=-1.0, high=0.0, claimed=True),
-        Interval(name="same", mean=0.5, low=-1.0, high=1.0, claimed=False),
+        IntervalRow(name="better", mean=0.5, low=0.0, high=1.0, claimed=True),
+        IntervalRow(name="worse", mean=-0.5, low=-1.0, high=0.0, claimed=True),
+        IntervalRow(name="same", mean=0.5, low=-1.0, high=1.0, claimed=False),
     )
     svg = charts.svg(IntervalChart(x_title="difference", rows=rows), "Differences")
     assert re.findall(r'class="row (\w+)"', svg) == ["gain", "loss", "same"]
@@ -82,7 +82,7 @@ def test_a_chart_of_any_numbers_is_drawn(values: list[float]) -> None:
 
 def test_a_file_is_an_image_of_its_own_whatever_its_names() -> None:
     lines = chart(Series(name=ODD, points=((0.0, 1.0),), note=ODD))
-    intervals = IntervalChart(x_title=ODD, rows=(Interval(name=ODD, mean=0, low=0, high=0, claimed=False),))
+    intervals = IntervalChart(x_title=ODD, rows=(IntervalRow(name=ODD, mean=0, low=0, high=0, claimed=False),))
     for file in (charts.file(lines, ODD), charts.file(intervals, ODD)):
         root = ElementTree.fromstring(file)
         assert root.tag == "{http://www.w3.org/2000/svg}svg"

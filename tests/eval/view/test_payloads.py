@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from eval.view.export import export_site
 from eval.view.index import Index
-from eval.view.server import Server
+from eval.view.server import SiteServer
 from eval.view.site import Site
 from retroformer.__main__ import main
 from retroformer.conversation import ChatMessage, FunctionCall, ToolCall
@@ -111,7 +111,7 @@ def served(folder: Path, index: Path) -> Iterator[tuple[Site, str]]:
         sources = list(runs)
         site = Site(sources, Index(sources, index))
         site.index.update()
-        with serving(Server(site, 0)) as address:
+        with serving(SiteServer(site, 0)) as address:
             yield site, address
 
 
