@@ -10,11 +10,10 @@ from retroformer.environments.alfworld.engine import check_grammar
 from retroformer.environments.alfworld.environment import Alfworld, AlfworldTaskset
 from retroformer.environments.alfworld.generated import GeneratedGames
 from retroformer.environments.alfworld.hindsight import PlaceHindsight
-from retroformer.environments.alfworld.leak import PlaceLeak
 from retroformer.environments.alfworld.reading import compact_reflection_prompt, read_goal, share_of_subgoals
 from retroformer.environments.alfworld.reflectors import mixed_reflector, useful_reflector
 from retroformer.environments.alfworld.released import ReleasedGames
-from retroformer.environments.alfworld.report import AdviceChapter
+from retroformer.environments.alfworld.report import AdviceChapter, PlaceLeak
 from retroformer.environments.alfworld.wording import WORDINGS
 from retroformer.environments.extras import ActorKind, ActorParts, Demonstration, Extras, Wording
 from retroformer.errors import ConfigError

@@ -160,19 +160,17 @@ class RuleDecision:
         return self._approach(target) or f"move {self.room.holding} to {target}"
 
     def _fetch(self) -> str:
-        wanted = [thing for thing in self.room.whereabouts if self._is_wanted(thing)]
+        target, wanted = self._target(), list[str]()
+        for thing, place in self.room.whereabouts.items():
+            finished = not self.goal.transform or (self.goal.transform, thing) in self.room.transforms
+            if compact.type_of(thing) == self.goal.thing and not (finished and place == target):
+                wanted.append(thing)
         if not wanted:
             return self._search(self.goal.thing)
         here = [thing for thing in wanted if self.room.whereabouts[thing] == self.room.at]
         thing = (here or wanted)[0]
         place = self.room.whereabouts[thing]
         return self._approach(place) or f"take {thing} from {place}"
-
-    def _is_wanted(self, thing: str) -> bool:
-        if compact.type_of(thing) != self.goal.thing:
-            return False
-        finished = not self.goal.transform or (self.goal.transform, thing) in self.room.transforms
-        return not (finished and self.room.whereabouts[thing] == self._target())
 
     def _transform(self) -> str:
         appliance = self._first_of(self.goal.appliance, self.advice.appliances)

@@ -121,7 +121,9 @@ def find_places(clause: str, room: tuple[str, ...]) -> list[Mention]:
     for match in pattern.finditer(clause):
         kinds, spans = surfaces[match["name"]], _spans(match["numbers"] or "")
         named = sorted(place for kind in kinds for place in places_of_type[kind])
-        places = tuple(place for _, number, place in named if not spans or _within(number, spans))
+        places = tuple(
+            place for _, number, place in named if not spans or any(low <= number <= high for low, high in spans)
+        )
         words = re.sub(r"\b(?:the|a|an|any|all|every|each)\b", " ", clause[: match.start()]).split()
         mentions.append(Mention(places, bool(spans), match.start(), words[-1] if words else ""))
     return [mention for mention in mentions if mention.places]
@@ -170,7 +172,3 @@ def _spans(numbers: str) -> list[tuple[int, int]]:
     spans = re.finditer(r"(\d+)(?:\s*(?:-|to|through)\s*(\d+))?", numbers)
     # Python refuses to parse numbers with thousands of digits; no room needs more than nine.
     return [(int(span[1][:9]), int((span[2] or span[1])[:9])) for span in spans]
-
-
-def _within(number: int, spans: Sequence[tuple[int, int]]) -> bool:
-    return any(low <= number <= high for low, high in spans)

@@ -108,6 +108,7 @@ def read_attempt(attempt: Trajectory) -> Attempted:
 def read_reflection(case: ReflectionCase, attempted: Attempted | None = None) -> Reading:
     """Return what the reflection of this case says; `attempted` is what its failure showed, if already read."""
     room, goal, seen = attempted or read_attempt(case.failure)
+    mentions = chain.from_iterable(find_places(clause, room) for clause in clauses_of(case.text))
     needed = tuple(filter(None, (goal.thing, goal.lamp)))
     invented = _invented(case.text, room)
     advice = read_advice([case.text], (*room, *invented), goal)
@@ -115,7 +116,7 @@ def read_reflection(case: ReflectionCase, attempted: Attempted | None = None) ->
     sent = once((*sightings, *advice.first))
     return Reading(
         goal=goal,
-        named=_named(case.text, room),
+        named=once(chain.from_iterable(mention.places for mention in mentions)),
         sent=tuple(place for place in sent if place in room),
         invented=tuple(place for place in sent if place not in room),
         located=once(
@@ -137,11 +138,6 @@ def first_walks(attempt: Trajectory) -> tuple[str, ...]:
 def once(places: Iterable[str]) -> tuple[str, ...]:
     """Return the places without repetitions."""
     return tuple(dict.fromkeys(places))
-
-
-def _named(text: str, room: tuple[str, ...]) -> tuple[str, ...]:
-    mentions = chain.from_iterable(find_places(clause, room) for clause in clauses_of(text))
-    return once(chain.from_iterable(mention.places for mention in mentions))
 
 
 def _invented(text: str, room: Sequence[str]) -> tuple[str, ...]:
@@ -167,16 +163,13 @@ def reflection_cases(facts: SeedFacts) -> list[ReflectionCase]:
             facts.attempts[trial - 1],
             advice.text,
             facts.attempts.get(trial),
-            given=tuple(_earlier(facts, trial)),
+            given=tuple(
+                facts.reflections[number].text
+                for number in range(trial)
+                if number in facts.reflections and facts.reflections[number].text.strip()
+            ),
             trial=trial - 1,
         )
         for trial, advice in facts.reflections.items()
         if trial  # Advice before the first attempt is about no failure.
     ]
-
-
-def _earlier(facts: SeedFacts, trial: int) -> Iterable[str]:
-    for number in range(trial):
-        advice = facts.reflections.get(number)
-        if advice is not None and advice.text.strip():
-            yield advice.text

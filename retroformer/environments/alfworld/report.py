@@ -4,14 +4,19 @@ It uses the rule actor's shallow reader (`retroformer.environments.alfworld.read
 reader does not understand counts as advice that names no place to search.
 """
 
+import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from retroformer.document import Chapter, Row, Table, arm_cell, chapter, number, share, table
+from retroformer.document import Chapter, Row, Table, arm_cell, chapter, code, number, share, table
 from retroformer.environments.alfworld import compact
+from retroformer.environments.alfworld.clauses import clauses_of
+from retroformer.environments.alfworld.compact import type_of
+from retroformer.environments.alfworld.reader import read_advice
+from retroformer.environments.alfworld.reading import read_solution
 from retroformer.environments.alfworld.reflection import (
     FIRST_MOVES,
     Attempted,
@@ -23,7 +28,7 @@ from retroformer.environments.alfworld.reflection import (
     reflection_cases,
 )
 from retroformer.environments.extras import ReportedArm, TaskFacts
-from retroformer.records import Outcome, Trajectory
+from retroformer.records import Outcome, Task, Trajectory
 
 _OBJECTS = 6
 """Number of goal objects shown, those with the most failures first."""
@@ -268,3 +273,60 @@ class AdviceChapter:
             yield chapter("What the advice was like", *tables)
         if habits := self._habits.habits:
             yield chapter("Where the arms send to, and where things were found", HABITS_NOTE, habits_table(habits))
+
+
+_GUESS = re.compile(
+    r"\b(?:may|might|maybe|perhaps|could|can|possibly|probably|likely|usually|often|typically|should|would|if|whether|"
+    r"unless|until|hopefully|suspect|guess|expect|assume|think|believe|look|looking|search|check|try)\b"
+)
+"""Words of a clause that guesses or searches."""
+
+
+class PlaceLeak:
+    """Check whether advice says where a wanted thing lies although no attempt had seen it there, by the walkthrough.
+
+    Only a statement about a single place counts: `take the mug from shelf 2`, not `look in shelf 2` or `the mug may be
+    in shelf 2`, which any reflector may guess. A statement that is right by chance counts as well. The reader of advice
+    decides what a statement is, so other words go unnoticed.
+    """
+
+    rule = (
+        "Advice gives the place away if it says that a wanted thing is at one place, the walkthrough takes it there, "
+        "and no attempt before it had seen it there. Guesses, such as ",
+        code("look in shelf 2"),
+        ", are not counted.",
+    )
+
+    def __init__(self, walkthrough: Callable[[Task], Sequence[str]]) -> None:
+        self._walkthrough = walkthrough
+        """Returns winning actions. Raises UnknownTask, MissingInput, EnvironmentFailure."""
+
+    def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
+        """Return where a thing lies, such as `mug 1 in shelf 2`, if only the advice says it; else "".
+
+        Raises UnknownTask, MissingInput, EnvironmentFailure.
+        """
+        shown = [read_attempt(attempt) for attempt in attempts]
+        stated = {
+            (kind, place)
+            for kind, place in _statements(advice, shown[-1])
+            if not any(
+                type_of(thing) == kind and seen == place
+                for attempted in shown
+                for thing, seen in attempted.seen.first_seen.items()
+            )
+        }
+        if not stated:
+            return ""
+        things = read_solution(self._walkthrough(attempts[-1].task)).things
+        return ", ".join(f"{thing} in {place}" for thing, place in things if (type_of(thing), place) in stated)
+
+
+def _statements(advice: str, attempted: Attempted) -> Iterator[tuple[str, str]]:
+    """Yield (type of thing, place) for each clause that says where a thing is, at a single place of the room."""
+    for clause in clauses_of(advice):
+        if _GUESS.search(clause):
+            continue
+        for kind, places in read_advice([clause], attempted.room, attempted.goal).sightings.items():
+            if len(places) == 1:
+                yield kind, places[0]

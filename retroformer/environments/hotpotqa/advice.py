@@ -39,7 +39,9 @@ class GoldAnswerLeak:
         Raises UnknownTask, MissingInput.
         """
         gold = self._answer(attempts[-1].task)
-        if _is_common(gold) or not holds(advice, gold):
+        words = normalize(_folded(gold)).split()
+        is_common = all(word in ENGLISH or word in _CLOSED or len(word) == 1 for word in words)
+        if is_common or not holds(advice, gold):
             return ""
         return "" if any(holds(text, gold) for attempt in attempts for text in _texts(attempt)) else gold
 
@@ -58,11 +60,6 @@ def _forms(text: str) -> tuple[str, str]:
     folded = _folded(text)
     words = (word for word in _WORD.findall(folded) if word not in _ARTICLES)
     return f" {' '.join(words)} ", f" {normalize(folded)} "
-
-
-def _is_common(answer: str) -> bool:
-    words = normalize(_folded(answer)).split()
-    return all(word in ENGLISH or word in _CLOSED or len(word) == 1 for word in words)
 
 
 def _texts(attempt: Trajectory) -> Iterator[str]:
@@ -99,7 +96,8 @@ class TitleHindsight:
         }
         needed = [_needed(attempt, read) for attempt in others if attempt.outcome is Outcome.SUCCESS]
         titles = min(filter(None, needed), key=len, default=())
-        return f"Search for {_listed(titles)}." if titles else ""
+        *first, last = titles or ("",)
+        return f"Search for {', '.join(first)} and {last}." if first else f"Search for {last}." if last else ""
 
     def variations(self, failure: Trajectory, earlier: Sequence[Lesson], count: int) -> tuple[()]:
         """Return none: nobody has asked another question about these pages."""
@@ -120,8 +118,3 @@ def _titles(attempt: Trajectory) -> Iterator[str]:
         call = parse(step.action)
         if call.verb == "search" and not step.observation.startswith(NOT_FOUND):
             yield unquoted(call.argument)
-
-
-def _listed(titles: Sequence[str]) -> str:
-    *first, last = titles
-    return f"{', '.join(first)} and {last}" if first else last

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from retroformer.environments.hotpotqa.docstore import FORMAT, EncyclopediaPage, page
 from retroformer.environments.hotpotqa.environment import Question
@@ -54,6 +54,7 @@ def ids_sha256(ids: Iterable[str]) -> str:
     return hashlib.sha256("".join(f"{id_}\n" for id_ in ids).encode()).hexdigest()
 
 
+Read = TypeVar("Read")
 ALL = "all"
 HUB_NAME, HUB_SUBSET = "hotpotqa/hotpot_qa", "distractor"
 _HUB_SPLITS = ("train", "validation")
@@ -81,9 +82,7 @@ class Folder:
     @cached_property
     def questions(self) -> Mapping[str, Question]:
         """All questions by id, in the order of the data. Raises MissingInput."""
-        path = self._file("questions.jsonl")
-        rows = json_rows(path, _question, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_QUESTIONS_BYTES)
-        return {question.id: question for question in rows}
+        return {question.id: question for question in self._rows("questions.jsonl", _question, _QUESTIONS_BYTES)}
 
     def split(self, name: str) -> list[str]:
         """Return the ids of a split in their official order. Raises UnknownTask, MissingInput."""
@@ -113,14 +112,17 @@ class Folder:
 
     def pages(self) -> Iterator[EncyclopediaPage]:
         """Return all pages, in the order of the data. Raises MissingInput."""
-        path = self._file("docstore.jsonl")
-        return json_rows(path, _page, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_DOCSTORE_BYTES)
+        return self._rows("docstore.jsonl", lambda row: page(row["title"], row["sentences"]), _DOCSTORE_BYTES)
 
     def _released(self, origin: str) -> list[str]:
         """Return the ids of the questions of a released set, `train` or `validation`. Raises MissingInput."""
-        path = self._file("questions.jsonl")
-        rows = json_rows(path, _origin, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_QUESTIONS_BYTES)
-        return [question_id for question_id, released in rows if released == origin]
+        # `dev` is the development set's other name.
+        names = ("validation", "dev") if origin == "validation" else (origin,)
+        rows = self._rows("questions.jsonl", lambda row: (row["id"], row.get("split")), _QUESTIONS_BYTES)
+        return [question_id for question_id, released in rows if released in names]
+
+    def _rows(self, name: str, read: Callable[[Any], Read], most_bytes: int) -> Iterator[Read]:
+        return json_rows(self._file(name), read, _WANTED, line_bytes=_LINE_BYTES, most_bytes=most_bytes)
 
     def _named_splits(self) -> dict[str, list[str]]:
         path = self._folder / "splits.json"
@@ -213,13 +215,3 @@ def _question(row: Mapping[str, Any]) -> Question:
     if not isinstance(row["id"], str) or not isinstance(row["answer"], str):
         raise TypeError("id and answer are texts")
     return Question(row["id"], " ".join(row["question"].split()), row["answer"], gold)
-
-
-def _origin(row: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the id of a question and the name of the released set that it is from; None if the row does not say."""
-    origin = row.get("split")
-    return row["id"], "validation" if origin == "dev" else origin
-
-
-def _page(row: Mapping[str, Any]) -> EncyclopediaPage:
-    return page(row["title"], row["sentences"])

@@ -11,12 +11,12 @@ from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.environments.programming.environment import (
     TESTS,
+    OwnTestsChapter,
     Programming,
     ProgrammingTaskset,
     share_of_tests,
     taskset,
 )
-from retroformer.environments.programming.report import OwnTestsChapter
 from retroformer.environments.programming.rust import rust_compiler
 from retroformer.environments.programming.sandbox import require
 from retroformer.errors import ConfigError

@@ -2,7 +2,7 @@
 
     product(id, asin, price, record, instruction, human)   record is a Product as JSON; the last two make goals
     drawn(state)                                           state of the generator once all prices are drawn
-    posting, length, place                                 the index (bm25.py)
+    posting, length, place                                 the index (search.py)
 
 Nothing is read before it is needed, so a shop of a thousand products and one of a million open equally fast. The file's
 name is a fingerprint of the data: new data make a new file.
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from retroformer.environments.webshop import data
-from retroformer.environments.webshop.bm25 import IndexWriter, SearchIndex
 from retroformer.environments.webshop.data import NO_PRICE, Product, approximate_nouns, is_listed, product
 from retroformer.environments.webshop.goals import (
     PRICE_SEED,
@@ -30,6 +29,7 @@ from retroformer.environments.webshop.goals import (
     recorded_goal,
     write_goals,
 )
+from retroformer.environments.webshop.search import IndexWriter, SearchIndex
 from retroformer.errors import MissingInput
 from retroformer.files.cache import build_once, cache_folder, open_built
 
@@ -56,7 +56,7 @@ class Shop:
         self._sources = sources + [path for names in optional if (path := data.find(folder, names))]
         self._database = self._open(self._path("shop", self._sources), lambda database: _write_shop(database, folder))
         weakref.finalize(self, self._database.close)
-        self._product = lru_cache(maxsize=10_000)(self._read_product)
+        self.product = lru_cache(maxsize=10_000)(self._product)
 
     @cached_property
     def index(self) -> SearchIndex:
@@ -64,11 +64,8 @@ class Shop:
 
     def search(self, keywords: str) -> tuple[str, ...]:
         """Return the ASINs of the first 50 products for these words."""
-        return tuple(self._asin(number) for number in self.index.search(keywords))
-
-    def product(self, asin: str) -> tuple[Product, float] | None:
-        """Return a product and its price, or None if no product has this ASIN."""
-        return self._product(asin)
+        find = "SELECT asin FROM product WHERE id = ?"
+        return tuple(self._database.execute(find, (number,)).fetchone()[0] for number in self.index.search(keywords))
 
     def nouns(self, item: Product) -> tuple[str, ...]:
         """Return the nouns of a product's title."""
@@ -98,13 +95,10 @@ class Shop:
                 "environment.data must name a folder with WebShop's own files."
             ) from error
 
-    def _read_product(self, asin: str) -> tuple[Product, float] | None:
+    def _product(self, asin: str) -> tuple[Product, float] | None:
+        """Return a product and its price, or None if no product has this ASIN; `product` remembers it."""
         row = self._database.execute("SELECT record, price FROM product WHERE asin = ?", (asin,)).fetchone()
         return (_from_json(row[0]), row[1]) if row else None
-
-    def _asin(self, number: int) -> str:
-        (asin,) = self._database.execute("SELECT asin FROM product WHERE id = ?", (number,)).fetchone()
-        return str(asin)
 
     def _write_goals(self, database: sqlite3.Connection, kind: GoalKind, recorded: Path | None) -> None:
         if recorded:

@@ -199,10 +199,6 @@ class _Decoder:
         return [self.value(depth) for _ in range(count)]
 
 
-def _pairs(items: list[Any]) -> dict[Any, Any]:
-    return dict(zip(items[::2], items[1::2], strict=True))
-
-
 _CONSTANTS: dict[bytes, bool | None] = {b"N": None, b"T": True, b"F": False}
 _FROM_BYTES: dict[bytes, Callable[[bytes], Any]] = {
     b"i": lambda data: int(data, 16),
@@ -213,7 +209,7 @@ _FROM_BYTES: dict[bytes, Callable[[bytes], Any]] = {
 }
 _FROM_ITEMS: dict[bytes, Callable[[list[Any]], Any]] = {
     **dict(_SEQUENCES),
-    b"d": _pairs,
+    b"d": lambda items: dict(zip(items[::2], items[1::2], strict=True)),
     b"r": lambda items: range(*items),
     b"I": iter,
 }

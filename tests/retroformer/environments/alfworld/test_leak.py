@@ -7,7 +7,6 @@ import pytest
 
 from retroformer.environments.alfworld import taskset
 from retroformer.environments.alfworld.environment import Alfworld
-from retroformer.environments.alfworld.leak import PlaceLeak
 from retroformer.environments.alfworld.reflectors import (
     MIXTURE,
     advice_by_rule,
@@ -16,6 +15,7 @@ from retroformer.environments.alfworld.reflectors import (
     useful_advice,
     view_of,
 )
+from retroformer.environments.alfworld.report import PlaceLeak
 from retroformer.environments.alfworld.wording import DEMONSTRATED, UNSEEN, AdvicePhrases
 from retroformer.errors import UnknownTask
 from retroformer.records import Ending, Memory, Outcome, Step, Task, Trajectory

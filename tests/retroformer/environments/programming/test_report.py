@@ -9,12 +9,12 @@ import pytest
 from retroformer.environments.extras import SeedFacts, TaskFacts
 from retroformer.environments.programming.environment import (
     HANDED_IN,
+    OwnTestsChapter,
     Programming,
     language_of,
     own_tests_passed,
     taskset,
 )
-from retroformer.environments.programming.report import OwnTestsChapter
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory
 from tests.support.markdown_tables import chapters_in_markdown
 

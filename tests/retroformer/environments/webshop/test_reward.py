@@ -3,9 +3,15 @@
 import pytest
 
 from retroformer.environments.webshop.data import Product
-from retroformer.environments.webshop.environment import purchase
+from retroformer.environments.webshop.environment import (
+    PurchaseReward,
+    TypeMatch,
+    normalized,
+    purchase,
+    reward,
+    type_match,
+)
 from retroformer.environments.webshop.goals import ShoppingGoal
-from retroformer.environments.webshop.reward import PurchaseReward, TypeMatch, normalized, reward, type_match
 from retroformer.environments.webshop.shop import Shop
 from tests.support.webshop import SHARED, index_of_the_data, recorded
 

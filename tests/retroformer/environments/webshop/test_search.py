@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.environments.webshop.bm25 import IndexWriter, SearchIndex, length_code, length_of
+from retroformer.environments.webshop.search import IndexWriter, SearchIndex, length_code, length_of, words
 from retroformer.environments.webshop.shop import Shop
-from retroformer.environments.webshop.words import words
 from retroformer.files.cache import build_once, open_built
 from tests.support.webshop import SHARED, index_of_the_data, recorded
 

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from retroformer.environments.webshop.data import approximate_nouns
-from retroformer.environments.webshop.reward import alike
-from retroformer.environments.webshop.words import stem, words
+from retroformer.environments.webshop.environment import alike
+from retroformer.environments.webshop.search import stem, words
 
 
 @pytest.mark.parametrize(
