@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from retroformer.conversation import ChatMessage
 from retroformer.endpoint.answers import without_thinking
+from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
 from retroformer.messages import final_text, kept_messages, steps_of
 from retroformer.records import Ending, Outcome, Step, Task, Trajectory, Usage
@@ -64,7 +65,8 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
     # A report of an error or a line of a log is not an empty answer, which would be rated as a failure.
     if not answered and (_others(value) or (form.score is None and score is not None)):
         raise ValueError(f"there is no answer to rate: return a text, steps, messages or an output{_hint(value)}")
-    steps = tuple(map(_as_lived, form.steps if form.steps is not None else steps_of(form.messages or [])))
+    messages = None if form.messages is None else kept_messages(form.messages)
+    steps = tuple(map(_as_lived, form.steps if form.steps is not None else steps_of(messages or ())))
     output = final_text(steps) if form.output is None else without_thinking(form.output)
     if form.output is not None and not steps:
         steps = (Step(action=output, observation=""),)
@@ -73,7 +75,6 @@ def read_result(value: Any, task: Any, score: Score | None = None) -> AttemptRes
         if score is None:
             raise ValueError("score is missing: return one from 0 to 1, or name a function that rates the answer")
         rated = score(task, output)
-    messages = None if form.messages is None else kept_messages(form.messages)
     return AttemptResult(steps=steps, output=output, score=checked_score(rated), usage=form.usage, messages=messages)
 
 
@@ -163,5 +164,4 @@ def _form(value: Any) -> _Form:
     try:
         return _Form.model_validate(known)
     except ValidationError as error:
-        fault = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        raise ValueError(first_fault(error)) from None

@@ -1,12 +1,11 @@
 """Finds out which adapter wrote a piece of advice, at endpoints that report the adapter they serve."""
 
-import json
+import asyncio
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from retroformer.agents.reflector import ModelReflector
-from retroformer.endpoint.model import LanguageModel
+from retroformer.endpoint.served import provenance
+from retroformer.errors import EndpointFailure, ProvenanceError
 from retroformer.records import Memory, Reflection, Trajectory
 
 _TIMEOUT_SECONDS = 10.0
@@ -37,32 +36,14 @@ class AttributedReflector:
         """Return the hash of the served adapter; None if it is unknown, or if there is none."""
         if not self._reports:
             return None
-        import httpx
-
+        model = self._reflector.model
         try:
-            async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
-                answer = await client.get(_address(self._reflector.model), headers=_headers(self._reflector.model))
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                reported = await provenance(model.base_url.secret_url(), os.environ.get(model.endpoint.api_key_env))
+        except ProvenanceError:
+            self._reports = False
             return None
-        self._reports = answer.status_code == 200 or answer.status_code >= 500
-        return _adapter_in(answer.content, self._reflector.model.model) if answer.status_code == 200 else None
-
-
-def _address(model: LanguageModel) -> str:
-    path, question, query = model.base_url.secret_url().partition("?")
-    return f"{path.rstrip('/').removesuffix('/v1')}/provenance{question}{query}"
-
-
-def _headers(model: LanguageModel) -> Mapping[str, str]:
-    key = os.environ.get(model.endpoint.api_key_env)
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def _adapter_in(content: bytes, model: str) -> str | None:
-    """Read the hash from a report of provenance, which may be any bytes."""
-    try:
-        report: Any = json.loads(content)
-        adapter = report["models"][model]["adapter_sha256"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return adapter if isinstance(adapter, str) and len(adapter) == 64 else None
+        except (EndpointFailure, TimeoutError):
+            return None
+        served = reported.models.get(model.model)
+        return None if served is None else served.adapter_sha256

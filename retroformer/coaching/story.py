@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -46,14 +45,6 @@ class Story:
         split = ADVISED_SPLIT if advised else _SPLIT
         record = Task(id=f"{_name(task)}@{uuid.uuid4().hex[:12]}", environment=_ENVIRONMENT, split=split)
         return cls(record, storable(text_of(task)), advised is not False)
-
-    @classmethod
-    def resumed(
-        cls, task_id: str, opening: str, advised: bool, trial: int, advice: Sequence[str], split: str = _SPLIT
-    ) -> "Story":
-        """Return a story that another process began, before this trial and with this advice."""
-        task = Task(id=task_id, environment=_ENVIRONMENT, split=split)
-        return cls(task, opening, advised, trial, Memory(reflections=tuple(advice)))
 
     @property
     def key(self) -> Key:
@@ -145,14 +136,9 @@ class Gains(NamedTuple):
 
 def gains_in(store: Store) -> Gains:
     """Return the gains of all retries in the store. Raises StoreError."""
-    advised, unadvised = (_changes(store, arm) for arm in (COLLECT, UNADVISED))
-    return Gains(_mean(advised), len(advised), _mean(unadvised), len(unadvised))
-
-
-def _changes(store: Store, arm: str) -> list[float]:
-    returns = {(row.task_id, row.trial): row.episode_return for row in store.attempt_rows(arm)}
-    return [after - returns[task, trial - 1] for (task, trial), after in returns.items() if trial]
-
-
-def _mean(changes: list[float]) -> float:
-    return fmean(changes) if changes else 0.0
+    found = list[float]()
+    for arm in (COLLECT, UNADVISED):
+        returns = {(row.task_id, row.trial): row.episode_return for row in store.attempt_rows(arm)}
+        changes = [after - returns[task, trial - 1] for (task, trial), after in returns.items() if trial]
+        found += [fmean(changes) if changes else 0.0, len(changes)]
+    return Gains(found[0], int(found[1]), found[2], int(found[3]))

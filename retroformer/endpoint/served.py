@@ -68,13 +68,14 @@ async def provenance(base_url: str, api_key: str | None = None) -> Provenance:
     """
     import httpx
 
-    url = f"{base_url.rstrip('/').removesuffix('/v1')}/provenance"
+    path, mark, query = base_url.partition("?")
+    url = f"{path.rstrip('/').removesuffix('/v1')}/provenance{mark}{query}"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         # A request to this machine must not go through a proxy.
         async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
             answer = await client.get(url, headers=headers)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise EndpointFailure(f"{url} cannot be asked for its provenance: {type(error).__name__} {error}") from None
     if answer.status_code >= 500:
         raise EndpointFailure(f"{url} answered {answer.status_code}: {answer.text[:200]}")

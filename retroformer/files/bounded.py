@@ -18,12 +18,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from retroformer.errors import MissingInput
 from retroformer.files.text import has_surrogate, surrogate_in_json
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MOST_LEVELS = 50
@@ -312,3 +315,9 @@ def parse_yaml(text: str) -> Any:
 def read_yaml(path: Path) -> Any:
     """Parse a YAML file of at most 1 MiB. Raises as `read_text` and `parse_yaml` do."""
     return parse_yaml(read_text(path, _MOST_YAML_BYTES))
+
+
+def first_fault(error: "ValidationError") -> str:
+    """Return the first fault with its field, such as `metrics.exact: Input should be a valid number`."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}"

@@ -89,17 +89,23 @@ def merge(experiment: Experiment, name: str) -> Path:
         "base_sha256": folder_sha256(base),
         "quantization": experiment.train.quantization,
         "dtype": dtype,
-        **_template_settings(experiment),
     }
+    if template_settings := experiment.train.chat_template_kwargs:
+        facts["chat_template_kwargs"] = template_settings
     _require_as_trained(adapter, facts)
     folder = adapter.with_name(f"{adapter.name}-merged")
-    if (written := _facts(folder)).items() >= facts.items() and _are_sound(folder, written):
-        return folder
+    if (written := _facts(folder)).items() >= facts.items():
+        if any(folder.glob("*.safetensors")) and folder_sha256(folder) == written.get("model_sha256"):
+            return folder
+        logger.warning("The merged weights in %s are damaged: they are written again.", folder)
     texts = texts_of(experiment, name)
+    scores = json.loads((adapter / "adapter_config.json").read_text())["task_type"] == "SEQ_CLS"
+    attention = "eager" if device() == CPU else "sdpa"  # Plain attention, as users of the merged model have it.
     with replacing(folder) as unfinished:
-        unmerged, plain = _write_merged(experiment, adapter, dtype, unfinished, texts)
-        _add_tokenizer_and_config(base, unfinished, experiment.train.chat_template_kwargs)
-        agreement = compare(_read_back(dtype, unfinished, texts, scores=_is_scorer(adapter)), unmerged, plain)
+        unmerged, plain = _write_merged(experiment.train, adapter, dtype, unfinished, texts, scores=scores)
+        _add_tokenizer_and_config(base, unfinished, template_settings)
+        model: Any = load_model(unfinished, scores=scores, dtype=dtype, attn_implementation=attention)
+        agreement = compare(logits(model.to(device()).eval(), texts, scores=scores), unmerged, plain)
         require_agreement(agreement, dtype)
         facts |= {
             "model_sha256": folder_sha256(unfinished),
@@ -185,12 +191,6 @@ def _require_as_trained(adapter: Path, facts: dict[str, Any]) -> None:
             )
 
 
-def _template_settings(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings of the chat template that the merged model's template begins with; {} if there are none."""
-    settings = experiment.train.chat_template_kwargs
-    return {"chat_template_kwargs": settings} if settings else {}
-
-
 def _facts(folder: Path) -> dict[str, Any]:
     """Read merge.json; return {} if it cannot be read."""
     try:
@@ -199,26 +199,16 @@ def _facts(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _are_sound(folder: Path, facts: dict[str, Any]) -> bool:
-    """Return True if the merged weights have the recorded hash; otherwise log a warning."""
-    sound = any(folder.glob("*.safetensors")) and folder_sha256(folder) == facts.get("model_sha256")
-    if not sound:
-        logger.warning("The merged weights in %s are damaged: they are written again.", folder)
-    return sound
-
-
-def _is_scorer(adapter: Path) -> bool:
-    return bool(json.loads((adapter / "adapter_config.json").read_text())["task_type"] == "SEQ_CLS")
-
-
 def _write_merged(
-    experiment: Experiment, adapter: Path, dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]]
+    train: Train, adapter: Path, dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]], *, scores: bool
 ) -> tuple[Tensor, Tensor]:
     """Merge and save; return the logits of base plus adapter before merging, and those of the base alone."""
     from peft import PeftModel
 
-    scores = _is_scorer(adapter)
-    base = _base_to_merge_into(experiment.train, dtype, scores=scores)
+    if train.quantization == "none":
+        base = load_base(train.model_copy(update={"dtype": dtype}), scores=scores)
+    else:
+        base = load_base(train, scores=scores).dequantize().to(getattr(torch, dtype))
     require_fit(base, adapter, scores=scores)
     adapted: Any = PeftModel.from_pretrained(base, str(adapter)).eval()
     unmerged = logits(adapted, texts, scores=scores)
@@ -228,13 +218,6 @@ def _write_merged(
     merged.config.use_cache = True
     merged.save_pretrained(folder)
     return unmerged, plain
-
-
-def _base_to_merge_into(train: Train, dtype: Dtype, *, scores: bool) -> Any:
-    """Load the base in the dtype of serving; a 4-bit base is dequantised."""
-    if train.quantization == "none":
-        return load_base(train.model_copy(update={"dtype": dtype}), scores=scores)
-    return load_base(train, scores=scores).dequantize().to(getattr(torch, dtype))
 
 
 def _add_tokenizer_and_config(base: Path, folder: Path, settings: Mapping[str, JsonValue]) -> None:
@@ -247,12 +230,6 @@ def _add_tokenizer_and_config(base: Path, folder: Path, settings: Mapping[str, J
     of_base, saved = (json.loads((at / "config.json").read_text(encoding="utf-8")) for at in (base, folder))
     kept = {name: value for name, value in of_base.items() if name not in ("torch_dtype", "quantization_config")}
     (folder / "config.json").write_text(json.dumps(kept | saved, indent=2) + "\n", encoding="utf-8")
-
-
-def _read_back(dtype: Dtype, folder: Path, texts: Sequence[Sequence[int]], *, scores: bool) -> Tensor:
-    attention = "eager" if device() == CPU else "sdpa"  # Plain attention, as users of the merged model have it.
-    model = load_model(folder, scores=scores, dtype=dtype, attn_implementation=attention)
-    return logits(model.to(device()).eval(), texts, scores=scores)
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """A user's own agent (function, program or service) with tasks from a JSON lines file."""
 
 import shutil
-from functools import cached_property
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -11,7 +12,8 @@ from retroformer.attempt_result import Score, read_result
 from retroformer.environments.agent.callers import Caller, Function, HttpAgent, Program
 from retroformer.environments.extras import ActorKind, ActorParts, Extras
 from retroformer.environments.section import EnvironmentSection
-from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
+from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
+from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.experiment.sections.base import Positive
 from retroformer.experiment.sections.base import Section as ConfigSection
 from retroformer.protocols import Actor, Move, Scene
@@ -77,21 +79,19 @@ class AgentSection(EnvironmentSection):
 class AgentEnvironment:
     """Episodes of one attempt each."""
 
-    def __init__(self, tasks: dict[str, dict[str, Any]], agent: Caller, score: Score | None) -> None:
+    def __init__(self, tasks: Mapping[str, dict[str, Any]], agent: Caller, score: Score | None) -> None:
         self._tasks, self._agent, self._score = tasks, agent, score
         self._task: dict[str, Any] | None = None
 
     def reset(self, task: Task) -> Transition:
         """Show the text of the task. Raises UnknownTask."""
-        if task.id not in self._tasks:
-            raise UnknownTask(f"No task {task.id!r} in this split: --list prints the ids.")
-        self._task = self._tasks[task.id]
+        self._task = row_of(self._tasks, task)
         return Transition(observation=opening_of(self._task))
 
     def step(self, action: str) -> Transition:
         """Let the agent attempt the task with this advice; empty for none. Raises EnvironmentFailure."""
         if self._task is None:
-            raise EnvironmentFailure("No task was shown yet: reset comes before the first step.")
+            raise not_reset()
         returned = self._agent(self._task, action)
         try:
             result = read_result(returned, self._task, self._score)
@@ -117,36 +117,19 @@ class AdviceCarrier:
         return Move(action="\n".join(scene.memory.reflections))
 
 
-__all__ = ["AgentTaskset", "Section", "extras", "taskset"]
+__all__ = ["Section", "extras", "taskset"]
 
 Section = AgentSection
 
 
-class AgentTaskset:
-    """Tasks of an agent."""
-
-    def __init__(self, section: AgentSection) -> None:
-        self._section = section
-
-    def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks of the split, in the order of the file. Raises MissingInput."""
-        split = self._section.split
-        return tuple(Task(id=name, environment="agent", split=split) for name in self._rows)
-
-    def environment(self) -> AgentEnvironment:
-        """Return an environment that can play any of these tasks. Raises MissingInput, ConfigError."""
-        score = None if self._section.score is None else function_of(self._section.score)
-        return AgentEnvironment(self._rows, _caller(self._section), score)
-
-    @cached_property
-    def _rows(self) -> dict[str, dict[str, Any]]:
-        """Tasks by id, read once for all environments of a process. Raises MissingInput."""
-        return read_tasks(self._section.data, self._section.split)
-
-
-def taskset(section: AgentSection, seed: int = 0) -> AgentTaskset:
+def taskset(section: AgentSection, seed: int = 0) -> RowTaskset[dict[str, Any]]:
     """Return the tasks that a section describes."""
-    return AgentTaskset(section)
+
+    def build(tasks: Mapping[str, dict[str, Any]]) -> AgentEnvironment:
+        score = None if section.score is None else function_of(section.score)
+        return AgentEnvironment(tasks, _caller(section), score)
+
+    return RowTaskset(section.name, section.split, partial(read_tasks, section.data, section.split), build)
 
 
 def _caller(section: AgentSection) -> Caller:

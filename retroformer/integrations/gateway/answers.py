@@ -4,7 +4,6 @@ A recorded answer is stored before its last bytes are sent. Only the first choic
 out. Bytes that cannot be read are no error: the answer is forwarded anyway, and what was read of it is kept.
 """
 
-import json
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,7 +15,7 @@ from aiohttp import web
 from retroformer.conversation import ChatMessage
 from retroformer.endpoint.answers import joined_text
 from retroformer.errors import EndpointFailure
-from retroformer.integrations.gateway.messages import message_of
+from retroformer.integrations.gateway.messages import json_object, message_of
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, answer_headers, decoder
 from retroformer.records import Usage
 
@@ -60,7 +59,7 @@ class Answer:
         """Read what is left after the last byte."""
         if self.streams:
             self._read_line(self._pending)
-        elif isinstance(answer := _json(self._pending), Mapping):
+        elif answer := json_object(self._pending):
             self._note_usage(answer)
             message = _first_choice(answer).get("message")
             self._message = dict(message) if isinstance(message, Mapping) else {}
@@ -94,7 +93,7 @@ class Answer:
             return
         if value.strip() == b"[DONE]":
             self.complete = True
-        elif isinstance(chunk := _json(value), Mapping):
+        elif chunk := json_object(value):
             self._note_usage(chunk)
             delta = _first_choice(chunk).get("delta")
             if isinstance(delta, Mapping):
@@ -129,13 +128,6 @@ def _first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(choice, Mapping) and choice.get("index", 0) == 0:
             return choice
     return {}
-
-
-def _json(data: bytes | bytearray) -> object:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None
 
 
 async def forward(

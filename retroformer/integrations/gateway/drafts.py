@@ -4,7 +4,6 @@ Drafts that arrive while a transaction runs are written together in the next one
 """
 
 import asyncio
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from retroformer.attempt_result import AttemptResult
 from retroformer.coaching.story import Story
@@ -38,7 +38,7 @@ _DRAFTS = sa.Table(
 
 
 @dataclass
-class Draft:
+class StoredDraft:
     """A task in work at the gateway: its story, and the attempt without a score."""
 
     story: Story
@@ -47,6 +47,15 @@ class Draft:
     usage: Usage = field(default_factory=Usage)
     number: int = 0
     """Number of attempts before this one, invalid ones included."""
+
+
+_STORED = TypeAdapter(StoredDraft)
+
+
+@dataclass
+class Draft(StoredDraft):
+    """A draft in memory."""
+
     in_flight: int = 0
     """Calls that are not recorded yet."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -75,38 +84,6 @@ class Draft:
         if self.conversations and not self.story.opening:
             self.story.opening = storable(opening_of(self.conversations[0][:-1]))
 
-    def as_json(self) -> str:
-        """Return the draft as it is stored."""
-        story = self.story
-        return json.dumps(
-            {
-                "story": {
-                    "task_id": story.task.id,
-                    "split": story.task.split,
-                    "opening": story.opening,
-                    "advised": story.advised,
-                },
-                "trial": story.trial,
-                "advice": story.memory.reflections,
-                "conversations": [
-                    [message.model_dump() for message in conversation] for conversation in self.conversations
-                ],
-                "usage": self.usage.model_dump(),
-                "number": self.number,
-            }
-        )
-
-    @classmethod
-    def of_json(cls, record: str) -> "Draft":
-        """Return a stored draft."""
-        stored = json.loads(record)
-        return cls(
-            Story.resumed(**stored["story"], trial=stored["trial"], advice=stored["advice"]),
-            [[ChatMessage.model_validate(message) for message in messages] for messages in stored["conversations"]],
-            Usage(**stored["usage"]),
-            stored["number"],
-        )
-
 
 class Drafts:
     """Table of the drafts of one run, read and written in a thread of its own."""
@@ -126,11 +103,11 @@ class Drafts:
         query = sa.select(_DRAFTS.c.record).where(self._under(run, task))
         read = partial(self._database.read, lambda connection: connection.execute(query).scalar())
         record = await asyncio.get_running_loop().run_in_executor(self._thread, read)
-        return Draft.of_json(record) if record else None
+        return Draft(**vars(_STORED.validate_json(record))) if record else None
 
     async def save(self, run: str, task: str, draft: Draft | None) -> None:
         """Write a draft as it is now, or remove it if it is None. Raises StoreError."""
-        self._waiting[run, task] = draft.as_json() if draft else None
+        self._waiting[run, task] = _STORED.dump_json(draft).decode() if draft else None
         async with self._writing:
             batch, self._waiting = self._waiting, {}
             if not batch:

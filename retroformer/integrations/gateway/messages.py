@@ -9,6 +9,15 @@ from retroformer.conversation import ROLES, ChatMessage, content_text
 from retroformer.messages import kept_messages
 
 
+def json_object(data: bytes | bytearray) -> dict[str, Any]:
+    """Return the object in a JSON text; {} if there is none."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def messages_of(messages: object) -> list[ChatMessage]:
     """Return the messages of a request as they are kept."""
     listed = messages if isinstance(messages, list) else []

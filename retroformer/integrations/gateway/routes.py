@@ -18,9 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retroformer.attempt_result import checked_score
 from retroformer.errors import ConfigError, EndpointFailure, StoreError
+from retroformer.files.bounded import first_fault
 from retroformer.files.text import storable
 from retroformer.integrations.gateway.answers import Answer, forward
-from retroformer.integrations.gateway.messages import messages_of, with_advice
+from retroformer.integrations.gateway.messages import json_object, messages_of, with_advice
 from retroformer.integrations.gateway.runs import NothingToScore, Runs
 from retroformer.integrations.gateway.upstream import LARGEST_BYTES, OWN_HEADERS, Body, Upstream, unpacked
 from retroformer.loopback import is_loopback
@@ -73,10 +74,10 @@ class Gateway:
     async def _recorded(self, request: web.Request, path: str, run: str, task: str) -> web.StreamResponse:
         body = await request.read()
         plain = unpacked(body, request.headers.get("Content-Encoding", ""))
-        asked = _json_object(plain) if plain is not None else None
-        messages = messages_of(asked.get("messages")) if asked else []
+        asked = json_object(plain or b"")
+        messages = messages_of(asked.get("messages"))
         call = await self._runs.begin(run, task, messages) if messages else None
-        if asked is None or call is None:
+        if call is None:
             return await self._forwarded(request, path, body)
         if call.advice:
             body = json.dumps(with_advice(asked, f"{self._heading}\n{_listed(call.advice)}")).encode()
@@ -108,8 +109,7 @@ class Gateway:
         except NothingToScore as error:
             return error_response(409, f"{error} Give a score after an attempt, or `invalid` for one that broke down.")
         except ValidationError as error:
-            fault = error.errors()[0]
-            return error_response(422, f"The score cannot be read: {'.'.join(map(str, fault['loc']))}: {fault['msg']}.")
+            return error_response(422, f"The score cannot be read: {first_fault(error)}.")
         except (StoreError, ConfigError) as error:
             return error_response(503, str(error))
         except ValueError as error:
@@ -155,14 +155,6 @@ def _path_of(request: web.Request) -> str:
     if "run" in request.match_info:
         return request.raw_path.split("/", 3)[3].removeprefix("v1")
     return request.raw_path.removeprefix("/v1")
-
-
-def _json_object(body: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _listed(advice: str) -> str:

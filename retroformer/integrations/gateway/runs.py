@@ -127,7 +127,9 @@ class Runs:
                 except RetroformerError as failure:
                     _LOGGER.warning("The next attempt of run %r gets no advice: %s", run, failure)
                     over, error = True, str(failure)
-            await self._go_on(run, task, None if over else draft)
+            if over:
+                self._open.pop((run, task), None)
+            await self._save(run, task, None if over else draft)
             return Scored(story.task.id, trial, "" if over else story.advice, over, error)
 
     async def invalid(self, run: str, task: str, cause: str) -> Scored:
@@ -136,7 +138,7 @@ class Runs:
         async with draft.lock:
             await self._in_background(self._connection.scribe.keep_invalid(draft.story, Invalid(cause)))
             draft.end()
-            await self._go_on(run, task, draft)
+            await self._save(run, task, draft)
             return Scored(draft.story.task.id, draft.story.trial, draft.story.advice)
 
     async def _idle_draft(self, run: str, task: str) -> Draft:
@@ -158,19 +160,11 @@ class Runs:
                 draft = Draft(story)
             self._open[run, task] = draft
             self._open.move_to_end((run, task))
-            self._forget_oldest()
+            # A stored draft can be read again.
+            for name, other in list(self._open.items())[: max(0, len(self._open) - _MOST_IN_MEMORY)]:
+                if not other.in_flight and not other.lock.locked():
+                    del self._open[name]
             return draft
-
-    def _forget_oldest(self) -> None:
-        """Keep the number of drafts in memory bounded; a stored one can be read again."""
-        for name, draft in list(self._open.items())[: max(0, len(self._open) - _MOST_IN_MEMORY)]:
-            if not draft.in_flight and not draft.lock.locked():
-                del self._open[name]
-
-    async def _go_on(self, run: str, task: str, draft: Draft | None) -> None:
-        if draft is None:
-            self._open.pop((run, task), None)
-        await self._save(run, task, draft)
 
     async def _save(self, run: str, task: str, draft: Draft | None) -> None:
         try:

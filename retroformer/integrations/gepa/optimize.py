@@ -5,7 +5,6 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from gepa.api import optimize as evolve
@@ -85,9 +84,13 @@ def optimize(config: LoadedConfig, search: Search) -> str:
         )
     if proposer.failure is not None:
         raise proposer.failure
-    best = cast("dict[str, str]", result.best_candidate)[_COMPONENT]
-    write_text(folder / "document.md", f"{best}\n")
-    return _summary(folder / "document.md", result.val_aggregate_scores, checked)
+    best, scores = cast("dict[str, str]", result.best_candidate)[_COMPONENT], result.val_aggregate_scores
+    path = folder / "document.md"
+    write_text(path, f"{best}\n")
+    return (
+        f"optimised: {path} ({len(scores)} documents compared on {checked} failures; mean gain of the "
+        f"first {scores[0]:+.3f}, of the best {max(scores):+.3f})"
+    )
 
 
 def _name_of_state(experiment: Experiment, search: Search, failures: Sequence[Failure], served: Parts) -> str:
@@ -108,13 +111,6 @@ def _name_of_state(experiment: Experiment, search: Search, failures: Sequence[Fa
         "seed": experiment.seed,
     }
     return f"search-{sha256_of(started_with)[:12]}"
-
-
-def _summary(path: Path, scores: Sequence[float], checked: int) -> str:
-    return (
-        f"optimised: {path} ({len(scores)} documents compared on {checked} failures; mean gain of the first "
-        f"{scores[0]:+.3f}, of the best {max(scores):+.3f})"
-    )
 
 
 class _Adapter:

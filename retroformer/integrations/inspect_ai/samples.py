@@ -3,9 +3,10 @@
 Attempts are in the order of the logs' times, and within a log in the order of the epochs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from inspect_ai.log import (
     EvalLog,
@@ -15,21 +16,24 @@ from inspect_ai.log import (
     read_eval_log_sample,
     read_eval_log_sample_summaries,
 )
+from inspect_ai.model import ChatMessage as InspectMessage
+from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, Content
 from pydantic import ValidationError
 
 from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.cases.recorded_advice import advice_in
+from retroformer.conversation import ChatMessage, content_text
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import open_regular
+from retroformer.files.bounded import first_fault, open_regular
 from retroformer.files.text import is_storable
-from retroformer.integrations.inspect_ai.chat import case_messages, text_of_content
 from retroformer.integrations.inspect_ai.scores import score_of
+from retroformer.messages import kept_messages
 from retroformer.records import Usage
 from retroformer.traces.attempt import Skipped, TracedAttempt
 
 _SUFFIXES = (".eval", ".json")
 _UNREAD = {"events", "events_data", "timelines"}
 """Fields of samples that can be large and hold nothing that an attempt needs."""
-_ADVICE = ("retroformer.advice", "advice")
 _ENDED_IN_ERROR = Skipped(reason="samples that ended in an error")
 _INVALIDATED = Skipped(reason="samples that were invalidated")
 _NO_SCORE = Skipped(reason="samples without a score")
@@ -63,7 +67,7 @@ def _log(path: Path) -> EvalLog:
         return read_eval_log(path, resolve_attachments="core", exclude_fields=_UNREAD)
     except ValidationError as error:
         _refuse_sample(path)
-        raise MissingInput(f"{path} is not a valid Inspect log: {_fault(error)}.") from None
+        raise MissingInput(f"{path} is not a valid Inspect log: {first_fault(error)}.") from None
     except Exception as error:  # The package raises whatever zip, zlib, JSON and its own code do.
         _refuse_sample(path)
         raise MissingInput(f"{path} is damaged ({_one_line(error)}): get a fresh copy.") from None
@@ -82,7 +86,7 @@ def _refuse_sample(path: Path) -> None:
         try:
             read_eval_log_sample(path, summary.id, summary.epoch, exclude_fields=_UNREAD)
         except ValidationError as error:
-            raise MissingInput(f"{where} is malformed: {_fault(error)}.") from None
+            raise MissingInput(f"{where} is malformed: {first_fault(error)}.") from None
         except Exception as error:  # As above.
             raise MissingInput(f"{where} is damaged ({_one_line(error)}): get a fresh copy.") from None
 
@@ -98,10 +102,19 @@ def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str)
     if not is_storable(name := f"{spec.task}/{sample.id}"):
         raise MissingInput(f"{where}: id holds NUL or half a character, which no database stores: correct it.")
     # An input of several messages holds what came before the question, too.
-    asked = sample.input if isinstance(sample.input, str) else _question(sample)
-    messages = case_messages(sample.messages)
+    asked = sample.input
+    if not isinstance(asked, str):
+        asked = "\n".join(content_text(said.content) for said in _messages(asked) if said.role == "user")
+    messages = _messages(sample.messages)
     answered = any(message.role == "assistant" for message in messages)
     used = sample.model_usage.values()
+    # The sample's solver knows best what it has read, and the evaluation's arguments least.
+    advised = {
+        "metadata": sample.metadata,
+        "store": sample.store,
+        "eval.metadata": spec.metadata,
+        "eval.task_args": spec.task_args,
+    }
     created = datetime.fromisoformat(spec.created)
     try:
         usage = Usage(
@@ -110,7 +123,7 @@ def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str)
             completion_tokens=sum(use.output_tokens for use in used),
         )
     except ValidationError as error:
-        raise MissingInput(f"{where}: model_usage is malformed: {_fault(error)}.") from None
+        raise MissingInput(f"{where}: model_usage is malformed: {first_fault(error)}.") from None
     return TracedAttempt(
         task=CaseTask(id=name, input=asked),
         attempt=CaseAttempt(
@@ -120,40 +133,27 @@ def _attempt(spec: EvalSpec, sample: EvalSample, wanted: str | None, where: str)
             usage=usage,
         ),
         started_ns=int(created.timestamp() * 1e6) * 1000 + sample.epoch,
-        advice=_advice(spec, sample, where),
+        advice=next(filter(None, (advice_in(values, f"{where}: {place}") for place, values in advised.items())), ()),
         source=where,
     )
 
 
-def _advice(spec: EvalSpec, sample: EvalSample, where: str) -> tuple[str, ...]:
-    """Return the advice that the sample's solver, the sample, or the whole evaluation had. Raises MissingInput."""
-    places = {
-        "metadata": sample.metadata,
-        "store": sample.store,
-        "eval.metadata": spec.metadata or {},
-        "eval.task_args": spec.task_args,
-    }
-    for place, values in places.items():
-        for name in _ADVICE:
-            advice = values.get(name)
-            if advice is None:
-                continue
-            texts = (advice,) if isinstance(advice, str) else tuple(advice) if isinstance(advice, list) else None
-            if texts is None or not all(isinstance(text, str) for text in texts):
-                shown = repr(advice)[:80]
-                raise MissingInput(f"{where}: {place}[{name!r}] is {shown}: it must be a text or a list of texts.")
-            return texts
-    return ()
+def _messages(messages: Sequence[InspectMessage]) -> tuple[ChatMessage, ...]:
+    """Return a conversation as it is stored. The error of a tool is part of its result."""
+    listed = list[dict[str, Any]]()
+    for message in messages:
+        fields = message.model_dump(mode="json", exclude={"tool_calls"})
+        content = message.content if isinstance(message.content, str) else _parts(message.content)
+        if isinstance(message, ChatMessageTool) and message.error is not None:
+            content = "\n".join(text for text in (message.text, f"Error: {message.error.message}") if text)
+        calls = (message.tool_calls or []) if isinstance(message, ChatMessageAssistant) else []
+        named = [{"id": call.id, "function": {"name": call.function, "arguments": call.arguments}} for call in calls]
+        listed.append({**fields, "content": content or (None if calls else ""), "tool_calls": named})
+    return kept_messages(listed)
 
 
-def _question(sample: EvalSample) -> str:
-    assert not isinstance(sample.input, str)
-    return "\n".join(text_of_content(message.content) for message in sample.input if message.role == "user")
-
-
-def _fault(error: ValidationError) -> str:
-    fault = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}"
+def _parts(content: Sequence[Content]) -> list[dict[str, Any]]:
+    return [part.model_dump(mode="json", exclude={"internal"}) for part in content]
 
 
 def _one_line(error: Exception) -> str:

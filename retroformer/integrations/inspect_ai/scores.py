@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from inspect_ai.log import EvalSample
 
@@ -32,19 +32,13 @@ def _number(value: Any, place: str) -> float | None:
     """Return a score as a number from 0 to 1; None if the scorer could not give one, which Inspect writes as NaN."""
     if isinstance(value, str):
         text = value.strip()
-        number = _LETTERS.get(text, _LETTERS.get(text.lower()))
-        if number is not None:
-            return number
+        value = _LETTERS.get(text, _LETTERS.get(text.lower(), text))
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        _refuse_score(value, place)
+        number = math.inf
     if math.isnan(number):
         return None
     if not 0 <= number <= 1:
-        _refuse_score(value, place)
+        raise MissingInput(f"{place} is {repr(value)[:80]}: it must be a number from 0 to 1, or C, P, I or N.")
     return number
-
-
-def _refuse_score(value: Any, place: str) -> NoReturn:
-    raise MissingInput(f"{place} is {repr(value)[:80]}: it must be a number from 0 to 1, or C, P, I or N.")

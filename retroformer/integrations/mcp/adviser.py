@@ -1,12 +1,12 @@
 """Advice as tools of an MCP server: an agent asks for advice after a failure, and reports later what came of it."""
 
-import importlib.util
 import socket
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 from retroformer.coaching.reflector import Reflector
+from retroformer.environments.tasksets import require_package
 from retroformer.errors import ConfigError, ServiceError
 from retroformer.experiment.config import Experiment
 
@@ -24,11 +24,11 @@ def serve_advice(experiment: Experiment, port: int | None) -> None:
     """Serve until the client leaves, on standard input and output, or until it is stopped, on this loopback port.
 
     Raises:
+        MissingInput: the package mcp is not installed.
         ConfigError: the config is not about an agent of the user's own, or does not say where its reflector is.
         ServiceError: the port is taken.
     """
-    if importlib.util.find_spec("mcp") is None:
-        raise ConfigError("The command mcp needs a package: pip install 'retroformer[mcp]'.")
+    require_package("mcp", "mcp")
     with reflector_of(experiment) as reflector:
         server = adviser(reflector)
         if port is None:

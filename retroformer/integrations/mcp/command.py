@@ -4,13 +4,12 @@ from typing import Annotated
 
 import typer
 
-from retroformer.command_line import ConfigFile, Overrides, example
+from retroformer.command_line import ConfigFile, Overrides, example, make_app
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = make_app()
 
 
 @app.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
     options_metavar="[--http PORT]",
     epilog=example("mcp configs/agent.yaml serve.port=8000"),
 )

@@ -1,16 +1,16 @@
 """The tools of an MCP server as an environment: a call is an action, and an answer without a call ends the attempt."""
 
-import importlib.util
 import json
 import shutil
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retroformer.attempt_result import checked_score
 from retroformer.environments.extras import Extras
-from retroformer.errors import ConfigError, EnvironmentFailure, UnknownTask
+from retroformer.environments.tasksets import RowTaskset, not_reset, require_package, row_of
+from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.files.text import storable
 from retroformer.integrations.mcp.connection import Connection
 from retroformer.integrations.mcp.section import McpSection
@@ -23,7 +23,7 @@ from retroformer.user_code import function_of, module_files
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
-__all__ = ["McpEnvironment", "McpTaskset", "Section", "extras", "taskset"]
+__all__ = ["McpEnvironment", "Section", "extras", "taskset"]
 
 Section = McpSection
 _LONGEST = 100_000
@@ -31,31 +31,10 @@ _LONGEST = 100_000
 _CUT = " [shortened]"
 
 
-class McpTaskset:
-    """Tasks for an MCP server."""
-
-    def __init__(self, section: McpSection) -> None:
-        self._section = section
-
-    def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks of the split, in the order of the file. Raises MissingInput."""
-        split = self._section.split
-        return tuple(Task(id=name, environment="mcp", split=split) for name in self._rows)
-
-    def environment(self) -> "McpEnvironment":
-        """Return an environment that can play any of these tasks. Raises MissingInput, ConfigError."""
-        return McpEnvironment(self._section, self._rows)
-
-    @cached_property
-    def _rows(self) -> dict[str, dict[str, Any]]:
-        """Tasks by id, read once for all environments of a process. Raises MissingInput."""
-        return read_tasks(self._section.data, self._section.split)
-
-
 class McpEnvironment:
     """Episodes with an MCP server, each with a session of its own."""
 
-    def __init__(self, section: McpSection, tasks: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, section: McpSection, tasks: Mapping[str, dict[str, Any]]) -> None:
         self._section, self._tasks = section, tasks
         self._score: Callable[..., Any] | None = None if section.score is None else function_of(section.score)
         self._connection: Connection | None = None
@@ -65,10 +44,9 @@ class McpEnvironment:
 
     def reset(self, task: Task) -> Transition:
         """Start a server and show the text of the task. Raises UnknownTask, EnvironmentFailure, ConfigError."""
-        if task.id not in self._tasks:
-            raise UnknownTask(f"No task {task.id!r} in this split: --list prints the ids.")
+        row = row_of(self._tasks, task)
         self._close()
-        self._task, self._steps = self._tasks[task.id], 0
+        self._task, self._steps = row, 0
         self._connection = Connection(self._section.source, self._section.timeout_seconds)
         return Transition(observation=opening_of(self._task), tools=self._changed_tools(self._connection))
 
@@ -80,12 +58,14 @@ class McpEnvironment:
         """
         connection = self._connection
         if connection is None:
-            raise EnvironmentFailure("There is no attempt in progress: reset comes before the first step.")
+            raise not_reset()
         self._steps += 1
         try:
             call = call_of(action, self._tools)
             if call is None:
-                return self._answered(connection, action)
+                score = self._rated(connection, action)
+                self._close()
+                return Transition(observation=f"Score: {score:g}", reward=score, terminated=True, success=score == 1)
             observation = _text_of(connection.call(call.name, call.arguments))
             tools = self._changed_tools(connection)
         except EnvironmentFailure:
@@ -95,11 +75,6 @@ class McpEnvironment:
         if truncated:
             self._close()
         return Transition(observation=observation, tools=tools, truncated=truncated)
-
-    def _answered(self, connection: Connection, answer: str) -> Transition:
-        score = self._rated(connection, answer)
-        self._close()
-        return Transition(observation=f"Score: {score:g}", reward=score, terminated=True, success=score == 1)
 
     def _rated(self, connection: Connection, answer: str) -> float:
         """Return the score of an answer. Raises EnvironmentFailure."""
@@ -148,15 +123,15 @@ def _number(result: "CallToolResult") -> Any:
     return json.loads(_text_of(result))
 
 
-def taskset(section: McpSection, seed: int = 0) -> McpTaskset:
+def taskset(section: McpSection, seed: int = 0) -> RowTaskset[dict[str, Any]]:
     """Return the tasks that a section describes."""
-    return McpTaskset(section)
+    read = partial(read_tasks, section.data, section.split)
+    return RowTaskset(section.name, section.split, read, partial(McpEnvironment, section))
 
 
 def _require_server(section: McpSection) -> None:
-    """Check what can be checked before any attempt. Raises ConfigError."""
-    if importlib.util.find_spec("mcp") is None:
-        raise ConfigError("The environment mcp needs a package: pip install 'retroformer[mcp]'.")
+    """Check what can be checked before any attempt. Raises MissingInput, ConfigError."""
+    require_package("mcp", "mcp")
     command = section.source.command
     if command is not None and shutil.which(command[0]) is None:
         raise ConfigError(f"There is no program {command[0]!r}: correct environment.server.command.")

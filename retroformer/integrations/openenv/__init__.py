@@ -4,9 +4,9 @@ from retroformer.agents.answer import ANSWER
 from retroformer.environments.extras import Extras
 from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.integrations.openenv.session import server_version
-from retroformer.integrations.openenv.taskset import OpenEnvTaskset, require_server, taskset
+from retroformer.integrations.openenv.taskset import require_server, taskset
 
-__all__ = ["OpenEnvTaskset", "Section", "extras", "taskset"]
+__all__ = ["Section", "extras", "taskset"]
 
 Section = OpenEnv
 

@@ -78,19 +78,15 @@ class ActionForm:
     @property
     def wanted(self) -> str:
         """Sentence on the JSON object that an action is."""
-        needed = [name for name in self.fields if name in self.required]
-        other = [name for name in self.fields if name not in self.required]
-        parts = [f"{kind} {', '.join(map(self._named, names))}" for kind, names in _kinds(needed, other)]
+        parts = list[str]()
+        for kind, is_required in (("the field", True), ("the optional field", False)):
+            if names := [self._named(name) for name in self.fields if (name in self.required) is is_required]:
+                parts.append(f"{kind}{'s' * (len(names) > 1)} {', '.join(names)}")
         return f"an action is a JSON object with {' and '.join(parts) or 'no fields'}."
 
     def _named(self, name: str) -> str:
         kind = self.fields[name].get("type")
         return f"{name} ({kind})" if isinstance(kind, str) else name
-
-
-def _kinds(needed: list[str], other: list[str]) -> list[tuple[str, list[str]]]:
-    named = ((f"the field{'s' * (len(needed) > 1)}", needed), (f"the optional field{'s' * (len(other) > 1)}", other))
-    return [(kind, names) for kind, names in named if names]
 
 
 def _check_named(field: str, fields: Mapping[str, Any], required: tuple[str, ...], schema: Mapping[str, Any]) -> None:

@@ -1,10 +1,12 @@
-"""Taskset and environment of an OpenEnv server."""
+"""Tasks and environment of an OpenEnv server."""
 
 import json
-from functools import cached_property
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError, UnknownTask
+from retroformer.environments.tasksets import RowTaskset, not_reset, row_of
+from retroformer.errors import ConfigError, EnvironmentFailure, ServiceError
 from retroformer.files.text import storable
 from retroformer.integrations.openenv.action import ActionForm, RefusedAction
 from retroformer.integrations.openenv.section import OpenEnv
@@ -13,47 +15,13 @@ from retroformer.records import Task, Transition
 from retroformer.task_file import read_tasks
 
 _SPLITS = {"train": 0, "held_out": 2**30}
-"""First seed of each split, if tasks are seeds."""
-
-
-class OpenEnvTaskset:
-    """Tasks of one split: those of the file, or seeds with the ids SPLIT/NUMBER."""
-
-    def __init__(self, section: OpenEnv) -> None:
-        self._section = section
-
-    def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks in order. Raises MissingInput, ConfigError."""
-        split = self._section.split
-        return tuple(Task(id=task_id, environment="openenv", split=split) for task_id in self._resets)
-
-    def fingerprint(self) -> str:
-        """Return the file's sha256; empty if tasks are seeds. Raises MissingInput."""
-        from retroformer.provenance import files_sha256
-
-        path = self._section.data
-        return "" if path is None else files_sha256({path.name: path})
-
-    def environment(self) -> "OpenEnvEnvironment":
-        """Return an environment that can play any of these tasks. Raises MissingInput, ConfigError."""
-        return OpenEnvEnvironment(self._section, self._resets)
-
-    @cached_property
-    def _resets(self) -> dict[str, dict[str, Any]]:
-        """Arguments of the server's reset by task id."""
-        section = self._section
-        if section.data is not None:
-            return {task_id: _reset_of(task) for task_id, task in read_tasks(section.data, section.split).items()}
-        if section.split not in _SPLITS:
-            raise ConfigError(f"environment.split={section.split}: without environment.data choose train or held_out.")
-        first = _SPLITS[section.split]
-        return {f"{section.split}/{number}": {"seed": first + number} for number in range(section.size)}
+"""First seed of each split, if tasks are seeds with the ids SPLIT/NUMBER."""
 
 
 class OpenEnvEnvironment:
     """Episodes in sessions of their own."""
 
-    def __init__(self, section: OpenEnv, resets: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, section: OpenEnv, resets: Mapping[str, dict[str, Any]]) -> None:
         self._section, self._resets = section, resets
         self._session: Session | None = None
         self._form: ActionForm | None = None
@@ -68,13 +36,12 @@ class OpenEnvEnvironment:
             EnvironmentFailure: the server failed, or its reset has already ended the episode.
             ConfigError: the config does not fit the server.
         """
-        if task.id not in self._resets:
-            raise UnknownTask(f"No task {task.id!r} in this split: --list prints the ids.")
+        arguments = row_of(self._resets, task)
         self._end()
         self._form = self._form or action_form(self._section)
         self._session = Session(self._section)
         self._rewards, self._steps = [], 0
-        opening = self._session.reset(self._resets[task.id])
+        opening = self._session.reset(arguments)
         if opening.done:
             self._end()
             # Neither success nor failure: nothing was played, and an attempt without steps has no return.
@@ -92,7 +59,7 @@ class OpenEnvEnvironment:
             EnvironmentFailure: the server failed.
         """
         if self._session is None or self._form is None:
-            raise EnvironmentFailure("No task was shown yet: reset comes before the first step.")
+            raise not_reset()
         self._steps += 1
         try:
             answer = self._session.step(self._form.action(action), self._form.fields)
@@ -141,16 +108,23 @@ class OpenEnvEnvironment:
             self._session = None
 
 
-def _reset_of(task: dict[str, Any]) -> dict[str, Any]:
-    arguments = task.get("reset", {})
-    if not isinstance(arguments, dict):
-        raise ConfigError(f"The task {task['id']!r} has a `reset` that is not an object: correct environment.data.")
-    return arguments
-
-
-def taskset(section: OpenEnv, seed: int = 0) -> OpenEnvTaskset:
+def taskset(section: OpenEnv, seed: int = 0) -> RowTaskset[dict[str, Any]]:
     """Return the tasks that a section describes; the seed of the experiment does not change them."""
-    return OpenEnvTaskset(section)
+    return RowTaskset(section.name, section.split, partial(_resets, section), partial(OpenEnvEnvironment, section))
+
+
+def _resets(section: OpenEnv) -> dict[str, dict[str, Any]]:
+    """Return the arguments of the server's reset by task id. Raises MissingInput, ConfigError."""
+    if section.data is None:
+        if section.split not in _SPLITS:
+            raise ConfigError(f"environment.split={section.split}: without environment.data choose train or held_out.")
+        first = _SPLITS[section.split]
+        return {f"{section.split}/{number}": {"seed": first + number} for number in range(section.size)}
+    resets = {task_id: task.get("reset", {}) for task_id, task in read_tasks(section.data, section.split).items()}
+    for task_id, arguments in resets.items():
+        if not isinstance(arguments, dict):
+            raise ConfigError(f"The task {task_id!r} has a `reset` that is not an object: correct environment.data.")
+    return resets
 
 
 def require_server(section: OpenEnv) -> None:

@@ -19,7 +19,6 @@ from ray.exceptions import RayError, RayTaskError
 
 from retroformer.backends import Chunk, Done, OpenPlayer, Play, Played
 from retroformer.errors import ConfigError, RetroformerError, ServiceError
-from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, PortableConfig
 
 ray: Any = untyped_ray
@@ -68,16 +67,25 @@ async def play(open_player: OpenPlayer, config: LoadedConfig, chunks: Sequence[C
     if not chunks:
         return
     try:
-        await asyncio.to_thread(_join, os.environ.get("RAY_ADDRESS"))
+        address = os.environ.get("RAY_ADDRESS")
+        await asyncio.to_thread(ray.init, address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RayError) as error:
         raise ServiceError(f"The Ray cluster cannot be reached ({error}): start it, or set RAY_ADDRESS.") from error
     try:
-        _require_reachable(config.experiment, _machines())
+        machines = len({node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]})
+        if machines > 1 and str(config.experiment.store_url).startswith("sqlite"):
+            raise ConfigError(
+                f"The Ray cluster has {machines} machines, and the store is a file on this one: set store to the "
+                "address of a PostgreSQL server that all of them reach."
+            )
+        cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
         sent = PortableConfig.of(config)
         remote = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Worker)
-        workers = [remote.remote(open_player, sent, str(Path.cwd())) for _ in range(min(_cpus(), len(chunks)))]
+        workers = [remote.remote(open_player, sent, str(Path.cwd())) for _ in range(min(cpus, len(chunks)))]
         await _hand_out(workers, deque(chunks), done)
-        await asyncio.wait([_future(worker.close.remote()) for worker in workers], timeout=_CLOSING_SECONDS)
+        await asyncio.wait(
+            [asyncio.wrap_future(worker.close.remote().future()) for worker in workers], timeout=_CLOSING_SECONDS
+        )
     except RayTaskError:
         raise
     except RayError as error:
@@ -100,7 +108,7 @@ async def _hand_out(workers: Sequence[Any], waiting: deque[Chunk], done: Done) -
     while waiting or working:
         while waiting and free:
             worker, chunk = free.pop(0), waiting.popleft()
-            working[_future(worker.play.remote(chunk))] = worker, chunk
+            working[asyncio.wrap_future(worker.play.remote(chunk).future())] = worker, chunk
         finished, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
         for future in finished:
             worker, chunk = working.pop(future)
@@ -113,34 +121,3 @@ async def _hand_out(workers: Sequence[Any], waiting: deque[Chunk], done: Done) -
                 done(chunk, result)
     if errors:
         raise errors[0]
-
-
-def _future(reference: Any) -> "asyncio.Future[Any]":
-    return asyncio.ensure_future(_result(reference))
-
-
-async def _result(reference: Any) -> Any:
-    return await reference
-
-
-def _join(address: str | None) -> None:
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-
-
-def _cpus() -> int:
-    resources: dict[str, float] = ray.cluster_resources()
-    return max(1, int(resources.get("CPU", 1)))
-
-
-def _machines() -> int:
-    nodes: list[dict[str, Any]] = ray.nodes()
-    return len({node["NodeManagerHostname"] for node in nodes if node["Alive"]})
-
-
-def _require_reachable(experiment: Experiment, machines: int) -> None:
-    """Refuse a store that other machines cannot reach. Raises ConfigError."""
-    if machines > 1 and str(experiment.store_url).startswith("sqlite"):
-        raise ConfigError(
-            f"The Ray cluster has {machines} machines, and the store is a file on this one: set store to the address "
-            "of a PostgreSQL server that all of them reach."
-        )

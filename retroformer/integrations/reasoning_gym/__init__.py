@@ -10,10 +10,10 @@ from retroformer.agents.answer import ANSWER
 from retroformer.environments.extras import Extras, LeakCheck, LessonParts
 from retroformer.integrations.reasoning_gym.advice import MethodArm, MethodReflector, mixed_method
 from retroformer.integrations.reasoning_gym.section import ReasoningGym
-from retroformer.integrations.reasoning_gym.taskset import BLANK, ReasoningGymTaskset, require_families, taskset
+from retroformer.integrations.reasoning_gym.taskset import BLANK, require_families, taskset
 from retroformer.protocols import Reflector
 
-__all__ = ["ReasoningGymTaskset", "Section", "extras", "taskset"]
+__all__ = ["Section", "extras", "taskset"]
 
 Section = ReasoningGym
 

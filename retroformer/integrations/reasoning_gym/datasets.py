@@ -5,15 +5,15 @@ exceeds its time is stopped with its process, and the answer scores 0.
 """
 
 import faulthandler
-import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput
+from retroformer.environments.tasksets import require_package
+from retroformer.errors import ConfigError, EnvironmentFailure
 
 _LONGEST_ANSWER = 20_000
 """Characters of an answer that are scored; a longer one scores 0."""
@@ -36,7 +36,8 @@ class DatasetProcess:
             size: number of tasks of every dataset.
             limit_seconds: time limit of generating one task or scoring one answer.
         """
-        self._datasets = _Datasets({name: dict(settings) for name, settings in families.items()}, seed, size)
+        drawn = {"seed": seed, "size": size}
+        self._settings = {family: dict(settings) | drawn for family, settings in families.items()}
         self._limit_seconds = limit_seconds
         self._connection: Connection | None = None
 
@@ -81,32 +82,17 @@ class DatasetProcess:
 
     def _ask(self, wanted: Wanted, family: str, index: int, answer: str = "") -> Reply:
         if self._connection is None:
-            self._connection = self._started()
+            context = get_context("spawn")
+            self._connection, theirs = context.Pipe()
+            context.Process(target=_serve, args=(theirs, self._settings, self._limit_seconds), daemon=True).start()
+            theirs.close()
         try:
             self._connection.send((wanted, family, index, answer))
             reply: Reply = self._connection.recv()
-        except OSError as error:
+        except (OSError, EOFError) as error:
             self.close()
             raise EOFError from error
-        except EOFError:
-            self.close()
-            raise
         return reply
-
-    def _started(self) -> Connection:
-        context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        context.Process(target=_serve, args=(theirs, self._datasets, self._limit_seconds), daemon=True).start()
-        theirs.close()
-        return ours
-
-
-class _Datasets(NamedTuple):
-    """What a process needs to know to create the datasets."""
-
-    families: dict[str, dict[str, Any]]
-    seed: int
-    size: int
 
 
 def check_families(families: Families) -> None:
@@ -133,22 +119,16 @@ def check_families(families: Families) -> None:
             ) from error
 
 
-def require_package() -> None:
-    """Raise MissingInput if reasoning-gym is not installed."""
-    if importlib.util.find_spec("reasoning_gym") is None:
-        raise MissingInput('reasoning-gym is not installed: run `pip install "retroformer[reasoning-gym]"`.')
-
-
 def _creator() -> Callable[..., Any]:
     """Return the package's function that creates a dataset. Raises MissingInput."""
-    require_package()
+    require_package("reasoning_gym", "reasoning-gym")
     from reasoning_gym.factory import create_dataset
 
     create: Callable[..., Any] = create_dataset
     return create
 
 
-def _serve(requests: Connection, datasets: _Datasets, limit_seconds: float) -> None:
+def _serve(requests: Connection, settings: dict[str, dict[str, Any]], limit_seconds: float) -> None:
     """Answer requests until the other side closes."""
     create = _creator()
     created = dict[str, Any]()
@@ -162,8 +142,7 @@ def _serve(requests: Connection, datasets: _Datasets, limit_seconds: float) -> N
             faulthandler.dump_traceback_later(limit_seconds, exit=True, file=nowhere)
             try:
                 if family not in created:
-                    settings = datasets.families[family] | {"seed": datasets.seed, "size": datasets.size}
-                    created[family] = create(family, **settings)
+                    created[family] = create(family, **settings[family])
                 reply = _reply(created[family], wanted, index, answer)
             except Exception as error:  # Process boundary.
                 reply = ("fault", f"{type(error).__name__}: {error}")

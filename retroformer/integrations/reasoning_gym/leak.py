@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import get_args
 
-from retroformer.errors import UnknownTask
-from retroformer.integrations.reasoning_gym.datasets import require_package
+from retroformer.environments.tasksets import require_package, row_of
+from retroformer.integrations.reasoning_gym.datasets import DatasetProcess
 from retroformer.integrations.reasoning_gym.section import ReasoningGym, Split
-from retroformer.integrations.reasoning_gym.taskset import ReasoningGymTaskset
+from retroformer.integrations.reasoning_gym.taskset import datasets_of, places_of
 from retroformer.records import Task, Trajectory
 
 
@@ -26,11 +26,11 @@ class AnswerLeak:
 
     def __init__(self, section: ReasoningGym) -> None:
         """Describe the tasks. Raises MissingInput if the package is not installed."""
-        require_package()
+        require_package("reasoning_gym", "reasoning-gym")
         self._lock = Lock()
-        self._tasksets = {
-            split: ReasoningGymTaskset(section.model_copy(update={"split": split})) for split in get_args(Split)
-        }
+        sections = [section.model_copy(update={"split": split}) for split in get_args(Split)]
+        self._places = {name: place for section in sections for name, place in places_of(section).items()}
+        self._datasets: dict[str, DatasetProcess] = {section.split: datasets_of(section) for section in sections}
 
     def given_away(self, advice: str, attempts: Sequence[Trajectory]) -> str:
         """Return the right answer if the advice holds it, and neither the question nor these attempts do; else "".
@@ -45,11 +45,10 @@ class AnswerLeak:
         return "" if any(holds(text, answer) for attempt in attempts for text in _texts(attempt)) else answer
 
     def _answer(self, task: Task) -> str:
-        if task.split not in self._tasksets:
-            raise UnknownTask(f"No split {task.split!r} of reasoning-gym: it has {' and '.join(self._tasksets)}.")
+        place = row_of(self._places, task)
         # The process with the datasets answers one request at a time; the viewer asks from several threads.
         with self._lock:
-            return self._tasksets[task.split].answer(task)
+            return self._datasets[task.id.partition("/")[0]].answer(*place)
 
 
 def holds(text: str, answer: str) -> bool:

@@ -1,26 +1,21 @@
 """The commands `retroformer push` and `retroformer pull`."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from retroformer.command_line import ConfigFile, Overrides, example
-from retroformer.errors import MissingInput
+from retroformer.command_line import ConfigFile, Overrides, example, make_app
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 Address = Annotated[
     str,
     typer.Argument(metavar="ADDRESS", help="hf://OWNER/NAME, or an fsspec address such as s3://BUCKET/FOLDER."),
 ]
 
-push_app = typer.Typer(add_completion=False, rich_markup_mode=None)
-pull_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+push_app, pull_app = make_app(), make_app()
 
 
 @push_app.command(
-    context_settings=_HELP,
     options_metavar="[--stage STAGE] [--private]",
     epilog=example("push configs/demo.yaml hf://me/advice --stage sft"),
 )
@@ -37,14 +32,16 @@ def push(
     Reads the store of the run, or its folder runs/RUN/STAGE. Writes the facts as Parquet files, or the adapter with its
     card, the config without secrets, and a manifest of hashes to ADDRESS.
     """
-    _require_packages()
+    from retroformer.environments.tasksets import require_package
+
+    require_package("fsspec", "remote")
+    require_package("huggingface_hub", "remote")
     from .push import push_run
 
     typer.echo(push_run(config, overrides, address, stage, private=private))
 
 
 @pull_app.command(
-    context_settings=_HELP,
     options_metavar="[--if-pushed]",
     epilog=(
         "TARGET is a folder, by default one with the last name in ADDRESS, or a config (.yaml): an adapter then goes "
@@ -63,14 +60,10 @@ def pull(
     Reads what `retroformer push` wrote to ADDRESS. Writes a folder, or to the run of a config: runs/RUN/STAGE, or its
     store.
     """
-    _require_packages()
+    from retroformer.environments.tasksets import require_package
+
+    require_package("fsspec", "remote")
+    require_package("huggingface_hub", "remote")
     from .pull import pull_to
 
     typer.echo(pull_to(address, target, if_pushed=if_pushed))
-
-
-def _require_packages() -> None:
-    """Raises MissingInput: the extra `remote` is not installed."""
-    for package in ("fsspec", "huggingface_hub"):
-        if find_spec(package) is None:
-            raise MissingInput(f"push and pull need {package}: install it with `pip install 'retroformer[remote]'`.")

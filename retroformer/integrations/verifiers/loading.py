@@ -1,22 +1,14 @@
 """Loads an environment of verifiers and its datasets."""
 
-import importlib.util
-import json
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from retroformer.errors import ConfigError, MissingInput
-from retroformer.files.text import sha256_of
+from retroformer.environments.tasksets import require_package
+from retroformer.errors import ConfigError
 from retroformer.integrations.verifiers.section import Verifiers
-
-
-def require_package() -> None:
-    """Raise MissingInput if verifiers is not installed."""
-    if importlib.util.find_spec("verifiers") is None:
-        raise MissingInput('verifiers is not installed: run `pip install "retroformer[verifiers]"`.')
 
 
 def load(section: Verifiers) -> Any:
@@ -26,7 +18,7 @@ def load(section: Verifiers) -> Any:
         MissingInput: verifiers is not installed.
         ConfigError: the environment cannot be loaded.
     """
-    require_package()
+    require_package("verifiers", "verifiers")
     import verifiers
 
     with _signals_kept():
@@ -63,11 +55,6 @@ def rows(environment: Any, section: Verifiers) -> list[dict[str, Any]]:
         raise ConfigError(f"{section.environment!r} has {len(tasks)} tasks: lower environment.held_out.")
     first = len(tasks) - section.held_out
     return tasks[:first] if section.split == "train" else tasks[first:]
-
-
-def rows_sha256(tasks: list[dict[str, Any]]) -> str:
-    """Return the sha256 of the tasks."""
-    return sha256_of(json.loads(json.dumps(tasks, default=str)))
 
 
 @contextmanager

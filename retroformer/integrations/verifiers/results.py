@@ -12,16 +12,16 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from retroformer.cases.case import CaseAttempt, CaseTask
+from retroformer.cases.recorded_advice import advice_in
 from retroformer.conversation import content_text
 from retroformer.errors import MissingInput
-from retroformer.files.bounded import MIB, json_rows, parse_json, read_text
+from retroformer.files.bounded import MIB, first_fault, json_rows, parse_json, read_text
 from retroformer.messages import kept_messages
 from retroformer.records import Tokens, Usage
 from retroformer.traces.attempt import Skipped, TracedAttempt
 
 _FILE, _METADATA = "results.jsonl", "metadata.json"
 _LINE_BYTES, _FILE_BYTES = 64 * MIB, 65536 * MIB
-_ADVICE = ("retroformer.advice", "advice")
 _ENDED_IN_ERROR = Skipped(reason="rollouts that ended in an error")
 _NO_SCORE = Skipped(reason="rollouts without a score of this name")
 
@@ -72,8 +72,7 @@ def _rollout(value: Any) -> _Rollout:
     try:
         return _Rollout.model_validate(value)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        raise ValueError(f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}") from None
+        raise ValueError(first_fault(error)) from None
 
 
 def _environment(file: Path) -> str:
@@ -117,12 +116,11 @@ def _attempt(
                 ),
             ),
             started_ns=order,
-            advice=_advice(rollout.info, where),
+            advice=advice_in(_info(rollout), f"{where}: info"),
             source=where,
         )
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        raise MissingInput(f"{where}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None
+        raise MissingInput(f"{where}: {first_fault(error)}.") from None
     except ValueError as error:
         raise MissingInput(f"{where}: {error}.") from None
 
@@ -132,19 +130,9 @@ def _messages(value: list[Any] | str | None, role: str) -> list[Any]:
     return [{"role": role, "content": value}] if isinstance(value, str) else value or []
 
 
-def _advice(info: dict[str, Any] | str | None, where: str) -> tuple[str, ...]:
-    """Return the advice in the rollout's `info`, an object or its JSON. Raises MissingInput."""
-    if isinstance(info, str):
-        try:
-            info = json.loads(info)
-        except ValueError:
-            return ()
-    for name in _ADVICE:
-        advice = info.get(name) if isinstance(info, dict) else None
-        if advice is None:
-            continue
-        texts = (advice,) if isinstance(advice, str) else tuple(advice) if isinstance(advice, list) else None
-        if texts is None or not all(isinstance(text, str) for text in texts):
-            raise MissingInput(f"{where}: info[{name!r}] is {repr(advice)[:80]}: it must be a text or a list of texts.")
-        return texts
-    return ()
+def _info(rollout: _Rollout) -> Any:
+    """Return the rollout's own data, an object or its JSON."""
+    try:
+        return json.loads(rollout.info) if isinstance(rollout.info, str) else rollout.info
+    except (ValueError, RecursionError):
+        return None

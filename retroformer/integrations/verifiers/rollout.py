@@ -13,8 +13,9 @@ from verifiers.clients.client import Client
 from verifiers.types import Response, ResponseMessage
 from verifiers.types import ToolCall as RequestedCall
 
+from retroformer.conversation import content_text
 from retroformer.errors import EnvironmentFailure
-from retroformer.files.text import storable
+from retroformer.messages import kept_messages
 from retroformer.records import Tool
 from retroformer.tools import call_of
 
@@ -52,7 +53,7 @@ class Rollout:
         self._loop.run_until_complete(asyncio.wait((asked, self._playing), return_when=asyncio.FIRST_COMPLETED))
         if asked.done():
             self._client.asked.clear()
-            return _text_of(_since_last_turn(self._client.prompt))
+            return _since_last_turn(self._client.prompt)
         asked.cancel()
         if error := self._playing.exception():
             raise EnvironmentFailure(f"The environment of verifiers failed: {type(error).__name__}: {error}.")
@@ -131,26 +132,12 @@ def _end(output: Any) -> Ended:
     if output.get("stop_condition") == "timeout_reached":
         raise EnvironmentFailure("The environment of verifiers did not finish the rollout in its time limit.")
     truncated = output.get("stop_condition") == "max_turns_reached"
-    return Ended(_text_of(_since_last_turn(output.get("completion") or ())), float(reward), truncated)
+    return Ended(_since_last_turn(output.get("completion") or ()), float(reward), truncated)
 
 
-def _since_last_turn(messages: Sequence[Any]) -> Sequence[Any]:
-    """Return the messages after the model's last turn."""
-    turns = [place for place, message in enumerate(messages) if _field(message, "role") == "assistant"]
-    return messages[turns[-1] + 1 :] if turns else messages
-
-
-def _text_of(messages: Sequence[Any]) -> str:
-    return storable("\n\n".join(text for message in messages if (text := _content(message).strip())))
-
-
-def _content(message: Any) -> str:
-    content = _field(message, "content")
-    if isinstance(content, str) or content is None:
-        return content or ""
-    parts = (_field(part, "text") for part in content)
-    return "\n".join(part if isinstance(part, str) else "[not a text]" for part in parts)
-
-
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+def _since_last_turn(messages: Sequence[Any]) -> str:
+    """Return what the messages after the model's last turn say."""
+    roles = [message["role"] if isinstance(message, dict) else message.role for message in messages]
+    place = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
+    said = (content_text(message.content).strip() for message in kept_messages(messages[place:]))
+    return "\n\n".join(text for text in said if text)

@@ -84,7 +84,7 @@ def test_an_attempt_has_a_server_of_its_own_and_ends_with_the_answer() -> None:
         assert not seen.over
         done = play.answer("It is open.")
         assert (done.observation, done.reward, done.terminated, done.success) == ("Score: 1", 1.0, True, True)
-        with pytest.raises(EnvironmentFailure, match="There is no attempt in progress"):
+        with pytest.raises(EnvironmentFailure, match="No task was shown yet"):
             play.answer("Again.")
 
 

@@ -232,5 +232,5 @@ def test_what_cannot_be_pushed_is_one_sentence(
 
 def test_without_the_extra_the_sentence_says_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingInput, match=r"need fsspec: install it with `pip install 'retroformer\[remote\]'`\.$"):
+    with pytest.raises(MissingInput, match=r"fsspec is not installed: run `pip install 'retroformer\[remote\]'`\.$"):
         pull_app(["memory://x"], standalone_mode=False)
