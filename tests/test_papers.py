@@ -184,7 +184,6 @@ def models_of(experiment: Experiment, *, collects: bool) -> set[str]:
         return {endpoint.model for endpoint in section.actors.values()}
     asked = {experiment.actor.endpoint.model}
     asked |= {str(arm.model) for arm in section.arms.values() if arm.kind == "model"}
-    asked |= {experiment.evaluator.endpoint.model} if experiment.evaluator.kind == "model" else set()
     return asked | ({experiment.reflector.endpoint.model} if collects else set())
 
 

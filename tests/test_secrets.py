@@ -235,7 +235,7 @@ def _evaluate_with_own_server(workplace: Workplace, url: str) -> None:
     """Evaluate with the stage's own server, whose command line every user of the machine can see."""
     words = [
         *("reflector.endpoint.base_url=null", "reflector.endpoint.model=warm", "eval.tasks=2", "loop.actions=3"),
-        *("evaluator.kind=model", f"evaluator.endpoint={{base_url: '{url}', model: big, api_key_env: SOME_KEY}}"),
+        *("evaluator.kind=model", f"actor.endpoint={{base_url: '{url}', model: big, api_key_env: SOME_KEY}}"),
         "eval.arms={no reflection: {kind: none}, warm: {kind: model, model: warm}}",
     ]
     workplace.run(

@@ -100,7 +100,7 @@ def _settings(
         "seed": experiment.seed,
         "environment": _environment(experiment),
         "actor": _actor(experiment, config["actor"], provenance),
-        "evaluator": _evaluator(experiment, config["evaluator"], provenance),
+        "evaluator": _evaluator(experiment, provenance),
         "reflector": reflector_config,
         "loop": {name: config["loop"][name] for name in _OF_LOOP},
     }
@@ -251,8 +251,8 @@ def _actor(experiment: Experiment, config: dict[str, Any], provenance: Provenanc
     return named | {"endpoint": _endpoint(experiment.actor.endpoint, provenance)}
 
 
-def _evaluator(experiment: Experiment, config: dict[str, Any], provenance: Provenance | None) -> str | dict[str, Any]:
+def _evaluator(experiment: Experiment, provenance: Provenance | None) -> str | dict[str, Any]:
     if experiment.evaluator.kind != "model":
         return experiment.evaluator.kind
-    judge = _endpoint(experiment.evaluator.endpoint, provenance)
-    return config | {"endpoint": judge, "prompts_sha256": prompts_sha256(experiment)}
+    judge = _endpoint(experiment.actor.endpoint, provenance)
+    return {"kind": "model", "endpoint": judge, "prompts_sha256": prompts_sha256(experiment)}

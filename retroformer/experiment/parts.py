@@ -169,10 +169,8 @@ async def parts(
 def _endpoints(experiment: Experiment, *, asks_reflector: bool) -> list[Endpoint]:
     """Return the endpoints that the experiment calls."""
     endpoints = [experiment.reflector.endpoint] if asks_reflector else []
-    if actor_kind(experiment).asks_model:
+    if actor_kind(experiment).asks_model or experiment.evaluator.kind == "model":
         endpoints.append(experiment.actor.endpoint)
-    if experiment.evaluator.kind == "model":
-        endpoints.append(experiment.evaluator.endpoint)
     return endpoints
 
 
@@ -225,7 +223,7 @@ def make_evaluator(experiment: Experiment, connections: Connections) -> Evaluato
             return evaluators.HeuristicEvaluator()
         case "model":
             pack = load_pack(experiment.actor.prompts, experiment.environment.name)
-            model = connections.model(experiment.evaluator.endpoint)
+            model = connections.model(experiment.actor.endpoint)
             return evaluators.ModelEvaluator(model, pack, experiment.reflector.prompt_characters)
         case kind:
             offered = extras(experiment.environment).evaluators

@@ -20,8 +20,6 @@ LEASE_SECONDS = 60.0
 """Time without renewal after which a process on another machine is considered dead."""
 RENEW_SECONDS = LEASE_SECONDS / 4
 
-_COLUMNS = [LEASES.c.experiment, LEASES.c.arm, LEASES.c.task_id]
-
 
 class Leases:
     """Leases of one process on the tasks of one experiment."""

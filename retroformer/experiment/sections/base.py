@@ -224,9 +224,7 @@ class EvaluatorSection(Section):
     kind: str = "oracle"
     """Rule by which the agent tries again; what is solved is for the environment to say. oracle: the attempt failed;
     heuristic: it ended by repetition or took too long (Reflexion, section 4.1); tests: it fails the tests that the
-    agent wrote (programming); model: a language model decides."""
-    endpoint: Endpoint = Endpoint()
-    """Endpoint of the model, for kind model."""
+    agent wrote (programming); model: the model at actor.endpoint decides."""
 
     @property
     def last_counts(self) -> bool:

@@ -158,7 +158,7 @@ def test_a_fault_on_the_command_line_is_one_sentence_and_status_1(tmp_path: Path
 def test_a_judge_that_is_always_wrong_makes_the_agent_play_won_games_again_and_loses_none(tmp_path: Path) -> None:
     """The judge never says yes. With few actions, bad advice loses games that trial 0 has won."""
     with Endpoint() as server:
-        judge = [f"evaluator.endpoint.{key}" for key in ("model=big", f"base_url={server.url}")]
+        judge = [f"actor.endpoint.{key}" for key in ("model=big", f"base_url={server.url}")]
         arms = ("eval.arms={remote reflector: {kind: model, model: big}}", "eval.reference=remote reflector")
         path = write_config(tmp_path, server.url)
         config = open_config(path, "evaluator.kind=model", *judge, *arms, "eval.tasks=8", "loop.actions=7")

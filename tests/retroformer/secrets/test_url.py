@@ -111,7 +111,6 @@ def experiment_with_secrets(folder: Path) -> Experiment:
             "store=postgresql://me:marked-store@db/x",
             "actor.endpoint.base_url=https://user:marked-actor@host/v1",
             "reflector.endpoint.base_url=https://host/v1?api_key=marked-reflector",
-            "evaluator.endpoint.base_url=https://marked-evaluator@host/v1",
             "eval.actors={other: {base_url: 'https://user:marked-other@host/v1'}}",
             "train.generation.base_url=https://user:marked-ppo@host/v1",
         ],
