@@ -6,8 +6,7 @@ from typing import Any
 from retroformer.environments.alfworld import compact, demonstrations
 from retroformer.environments.alfworld.actors import HouseholdActor, RuleActor, offered_actions
 from retroformer.environments.alfworld.arms import HistoryRuleArm, OracleArm, RuleArm, TableArm
-from retroformer.environments.alfworld.engine import check_grammar
-from retroformer.environments.alfworld.environment import Alfworld, AlfworldTaskset
+from retroformer.environments.alfworld.environment import Alfworld, AlfworldTaskset, check_grammar
 from retroformer.environments.alfworld.generated import GeneratedGames
 from retroformer.environments.alfworld.hindsight import PlaceHindsight
 from retroformer.environments.alfworld.reading import compact_reflection_prompt, read_goal, share_of_subgoals

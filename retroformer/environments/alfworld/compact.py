@@ -14,11 +14,12 @@ both grammars: `put X in/on Y` is written as `move X to Y`.
 import random
 import re
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from retroformer.records import Task
 
 Grammar = Literal["put", "move"]
+Otherwise = TypeVar("Otherwise", bound=Grammar | None)
 
 LONGEST_OBSERVATION = 160
 """Maximum number of characters of an observation that has no shorter form."""
@@ -98,8 +99,8 @@ def spoken(action: str, grammar: Grammar) -> str:
     return _MOVE.sub(r"put \1 in/on \2", action) if grammar == "put" else action
 
 
-def heard_grammar(choices: Sequence[str], otherwise: Grammar) -> Grammar:
-    """Return the grammar of the possible actions, or `otherwise` if none of them shows it."""
+def heard_grammar(choices: Sequence[str], otherwise: Otherwise) -> Grammar | Otherwise:
+    """Return the grammar of these actions, or `otherwise` if none of them shows it."""
     for choice in choices:
         if _PUT.match(choice):
             return "put"

@@ -6,17 +6,18 @@ ReAct's actors saw them; in `move` they keep `You arrive at desk 1. `.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
+from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.engine import Game, GameEngine
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.rules import Home
 from retroformer.environments.section import EnvironmentSection
-from retroformer.errors import EnvironmentFailure
+from retroformer.errors import ConfigError, EnvironmentFailure
 from retroformer.experiment.sections.base import Positive
 from retroformer.records import Task, Transition
 
@@ -109,3 +110,33 @@ class AlfworldTaskset(Protocol):
         ...
 
     def environment(self) -> AlfworldEnvironment: ...
+
+
+def check_grammar(taskset: AlfworldTaskset, example_actions: Sequence[str]) -> None:
+    """Check before a run that the expert wins a game and that the prompts' actions match the games' grammar.
+
+    example_actions: actions shown in the actor's prompts, such as `put mug 1 in/on desk 1`. Raises ConfigError.
+    """
+    tasks = taskset.tasks()
+    if not tasks:
+        raise ConfigError("There is no ALFWorld game to play: check environment.split and environment.task_types.")
+    # A game that can be won without putting anything down does not show its grammar.
+    telling = (task for task in tasks if compact.heard_grammar(taskset.walkthrough(task), None))
+    task = next(telling, tasks[0])
+    played = compact.heard_grammar(taskset.walkthrough(task), None)
+    environment = taskset.environment()
+    answer, action = environment.reset(task), ""
+    for action in taskset.walkthrough(task):
+        answer = environment.step(action)
+    if not answer.success:
+        raise ConfigError(
+            f"The expert's actions do not win {task.id!r}; the last, {action!r}, was answered "
+            f"{answer.observation!r}: check environment.grammar, environment.max_steps and the game files."
+        )
+    for action in example_actions:
+        shown = compact.heard_grammar([action.strip()], None)
+        if shown and played and shown != played:
+            raise ConfigError(
+                f"The actor's prompts say {action!r}, but these games are played in the grammar {played!r}: "
+                f"set environment.grammar={shown} or choose prompts written in {played!r}."
+            )

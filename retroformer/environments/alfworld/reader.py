@@ -25,7 +25,6 @@ _PUTTING = re.compile(
     r"(?:back |from .+ )?(?:in|on|to|at|into|onto)\b"
 )
 _PASSIVE = re.compile(r"\b(?:is|was|were|been) put\b")
-_TAKING = re.compile(r"\b(?:take|grab|pick|get)\b")
 _TRANSFORM = re.compile(
     r"(?<!\ba )(?<!\bthe )(?<!\bsome )"
     r"\b(?:clean|wash|rinse|heat|warm|microwave (?:it|them|the (?!microwave))|cool|chill|use|do it)\b"

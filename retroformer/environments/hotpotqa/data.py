@@ -49,11 +49,6 @@ def split_by_rule(name: str, released: Callable[[str], Iterable[str]], where: st
     return ids[:count]
 
 
-def ids_sha256(ids: Iterable[str]) -> str:
-    """Return the sha256 of a list of ids, each followed by a newline; the documentation states it for known data."""
-    return hashlib.sha256("".join(f"{id_}\n" for id_ in ids).encode()).hexdigest()
-
-
 Read = TypeVar("Read")
 ALL = "all"
 HUB_NAME, HUB_SUBSET = "hotpotqa/hotpot_qa", "distractor"

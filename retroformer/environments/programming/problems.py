@@ -55,8 +55,6 @@ class CheckedProgram(Record):
     """Results of all tests that were run; hidden tests stop at the first failure."""
 
     checked: tuple[CheckedTest, ...]
-    seconds: float
-    """Wall-clock seconds for all tests."""
 
     @property
     def verdict(self) -> Verdict:
@@ -64,10 +62,6 @@ class CheckedProgram(Record):
         if not self.checked:
             return Verdict.HARNESS
         return next((test.verdict for test in self.checked if test.verdict != Verdict.PASSED), Verdict.PASSED)
-
-    @property
-    def passed(self) -> bool:
-        return self.verdict == Verdict.PASSED
 
 
 _SIGNATURE = re.compile(r"^( *)(?:async )?def ", re.MULTILINE)

@@ -17,7 +17,6 @@ GET, SET, CALL = "<get>", "<set>", "<call>"
 
 _LENGTH = struct.Struct(">I")
 _FLOAT = struct.Struct(">d")
-_PASSING: tuple[Any, ...] = (Iterator, ItemsView, ValuesView)
 _SEQUENCES: tuple[tuple[bytes, Any], ...] = (
     (b"l", list),
     (b"t", tuple),
@@ -81,61 +80,44 @@ def _write(value: Any, put: Callable[[bytes], None], refer: Refer, depth: int) -
     """Write one value; `depth` is the number of levels still allowed below it."""
     if depth < 0:
         raise _TooDeep
-    if not _write_atom(value, put) and not _write_collection(value, put, refer, depth - 1):
-        put(b"O" + _LENGTH.pack(refer(value)))
-
-
-def _write_atom(value: Any, put: Callable[[bytes], None]) -> bool:
     if value is None or value is True or value is False:
         put({None: b"N", True: b"T", False: b"F"}[value])
-    elif isinstance(value, int):
-        _write_bytes(b"i", format(int(value), "x").encode(), put)
-    elif isinstance(value, float):
-        put(b"f" + _FLOAT.pack(value))
-    elif isinstance(value, complex):
-        put(b"c" + _FLOAT.pack(value.real) + _FLOAT.pack(value.imag))
-    elif isinstance(value, str):
-        _write_bytes(b"s", value.encode("utf-8", "surrogatepass"), put)
-    elif isinstance(value, bytes):
-        _write_bytes(b"b", value, put)
-    elif isinstance(value, bytearray):
-        _write_bytes(b"B", bytes(value), put)
-    elif isinstance(value, Reference):
-        put(b"O" + _LENGTH.pack(value.index))
-    elif isinstance(value, Named):
-        _write_bytes(b"n", value.name.encode(), put)
-    else:
-        return False
-    return True
-
-
-def _write_collection(value: Any, put: Callable[[bytes], None], refer: Refer, depth: int) -> bool:
-    for tag, kind in _SEQUENCES:
+        return
+    for kind, tag, data in _ATOMS:
         if isinstance(value, kind):
-            _write_items(tag, list(value), put, refer, depth)
-            return True
-    if isinstance(value, Mapping):
-        _write_items(b"d", [part for pair in value.items() for part in pair], put, refer, depth)
-    elif isinstance(value, range):
-        _write_items(b"r", [value.start, value.stop, value.step], put, refer, depth)
-    elif isinstance(value, KeysView):
-        _write_items(b"S", list(value), put, refer, depth)
-    elif isinstance(value, _PASSING):
-        _write_items(b"I", list(value), put, refer, depth)
-    else:
-        return False
-    return True
+            put(tag + data(value))
+            return
+    for kind, tag, items in _COLLECTIONS:
+        if isinstance(value, kind):
+            parts = items(value)
+            put(tag + _LENGTH.pack(len(parts)))
+            for part in parts:
+                _write(part, put, refer, depth - 1)
+            return
+    put(b"O" + _LENGTH.pack(refer(value)))
 
 
-def _write_bytes(tag: bytes, data: bytes, put: Callable[[bytes], None]) -> None:
-    put(tag + _LENGTH.pack(len(data)))
-    put(data)
+def _sized(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
 
 
-def _write_items(tag: bytes, items: list[Any], put: Callable[[bytes], None], refer: Refer, depth: int) -> None:
-    put(tag + _LENGTH.pack(len(items)))
-    for item in items:
-        _write(item, put, refer, depth)
+_ATOMS: tuple[tuple[type, bytes, Callable[[Any], bytes]], ...] = (
+    (int, b"i", lambda value: _sized(format(int(value), "x").encode())),
+    (float, b"f", _FLOAT.pack),
+    (complex, b"c", lambda value: _FLOAT.pack(value.real) + _FLOAT.pack(value.imag)),
+    (str, b"s", lambda value: _sized(value.encode("utf-8", "surrogatepass"))),
+    (bytes, b"b", _sized),
+    (bytearray, b"B", lambda value: _sized(bytes(value))),
+    (Reference, b"O", lambda value: _LENGTH.pack(value.index)),
+    (Named, b"n", lambda value: _sized(value.name.encode())),
+)
+_COLLECTIONS: tuple[tuple[Any, bytes, Callable[[Any], list[Any]]], ...] = (
+    *((kind, tag, list) for tag, kind in _SEQUENCES),
+    (Mapping, b"d", lambda value: [part for pair in value.items() for part in pair]),
+    (range, b"r", lambda value: [value.start, value.stop, value.step]),
+    (KeysView, b"S", list),
+    ((Iterator, ItemsView, ValuesView), b"I", list),
+)
 
 
 def decode(data: bytes, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH) -> Any:
@@ -170,10 +152,6 @@ class _Decoder:
         number: int = _LENGTH.unpack(self._take(4))[0]
         return number
 
-    def _real(self) -> float:
-        real: float = _FLOAT.unpack(self._take(8))[0]
-        return real
-
     def value(self, depth: int) -> Any:
         if depth < 0:
             raise Unreadable("a value is nested too deep")
@@ -181,22 +159,19 @@ class _Decoder:
         if tag in _CONSTANTS:
             return _CONSTANTS[tag]
         if tag == b"f":
-            return self._real()
+            return _FLOAT.unpack(self._take(8))[0]
         if tag == b"c":
-            return complex(self._real(), self._real())
+            return complex(*(_FLOAT.unpack(self._take(8))[0] for _ in range(2)))
         if tag == b"O":
             return self._resolve(self._number())
         if tag in _FROM_BYTES:
             return _FROM_BYTES[tag](self._take(self._number()))
         if tag in _FROM_ITEMS:
-            return _FROM_ITEMS[tag](self._items(depth - 1))
+            count = self._number()
+            if count > self.rest():
+                raise Unreadable("a message ends too early")
+            return _FROM_ITEMS[tag]([self.value(depth - 1) for _ in range(count)])
         raise Unreadable(f"there is no kind {tag!r}")
-
-    def _items(self, depth: int) -> list[Any]:
-        count = self._number()
-        if count > self.rest():
-            raise Unreadable("a message ends too early")
-        return [self.value(depth) for _ in range(count)]
 
 
 _CONSTANTS: dict[bytes, bool | None] = {b"N": None, b"T": True, b"F": False}
@@ -217,8 +192,7 @@ _FROM_ITEMS: dict[bytes, Callable[[list[Any]], Any]] = {
 
 def send(channel: socket, value: object, refer: Refer = _refuse, depth: int = MAXIMUM_DEPTH) -> None:
     """Send one message. Raises OSError if nobody listens, Unsendable."""
-    data = encode(value, refer, depth)
-    channel.sendall(_LENGTH.pack(len(data)) + data)
+    channel.sendall(_sized(encode(value, refer, depth)))
 
 
 def receive(channel: socket, limit: int, resolve: Resolve = Reference, depth: int = MAXIMUM_DEPTH) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from retroformer.environments.alfworld import taskset
-from retroformer.environments.alfworld.engine import GameEngine, check_grammar
-from retroformer.environments.alfworld.environment import Alfworld
+from retroformer.environments.alfworld.engine import GameEngine
+from retroformer.environments.alfworld.environment import Alfworld, check_grammar
 from retroformer.environments.alfworld.planner import Planner
 from retroformer.environments.alfworld.released import ReleasedGames
 from retroformer.errors import ConfigError, EnvironmentFailure, MissingInput, UnknownTask

@@ -1,12 +1,14 @@
 """Tests of the splits that a rule defines: by the sha256 of the ids, from a folder and from the hub's dataset."""
 
+import hashlib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from retroformer.environments.hotpotqa.data import Folder, Hub, ids_sha256
+from retroformer.environments.hotpotqa.data import Folder, Hub
 from retroformer.errors import MissingInput, UnknownTask
 from tests.support.data import needs_data
 from tests.support.hotpotqa import SHARED
@@ -103,6 +105,11 @@ def test_the_program_of_the_guide_makes_a_folder_of_the_released_files(
         ("Other", "Three."),
         *((f"Page {id_}", "One. Two.") for id_ in "abcdxy"),
     }
+
+
+def ids_sha256(ids: Iterable[str]) -> str:
+    """Return the sha256 of a list of ids, each followed by a newline."""
+    return hashlib.sha256("".join(f"{id_}\n" for id_ in ids).encode()).hexdigest()
 
 
 @needs_data("hotpotqa")

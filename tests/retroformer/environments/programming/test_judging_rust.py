@@ -133,7 +133,7 @@ def test_comparisons_are_made_outside_the_program(test: str) -> None:
     forged = judge(problem, ALWAYS_EQUAL + "fn maximum(l: Vec<i64>) -> isize { Any }", TIGHT)
 
     assert (forged.verdict, forged.checked[0].output) == (Verdict.WRONG, "any")
-    assert judge(problem, MAXIMUM.program("*l.iter().max().unwrap()"), TIGHT).passed
+    assert judge(problem, MAXIMUM.program("*l.iter().max().unwrap()"), TIGHT).verdict is Verdict.PASSED
 
 
 @needs_rust
@@ -215,7 +215,7 @@ def test_rust_maps_and_floats_compare_as_values() -> None:
     )
     answer = "let mut m = HashMap::new(); for c in s.chars() { *m.entry(c).or_insert(-0.0) += 1.0; } m"
 
-    assert judge(problem, problem.program(answer), TIGHT).passed
+    assert judge(problem, problem.program(answer), TIGHT).verdict is Verdict.PASSED
 
 
 @needs_rust
