@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,29 +56,20 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
         print(json.dumps(answer | {"call": request["call"]}), file=answers, flush=True)
 
 
-@contextlib.contextmanager
-def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Create the folder for the temporary files of the environments, and remove it at the end."""
-    folder.mkdir(mode=0o700)
-    tempfile.tempdir = str(folder)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def main() -> None:
-    """Serve with the temporary folder that the command line names.
+    """Serve with the folder that the command line names for temporary files, which is removed at the end.
 
     The planner's library prints to standard output, which is for answers: what it prints goes to standard error.
     """
-    with (
-        temporary_files_in(Path(sys.argv[1])),
-        os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers,
-        contextlib.suppress(BrokenPipeError),
-    ):
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        serve(sys.stdin, answers)
+    folder = Path(sys.argv[1])
+    folder.mkdir(mode=0o700)
+    tempfile.tempdir = str(folder)
+    try:
+        with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers, contextlib.suppress(BrokenPipeError):
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+            serve(sys.stdin, answers)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

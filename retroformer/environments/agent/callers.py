@@ -18,7 +18,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from retroformer.errors import EnvironmentFailure
 from retroformer.files.bounded import MIB, size
@@ -42,12 +42,8 @@ def shortened(words: str) -> str:
     return " ".join(words.split())[:_SHOWN]
 
 
-class Caller(Protocol):
-    """Agent that plays one attempt after another."""
-
-    def __call__(self, task: dict[str, Any], advice: str) -> Any:
-        """Return what the agent returned. Raises EnvironmentFailure."""
-        ...
+Caller = Callable[[dict[str, Any], str], Any]
+"""Agent that plays one attempt after another: it returns what the agent returned. Raises EnvironmentFailure."""
 
 
 class Function:

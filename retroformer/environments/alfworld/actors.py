@@ -1,10 +1,9 @@
 """Players of ALFWorld: a small language model trained on the compact text, and a program."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
-from retroformer.endpoint.model import Completion
+from retroformer.endpoint.model import LanguageModel
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.reader import PlaceAdvice, read_advice
 from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_goal, read_steps
@@ -20,23 +19,6 @@ _GIVE_UP = "look"
 """Action if the model writes an empty line, or nothing is left to try; the loop ends a trial that repeats itself."""
 
 
-class Writer(Protocol):
-    """Model that continues a text."""
-
-    async def complete(
-        self,
-        prompt: str,
-        *,
-        temperature: float,
-        max_new_tokens: int,
-        stop: Sequence[str] = ...,
-        seed: int | None = ...,
-        choices: Sequence[str] | None = ...,
-    ) -> Completion:
-        """Return the continuation up to a stop string; one of `choices` if given. Raises EndpointFailure."""
-        ...
-
-
 class HouseholdActor:
     """Small language model, trained to play on the compact text and to follow a line of advice.
 
@@ -46,7 +28,7 @@ class HouseholdActor:
     """
 
     def __init__(
-        self, model: Writer, temperature: float = 0.0, grammar: compact.Grammar = "move", choice: Choice = "free"
+        self, model: LanguageModel, temperature: float = 0.0, grammar: compact.Grammar = "move", choice: Choice = "free"
     ) -> None:
         """Build it; `grammar` counts if the choices of a scene do not show theirs."""
         self.model, self.temperature = model, temperature

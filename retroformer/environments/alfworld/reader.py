@@ -64,10 +64,10 @@ def read_advice(reflections: Sequence[str], places: Sequence[str], goal: Goal) -
     skip = [place for reading in older for place in reading.skip if place not in named]
     return PlaceAdvice(
         first=latest.first,
-        skip=_once((*latest.skip, *skip)),
-        sightings={kind: _once(seen_at) for kind, seen_at in sightings.items()},
-        targets=_once(place for reading in readings for place in reading.targets),
-        appliances=_once(place for reading in readings for place in reading.appliances),
+        skip=once((*latest.skip, *skip)),
+        sightings={kind: once(seen_at) for kind, seen_at in sightings.items()},
+        targets=once(place for reading in readings for place in reading.targets),
+        appliances=once(place for reading in readings for place in reading.appliances),
     )
 
 
@@ -119,8 +119,8 @@ class _Notes:
                 kind: tuple(place for place, numbered in places.items() if numbered or place not in skip)
                 for kind, places in self.sightings.items()
             },
-            targets=_once(self.targets),
-            appliances=_once(self.appliances),
+            targets=once(self.targets),
+            appliances=once(self.appliances),
         )
 
     def _take_errand(self, clause: str, mention: Mention, elsewhere: bool) -> bool:
@@ -160,5 +160,6 @@ class _Notes:
                     self.search[place] = (look, mention.numbered)
 
 
-def _once(places: Iterable[str]) -> tuple[str, ...]:
+def once(places: Iterable[str]) -> tuple[str, ...]:
+    """Return the places without repetitions."""
     return tuple(dict.fromkeys(places))

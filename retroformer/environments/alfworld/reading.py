@@ -198,11 +198,6 @@ def digest(attempt: Trajectory, earlier: Sequence[Trajectory] = ()) -> str:
     return "".join(f"{name}: {content}\n" for name, content in lines.items() if content)
 
 
-def searched(attempt: Trajectory) -> str:
-    """Return the places that an attempt looked into, such as `drawer 1-3, desk 1`."""
-    return compact.listed(list(read_steps(attempt.steps).contents))
-
-
 def compact_reflection_prompt(failure: Trajectory, memory: Memory) -> tuple[Message, ...]:
     """Return ALFWorld attempts as one digest: a quarter of the tokens, for small models on small machines.
 
@@ -212,8 +207,9 @@ def compact_reflection_prompt(failure: Trajectory, memory: Memory) -> tuple[Mess
     summary = digest(failure, attempts)
     if attempts:
         advice = [" ".join(lesson.advice.split()) or "none" for lesson in memory.earlier]
-        retries = zip(advice, (*attempts[1:], failure), strict=True)
-        tried = "".join(f"Advice: {text}\nSearched then: {searched(retry) or 'nothing'}\n" for text, retry in retries)
+        searched = [compact.listed(list(read_steps(retry.steps).contents)) for retry in (*attempts[1:], failure)]
+        pairs = zip(advice, searched, strict=True)
+        tried = "".join(f"Advice: {text}\nSearched then: {places or 'nothing'}\n" for text, places in pairs)
     else:
         text = " ".join(" ".join(memory.reflections).split())
         tried = f"Advice: {text}\n" if text else ""

@@ -1,13 +1,13 @@
 """Reflection on an ALFWorld failure, compared with what that failure had shown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 from retroformer.environments.alfworld import compact
 from retroformer.environments.alfworld.clauses import clauses_of, find_places
-from retroformer.environments.alfworld.reader import read_advice
+from retroformer.environments.alfworld.reader import once, read_advice
 from retroformer.environments.alfworld.reading import Goal, RoomKnowledge, read_goal, read_steps
 from retroformer.environments.extras import SeedFacts
 from retroformer.records import Outcome, Trajectory
@@ -90,7 +90,7 @@ class Reading:
         return self.repeated or (bool(self.sent) and self.in_vain == self.sent)
 
 
-class Attempted(NamedTuple):
+class AttemptReading(NamedTuple):
     """Content of an attempt: its room, its goal and what it showed."""
 
     room: tuple[str, ...]
@@ -99,13 +99,13 @@ class Attempted(NamedTuple):
     seen: RoomKnowledge
 
 
-def read_attempt(attempt: Trajectory) -> Attempted:
+def read_attempt(attempt: Trajectory) -> AttemptReading:
     """Return what this attempt showed; an attempt outside ALFWorld has no places and no goal."""
     sentence, places = compact.read_opening(attempt.opening)
-    return Attempted(compact.room_order(attempt.task, places), read_goal(sentence), read_steps(attempt.steps))
+    return AttemptReading(compact.room_order(attempt.task, places), read_goal(sentence), read_steps(attempt.steps))
 
 
-def read_reflection(case: ReflectionCase, attempted: Attempted | None = None) -> Reading:
+def read_reflection(case: ReflectionCase, attempted: AttemptReading | None = None) -> Reading:
     """Return what the reflection of this case says; `attempted` is what its failure showed, if already read."""
     room, goal, seen = attempted or read_attempt(case.failure)
     mentions = chain.from_iterable(find_places(clause, room) for clause in clauses_of(case.text))
@@ -133,11 +133,6 @@ def first_walks(attempt: Trajectory) -> tuple[str, ...]:
     commands = (compact.command(step.action) for step in attempt.steps)
     walks = [action.removeprefix("go to ") for action in commands if action.startswith("go to ")]
     return tuple(walks[:FIRST_MOVES])
-
-
-def once(places: Iterable[str]) -> tuple[str, ...]:
-    """Return the places without repetitions."""
-    return tuple(dict.fromkeys(places))
 
 
 def _invented(text: str, room: Sequence[str]) -> tuple[str, ...]:

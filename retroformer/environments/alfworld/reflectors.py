@@ -176,17 +176,17 @@ def _random(trajectory: Trajectory, memory: Memory, seed: int) -> Random:
     return Random(f"{seed}/{trajectory.task.split}/{trajectory.task.id}/{len(memory.reflections)}")
 
 
-def advice_by_rule(view: FailureView, memory: Memory, speaker: AdvicePhrases = PLAIN, places: int = NEXT_PLACES) -> str:
+def advice_by_rule(view: FailureView, memory: Memory, phrases: AdvicePhrases = PLAIN, places: int = NEXT_PLACES) -> str:
     """Return advice on the next places that no advice in memory has named."""
     advised = {place for text in memory.reflections for place in read_advice([text], view.order, view.goal).first}
-    return advice_on_places(view, view.next_places(advised)[:places], speaker)
+    return advice_on_places(view, view.next_places(advised)[:places], phrases)
 
 
-def advice_on_places(view: FailureView, places: Sequence[str], speaker: AdvicePhrases = PLAIN) -> str:
+def advice_on_places(view: FailureView, places: Sequence[str], phrases: AdvicePhrases = PLAIN) -> str:
     """Return `The mug 1 is in shelf 2.`, `Look in drawer 3-4 and shelf 1.`, or both."""
-    sentences = [speaker.seen(thing, place) for thing, place in view.needed]
+    sentences = [phrases.seen(thing, place) for thing, place in view.needed]
     if not view.sees_all and places:
-        sentences.append(speaker.search(places, view.goal.thing))
+        sentences.append(phrases.search(places, view.goal.thing))
     return " ".join(sentences)
 
 
@@ -218,16 +218,16 @@ def useful_advice(view: FailureView, random: Random) -> str:
     return " ".join(sentences) or random.choice(PHRASES)
 
 
-def advice_from_solution(failure: Trajectory, walkthrough: Sequence[str], speaker: AdvicePhrases = PLAIN) -> str:
+def advice_from_solution(failure: Trajectory, walkthrough: Sequence[str], phrases: AdvicePhrases = PLAIN) -> str:
     """Return advice such as `The mug 1 is in shelf 2. Then clean it with sinkbasin 1. Put it in countertop 1.`."""
     solution, goal = read_solution(walkthrough), read_goal(compact.read_opening(failure.opening).task)
     # A walkthrough may take the same thing twice; an attempt needs the place where it lay first.
     first: dict[str, str] = {}
     for thing, place in solution.things:
         first.setdefault(thing, place)
-    sentences = [speaker.seen(thing, place) for thing, place in first.items()]
+    sentences = [phrases.seen(thing, place) for thing, place in first.items()]
     if solution.appliance:
-        sentences.append(speaker.transform(goal.transform, solution.appliance))
+        sentences.append(phrases.transform(goal.transform, solution.appliance))
     if solution.target:
-        sentences.append(speaker.target(solution.target))
+        sentences.append(phrases.target(solution.target))
     return " ".join(sentences)

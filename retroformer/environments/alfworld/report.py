@@ -19,7 +19,7 @@ from retroformer.environments.alfworld.reader import read_advice
 from retroformer.environments.alfworld.reading import read_solution
 from retroformer.environments.alfworld.reflection import (
     FIRST_MOVES,
-    Attempted,
+    AttemptReading,
     Reading,
     ReflectionCase,
     first_walks,
@@ -151,7 +151,7 @@ class HabitCounter:
     def add(
         self,
         cases: Mapping[str, Sequence[tuple[ReflectionCase, Reading]]],
-        successes: Iterable[tuple[Trajectory, Attempted]],
+        successes: Iterable[tuple[Trajectory, AttemptReading]],
     ) -> None:
         """Count what the arms wrote about one task, and its successful attempts."""
         failures: dict[str, set[Trajectory]] = {}
@@ -224,7 +224,7 @@ def habits_table(rows: Sequence[Habit]) -> Table:
     return table(header, lines, "Places of the objects with the most failures.")
 
 
-def _finds(attempt: Trajectory, attempted: Attempted) -> Iterator[tuple[str, str]]:
+def _finds(attempt: Trajectory, attempted: AttemptReading) -> Iterator[tuple[str, str]]:
     """Yield (thing, type of place) for each goal thing that an attempt took from its initial place."""
     goal, first_seen = attempted.goal, attempted.seen.first_seen
     for step in attempt.steps:
@@ -249,9 +249,9 @@ class AdviceChapter:
 
     def add(self, facts: TaskFacts) -> None:
         """Count what the arms wrote about one task."""
-        attempted: dict[int, Attempted] = {}
+        attempted: dict[int, AttemptReading] = {}
 
-        def read(attempt: Trajectory) -> Attempted:
+        def read(attempt: Trajectory) -> AttemptReading:
             if id(attempt) not in attempted:
                 attempted[id(attempt)] = read_attempt(attempt)
             return attempted[id(attempt)]
@@ -322,7 +322,7 @@ class PlaceLeak:
         return ", ".join(f"{thing} in {place}" for thing, place in things if (type_of(thing), place) in stated)
 
 
-def _statements(advice: str, attempted: Attempted) -> Iterator[tuple[str, str]]:
+def _statements(advice: str, attempted: AttemptReading) -> Iterator[tuple[str, str]]:
     """Yield (type of thing, place) for each clause that says where a thing is, at a single place of the room."""
     for clause in clauses_of(advice):
         if _GUESS.search(clause):

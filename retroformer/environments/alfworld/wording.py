@@ -111,7 +111,7 @@ WORDINGS: Mapping[Manner, Sentences] = MappingProxyType({"demonstrated": DEMONST
 
 
 class AdvicePhrases(NamedTuple):
-    """Speaker of advice in one set of sentences: the plain ones, or with `random` any of them."""
+    """Advice in one set of sentences: the plain ones, or with `random` any of them."""
 
     wording: Sentences
     random: Random | None = None
@@ -133,7 +133,7 @@ PLAIN = AdvicePhrases(DEMONSTRATED)
 
 
 def phrases_for(manner: Manner, task: Task, seed: int) -> AdvicePhrases:
-    """Return a voice: plain demonstrated sentences, or unseen ones drawn by seed and task."""
+    """Return the plain demonstrated sentences, or unseen ones drawn by seed and task."""
     return PLAIN if manner == "demonstrated" else AdvicePhrases(UNSEEN, seeded(task, seed))
 
 

@@ -108,7 +108,14 @@ def parse(text: str) -> Action:
     call = _CALL.match(text)
     if call is None:
         return Action("invalid")
-    argument = " ".join(_until_closed(text[call.end() :]).split())
+    # The argument ends before the bracket that closes the call, if any does.
+    depth, end = 1, len(text)
+    for place in range(call.end(), len(text)):
+        depth += (text[place] == "[") - (text[place] == "]")
+        if depth == 0:
+            end = place
+            break
+    argument = " ".join(text[call.end() : end].split())
     if not argument:
         return Action("invalid")
     verbs: dict[str, Verb] = {"search": "search", "lookup": "lookup", "finish": "finish"}
@@ -119,16 +126,6 @@ def unquoted(argument: str) -> str:
     """Return the argument without the quotes around it, if any; `"Awaken, My Love!"` is also a title as written."""
     inside = len(argument) > 2 and argument[0] in _QUOTES and argument[-1] in _QUOTES
     return argument[1:-1].strip() if inside else argument
-
-
-def _until_closed(text: str) -> str:
-    """Return the text up to the bracket that closes the call, or all of it if none does."""
-    depth = 1
-    for place, character in enumerate(text):
-        depth += (character == "[") - (character == "]")
-        if depth == 0:
-            return text[:place]
-    return text
 
 
 INVALID_ACTION = "Invalid Action. Valid Actions are Lookup[<topic>] Search[<topic>] and Finish[<answer>]."

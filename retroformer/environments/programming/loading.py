@@ -40,7 +40,7 @@ _FILE_BYTES = 256 * MIB
 _WANTED = "correct it, or get a fresh copy"
 
 Row = dict[str, Any]
-Made = TypeVar("Made")
+Entry = TypeVar("Entry")
 
 
 class _SetFormat(NamedTuple):
@@ -91,11 +91,11 @@ def _path(folder: Path, file: str) -> Path:
     raise MissingInput(f"{folder} has no {file}, nor one that ends in .xz or .gz: put it there.")
 
 
-def _lines(path: Path, problem: Callable[[Row], Made]) -> tuple[Made, ...]:
+def _lines(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
     return tuple(json_rows(path, problem, _WANTED, line_bytes=_LINE_BYTES, most_bytes=_FILE_BYTES))
 
 
-def _whole(path: Path, problem: Callable[[Row], Made]) -> tuple[Made, ...]:
+def _whole(path: Path, problem: Callable[[Row], Entry]) -> tuple[Entry, ...]:
     """Return the problems of a file that is one JSON array."""
     rows = parse_json(read_text(path, _FILE_BYTES), str(path))
     if not isinstance(rows, list):

@@ -43,7 +43,7 @@ class _Toolchain(NamedTuple):
     folders: tuple[str, ...]
 
 
-class _Ran(NamedTuple):
+class _RunResult(NamedTuple):
     """Result of a run of a program."""
 
     code: int
@@ -62,7 +62,7 @@ class _Ran(NamedTuple):
         return self.answer.decode(errors="replace")
 
 
-class _Broken(Exception):
+class _JailFailure(Exception):
     """Error: the jail failed, not the code in it."""
 
 
@@ -94,7 +94,7 @@ def checked(
         expected = _expected(parsed, name, kind)
         source = rust_source.answering(program, name, [test.call for test in parsed], kind)
         ran = _run(source, [[str(index)] for index in range(len(tests))], limits, hidden)
-    except (ValueError, _Broken) as error:
+    except (ValueError, _JailFailure) as error:
         return (CheckedTest(test=tests[0], verdict=Verdict.HARNESS, output=str(error)),)
     if not ran[0].good:
         messages = compiler_messages(ran[0].errors.decode(errors="replace")) or _errors(ran[0])
@@ -137,7 +137,7 @@ def _compile(problem: Problem, tests: tuple[str, ...]) -> bool:
         if tests and not _run(source, [], COMPILING, False, "--emit=metadata")[0].good:
             return False
         _expected(parsed, name, kind)
-    except (ValueError, _Broken):
+    except (ValueError, _JailFailure):
         return False
     return True
 
@@ -169,7 +169,7 @@ def _expected(tests: tuple[RustTest, ...], entry_point: str, kind: str) -> tuple
     return values_as_text
 
 
-def _run(files: dict[str, str], calls: list[list[str]], limits: Limits, stop: bool, *flags: str) -> list[_Ran]:
+def _run(files: dict[str, str], calls: list[list[str]], limits: Limits, stop: bool, *flags: str) -> list[_RunResult]:
     """Compile, and on success run once for each list of arguments. Raises _Broken."""
     tools = _toolchain()
     output, path = f"{BUILD}/program", f"{BUILD}/{rust_source.PROGRAM}"
@@ -181,17 +181,18 @@ def _run(files: dict[str, str], calls: list[list[str]], limits: Limits, stop: bo
     running = controller.longest(limits.wall_seconds, len(calls), stop)
     seconds = _OVERHEAD_SECONDS + COMPILING.wall_seconds + running
     outcome = sandbox.run({"kind": "commands", "steps": steps}, limits, seconds, tools.folders)
-    ran = [_Ran(*report[2:]) for report in outcome.reports if report[0] == "command"]
+    ran = [_RunResult(*report[2:]) for report in outcome.reports if report[0] == "command"]
+    stopped = _RunResult(-signal.SIGKILL, seconds, late=outcome.late, much=False, answer=b"", errors=b"")
     if outcome.late:
-        ran.append(_Ran(code=-signal.SIGKILL, seconds=seconds, late=True, much=False, answer=b"", errors=b""))
+        ran.append(stopped)
     elif outcome.exhausted and not outcome.complete:
-        ran.append(_Ran(-signal.SIGKILL, 0.0, late=False, much=False, answer=b"", errors=b"it used too much memory"))
+        ran.append(stopped._replace(seconds=0.0, errors=b"it used too much memory"))
     elif not outcome.complete:
-        raise _Broken(f"the jail broke down: {outcome.fault}")
+        raise _JailFailure(f"the jail broke down: {outcome.fault}")
     return ran
 
 
-def _judged(ran: _Ran, expected: str, limits: Limits) -> tuple[Verdict, str]:
+def _judged(ran: _RunResult, expected: str, limits: Limits) -> tuple[Verdict, str]:
     if ran.late or controller.ProcessEnd(ran.code, ran.seconds).out_of_time(limits.cpu_seconds):
         return Verdict.TIMEOUT, f"no answer within {limits.cpu_seconds} s"
     if ran.much:
@@ -205,7 +206,7 @@ def _judged(ran: _Ran, expected: str, limits: Limits) -> tuple[Verdict, str]:
     return Verdict.WRONG, ran.printed
 
 
-def _errors(ran: _Ran) -> str:
+def _errors(ran: _RunResult) -> str:
     """Return the first lines of the error output."""
     lines = [line.strip() for line in ran.errors.decode(errors="replace").splitlines()]
     message = printable("\n".join([line for line in lines if line and not line.startswith("note: ")][:3]))[:_SHOWN]

@@ -40,7 +40,7 @@ class ShoppingGoal(NamedTuple):
     price_upper: float
 
 
-class Wanted(NamedTuple):
+class GoalSource(NamedTuple):
     """Product from which goals are made, with its part of the data."""
 
     product: Product
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
     """{"instruction": ..., "instruction_attributes": [...]}, or a list of those with `instruction_options` added."""
 
 
-def make_goals(kind: GoalKind, wanted: Iterable[Wanted], generator: random.Random) -> Iterator[ShoppingGoal]:
+def make_goals(kind: GoalKind, wanted: Iterable[GoalSource], generator: random.Random) -> Iterator[ShoppingGoal]:
     """Yield all goals of these products, not yet shuffled."""
     for item in wanted:
         yield from _synthetic(item, generator) if kind == "synthetic" else _human(item, generator)
@@ -67,7 +67,7 @@ def recorded_goal(row: Mapping[str, Any]) -> ShoppingGoal:
     )
 
 
-def _synthetic(wanted: Wanted, generator: random.Random) -> Iterator[ShoppingGoal]:
+def _synthetic(wanted: GoalSource, generator: random.Random) -> Iterator[ShoppingGoal]:
     """Yield one goal per combination of the product's options, all with the same price limit."""
     limit, limit_text = _price_limit(wanted.price, generator)
     named = sorted(wanted.product.options)
@@ -79,7 +79,7 @@ def _synthetic(wanted: Wanted, generator: random.Random) -> Iterator[ShoppingGoa
         yield ShoppingGoal(wanted.product.asin, instruction, attributes, options, limit)
 
 
-def _human(wanted: Wanted, generator: random.Random) -> Iterator[ShoppingGoal]:
+def _human(wanted: GoalSource, generator: random.Random) -> Iterator[ShoppingGoal]:
     """Yield one goal per instruction that names attributes."""
     for text in wanted.texts:
         if attributes := tuple(text["instruction_attributes"]):

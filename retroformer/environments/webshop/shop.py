@@ -23,8 +23,8 @@ from retroformer.environments.webshop.goals import (
     PRICE_SEED,
     GoalKind,
     Goals,
+    GoalSource,
     ShoppingGoal,
-    Wanted,
     make_goals,
     recorded_goal,
     write_goals,
@@ -110,12 +110,12 @@ class Shop:
         generator.setstate((version, tuple(internal), gauss))
         write_goals(database, make_goals(kind, self._wanted(kind), generator), shuffle=True)
 
-    def _wanted(self, kind: GoalKind) -> Iterator[Wanted]:
+    def _wanted(self, kind: GoalKind) -> Iterator[GoalSource]:
         column = "instruction" if kind == "synthetic" else "human"
         rows = self._database.execute(
             f"SELECT record, price, {column} FROM product WHERE {column} IS NOT NULL ORDER BY id"
         )
-        return (Wanted(_from_json(record), price, json.loads(texts)) for record, price, texts in rows)
+        return (GoalSource(_from_json(record), price, json.loads(texts)) for record, price, texts in rows)
 
     def _with_product(self, goals: Iterator[ShoppingGoal]) -> Iterator[ShoppingGoal]:
         for goal in goals:
