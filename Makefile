@@ -129,7 +129,7 @@ transfer: $(FRESH)  ## do the reflectors of `make evidence` help other actors? n
 budget: evidence-9  ## what else can be made of as many retries? needs ALFWORLD_DATA
 	$(RUN) -m pip install --quiet --editable '.[gepa]'
 	$(RUN) -m retroformer gepa $(SEED) run=evidence-9 seed=9 --proposer base
-	$(RUN) -m eval $(SEED) run=evidence-9 seed=9 eval.split=valid_unseen 'eval.reference=trained reflector' \
+	$(RUN) -m eval $(SEED) run=evidence-9 seed=9 eval.split=valid_unseen \
 		'eval.arms={trained reflector: {kind: model, model: sft}, retrieved: {kind: retrieved}, retrieved and learning: {kind: retrieved, learns: true}, document by GEPA: {kind: document, file: runs/evidence-9/gepa/document.md}}'
 
 # About two hours on two cores. A weak reward model is no reason to stop: what comes of it is in the table.

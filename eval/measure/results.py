@@ -108,7 +108,6 @@ def arm_results(
     own: Mapping[str, str] | None = None,
     *,
     last_counts: bool = False,
-    stops: bool = False,
 ) -> list[ArmResult]:
     """Return the results of all arms on the tasks that every arm finished, to be compared task by task.
 
@@ -121,7 +120,6 @@ def arm_results(
         own: the other name of trial 0 of arms, by their names in the store, whose first attempts have conditions of
             their own.
         last_counts: whether the last attempt at a task counts, even after one that solved it.
-        stops: whether each arm stops after its first retry that solved no further task.
     """
     firsts = {stored: (own or {}).get(stored, shared) for names in arms.values() for stored in names}
     played = {first: _Attempts.empty(trials, tasks, last_counts=last_counts) for first in firsts.values()}
@@ -130,8 +128,6 @@ def arm_results(
     attempts = {stored: played[firsts[stored]].copy() for names in arms.values() for stored in names}
     for stored, arm_attempts in attempts.items():
         arm_attempts.add(store.attempt_rows(stored))
-        if stops:
-            arm_attempts.stop()
     complete = {stored: arm_attempts.complete_T for stored, arm_attempts in attempts.items()}
     common_T = np.logical_and.reduce([np.ones(len(tasks), dtype=bool), *complete.values()])
     return [
@@ -150,19 +146,6 @@ def first_trials(results: Sequence[ArmResult]) -> dict[str, list[ArmResult]]:
     """Return the arms that share each trial 0, by its name in the store."""
     names = dict.fromkeys(seed.first_trial for arm in results for seed in arm.seeds)
     return {name: [arm for arm in results if any(seed.first_trial == name for seed in arm.seeds)] for name in names}
-
-
-def last_trial(
-    store: Store, tasks: Sequence[Task], stored: str, trials: int, shared: str, *, last_counts: bool
-) -> int | None:
-    """Return the first retry of an arm that solved no further task; None while there is none, or a task is unfinished.
-
-    The arguments are those of `arm_results`, for one arm.
-    """
-    attempts = _Attempts.empty(trials, tasks, last_counts=last_counts)
-    attempts.add(store.attempt_rows(shared))
-    attempts.add(store.attempt_rows(stored))
-    return attempts.last_trial
 
 
 def first_without_gain(solved_N: Floats) -> int | None:
@@ -225,19 +208,6 @@ class _Attempts:
             self.failed_NT[row.trial, column] = row.failed
             self.solved_NT[row.trial, column] = row.outcome == Outcome.SUCCESS
             self.return_NT[row.trial, column] = row.episode_return
-
-    @property
-    def last_trial(self) -> int | None:
-        """First retry that solved no further task; None while there is none, or a task is unfinished."""
-        reached_N: _Flags = np.logical_and.reduce(self.reached_NT, axis=1)
-        last = first_without_gain(self.counted(self.solved_NT).sum(axis=1))
-        return last if last is not None and reached_N[: last + 1].all() else None
-
-    def stop(self) -> None:
-        """Leave out what was played after the last trial, after which the agent does not retry."""
-        if (last := self.last_trial) is not None:
-            self.present_NT[last + 1 :] = False
-            self.failed_NT[last] = False
 
     @property
     def reached_NT(self) -> _Flags:

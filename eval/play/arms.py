@@ -101,7 +101,6 @@ def setting_of(experiment: Experiment) -> ArmSetting:
     return ArmSetting(
         section.arms,
         experiment.loop.trials,
-        section.stop,
         section.temperature,
         experiment.reflector.temperature,
         extras(experiment.environment).kind_of,

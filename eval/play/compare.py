@@ -1,6 +1,6 @@
 """Compares the arms on the same tasks and seeds. Arms share a trial 0 if its conditions are equal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from retroformer.experiment.storage import open_whole_store
 from retroformer.ledger import Ledger
 from retroformer.records import Task
 
-from ..measure.results import ArmResult, arm_results, last_trial
+from ..measure.results import ArmResult, arm_results
 from ..report.evaluation import Evaluated
 from ..report.report import write_actors, write_domains, write_repeats, write_report
 from .arms import actor_models, held_out_splits, reflector_models, stored_names
@@ -113,43 +113,18 @@ async def _play(evaluation: Evaluation) -> None:
     placebos = {name: arm.of for name, arm in arms.items() if isinstance(arm, PlaceboArm)}
     learners = [name for name, arm in arms.items() if isinstance(arm, RetrievedArm) and arm.learns]
     stored = stored_names(arms)
+
+    async def retry(names: Collection[str]) -> dict[str, Experience]:
+        singles = [single for name in names for single in stored[name]]
+        return await evaluation.play(", ".join(names), singles) if singles else {}
+
     await evaluation.play("trial 0", evaluation.first_trials)
-    played = await _retry(evaluation, [name for name in arms if name not in {*placebos, *learners}])
+    played = await retry([name for name in arms if name not in {*placebos, *learners}])
     played |= await _retry_and_learn(evaluation, [single for name in learners for single in stored[name]])
     for source in placebos.values():
         for single in stored[source]:
             _refuse_unfinished_source(evaluation, single, played[single])
-    await _retry(evaluation, list(placebos))
-
-
-async def _retry(evaluation: Evaluation, arms: Sequence[str]) -> dict[str, Experience]:
-    """Play the later trials of these arms side by side; return their experiences by name in the store.
-
-    If arms stop without gain, they are played trial by trial. An arm with unfinished tasks waits for the next run.
-    """
-    stored = stored_names(evaluation.experiment.eval.arms)
-    playing = [single for name in arms for single in stored[name]]
-    trials, title, played = evaluation.experiment.loop.trials, ", ".join(arms), dict[str, Experience]()
-    if evaluation.experiment.eval.stop == "never" or trials == 1:
-        return await evaluation.play(title, playing) if playing else {}
-    for number in range(2, trials + 1):
-        if not playing:
-            break
-        experiences = await evaluation.play(f"{title}, trial {number - 1}", playing, number)
-        played |= experiences
-        finished = [single for single, experience in experiences.items() if not experience.unfinished]
-        playing = await evaluation.ledger.ask(_gaining, evaluation, finished, number)
-    return played
-
-
-def _gaining(evaluation: Evaluation, stored: Sequence[str], trials: int) -> list[str]:
-    """Return those of these arms whose every retry so far has solved a further task."""
-    store, tasks, last_counts = evaluation.store, evaluation.tasks, evaluation.experiment.evaluator.last_counts
-    return [
-        arm
-        for arm in stored
-        if last_trial(store, tasks, arm, trials, evaluation.arms[arm].first_trial, last_counts=last_counts) is None
-    ]
+    await retry(placebos)
 
 
 async def _retry_and_learn(evaluation: Evaluation, stored: Sequence[str]) -> dict[str, Experience]:
@@ -214,7 +189,6 @@ def _write_report(evaluation: Evaluation, verified: Sequence[VerifiedModel]) -> 
         first_trial(evaluation.name),
         firsts,
         last_counts=experiment.evaluator.last_counts,
-        stops=experiment.eval.stop == "no_gain",
     )
     path = write_report(
         Evaluated(experiment, tasks, results, verified, store, evaluation.components.actor_sha256, evaluation.name)

@@ -88,17 +88,16 @@ class Evaluation:
     def _resolved(self, stored: str, arm: Arm, first: str) -> PlayedArm:
         return resolve(self.experiment, self.components, self.store, self.tasks, stored, arm, first)
 
-    def experience(self, stored: str, trials: int | None = None) -> Experience:
-        """Return the experience with this name in the store, up to this number of trials; None: all of the config."""
+    def experience(self, stored: str) -> Experience:
+        """Return the experience with this name in the store."""
         arm = self.arms.get(stored) or self.first_trials[stored]
         loop = arm.experiment.loop
-        number = 1 if stored in self.first_trials else trials or loop.trials
         return Experience(
             self.ledger,
             stored,
             self.components.pool,
             arm.agent,
-            loop.model_copy(update={"trials": number}),
+            loop.model_copy(update={"trials": 1}) if stored in self.first_trials else loop,
             self.experiment.seed + _SEEDS_OF_A_REPEAT * self.repeat,
             self.budget,
             slots=self.slots,
@@ -106,12 +105,12 @@ class Evaluation:
             advises_first=arm.advises_first,
         )
 
-    async def play(self, title: str, names: Iterable[str], trials: int | None = None) -> dict[str, Experience]:
+    async def play(self, title: str, names: Iterable[str]) -> dict[str, Experience]:
         """Play all tasks with the arms of these names in the store, here or with the workers of a backend.
 
-        `trials` is the number of trials, if not that of the config. Returns the experiences by the same names.
+        Returns the experiences by the same names.
         """
-        experiences = {stored: self.experience(stored, trials) for stored in names}
+        experiences = {stored: self.experience(stored) for stored in names}
         with tally(title, len(experiences) * len(self.tasks)) as counts:
             if (backend := self.experiment.loop.backend) == LOCAL:
                 for experience in experiences.values():
@@ -120,7 +119,7 @@ class Evaluation:
                 await work_through(self.ledger, works, self.experiment.loop.concurrency, counts.done)
                 return experiences
             ids = [task.id for task in self.tasks]
-            opener = partial(open_player, name=self.name, repeat=self.repeat, trials=trials)
+            opener = partial(open_player, name=self.name, repeat=self.repeat)
             left = await play_elsewhere(backend, opener, self.config, dict.fromkeys(experiences, ids), counts)
             for stored, experience in experiences.items():
                 experience.unfinished |= left[stored]
@@ -145,8 +144,8 @@ async def open_evaluations(
 
 
 @asynccontextmanager
-async def open_player(config: LoadedConfig, name: str, repeat: int, trials: int | None = None) -> AsyncIterator[Play]:
-    """Start what a worker needs, and yield what plays chunks of an arm's tasks, up to `trials` trials.
+async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIterator[Play]:
+    """Start what a worker needs, and yield what plays chunks of an arm's tasks.
 
     Raises:
         RetroformerError: the store, an endpoint or the environment is not available, or an arm holds facts of other
@@ -162,7 +161,7 @@ async def open_player(config: LoadedConfig, name: str, repeat: int, trials: int 
             async def play(chunk: Chunk) -> Played:
                 # A placebo reads what its source has written, so an arm is made when its first chunk comes.
                 if chunk.arm not in experiences:
-                    experiences[chunk.arm] = evaluation.experience(chunk.arm, trials)
+                    experiences[chunk.arm] = evaluation.experience(chunk.arm)
                 chosen = [by_id[task_id] for task_id in chunk.task_ids]
                 work = Work(experiences[chunk.arm], chosen, 1)
                 return await play_chunk(ledger, work, experiment.loop.concurrency)

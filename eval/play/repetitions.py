@@ -46,7 +46,6 @@ def _with_prefix(experiment: Experiment, prefix: str, model: str | None = None) 
     )
     named = {
         "arms": {renamed(name): _arm(arm, prefix, model) for name, arm in section.arms.items()},
-        "reference": renamed(section.reference),
         "examples": section.examples and tuple(map(renamed, section.examples)),
         "comparisons": comparisons,
     }

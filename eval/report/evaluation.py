@@ -54,9 +54,8 @@ class Evaluated:
 
     @property
     def reference(self) -> str:
-        """Arm to which the others are compared: `eval.reference`, or the first."""
-        names = [arm.name for arm in self.results]
-        return self.experiment.eval.reference if self.experiment.eval.reference in names else names[0]
+        """Arm that all others are compared with: the first."""
+        return self.results[0].name
 
     @property
     def folder(self) -> Path:

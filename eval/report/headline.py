@@ -232,14 +232,12 @@ def _how_to_read(evaluated: Evaluated) -> Words:
             " gives the interval over tasks alone. An arm with one model does not cover variation between training "
             "seeds.",
         )
-    stop = " Each arm, and each of its training seeds, ended after its first retry that solved no further task."
     return (
         f"{rates.finished_tasks} of {len(evaluated.tasks)} held-out tasks of ",
         *_splits(evaluated),
         f" were finished in every arm. {_unfinished(rates)} Brackets are 95% percentile bootstrap intervals over tasks "
         f"({DRAWS:,} draws, seed {experiment.seed}); ",
         *seeds,
-        stop if experiment.eval.stop == "no_gain" else "",
     )
 
 
@@ -304,16 +302,15 @@ def planned(
 def _row(comparison: PlannedComparison, rates: Rates, clusters_T: NDArray[np.str_]) -> Row:
     arms = {arm.name: arm for arm in rates.all_tasks}
     first, second = arms[comparison.first], arms[comparison.second]
-    included_T = failed_at_first(rates.all_tasks) if comparison.of == "failures" else np.ones(rates.tasks, dtype=bool)
+    included_T = failed_at_first(rates.all_tasks)
     trial_number = -1 if comparison.trial is None else comparison.trial
     difference = among(paired_difference(first, second, trial_number), included_T)
     trial = "the last trial" if comparison.trial is None else f"trial {comparison.trial}"
     of_shared = "" if first.shares_first and second.shares_first else f" of {sharing(rates.all_tasks).name}"
-    tasks = "tasks" if comparison.of == "tasks" else f"tasks that failed at trial 0{of_shared}"
     row: Row = [
         arm_cell(first.name),
         arm_cell(second.name),
-        number(int(included_T.sum()), after=f" {tasks}, {trial}"),
+        number(int(included_T.sum()), after=f" tasks that failed at trial 0{of_shared}, {trial}"),
         _wanted(comparison),
     ]
     if not included_T.any():

@@ -71,8 +71,8 @@ def differences(evaluated: Evaluated) -> Iterator[Chapter]:
 def stopping(evaluated: Evaluated) -> Iterator[Chapter]:
     """Yield where each arm would have stopped, if there are enough trials for a rule to matter.
 
-    The rules are from section 4.2 of Reflexion and section 2 of its first version. Unless `eval.stop` applies the
-    second one, the trials after that point are played anyway, so one run shows the whole curve and every rule.
+    The rules are from section 4.2 of Reflexion and section 2 of its first version. The trials after that point are
+    played anyway, so one run shows the whole curve and every rule.
     """
     if len(evaluated.results[0].solved_NT) > FAILURES_IN_A_ROW:
         yield chapter("Stopping rules", *views(evaluated.rates, lambda arms: [stopping_rules(arms)]))

@@ -40,7 +40,6 @@ class ArmSetting:
     arms: Mapping[str, "Arm"]
     """All arms of the comparison."""
     trials: int
-    stop: str
     temperature: float
     """Temperature at which reflectors sample in the evaluation."""
     best_of_temperature: float

@@ -172,9 +172,9 @@ class PlaceboArm(Arm):
         return lambda failure, stored: (kind_of(failure) == kinds.get(stored.key.task_id)) is same
 
     def conditions(self, parts: ArmParts) -> dict[str, Any]:
-        # More tasks, one more training seed, or an earlier stop would change the advice that is dealt out.
+        # More tasks, or one more training seed, would change the advice that is dealt out.
         ids = [task.id for task in parts.tasks]
-        dealt = {"count": len(ids), "sha256": sha256_of({"tasks": ids}), "stop": parts.setting.stop}
+        dealt = {"count": len(ids), "sha256": sha256_of({"tasks": ids})}
         return {"advice_of_tasks": dealt, "sources": self._sources(parts)}
 
     def describe(self) -> Words:

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from retroformer.agents.arm import Arm, ArmParts, ArmSetting
+from retroformer.agents.arm import Arm, ArmParts
 from retroformer.arm_names import is_rated
-from retroformer.errors import ConfigError, MissingInput
+from retroformer.errors import MissingInput
 from retroformer.files.text import sha256_of
 from retroformer.records import Author, Memory, Record, Reflection, Sampling, Trajectory
 
@@ -44,13 +44,6 @@ class RetrievedArm(Arm):
     learns: bool = False
     """If true, the gain of each retry counts for the advice that it was made with, when advice for later tasks is
     chosen. Tasks are then played ten at a time, and every choice depends on their order."""
-
-    def check(self, here: str, setting: ArmSetting) -> None:
-        if self.learns and setting.stop != "never":
-            raise ConfigError(
-                f"{here}.learns: eval.stop={setting.stop} waits for all tasks at each trial, and this arm learns from "
-                "task to task; leave one of them out."
-            )
 
     def build(self, parts: ArmParts) -> "RetrievingReflector":
         """Return the reflector, which has learned nothing yet. Raises MissingInput if no advice was collected."""

@@ -20,7 +20,7 @@ POOLED: Arms = {
 
 def config_with(folder: Path, url: str, arms: Arms, *overrides: str) -> LoadedConfig:
     """Return the household config with these arms and two trials."""
-    config = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": arms, "reference": next(iter(arms))}}
+    config = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": arms}}
     return open_config(write_config(folder, url, config), "loop.trials=2", *overrides)
 
 

@@ -1,6 +1,6 @@
 """Section `eval` of the config: the arms, and the tasks on which they are compared."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
@@ -50,7 +50,7 @@ def _arm(settings: Any, info: ValidationInfo) -> Any:
 
 
 class PlannedComparison(Section):
-    """A comparison of two arms that was fixed before any held-out task was played."""
+    """A comparison of two arms on the tasks that fail at trial 0, fixed before any held-out task is played."""
 
     first: str
     """Arm that should be better."""
@@ -58,8 +58,6 @@ class PlannedComparison(Section):
     """Arm that it is compared with."""
     trial: Positive | None = None
     """Trial up to which a task may be solved, from 1 (the first retry); None: the last."""
-    of: Literal["failures", "tasks"] = "failures"
-    """Tasks that count. failures: those that failed at trial 0; tasks: all."""
     mean: Annotated[float, Field(ge=-1, le=1)] | None = None
     """Least mean difference in the share solved; None: any."""
     low: Annotated[float, Field(ge=-1, le=1)] | None = 0.0
@@ -88,16 +86,11 @@ class Eval(Spending):
             "placebo": PlaceboArm(of="trained reflector"),
         }
     )
-    """Arms by name: ways to retry, compared on the same tasks and seeds. They share trial 0, except those with `first`
-    or `prompts`, whose first attempts are played under other conditions."""
+    """Arms by name: ways to retry, compared on the same tasks and seeds, first of all with the first one. They share
+    trial 0, except those with `first` or `prompts`, whose first attempts are played under other conditions."""
     repeats: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of times that all arms are played, trial 0 included, with other random numbers each time; the report then
     gives mean and standard deviation."""
-    stop: Literal["never", "no_gain"] = "never"
-    """End of an arm before `loop.trials`. no_gain: after its first retry that solves no further task (Reflexion, first
-    version); all tasks finish a trial before the next one begins."""
-    reference: str = "no reflection"
-    """Arm that every other arm is compared with; the others are also compared with each other."""
     actors: dict[str, Endpoint] = Field(default={})
     """Models that act in place of the config's actor, by their names in the comparison table."""
     actors_reflect: bool = False

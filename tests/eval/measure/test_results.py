@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.measure.results import ArmResult, arm_results, last_trial
+from eval.measure.results import ArmResult, arm_results
 from retroformer.arm_names import FIRST_TRIAL
 from retroformer.records import Key, Outcome
 from retroformer.store import Store
@@ -69,29 +69,6 @@ def test_a_game_that_is_won_stays_won_and_of_programs_the_last_one_counts(
     (made,) = arm_results(store, tasks, stored("harsh"), trials=3, last_counts=last_counts)
     assert made.solved_NT.tolist() == made.return_NT.tolist() == [[1, 1], [solved, solved], [solved, solved]]
     assert (made.incomplete, made.last_counts) == (0, last_counts)
-
-
-def test_an_arm_that_stops_without_gain_leaves_its_later_trials_out(store: Store) -> None:
-    tell_all(store)
-    for name in "bcd":
-        tell(store, "eval/z", name, 1, float(name == "b"))
-    for trial, solved in ((2, ""), (3, "c"), (4, "d")):
-        for name in "cd":
-            tell(store, "eval/z", name, trial, float(name in solved))
-    assert last_trial(store, TASKS, "eval/z", 5, FIRST_TRIAL, last_counts=False) == 2
-    (whole,) = arm_results(store, TASKS, stored("z"), trials=5)
-    (stopped,) = arm_results(store, TASKS, stored("z"), trials=5, stops=True)
-    assert whole.solved_NT.sum(axis=1).tolist() == [1, 2, 2, 3, 4]
-    assert stopped.solved_NT.sum(axis=1).tolist() == [1, 2, 2, 2, 2]
-    assert stopped.incomplete == 0
-
-
-def test_an_arm_with_an_unfinished_task_has_not_stopped(store: Store) -> None:
-    tell_all(store)
-    assert last_trial(store, TASKS, "eval/y", 2, FIRST_TRIAL, last_counts=False) == 1
-    assert last_trial(store, [*TASKS, task("e")], "eval/y", 2, FIRST_TRIAL, last_counts=False) is None
-    (y,) = arm_results(store, [*TASKS, task("e")], stored("y"), trials=3, stops=True)
-    assert y.incomplete == 2
 
 
 def test_a_task_counts_as_solved_from_its_first_success_on(store: Store) -> None:

@@ -73,7 +73,7 @@ def test_arms_without_a_model_describe_themselves(tmp_path: Path) -> None:
 )
 def test_arms_without_a_model_start_no_server_and_probe_none(tmp_path: Path, arms: Arms) -> None:
     """The reflector has no address, as in configs/alfworld.yaml; a server could not start on this base."""
-    evaluation = HOUSEHOLD["eval"] | {"arms": arms, "reference": "nothing"}
+    evaluation = HOUSEHOLD["eval"] | {"arms": arms}
     config = HOUSEHOLD | {"reflector": {"view": "compact"}, "eval": evaluation}
     path = tmp_path / "local.yaml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))

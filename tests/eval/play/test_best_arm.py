@@ -31,7 +31,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tmp_path,
         loop={"trials": 2, "actions": 6},
         reflector={"view": "compact", "max_new_tokens": 12, "temperature": 0.7},
-        eval={"split": "held_out", "tasks": 2, "arms": ARMS, "reference": "alone"},
+        eval={"split": "held_out", "tasks": 2, "arms": ARMS},
     )
 
 

@@ -32,7 +32,7 @@ def look_or_wait(body: Body) -> str:
 def config_at(folder: Path, url: str, *overrides: str) -> LoadedConfig:
     (folder / "own.yaml").write_text("extends: default\nact: Look well.\n")
     actor = {"kind": "react", "endpoint": {"base_url": url, "model": "actor"}}
-    section = HOUSEHOLD["eval"] | {"arms": ARMS, "reference": "plain", "tasks": 4}
+    section = HOUSEHOLD["eval"] | {"arms": ARMS, "tasks": 4}
     path = write_config(folder, url, HOUSEHOLD | {"actor": actor, "eval": section})
     return open_config(path, "loop.trials=2", "loop.actions=3", *overrides)
 

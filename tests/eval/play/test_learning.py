@@ -128,7 +128,7 @@ def collected(folder: Path, *overrides: str) -> LoadedConfig:
     """Return the config of the household games with these arms, after collecting advice that names places."""
     places = iter(f"Look in {place} 1." for _ in range(100) for place in ("cabinet", "fridge", "drawer", "shelf"))
     with Endpoint(lambda body: next(places)) as server:
-        content = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": ARMS, "reference": "nothing"}}
+        content = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": ARMS}}
         path = write_config(folder, server.url, content)
         config = open_config(path, "collect.tasks=8", "loop.concurrency=1", "loop.trials=3", *overrides)
         asyncio.run(rate_reflections(config))

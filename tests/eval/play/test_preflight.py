@@ -241,12 +241,6 @@ def test_a_placebo_cannot_be_limited_where_tasks_have_no_kinds(tmp_path: Path) -
         check_arms(open_config(write_config(tmp_path, NOWHERE, config)).experiment)
 
 
-def test_an_arm_that_learns_plays_all_trials(tmp_path: Path) -> None:
-    arms = {"learning": {"kind": "retrieved", "learns": True}}
-    with pytest.raises(ConfigError, match=r"eval\.arms\.learning\.learns: eval\.stop=no_gain waits for all tasks"):
-        check_arms(config_with(tmp_path, NOWHERE, arms, "eval.stop=no_gain").experiment)
-
-
 def test_best_of_n_at_temperature_0_is_refused(config: Path) -> None:
     best = "eval.arms.trained.model=sft-1+best3"
     with pytest.raises(ConfigError, match=r"eval\.arms\.trained\.model: .*set it above 0"):

@@ -35,7 +35,7 @@ def config_with_actors(folder: Path, url: str) -> Path:
     config = HOUSEHOLD | {
         "actor": {"kind": "react", "endpoint": {"base_url": url, "model": "unused"}, "max_new_tokens": 30},
         "reflector": {"view": "compact", "endpoint": {"model": "big", "base_url": url}},
-        "eval": {"split": "held_out", "tasks": 3, "arms": ARMS, "reference": "retry", "actors": actors},
+        "eval": {"split": "held_out", "tasks": 3, "arms": ARMS, "actors": actors},
     }
     path = folder / "actors.yaml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))
@@ -48,7 +48,6 @@ def test_arms_are_named_after_the_actor(tmp_path: Path) -> None:
     assert bold.actor.endpoint.model == "bold"
     assert list(bold.eval.arms) == ["bold/retry", "bold/advised", "bold/placebo"]
     assert bold.eval.arms["bold/placebo"].of == "bold/advised"
-    assert bold.eval.reference == "bold/retry"
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ run: riddles
 environment: {name: alfworld}
 loop: {trials: 2}
 eval:
-  reference: no reflection
   arms:
     no reflection: {kind: none}
     trained: {kind: model, model: ppo}

@@ -63,7 +63,7 @@ def experiment(tmp_path: Path) -> Experiment:
             "run": "toy",
             "environment": {"name": "alfworld"},
             "serve": {"adapters": adapters},
-            "eval": {"arms": arms, "reference": "alone"},
+            "eval": {"arms": arms},
         }
     )
 

@@ -52,12 +52,11 @@ def result(
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"trial": 1, "mean": 0.2, "of": "tasks"}, "met"),
-        ({"trial": 1, "mean": 0.21, "of": "tasks"}, "missed"),
-        ({"trial": 1, "mean": 0.25, "of": "failures"}, "met"),
-        ({"trial": 1, "of": "failures", "low": 0.0}, "met"),
-        ({"trial": 1, "of": "failures", "low": 0.2}, "missed"),
-        ({"trial": 1, "of": "failures", "mean": 0.25, "low": 0.2}, "missed"),
+        ({"trial": 1, "mean": 0.25}, "met"),
+        ({"trial": 1, "mean": 0.26}, "missed"),
+        ({"trial": 1, "low": 0.0}, "met"),
+        ({"trial": 1, "low": 0.2}, "missed"),
+        ({"trial": 1, "mean": 0.25, "low": 0.2}, "missed"),
         ({"trial": 1, "first": "worse", "low": -0.2}, "met"),
         ({"trial": 1, "first": "worse", "low": 0.0}, "missed"),
         ({"low": -0.05}, "met"),
@@ -69,9 +68,8 @@ def test_a_comparison_is_met_if_mean_and_lower_bound_are(store: Store, settings:
     assert result(store, **settings)[2] == expected
 
 
-def test_the_difference_is_over_the_tasks_and_the_trial_that_are_named(store: Store) -> None:
-    assert result(store, trial=1, of="tasks")[1].startswith("0.200 [")
-    assert result(store, trial=1, of="failures")[1].startswith("0.250 [")
+def test_the_difference_is_over_the_failures_at_the_trial_that_is_named(store: Store) -> None:
+    assert result(store, trial=1)[1].startswith("0.250 [")
     assert result(store)[1].startswith("0.000 [0.000, 0.000]")
 
 
@@ -97,7 +95,7 @@ def test_tasks_of_one_cluster_are_also_resampled_together(store: Store) -> None:
         solved_NT = np.stack([np.zeros(16), last_T])
         seed = SeedResult(f"eval/{name}", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
         arms.append(ArmResult(name, (seed,), incomplete=0))
-    comparison = PlannedComparison(first="trained", second="rule", of="tasks")
+    comparison = PlannedComparison(first="trained", second="rule")
     clusters = [f"room {task // 4}" for task in range(16)]
     text = markdown(*planned((comparison,), rates_of(arms, seed=0), store, clusters))
     row = text.splitlines()[-1].strip("| ").split(" | ")
@@ -134,9 +132,9 @@ def test_games_with_one_goal_in_one_room_are_one_cluster_and_generated_ones_have
 
 
 def test_fewer_than_two_clusters_have_no_interval(store: Store) -> None:
-    ones_NT = np.ones((2, 3))
-    seed = SeedResult("eval/trained", ones_NT, ones_NT, ones_NT, ones_NT, 0, Usage())
+    solved_NT = np.array([[0.0] * 3, [1.0] * 3])
+    seed = SeedResult("eval/trained", solved_NT, solved_NT, solved_NT, solved_NT, 0, Usage())
     arms = [ArmResult(name, (seed,), incomplete=0) for name in ("trained", "rule")]
-    comparison = PlannedComparison(first="trained", second="rule", of="tasks")
+    comparison = PlannedComparison(first="trained", second="rule")
     text = markdown(*planned((comparison,), rates_of(arms, seed=0), store, ["a room"] * 3))
     assert text.splitlines()[-1].strip("| ").split(" | ")[-1] == "-"

@@ -243,7 +243,7 @@ def test_an_arm_does_not_pay_for_adapters_and_retries_that_others_were_trained_w
 PLANNED = """
   comparisons:
     - {first: trained, second: no reflection, trial: 1, mean: 0.7, low: 0.3}
-    - {first: trained, second: no reflection, of: tasks, mean: 0.7}
+    - {first: trained, second: no reflection, mean: 0.8}
     - {first: hopeless, second: no reflection, low: -0.05}
 """
 
@@ -256,14 +256,13 @@ def test_planned_comparisons_are_met_or_missed(tmp_path: Path, monkeypatch: pyte
     rows = [
         line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| trained") or "hope" in line
     ]
-    # 6 of the 8 failures, and of 10 tasks.
     assert [row[2] for row in rows] == [
         "8 tasks that failed at trial 0, trial 1",
-        "10 tasks, the last trial",
+        "8 tasks that failed at trial 0, the last trial",
         "8 tasks that failed at trial 0, the last trial",
     ]
-    assert [(row[4].split()[0], row[5]) for row in rows] == [("0.750", "met"), ("0.600", "missed"), ("0.000", "met")]
-    assert rows[1][3] == "mean at least 0.7, lower bound above 0"
+    assert [(row[4].split()[0], row[5]) for row in rows] == [("0.750", "met"), ("0.750", "missed"), ("0.000", "met")]
+    assert rows[1][3] == "mean at least 0.8, lower bound above 0"
 
 
 def test_the_headline_is_made_of_sentences_that_can_be_quoted(folder: Path) -> None:

@@ -49,10 +49,9 @@ def write_config(folder: Path, base: Path, **sac: Any) -> Path:
         "serve": {"port": 0},
         "eval": {
             "split": "held_out",
-            "arms": {"SAC": {"kind": "none", "actor_model": "sac"}, "again": {"kind": "none"}},
+            "arms": {"again": {"kind": "none"}, "SAC": {"kind": "none", "actor_model": "sac"}},
         },
     }
-    content["eval"]["reference"] = "again"
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(content))
     return path

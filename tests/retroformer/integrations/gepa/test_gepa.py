@@ -18,7 +18,7 @@ optimize = pytest.importorskip("retroformer.integrations.gepa.optimize", reason=
 KINDS = ("fridge", "microwave", "dresser", "bed", "sidetable", "garbagecan", "diningtable", "countertop")
 GUIDE = f"Look in {', '.join(f'{kind} {number}' for kind in KINDS for number in (2, 1))}."
 ARMS = {"nothing": {"kind": "none"}, "guide": {"kind": "document", "file": "runs/toy/gepa/document.md"}}
-CONFIG = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": ARMS, "reference": "nothing"}}
+CONFIG = HOUSEHOLD | {"eval": HOUSEHOLD["eval"] | {"arms": ARMS}}
 
 
 @pytest.fixture(autouse=True)
