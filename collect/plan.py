@@ -3,8 +3,8 @@
 from contextlib import closing
 from typing import NamedTuple
 
+from retroformer.agents.actors import actor_kind
 from retroformer.arm_names import collecting
-from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts
 from retroformer.experiment.sections.base import Endpoint

@@ -4,12 +4,12 @@ import asyncio
 from contextlib import closing
 from dataclasses import replace
 
+from retroformer.agents.actors import scripted_actor
 from retroformer.arm_names import WRITTEN
 from retroformer.environments.extras import LessonParts
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput
 from retroformer.experience import Budget, Experience
-from retroformer.experiment.actors import scripted_actor
 from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, Parts, gather_all, parts

@@ -12,12 +12,12 @@ from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
+from retroformer.agents.actors import actor_kind
 from retroformer.agents.arm import Arm
 from retroformer.agents.reflector import ModelArm
 from retroformer.arm_names import FIRST_TRIAL, first_trial_with, is_for_training, own_first_trial
 from retroformer.backends import LOCAL, backend_of
 from retroformer.errors import ConfigError
-from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import model_folder, reward_folder, served_folder
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import check_prompts, chosen_tasks, require_addresses

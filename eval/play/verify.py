@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from retroformer.agents.actors import actor_kind
 from retroformer.arm_names import COLLECT, PROBES, WRITTEN
 from retroformer.errors import EndpointFailure, ProvenanceError, usage_of
-from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import REFLECTOR, model_folder, reward_folder
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import Parts

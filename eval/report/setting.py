@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from retroformer.agents.actors import actor_kind
 from retroformer.agents.arm import Arm
 from retroformer.agents.baseline import UNSUITABLE, PlaceboArm
 from retroformer.document import (
@@ -31,7 +32,6 @@ from retroformer.document import (
 )
 from retroformer.environments.extras import TaskFacts
 from retroformer.errors import MissingInput
-from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.adapters import served_folder
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.base import adapter_name

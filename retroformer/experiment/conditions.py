@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from retroformer.agents.actors import actor_kinds
 from retroformer.environments.registry import environment_versions, extras, fingerprint
 from retroformer.errors import ConfigError, MissingInput, UnknownTask
-from retroformer.experiment.actors import actor_kinds
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.sections.base import Endpoint
 from retroformer.experiment.views import reads_pack

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from retroformer.agents.actors import actor_kind
 from retroformer.agents.reflector import ModelReflector
 from retroformer.endpoint.model import LanguageModel
 from retroformer.endpoint.retries import Pace
@@ -16,7 +17,6 @@ from retroformer.environments.extras import ActorParts
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import extras, taskset
 from retroformer.errors import ConfigError, MissingInput
-from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load, load_domains
 from retroformer.experiment.sections.base import Endpoint, adapter_name, best_of

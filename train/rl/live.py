@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from retroformer.agents.actors import actor_kind
 from retroformer.arm_names import LIVE
 from retroformer.errors import InfrastructureFailure
 from retroformer.experience import Experience
-from retroformer.experiment.actors import actor_kind
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, gather_all
 from retroformer.experiment.retries import conditions_of_retries, retrying

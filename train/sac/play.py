@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from retroformer.agents.actors import actor_kind, actor_kinds
 from retroformer.agents.baseline import NoReflector
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, EnvironmentFailure, InfrastructureFailure
-from retroformer.experiment.actors import actor_kind, actor_kinds
 from retroformer.experiment.config import Experiment
 from retroformer.protocols import Agent, Move, OfferedActions, Scene
 from retroformer.records import Memory, Outcome, Task, Trajectory, Usage

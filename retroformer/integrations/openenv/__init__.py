@@ -1,6 +1,6 @@
 """Environments of an OpenEnv server; every attempt has its own websocket session."""
 
-from retroformer.agents.answer import ANSWER
+from retroformer.agents.actors import ANSWER
 from retroformer.environments.extras import Extras
 from retroformer.integrations.openenv.section import OpenEnv
 from retroformer.integrations.openenv.session import server_version

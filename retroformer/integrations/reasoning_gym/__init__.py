@@ -6,7 +6,7 @@ The package generates the tasks and scores the answers. It is imported in a proc
 from functools import partial
 from typing import Any
 
-from retroformer.agents.answer import ANSWER
+from retroformer.agents.actors import ANSWER
 from retroformer.environments.extras import Extras, LeakCheck, LessonParts
 from retroformer.integrations.reasoning_gym.advice import MethodArm, MethodReflector, mixed_method
 from retroformer.integrations.reasoning_gym.section import ReasoningGym

@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from retroformer.agents.answer import ANSWER
+from retroformer.agents.actors import ANSWER
 from retroformer.environments.extras import Extras
 from retroformer.integrations.verifiers.section import Verifiers
 from retroformer.integrations.verifiers.taskset import (

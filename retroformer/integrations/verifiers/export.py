@@ -14,10 +14,9 @@ from verifiers.errors import InfraError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.types import UserMessage
 
-from retroformer.agents.react import command, parse
+from retroformer.agents.actors import REACT, actor_kind, command, parse
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError, InfrastructureFailure
-from retroformer.experiment.actors import REACT, actor_kind
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.file import load
 from retroformer.experiment.parts import chosen_tasks

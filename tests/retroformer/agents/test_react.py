@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from retroformer.agents.react import ReactActor, parse
+from retroformer.agents.actors import ReactActor, parse
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure
 from retroformer.experiment.sections.base import Endpoint as EndpointSection

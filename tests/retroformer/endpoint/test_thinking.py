@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from retroformer.agents.react import ReactActor
+from retroformer.agents.actors import ReactActor
 from retroformer.endpoint.answers import part_without_thinking, without_thinking
 from retroformer.endpoint.model import LanguageModel
 from retroformer.errors import EndpointFailure

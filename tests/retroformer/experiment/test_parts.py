@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.agents.react import ReactActor
+from retroformer.agents.actors import ReactActor
 from retroformer.environments.alfworld.actors import HouseholdActor, RuleActor
 from retroformer.errors import ConfigError, MissingInput
 from retroformer.experiment.config import Experiment

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retroformer.agents.chooser import offered_among
+from retroformer.agents.actors import offered_among
 from retroformer.environments.pool import EnvironmentPool
 from retroformer.environments.webshop import extras
 from retroformer.environments.webshop.environment import EPISODE_OVER, Webshop, WebshopEnvironment
