@@ -17,7 +17,7 @@ from retroformer.agents.baseline import NoAdviceArm
 from retroformer.agents.reflector import ModelArm
 from retroformer.arm_names import FIRST_TRIAL_OF_GATE, gate, is_of_gate
 from retroformer.errors import ConfigError, InfrastructureFailure, MissingInput, ProvenanceError
-from retroformer.experience import Budget, Experience
+from retroformer.experience import Budget
 from retroformer.experiment.adapters import finished_advisers, has_adapter, model_folder
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, Parts, check_prompts, chosen_tasks, load_config, parts
@@ -32,7 +32,8 @@ from retroformer.store import Store
 from retroformer.store.reading import chunks
 
 from ..measure.betting import LEVEL, Conclusion, SequentialTest, sequential_test
-from ..play.arms import held_out_splits, resolve
+from ..play.arms import held_out_splits
+from ..play.evaluation import Evaluation
 from ..play.preflight import refuse_adapter_trained_on, refuse_trained_tasks
 
 _TRIALS = 2
@@ -73,8 +74,13 @@ def prepare(path: Path, overrides: Sequence[str], name: str, against: str) -> Co
     served = [f"serve.adapters.{served_name(adapter)}={history.folder_of(adapter)}" for adapter in adapters]
     config = load_config(path, (*overrides, *served))
     split, *_ = held_out_splits(experiment)
-    environment = config.experiment.environment.model_copy(update={"split": split})
-    config = replace(config, experiment=config.experiment.model_copy(update={"environment": environment}))
+    served_from = config.experiment
+    sections = {
+        "environment": served_from.environment.model_copy(update={"split": split}),
+        "eval": served_from.eval.model_copy(update={"split": split}),
+        "loop": served_from.loop.model_copy(update={"trials": _TRIALS}),
+    }
+    config = replace(config, experiment=served_from.model_copy(update=sections))
     tasks = chosen_tasks(config.experiment, None, (split,))
     with closing(open_store(experiment)) as store:
         refuse_trained_tasks(store, tasks)
@@ -197,14 +203,22 @@ def differences_of(store: Store, failed: Sequence[Task], candidate: str, opponen
 
 
 async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[SequentialTest, list[float]]:
-    """Play a few tasks at a time; return the test, and the differences of all pairs played."""
-    experiment, store = contest.config.experiment, ledger.store
-    first = _experience(contest, components, ledger, FIRST_TRIAL_OF_GATE, NoAdviceArm())
-    sides = [
-        _experience(contest, components, ledger, _stored_arm(adapter), _arm_of(adapter))
-        for adapter in (contest.candidate, contest.opponent)
-    ]
-    differences, concurrency = list[float](), experiment.loop.concurrency
+    """Play a few tasks at a time; return the test, and the differences of all pairs played.
+
+    Raises:
+        ConfigError: an arm holds facts of other conditions.
+    """
+    experiment, store, concurrency = contest.config.experiment, ledger.store, contest.config.experiment.loop.concurrency
+    budget = Budget(experiment.gate, lambda: _spent(store), "gate")
+    evaluation = Evaluation(contest.config, components, ledger, contest.tasks, asyncio.Semaphore(concurrency), budget)
+    arms = {FIRST_TRIAL_OF_GATE: NoAdviceArm()} | {
+        _stored_arm(adapter): _arm_of(adapter) for adapter in (contest.candidate, contest.opponent)
+    }
+    resolved = [evaluation.resolved(stored, arm, FIRST_TRIAL_OF_GATE) for stored, arm in arms.items()]
+    for arm in resolved:
+        store.declare(arm.stored, arm.conditions)
+    first, *sides = map(evaluation.experience_of, resolved)
+    differences = list[float]()
     test = sequential_test(differences, LEVEL)
     with tally("gate", len(contest.tasks)) as counts:
         for experience in (first, *sides):
@@ -222,28 +236,6 @@ async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[Se
     if not store.played_tasks(FIRST_TRIAL_OF_GATE):
         raise MissingInput(f"No task could be played. The last cause: {store.last_cause(FIRST_TRIAL_OF_GATE)}")
     return test, differences
-
-
-def _experience(contest: Contest, components: Parts, ledger: Ledger, stored_arm: str, arm: Arm) -> Experience:
-    """Return the experience of an arm. Raises ConfigError if it holds facts of other conditions."""
-    experiment, store = contest.config.experiment, ledger.store
-    of_split = experiment.model_copy(
-        update={"eval": experiment.eval.model_copy(update={"split": experiment.environment.split})}
-    )
-    played = resolve(of_split, components, store, contest.tasks, stored_arm, arm, FIRST_TRIAL_OF_GATE)
-    store.declare(stored_arm, played.conditions)
-    trials = 1 if stored_arm == FIRST_TRIAL_OF_GATE else _TRIALS
-    return Experience(
-        ledger,
-        stored_arm,
-        components.pool,
-        played.agent,
-        experiment.loop.model_copy(update={"trials": trials}),
-        experiment.seed,
-        Budget(experiment.gate, lambda: _spent(store), "gate"),
-        slots=asyncio.Semaphore(experiment.loop.concurrency),
-        first_trial_arm=FIRST_TRIAL_OF_GATE,
-    )
 
 
 def _arm_of(adapter: PromotedAdapter | None) -> Arm:

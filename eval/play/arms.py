@@ -1,98 +1,17 @@
-"""The arms of a config as they are played: each is resolved once, with its reflector and its stored conditions."""
+"""The arms that a config describes: their names in the store, models and settings, for each actor and repeat."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
 
-from retroformer.agents.arm import Arm, ArmParts, ArmSetting
+from retroformer.agents.arm import Arm, ArmSetting
+from retroformer.agents.baseline import PlaceboArm
 from retroformer.agents.reflector import ModelArm
 from retroformer.arm_names import evaluation, is_rated
-from retroformer.environments.registry import extras, taskset
+from retroformer.environments.registry import extras
 from retroformer.errors import MissingInput
-from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import Parts, chosen_tasks, make_actor, make_evaluator
 from retroformer.experiment.storage import open_whole_store
-from retroformer.experiment.views import reflection_renderer
-from retroformer.protocols import Agent, Reflector
-from retroformer.records import Task, Trajectory
-from retroformer.store import Store
-
-
-@dataclass(frozen=True)
-class PlayedArm:
-    """An arm with one model of each role, as it is played."""
-
-    stored: str
-    """Its name in the store."""
-    first_trial: str
-    """Name in the store of its trial 0."""
-    settings: Arm
-    experiment: Experiment
-    """The config with the settings of the arm's retries."""
-    components: Parts
-    parts: ArmParts
-
-    @property
-    def advises_first(self) -> bool:
-        """True if its advice is given before the first attempt, too."""
-        return self.settings.advises_first
-
-    @cached_property
-    def reflector(self) -> Reflector:
-        """The reflector. A placebo's gives what its source has written when this is first read."""
-        return self.settings.build(self.parts)
-
-    @cached_property
-    def agent(self) -> Agent:
-        """The config's agent with this reflector, and with the actor and judge of the arm's settings."""
-        own, arm, connections = self.experiment, self.settings, self.components.connections
-        changed = own.actor != self.components.experiment.actor or arm.last_attempt is not None
-        agent = self.components.agent(self.reflector, make_actor(own, connections) if changed else None)
-        return agent if arm.prompts is None else replace(agent, evaluator=make_evaluator(own, connections))
-
-    @cached_property
-    def conditions(self) -> dict[str, Any]:
-        """The conditions on which its facts depend."""
-        arm, model = self.settings, next(iter(self.settings.models), None)
-        record = conditions(
-            self.experiment, self.components.provenance, splits=held_out_splits(self.experiment), reflector=model
-        )
-        record["reflector"]["temperature"] = arm.temperature(self.parts.setting)
-        if model is None:
-            record["reflector"]["endpoint"] = {}
-        return record | {"arm": arm.model_dump()} | arm.conditions(self.parts)
-
-
-def resolve(
-    experiment: Experiment,
-    components: Parts,
-    store: Store,
-    tasks: Sequence[Task],
-    stored: str,
-    arm: Arm,
-    first_trial: str,
-) -> PlayedArm:
-    """Return an arm with one model of each role as it is played on these tasks."""
-    own = with_arm_settings(experiment, arm)
-    shown = replace(components, experiment=own)
-    parts = ArmParts(
-        setting_of(experiment),
-        run=experiment.run,
-        environment=experiment.environment,
-        seed=experiment.seed,
-        tasks=tasks,
-        split_tasks=lambda: chosen_tasks(experiment, None, held_out_splits(experiment)),
-        taskset=lambda: taskset(experiment.environment, experiment.seed),
-        store=store,
-        leave_out=experiment.train.leave_out,
-        render=lambda: reflection_renderer(own),
-        reflector=shown.reflector,
-        attempts=lambda runs: training_attempts(experiment, runs),
-    )
-    return PlayedArm(stored, first_trial, arm, own, components, parts)
+from retroformer.records import Trajectory
 
 
 def setting_of(experiment: Experiment) -> ArmSetting:
@@ -169,3 +88,54 @@ def training_attempts(experiment: Experiment, runs: Sequence[str]) -> Iterator[T
                 f"No collected attempts of the run {run!r}: run `retroformer collect` for it first, or name another in "
                 "the arm's `runs`."
             )
+
+
+def repetitions(experiment: Experiment) -> dict[str, Experiment]:
+    """Return the config for each of its actors; the config itself, under the empty name, if it has none."""
+    return {actor: with_actor(experiment, actor) for actor in experiment.eval.actors} or {"": experiment}
+
+
+def with_actor(experiment: Experiment, name: str) -> Experiment:
+    """Return the config for one of its actors, with arms named ACTOR/ARM so that their facts stay apart."""
+    section, endpoint = experiment.eval, experiment.eval.actors[name]
+    roles: dict[str, object] = {"actor": experiment.actor.model_copy(update={"endpoint": endpoint})}
+    if section.actors_reflect:
+        roles["reflector"] = experiment.reflector.model_copy(update={"endpoint": endpoint})
+    return _with_prefix(experiment.model_copy(update=roles), name, endpoint.model if section.actors_reflect else None)
+
+
+def with_repeat(experiment: Experiment, number: int) -> Experiment:
+    """Return the config for one of its repeats, with arms named `repeat NUMBER/ARM` so that their facts stay apart."""
+    return _with_prefix(experiment, repeat_name(number))
+
+
+def repeat_name(number: int) -> str:
+    """Return the name of a repeat in the store and in the folder of reports."""
+    return f"repeat {number}"
+
+
+def _with_prefix(experiment: Experiment, prefix: str, model: str | None = None) -> Experiment:
+    """Return the config with arms named PREFIX/ARM; if `model` is given, it writes the advice of all model arms."""
+    section = experiment.eval
+
+    def renamed(arm: str) -> str:
+        return f"{prefix}/{arm}"
+
+    comparisons = tuple(
+        planned.model_copy(update={"first": renamed(planned.first), "second": renamed(planned.second)})
+        for planned in section.comparisons
+    )
+    named = {
+        "arms": {renamed(name): _arm(arm, prefix, model) for name, arm in section.arms.items()},
+        "examples": section.examples and tuple(map(renamed, section.examples)),
+        "comparisons": comparisons,
+    }
+    return experiment.model_copy(update={"eval": section.model_copy(update=named)})
+
+
+def _arm(arm: Arm, prefix: str, model: str | None) -> Arm:
+    if isinstance(arm, PlaceboArm):
+        return arm.model_copy(update={"of": f"{prefix}/{arm.of}"})
+    if isinstance(arm, ModelArm) and model is not None:
+        return arm.model_copy(update={"model": model})
+    return arm

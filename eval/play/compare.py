@@ -20,11 +20,10 @@ from retroformer.records import Task
 from ..measure.results import ArmResult, arm_results
 from ..report.evaluation import Evaluated
 from ..report.report import write_actors, write_domains, write_repeats, write_report
-from .arms import actor_models, held_out_splits, reflector_models, stored_names
+from .arms import actor_models, held_out_splits, reflector_models, repetitions, stored_names
 from .evaluation import Evaluation, open_evaluations
 from .learning import play_and_learn
 from .preflight import preflight
-from .repetitions import repetitions
 from .verify import VerifiedModel, verify_actor, verify_models
 
 
@@ -62,41 +61,34 @@ class _Compared(NamedTuple):
 
 
 async def _compare(config: LoadedConfig, tasks: tuple[Task, ...]) -> _Compared:
-    """Play all arms with each actor, or in each repeat, and write the reports."""
+    """Play all arms with one actor, or in one repeat, after another, and write the reports.
+
+    The conditions of every actor are checked before the first one plays.
+    """
     experiment = config.experiment
-    configs = {actor: replace(config, experiment=repetition) for actor, repetition in repetitions(experiment).items()}
-    played = await _with_actors(configs, tasks)
-    results = {name: report.results for name, report in played.items()}
+    configs = {name: replace(config, experiment=repetition) for name, repetition in repetitions(experiment).items()}
+    reports = dict[str, _WrittenReport]()
+    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
+        for name, repetition in configs.items() if len(configs) > 1 else ():
+            async with open_evaluations(repetition, ledger, tasks, name) as evaluations:
+                # Opening them has checked their conditions.
+                _verify_actors(evaluations[0])
+        for name, repetition in configs.items():
+            async with open_evaluations(repetition, ledger, tasks, name) as evaluations:
+                _verify_actors(evaluations[0])
+                own, components = evaluations[0].experiment, evaluations[0].components
+                verified = await verify_models(own, components, store, reflector_models(own.eval.arms))
+                for evaluation in evaluations:
+                    await _play(evaluation)
+                    reports[evaluation.name] = _write_report(evaluation, verified)
+    results = {name: report.results for name, report in reports.items()}
     if experiment.eval.actors:
         path = write_actors(experiment, results)
     elif experiment.eval.repeats > 1:
         path = write_repeats(experiment, results)
     else:
-        path = played[""].path
-    return _Compared(experiment, path, results, [one.unfinished for one in played.values() if one.unfinished])
-
-
-async def _with_actors(configs: Mapping[str, LoadedConfig], tasks: tuple[Task, ...]) -> dict[str, "_WrittenReport"]:
-    """Play all arms with one actor, or one repeat, after another; return their reports.
-
-    The conditions of every actor are checked before the first one plays.
-    """
-    experiment = next(iter(configs.values())).experiment
-    with closing(open_whole_store(experiment)) as store, closing(Ledger(store)) as ledger:
-        for actor, config in configs.items() if len(configs) > 1 else ():
-            async with open_evaluations(config, ledger, tasks, actor) as evaluations:
-                # Opening them has checked their conditions.
-                _verify_actors(evaluations[0])
-        played = {}
-        for actor, config in configs.items():
-            async with open_evaluations(config, ledger, tasks, actor) as evaluations:
-                experiment, components = evaluations[0].experiment, evaluations[0].components
-                _verify_actors(evaluations[0])
-                verified = await verify_models(experiment, components, store, reflector_models(experiment.eval.arms))
-                for evaluation in evaluations:
-                    await _play(evaluation)
-                    played[evaluation.name] = _write_report(evaluation, verified)
-        return played
+        path = reports[""].path
+    return _Compared(experiment, path, results, [report.unfinished for report in reports.values() if report.unfinished])
 
 
 def _verify_actors(evaluation: Evaluation) -> None:
@@ -121,21 +113,20 @@ async def _play(evaluation: Evaluation) -> None:
     await evaluation.play("trial 0", evaluation.first_trials)
     played = await retry([name for name in arms if name not in {*placebos, *learners}])
     played |= await _retry_and_learn(evaluation, [single for name in learners for single in stored[name]])
-    for source in placebos.values():
-        for single in stored[source]:
-            _refuse_unfinished_source(evaluation, single, played[single])
+    for single in dict.fromkeys(single for source in placebos.values() for single in stored[source]):
+        _refuse_unfinished_source(evaluation, single, played[single])
     await retry(placebos)
 
 
 async def _retry_and_learn(evaluation: Evaluation, stored: Sequence[str]) -> dict[str, Experience]:
     """Play the later trials of these arms, which learn on the way; return their experiences by name in the store."""
     experiences = {single: evaluation.experience(single) for single in stored}
-    if experiences:
-        learners = []
-        for single, experience in experiences.items():
-            reflector = evaluation.arms[single].reflector
-            assert isinstance(reflector, RetrievingReflector), "these arms retrieve advice"
-            learners.append((experience, reflector))
+    learners = []
+    for single, experience in experiences.items():
+        reflector = evaluation.arms[single].reflector
+        assert isinstance(reflector, RetrievingReflector), "these arms retrieve advice"
+        learners.append((experience, reflector))
+    if learners:
         await play_and_learn(evaluation.ledger, learners, evaluation.tasks, evaluation.experiment.loop.concurrency)
     return experiences
 

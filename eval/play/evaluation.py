@@ -5,27 +5,80 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
-from retroformer.agents.arm import Arm
+from retroformer.agents.arm import Arm, ArmParts
 from retroformer.agents.baseline import NoAdviceArm
 from retroformer.arm_names import first_trial, first_trial_with, is_for_training, is_of_gate, own_first_trial
 from retroformer.backends import LOCAL, Chunk, Play, Played, play_chunk, play_elsewhere
+from retroformer.environments.registry import taskset
 from retroformer.experience import Budget, Experience
+from retroformer.experiment.conditions import conditions
 from retroformer.experiment.config import Experiment
-from retroformer.experiment.parts import LoadedConfig, Parts, chosen_tasks, parts
+from retroformer.experiment.parts import LoadedConfig, Parts, chosen_tasks, make_actor, make_evaluator, parts
 from retroformer.experiment.storage import open_store
+from retroformer.experiment.views import reflection_renderer
 from retroformer.files.text import sha256_of
 from retroformer.ledger import Ledger
 from retroformer.progress import tally
+from retroformer.protocols import Agent, Reflector
 from retroformer.records import Task, Usage
 from retroformer.schedule import Work, work_through
 from retroformer.store import Store
 
-from .arms import PlayedArm, held_out_splits, reflector_models, resolve, stored_names
-from .repetitions import repeat_name, with_repeat
+from .arms import (
+    held_out_splits,
+    reflector_models,
+    repeat_name,
+    setting_of,
+    stored_names,
+    training_attempts,
+    with_arm_settings,
+    with_repeat,
+)
 
 _SEEDS_OF_A_REPEAT = 1_000_003
 """Distance of the seeds of two repeats, so that the seeds of two runs with neighbouring seeds stay apart."""
+
+
+@dataclass(frozen=True)
+class PlayedArm:
+    """An arm with one model of each role, as it is played."""
+
+    stored: str
+    """Its name in the store."""
+    first_trial: str
+    """Name in the store of its trial 0."""
+    settings: Arm
+    experiment: Experiment
+    """The config with the settings of the arm's retries."""
+    components: Parts
+    parts: ArmParts
+
+    @cached_property
+    def reflector(self) -> Reflector:
+        """The reflector. A placebo's gives what its source has written when this is first read."""
+        return self.settings.build(self.parts)
+
+    @cached_property
+    def agent(self) -> Agent:
+        """The config's agent with this reflector, and with the actor and judge of the arm's settings."""
+        own, arm, connections = self.experiment, self.settings, self.components.connections
+        changed = own.actor != self.components.experiment.actor or arm.last_attempt is not None
+        agent = self.components.agent(self.reflector, make_actor(own, connections) if changed else None)
+        return agent if arm.prompts is None else replace(agent, evaluator=make_evaluator(own, connections))
+
+    @cached_property
+    def conditions(self) -> dict[str, Any]:
+        """The conditions on which its facts depend."""
+        arm, model = self.settings, next(iter(self.settings.models), None)
+        record = conditions(
+            self.experiment, self.components.provenance, splits=held_out_splits(self.experiment), reflector=model
+        )
+        record["reflector"]["temperature"] = arm.temperature(self.parts.setting)
+        if model is None:
+            record["reflector"]["endpoint"] = {}
+        return record | {"arm": arm.model_dump()} | arm.conditions(self.parts)
 
 
 @dataclass(frozen=True)
@@ -62,7 +115,7 @@ class Evaluation:
     def arms(self) -> dict[str, PlayedArm]:
         """Arms with one model of each role, by their names in the store."""
         return {
-            stored: self._resolved(stored, arm, self._first_trial_of(stored, arm))
+            stored: self.resolved(stored, arm, self._first_trial_of(stored, arm))
             for name, whole in self.experiment.eval.arms.items()
             for stored, arm in zip(stored_names(self.experiment.eval.arms)[name], whole.split().values(), strict=True)
         }
@@ -73,8 +126,10 @@ class Evaluation:
 
         An arm that advises before the first attempt plays its own.
         """
-        prompts = {arm.first_trial: arm.settings.prompts for arm in self.arms.values() if not arm.advises_first}
-        return {stored: self._resolved(stored, NoAdviceArm(prompts=own), stored) for stored, own in prompts.items()}
+        prompts = {
+            arm.first_trial: arm.settings.prompts for arm in self.arms.values() if not arm.settings.advises_first
+        }
+        return {stored: self.resolved(stored, NoAdviceArm(prompts=own), stored) for stored, own in prompts.items()}
 
     def _first_trial_of(self, stored: str, arm: Arm) -> str:
         """Return the name in the store of an arm's trial 0.
@@ -85,24 +140,44 @@ class Evaluation:
             return own_first_trial(stored)
         return first_trial(self.name) if arm.prompts is None else first_trial_with(arm.prompts, self.name)
 
-    def _resolved(self, stored: str, arm: Arm, first: str) -> PlayedArm:
-        return resolve(self.experiment, self.components, self.store, self.tasks, stored, arm, first)
+    def resolved(self, stored: str, arm: Arm, first_trial: str) -> PlayedArm:
+        """Return an arm with one model of each role as it is played on these tasks."""
+        experiment = self.experiment
+        own = with_arm_settings(experiment, arm)
+        parts = ArmParts(
+            setting_of(experiment),
+            run=experiment.run,
+            environment=experiment.environment,
+            seed=experiment.seed,
+            tasks=self.tasks,
+            split_tasks=lambda: chosen_tasks(experiment, None, held_out_splits(experiment)),
+            taskset=lambda: taskset(experiment.environment, experiment.seed),
+            store=self.store,
+            leave_out=experiment.train.leave_out,
+            render=lambda: reflection_renderer(own),
+            reflector=replace(self.components, experiment=own).reflector,
+            attempts=lambda runs: training_attempts(experiment, runs),
+        )
+        return PlayedArm(stored, first_trial, arm, own, self.components, parts)
 
     def experience(self, stored: str) -> Experience:
         """Return the experience with this name in the store."""
-        arm = self.arms.get(stored) or self.first_trials[stored]
+        return self.experience_of(self.arms.get(stored) or self.first_trials[stored])
+
+    def experience_of(self, arm: PlayedArm) -> Experience:
+        """Return the experience of an arm; of one that is only a trial 0 with that trial alone."""
         loop = arm.experiment.loop
         return Experience(
             self.ledger,
-            stored,
+            arm.stored,
             self.components.pool,
             arm.agent,
-            loop.model_copy(update={"trials": 1}) if stored in self.first_trials else loop,
+            loop.model_copy(update={"trials": 1}) if arm.stored == arm.first_trial else loop,
             self.experiment.seed + _SEEDS_OF_A_REPEAT * self.repeat,
             self.budget,
             slots=self.slots,
             first_trial_arm=arm.first_trial,
-            advises_first=arm.advises_first,
+            advises_first=arm.settings.advises_first,
         )
 
     async def play(self, title: str, names: Iterable[str]) -> dict[str, Experience]:

@@ -27,8 +27,15 @@ from retroformer.records import Task, task_of_story
 from retroformer.stage_metrics import METRICS, StageMetrics, read_metrics, training_tasks
 from retroformer.store import Store
 
-from .arms import actor_models, held_out_splits, reflector_models, setting_of, stored_names, with_arm_settings
-from .repetitions import repetitions
+from .arms import (
+    actor_models,
+    held_out_splits,
+    reflector_models,
+    repetitions,
+    setting_of,
+    stored_names,
+    with_arm_settings,
+)
 
 
 def preflight(experiment: Experiment) -> tuple[Task, ...]:

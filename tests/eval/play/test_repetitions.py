@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from eval.play.arms import with_actor
 from eval.play.compare import compare_arms
-from eval.play.repetitions import with_actor
 from retroformer.errors import ConfigError
 from retroformer.experiment.file import load
 from retroformer.experiment.parts import LoadedConfig
