@@ -73,9 +73,17 @@ async def play_seeds(store_url: str, seeds: int) -> None:
             budget = Budget(experiment.collect, lambda: store.usage("collect"))
             slots = asyncio.Semaphore(8)
             experience = Experience(
-                ledger, "collect", components.pool, agent, experiment.loop, experiment.seed, budget, slots=slots
+                ledger,
+                "collect",
+                components.pool,
+                agent,
+                experiment.loop,
+                experiment.seed,
+                budget,
+                slots=slots,
+                plan=experiment.collect,
             )
-            await work_through(ledger, [Work(experience, tasks, 2)], 8, lambda attempts, count: None)
+            await work_through(ledger, [Work(experience, tasks)], 8, lambda attempts, count: None)
 
 
 def seed_tasks(experiment: Experiment, seeds: int, split: str = "train") -> tuple[Task, ...]:
@@ -158,8 +166,9 @@ def resumed_collect(experiment: Experiment, tasks: tuple[Task, ...]) -> object:
                 experiment.seed,
                 budget,
                 slots=slots,
+                plan=experiment.collect,
             )
-            await work_through(ledger, [Work(experience, tasks, 2)], 8, lambda attempts, count: None)
+            await work_through(ledger, [Work(experience, tasks)], 8, lambda attempts, count: None)
         watching.cancel()
         return longest * 1000
 

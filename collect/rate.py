@@ -12,6 +12,7 @@ from retroformer.experience import Budget, Experience
 from retroformer.experiment.conditions import conditions, rerating
 from retroformer.experiment.config import Experiment
 from retroformer.experiment.parts import LoadedConfig, check_prompts, parts, require_addresses
+from retroformer.experiment.sections.base import RetryPlan
 from retroformer.experiment.storage import open_store
 from retroformer.ledger import Ledger
 from retroformer.preference_pairs import count_ratings
@@ -54,7 +55,7 @@ async def _play_here(config: LoadedConfig, ledger: Ledger, tasks: tuple[Task, ..
     experiment = config.experiment
     async with _experience(config, ledger) as experience:
         experience.on_event = counts.count
-        work = Work(experience, tasks, experiment.collect.candidates)
+        work = Work(experience, tasks)
         await work_through(ledger, [work], experiment.loop.concurrency, counts.done)
         return experience.unfinished
 
@@ -81,7 +82,7 @@ async def open_player(config: LoadedConfig) -> AsyncIterator[Play]:
 
             async def play(chunk: Chunk) -> Played:
                 chosen = [tasks[task_id] for task_id in chunk.task_ids]
-                work = Work(experience, chosen, experiment.collect.candidates)
+                work = Work(experience, chosen)
                 return await play_chunk(ledger, work, experiment.loop.concurrency)
 
             yield play
@@ -107,14 +108,12 @@ async def _experience(
             experiment.seed,
             Budget(experiment.collect, lambda: store.usage(arm)),
             slots=asyncio.Semaphore(experiment.loop.concurrency),
-            repeats=experiment.collect.repeats,
-            branch=experiment.collect.branch,
-            unadvised=experiment.collect.unadvised,
+            plan=experiment.collect,
         )
 
 
 def _sampling(config: LoadedConfig) -> dict[str, Any]:
-    return config.experiment.collect.model_dump(include={"candidates", "repeats", "branch", "unadvised"})
+    return config.experiment.collect.model_dump(include=set(RetryPlan.model_fields))
 
 
 def _refuse_if_nothing_was_played(store: Store, arm: str, tasks: tuple[Task, ...]) -> None:

@@ -22,7 +22,7 @@ from retroformer.errors import (
     StoreError,
     usage_of,
 )
-from retroformer.experiment.sections.base import Branch, Loop, Spending
+from retroformer.experiment.sections.base import CHAIN, Loop, RetryPlan, Spending
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.records import Ending, Key, Memory, Outcome, Reflection, Task, Trajectory, Usage
@@ -86,19 +86,15 @@ class Experience:
         budget: Budget,
         *,
         slots: asyncio.Semaphore,
-        repeats: int = 1,
-        branch: Branch = "best",
-        unadvised: bool = False,
+        plan: RetryPlan = CHAIN,
         first_trial_arm: str | None = None,
         advises_first: bool = False,
         on_event: Callable[[str], None] = lambda outcome: None,
     ) -> None:
         self._ledger, self.arm, self._pool, self._loop = ledger, arm, pool, loop
-        self._agent = replace(agent, actor=_Watched(agent.actor, ledger, self._note))
+        self._agent = replace(agent, actor=_FailFastActor(agent.actor, ledger, self._note))
         self._seed, self._budget, self._slots = seed, budget, slots
-        self._repeats = repeats
-        self._branch: Branch = branch
-        self._unadvised = unadvised
+        self._plan = plan
         self.first_trial_arm, self._advises_first = first_trial_arm or arm, advises_first
         self.on_event = on_event
         self._facts: dict[str, StoredFacts] = {}
@@ -108,7 +104,7 @@ class Experience:
         self.unfinished: set[str] = set()
         """Ids of tasks that are left for the next run because the infrastructure failed."""
 
-    def incomplete(self, tasks: Sequence[Task], candidates: int) -> tuple[list[Task], list[AttemptRow]]:
+    def incomplete(self, tasks: Sequence[Task]) -> tuple[list[Task], list[AttemptRow]]:
         """Return the tasks that lack a fact, and the attempts at the others. Run it in the ledger's thread."""
         store, ids = self._ledger.store, [task.id for task in tasks]
         attempts: defaultdict[str, list[AttemptRow]] = defaultdict(list)
@@ -124,11 +120,8 @@ class Experience:
             complete = is_complete(
                 {(row.trial, row.candidate, row.repeat): row for row in rows},
                 {(row.trial, row.candidate) for row in advised[task.id]},
-                trials=self._loop.trials,
-                candidates=candidates,
-                repeats=self._repeats,
-                branch=self._branch,
-                unadvised=self._unadvised,
+                self._loop.trials,
+                self._plan,
             )
             if complete:
                 done += rows
@@ -147,22 +140,22 @@ class Experience:
             facts[stored.key.task_id].reflections[stored.key] = stored.reflection
         return facts
 
-    async def improve(self, task: Task, candidates: int, facts: StoredFacts | None = None) -> None:
+    async def improve(self, task: Task, facts: StoredFacts | None = None) -> None:
         """Run Algorithm 1 for one task. If a reflection cannot be written, the task is left for the next run.
 
         `facts` are the stored facts on the task, if the caller has read them.
         """
 
-        async def attempt(memory: Memory, trial: int, candidate: int) -> Trajectory:
-            keys = [self._key(task, trial, candidate, repeat) for repeat in range(self._repeats if trial else 1)]
+        async def play(memory: Memory, trial: int, candidate: int) -> Trajectory:
+            keys = [self._key(task, trial, candidate, repeat) for repeat in range(self._plan.repeats if trial else 1)]
             played = await finish_all(self.trajectory(task, memory, key) for key in keys)
             if any(attempt.outcome is Outcome.INVALID for attempt in played):
                 self.unfinished.add(task.id)
             return played[0]
 
-        async def advise(failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int) -> Reflection:
+        async def reflect(failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int) -> Reflection:
             key = self._key(task, trial, candidate)
-            if candidate % (candidates + self._unadvised) < candidates:
+            if self._plan.is_advised(candidate):
                 return await self.reflection(failure, memory, key, previous)
             blank = await NoReflector().reflect(failure, memory, 0)
             return await self._ledger.keep_reflection(NewReflection(key, previous, blank))
@@ -172,9 +165,7 @@ class Experience:
         self._facts[task.id] = facts
         try:
             memory = await self._before_first(task) if self._advises_first else Memory()
-            await improve(
-                attempt, advise, self._loop, candidates, self._branch, unadvised=self._unadvised, memory=memory
-            )
+            await improve(play, reflect, self._loop, self._plan, memory)
         except InfrastructureFailure:
             self.unfinished.add(task.id)  # The failure is stored with its cause and counted; its key is still free.
         finally:
@@ -220,7 +211,7 @@ class Experience:
     async def _play(self, task: Task, memory: Memory, key: Key) -> Trajectory:
         try:
             async with self._pool.episode(task) as episode:
-                return await rollout(task, episode, self._agent, memory, self._loop, self._draw(key))
+                return await rollout(task, episode, self._agent, memory, self._loop, self._seed_for(key))
         except EnvironmentFailure as failure:
             return Trajectory.invalid(task, str(failure))
 
@@ -239,7 +230,7 @@ class Experience:
                 await self._may_start()
                 try:
                     with self._charged_if_stopped(key):
-                        written = await self._agent.reflector.reflect(failure, memory, self._draw(key))
+                        written = await self._agent.reflector.reflect(failure, memory, self._seed_for(key))
                 except InfrastructureFailure as error:
                     self._note(error)
                     await self._ledger.keep_invalid(NewInvalid(key, str(error), usage_of(error)))
@@ -290,7 +281,7 @@ class Experience:
         arm = self.arm if trial else self.first_trial_arm
         return Key(arm=arm, task_id=task.id, trial=trial, candidate=candidate, repeat=repeat)
 
-    def _draw(self, key: Key) -> int:
+    def _seed_for(self, key: Key) -> int:
         """Return the seed of a reflection or attempt, which depends on its key alone and is the same in every run.
 
         The arm is left out, so that arms that compare models sample with the same seeds.
@@ -301,7 +292,7 @@ class Experience:
 
 
 @dataclass(frozen=True)
-class _Watched:
+class _FailFastActor:
     """An actor that refuses to act once the store has failed, as its attempt could not be stored."""
 
     actor: Actor

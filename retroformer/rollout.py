@@ -3,23 +3,23 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from retroformer.errors import InfrastructureFailure, usage_of
-from retroformer.experiment.sections.base import Branch, Loop
+from retroformer.experiment.sections.base import CHAIN, Loop, RetryPlan
 from retroformer.protocols import Agent, Episode, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Step, Task, Trajectory, Transition, Usage
 
 Result = TypeVar("Result")
 
 
-class Play(Protocol):
+class PlayAttempt(Protocol):
     """Play the task once with this memory, as candidate number `candidate` of trial number `trial`."""
 
     def __call__(self, memory: Memory, trial: int, candidate: int) -> Awaitable[Trajectory]: ...
 
 
-class Advise(Protocol):
+class Reflect(Protocol):
     """Reflect on a failure and write the advice for candidate number `candidate` of trial number `trial`."""
 
     def __call__(
@@ -27,66 +27,8 @@ class Advise(Protocol):
     ) -> Awaitable[Reflection]: ...
 
 
-class _Way(NamedTuple):
-    """An attempt that the loop may go on from: its candidate number, and the memory that it was played with."""
-
-    candidate: int
-    memory: Memory
-    attempt: Trajectory
-
-
-async def improve(
-    attempt: Play,
-    advise: Advise,
-    loop: Loop,
-    candidates: int,
-    branch: Branch = "best",
-    *,
-    unadvised: bool = False,
-    memory: Memory = Memory(),  # noqa: B008 - a record never changes
-) -> None:
-    """Run Retroformer's Algorithm 1 for one task: each failure gets `candidates` reflections, and each one is tried.
-
-    The first attempt reads `memory`. With `unadvised` each failure is also retried without advice, as one more
-    candidate, from which the loop never goes on.
-
-    With branch `best` it goes on from the retry with the highest return, the first among equals (the "accepted"
-    reflection of the paper), with `every` from every failed retry. It stops at a success, after the last trial, and at
-    an invalid retry: the best candidate is unknown then, and a later run continues from here once it has the missing
-    fact.
-
-    Raises:
-        InfrastructureFailure: a reflection could not be written.
-    """
-
-    async def retry(way: _Way, trial: int, candidate: int) -> _Way:
-        reflection = reflections[candidate]
-        memory = way.memory.remember(reflection.text, loop.memory, way.attempt, shows_attempt=loop.last_attempt)
-        return _Way(candidate, memory, await attempt(memory, trial, candidate))
-
-    ways = [_Way(0, memory, await attempt(memory, 0, 0))]
-    for trial in range(1, loop.trials):
-        each = candidates + unadvised
-        tried = [(way, c) for way in ways if way.attempt.failed for c in _numbers(way.candidate, each, branch)]
-        if not tried:
-            return
-        texts = await finish_all(advise(way.attempt, way.memory, trial, c, way.candidate) for way, c in tried)
-        reflections = {candidate: text for (_, candidate), text in zip(tried, texts, strict=True)}
-        retries = await finish_all(retry(way, trial, candidate) for way, candidate in tried)
-        if any(way.attempt.outcome is Outcome.INVALID for way in retries):
-            return
-        advised = [way for way in retries if way.candidate % each < candidates]
-        ways = [max(advised, key=lambda way: way.attempt.episode_return)] if branch == "best" else advised
-
-
-def _numbers(previous: int, candidates: int, branch: Branch) -> range:
-    """Return the candidate numbers of the reflections on an attempt; with branch `every` no two failures share any."""
-    first = previous * candidates if branch == "every" else 0
-    return range(first, first + candidates)
-
-
-class Made(Protocol):
-    """Finished attempt, with the properties that `is_complete` needs."""
+class FinishedAttempt(Protocol):
+    """An attempt, or what the store's index says about one."""
 
     @property
     def failed(self) -> bool: ...
@@ -95,15 +37,76 @@ class Made(Protocol):
     def episode_return(self) -> float: ...
 
 
+Attempt = TypeVar("Attempt", bound=FinishedAttempt)
+
+
+async def improve(
+    play: PlayAttempt,
+    reflect: Reflect,
+    loop: Loop,
+    plan: RetryPlan = CHAIN,
+    memory: Memory = Memory(),  # noqa: B008 - a record never changes
+) -> None:
+    """Run Retroformer's Algorithm 1 for one task: each failure is reflected on, and each reflection is tried.
+
+    The first attempt reads `memory`. The loop stops at a success, after the last trial, and at an invalid retry: the
+    best candidate is unknown then, and a later run continues from here once it has the missing fact.
+
+    Raises:
+        InfrastructureFailure: a reflection could not be written.
+    """
+    memories = {0: memory}
+    trajectories = {0: await play(memory, 0, 0)}
+    for trial in range(1, loop.trials):
+        pending = pending_retries(plan, trajectories)
+        if not pending:
+            return
+        reflections = await finish_all(
+            reflect(trajectories[failure], memories[failure], trial, candidate, failure)
+            for candidate, failure in pending.items()
+        )
+        memories = {
+            candidate: memories[failure].remember(
+                reflection.text, loop.memory, trajectories[failure], shows_attempt=loop.last_attempt
+            )
+            for (candidate, failure), reflection in zip(pending.items(), reflections, strict=True)
+        }
+        retries = await finish_all(play(memories[candidate], trial, candidate) for candidate in pending)
+        if any(trajectory.outcome is Outcome.INVALID for trajectory in retries):
+            return
+        trajectories = accepted_retries(plan, dict(zip(pending, retries, strict=True)))
+
+
+def pending_retries(plan: RetryPlan, attempts: Mapping[int, FinishedAttempt]) -> dict[int, int]:
+    """Return the candidate numbers of the retries that follow these attempts, each with that of its failure.
+
+    With branch `every` no two failures share a number.
+    """
+    each = plan.retries_per_failure
+    return {
+        (failure * each if plan.branch == "every" else 0) + number: failure
+        for failure, attempt in attempts.items()
+        if attempt.failed
+        for number in range(each)
+    }
+
+
+def accepted_retries(plan: RetryPlan, retries: Mapping[int, Attempt]) -> dict[int, Attempt]:
+    """Return the retries that the loop goes on from, by candidate number; never one without advice.
+
+    With branch `best` it is the one with the highest return, the first among equals: the paper's accepted reflection.
+    """
+    advised = [candidate for candidate in retries if plan.is_advised(candidate)]
+    if plan.branch == "best":
+        advised = [max(advised, key=lambda candidate: retries[candidate].episode_return)]
+    return {candidate: retries[candidate] for candidate in advised}
+
+
 def is_complete(
-    attempts: Mapping[tuple[int, int, int], Made],
+    attempts: Mapping[tuple[int, int, int], FinishedAttempt],
     advised: Set[tuple[int, int]],
-    *,
     trials: int,
-    candidates: int,
-    repeats: int = 1,
-    branch: Branch = "best",
-    unadvised: bool = False,
+    plan: RetryPlan = CHAIN,
 ) -> bool:
     """Return True if every fact that `improve` needs for a task exists.
 
@@ -111,27 +114,20 @@ def is_complete(
         attempts: finished attempts by trial, candidate and repeat.
         advised: trial and candidate of the reflections that have been written.
         trials: number of attempts at the task, the first included.
-        candidates: number of reflections on each failure.
-        repeats: number of attempts with each reflection.
-        branch: as in `improve`.
-        unadvised: as in `improve`.
+        plan: as in `improve`.
     """
-    ways, each = [0], candidates + unadvised
+    if (0, 0, 0) not in attempts:
+        return False
+    accepted = {0: attempts[0, 0, 0]}
     for trial in range(1, trials):
-        if any((trial - 1, way, 0) not in attempts for way in ways):
-            return False
-        failed = [way for way in ways if attempts[trial - 1, way, 0].failed]
-        tried = [candidate for way in failed for candidate in _numbers(way, each, branch)]
-        if not tried:
+        pending = pending_retries(plan, accepted)
+        if not pending:
             return True
-        if not advised >= {(trial, candidate) for candidate in tried}:
+        tried = {(trial, candidate, repeat) for candidate in pending for repeat in range(plan.repeats)}
+        if not advised >= {(trial, candidate) for candidate in pending} or not attempts.keys() >= tried:
             return False
-        if any((trial, candidate, repeat) not in attempts for candidate in tried for repeat in range(repeats)):
-            return False
-        ways = [candidate for candidate in tried if candidate % each < candidates]
-        if branch == "best":
-            ways = [max(ways, key=lambda c: attempts[trial, c, 0].episode_return)]
-    return all((trials - 1, way, 0) in attempts for way in ways)
+        accepted = accepted_retries(plan, {candidate: attempts[trial, candidate, 0] for candidate in pending})
+    return True
 
 
 async def rollout(task: Task, episode: Episode, agent: Agent, memory: Memory, loop: Loop, seed: int = 0) -> Trajectory:

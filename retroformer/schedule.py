@@ -26,11 +26,10 @@ _TURN_SECONDS = 0.25
 
 
 class Work(NamedTuple):
-    """Tasks of one arm, with the number of reflections on each failure."""
+    """Tasks of one arm."""
 
     experience: Experience
     tasks: Sequence[Task]
-    candidates: int
 
 
 class _Leased(NamedTuple):
@@ -38,7 +37,6 @@ class _Leased(NamedTuple):
 
     experience: Experience
     task: Task
-    candidates: int
     facts: StoredFacts
 
 
@@ -64,7 +62,7 @@ async def _improve_all(
         try:
             while (leased := await queue.take()) is not None:
                 try:
-                    await leased.experience.improve(leased.task, leased.candidates, leased.facts)
+                    await leased.experience.improve(leased.task, leased.facts)
                 finally:
                     await queue.give_back(leased)
                 done((), 1)
@@ -89,7 +87,7 @@ async def _incomplete(ledger: Ledger, work: Work, done: Callable[[Sequence[Attem
     """Return the work with only the tasks that lack a fact."""
     left = list[Task]()
     for chunk in chunks(work.tasks, _TASKS_AT_ONCE):
-        missing, attempts = await ledger.ask(work.experience.incomplete, chunk, work.candidates)
+        missing, attempts = await ledger.ask(work.experience.incomplete, chunk)
         left += missing
         done(attempts, len(chunk) - len(missing))
     return work._replace(tasks=left)
@@ -134,16 +132,16 @@ class _Queue:
     async def _lease(self, work: Work, tasks: deque[Task]) -> bool:
         """Lease tasks from the front of the queue; if other processes hold all of them, move them to the back."""
         count = min(len(tasks), self._checked_at_once)
-        candidates = {task.id: task for task in (tasks.popleft() for _ in range(count))}
+        waiting = {task.id: task for task in (tasks.popleft() for _ in range(count))}
         arm, leases = work.experience.arm, self._ledger.store.leases
-        taken = await self._ledger.ask(leases.take, arm, list(candidates), self._size)
+        taken = await self._ledger.ask(leases.take, arm, list(waiting), self._size)
         facts = await self._ledger.ask(work.experience.facts_of, taken)
         for task_id in taken:
-            self._leased.append(_Leased(work.experience, candidates.pop(task_id), work.candidates, facts[task_id]))
+            self._leased.append(_Leased(work.experience, waiting.pop(task_id), facts[task_id]))
         if taken:
-            tasks.extendleft(reversed(candidates.values()))
+            tasks.extendleft(reversed(waiting.values()))
         else:
-            tasks.extend(candidates.values())
+            tasks.extend(waiting.values())
         return bool(taken)
 
 

@@ -224,9 +224,9 @@ async def _play(contest: Contest, components: Parts, ledger: Ledger) -> tuple[Se
         for experience in (first, *sides):
             experience.on_event = counts.count
         for chunk in chunks(contest.tasks, concurrency):
-            await work_through(ledger, [Work(first, chunk, 1)], concurrency, lambda _, __: None)
+            await work_through(ledger, [Work(first, chunk)], concurrency, lambda _, __: None)
             failed = await ledger.ask(failed_at_first, store, chunk)
-            await work_through(ledger, [Work(side, failed, 1) for side in sides], concurrency, lambda _, __: None)
+            await work_through(ledger, [Work(side, failed) for side in sides], concurrency, lambda _, __: None)
             for _ in chunk:
                 counts.advance()
             differences += await ledger.ask(differences_of, store, failed, sides[0].arm, sides[1].arm)

@@ -190,7 +190,7 @@ class Evaluation:
             if (backend := self.experiment.loop.backend) == LOCAL:
                 for experience in experiences.values():
                     experience.on_event = counts.count
-                works = [Work(experience, self.tasks, 1) for experience in experiences.values()]
+                works = [Work(experience, self.tasks) for experience in experiences.values()]
                 await work_through(self.ledger, works, self.experiment.loop.concurrency, counts.done)
                 return experiences
             ids = [task.id for task in self.tasks]
@@ -238,7 +238,7 @@ async def open_player(config: LoadedConfig, name: str, repeat: int) -> AsyncIter
                 if chunk.arm not in experiences:
                     experiences[chunk.arm] = evaluation.experience(chunk.arm)
                 chosen = [by_id[task_id] for task_id in chunk.task_ids]
-                work = Work(experiences[chunk.arm], chosen, 1)
+                work = Work(experiences[chunk.arm], chosen)
                 return await play_chunk(ledger, work, experiment.loop.concurrency)
 
             yield play

@@ -43,7 +43,7 @@ async def play_and_learn(
             experience.on_event = counts.count
         for chunk in chunks(tasks, TASKS_AT_ONCE):
             playing = [learner for learner in learners if not learner[0].unfinished]
-            works = [Work(experience, chunk, 1) for experience, _ in playing]
+            works = [Work(experience, chunk) for experience, _ in playing]
             await work_through(ledger, works, concurrency, counts.done)
             for experience, reflector in playing:
                 ids = [task.id for task in chunk]
@@ -51,7 +51,11 @@ async def play_and_learn(
                 # Thousands of pieces of advice are rated anew, which would block the event loop.
                 await asyncio.to_thread(reflector.learn, gains)
     for experience, _ in learners:
-        _leave_the_rest(experience, tasks)
+        # The tasks of the chunks after an unfinished task are unfinished, too.
+        unfinished = [place for place, task in enumerate(tasks) if task.id in experience.unfinished]
+        if unfinished:
+            next_chunk = (unfinished[0] // TASKS_AT_ONCE + 1) * TASKS_AT_ONCE
+            experience.unfinished |= {task.id for task in tasks[next_chunk:]}
 
 
 def retrieval_gains(store: Store, arm: str, shared: str, task_ids: Sequence[str]) -> list[RetrievalGain]:
@@ -67,11 +71,3 @@ def retrieval_gains(store: Store, arm: str, shared: str, task_ids: Sequence[str]
         if after is not None and before is not None and reflection.text:
             gains.append(RetrievalGain(reflection.text, after - before))
     return gains
-
-
-def _leave_the_rest(experience: Experience, tasks: Sequence[Task]) -> None:
-    """Count the tasks of the chunks after an unfinished task as unfinished."""
-    unfinished = [place for place, task in enumerate(tasks) if task.id in experience.unfinished]
-    if unfinished:
-        next_chunk = (unfinished[0] // TASKS_AT_ONCE + 1) * TASKS_AT_ONCE
-        experience.unfinished |= {task.id for task in tasks[next_chunk:]}

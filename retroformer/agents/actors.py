@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from retroformer.endpoint.model import Completion, LanguageModel, Prompt
 from retroformer.endpoint.answers import RequestedCall, conversation, read_answer, tools_of_request
+from retroformer.endpoint.model import Completion, LanguageModel, Prompt
 from retroformer.environments.extras import ActorKind, ActorParts
 from retroformer.environments.registry import extras
 from retroformer.errors import ConfigError

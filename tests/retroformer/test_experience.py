@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from retroformer.errors import BudgetExhausted
 from retroformer.experience import Budget, Experience
-from retroformer.experiment.sections.base import Collect, Loop
+from retroformer.experiment.sections.base import Collect, Loop, RetryPlan
 from retroformer.ledger import Ledger
 from retroformer.protocols import Actor, Agent, Move, Scene
 from retroformer.rating import rated_reflections
@@ -38,7 +37,9 @@ def experience(
     budget: Budget | None = None,
     retries: int = 2,
     events: list[str] | None = None,
-    **more: Any,
+    candidates: int = 2,
+    repeats: int = 1,
+    first_trial_arm: str | None = None,
 ) -> Experience:
     return Experience(
         Ledger(store),
@@ -50,13 +51,14 @@ def experience(
         budget or Budget(Collect(), Usage),
         slots=asyncio.Semaphore(slots),
         on_event=(events if events is not None else []).append,
-        **more,
+        plan=RetryPlan(candidates=candidates, repeats=repeats),
+        first_trial_arm=first_trial_arm,
     )
 
 
-def improve(made: Experience, candidates: int = 2, *names: str) -> None:
+def improve(made: Experience, *names: str) -> None:
     async def all_of_them() -> None:
-        await asyncio.gather(*(made.improve(task(name), candidates) for name in names or (CAPITAL.id,)))
+        await asyncio.gather(*(made.improve(task(name)) for name in names or (CAPITAL.id,)))
 
     asyncio.run(all_of_them())
 
@@ -113,14 +115,14 @@ def test_an_attempt_that_stays_invalid_is_left_for_the_next_run(store: Store) ->
 
 def test_a_failed_reflection_is_retried(store: Store) -> None:
     teacher = Teacher(lambda call: "Say Paris." if call >= 2 else None)
-    improve(experience(store, teacher=teacher), 1)
+    improve(experience(store, teacher=teacher, candidates=1))
     assert teacher.calls == 3
     assert outcomes(store)[-1] == (1, 0, "success")
     assert len(store.invalid_causes("collect")) == 2
 
 
 def test_missing_advice_leaves_the_task_unrated_and_is_not_a_return_of_0(store: Store) -> None:
-    improve(experience(store, teacher=Teacher(lambda call: None)), 1)
+    improve(experience(store, teacher=Teacher(lambda call: None), candidates=1))
     assert outcomes(store) == [(0, 0, "failure")]
     assert store.reflections("collect") == []
     assert list(rated_reflections(store, "collect")) == []
@@ -129,7 +131,7 @@ def test_missing_advice_leaves_the_task_unrated_and_is_not_a_return_of_0(store: 
 
 def test_a_retried_reflection_keeps_its_seed(store: Store) -> None:
     teacher = Teacher(lambda call: "Say Paris." if call == 1 else None)
-    improve(experience(store, teacher=teacher), 1)
+    improve(experience(store, teacher=teacher, candidates=1))
     assert teacher.seeds[0] == teacher.seeds[1]
 
 
@@ -137,7 +139,7 @@ def test_candidates_tasks_and_experiments_draw_with_different_seeds_and_arms_wit
     seeds: dict[str, list[int]] = {}
     for arm, seed, names in (("a", 0, ("x", "y")), ("b", 0, ("x", "y")), ("c", 1, ("x", "y"))):
         teacher = Teacher()
-        improve(experience(store, teacher=teacher, arm=arm, seed=seed), 2, *names)
+        improve(experience(store, teacher=teacher, arm=arm, seed=seed), *names)
         seeds[arm] = sorted(teacher.seeds)
     assert len(set(seeds["a"])) == 4
     assert seeds["a"] == seeds["b"]
@@ -159,7 +161,7 @@ def test_every_attempt_has_its_own_seed_and_arms_share_it(store: Store) -> None:
     seeds: dict[str, list[int]] = {}
     for arm, seed in (("a", 0), ("b", 0), ("c", 1)):
         actor = ActorThatNotesItsSeeds()
-        improve(experience(store, actor=actor, arm=arm, seed=seed, repeats=2), 2, "x", "y")
+        improve(experience(store, actor=actor, arm=arm, seed=seed, repeats=2), "x", "y")
         seeds[arm] = sorted(actor.seeds)
     assert len(set(seeds["a"])) == len(seeds["a"]) == 2 * (1 + 2 * 2 * 2)
     assert seeds["a"] == seeds["b"]
@@ -168,14 +170,14 @@ def test_every_attempt_has_its_own_seed_and_arms_share_it(store: Store) -> None:
 
 def test_repeats_play_the_same_advice_several_times_but_trial_0_once(store: Store) -> None:
     school, teacher = School(), Teacher()
-    improve(experience(store, school, teacher, repeats=3), 2)
+    improve(experience(store, school, teacher, repeats=3))
     assert (school.opened, teacher.calls) == (1 + 2 * 3, 2)
     assert all(len(reflection.returns_after) == 3 for reflection in rated_reflections(store, "collect"))
 
 
 def test_arms_share_the_first_trial_and_nothing_else(store: Store) -> None:
     for arm in ("eval/a", "eval/b"):
-        improve(experience(store, arm=arm, first_trial_arm="eval/trial 0"), 1)
+        improve(experience(store, arm=arm, first_trial_arm="eval/trial 0", candidates=1))
     assert outcomes(store, "eval/trial 0") == [(0, 0, "failure")]
     assert outcomes(store, "eval/a") == outcomes(store, "eval/b") == [(1, 0, "success")]
 
@@ -200,7 +202,7 @@ class SchoolThatFills(School):
 
 def test_no_more_episodes_are_open_than_there_are_slots(store: Store) -> None:
     school = SchoolThatFills()
-    improve(experience(store, school, slots=3), 4, *"abcdefgh")
+    improve(experience(store, school, slots=3, candidates=4), *"abcdefgh")
     assert school.most_at_once == 3
     assert school.opened == 8 * 5
 
@@ -241,7 +243,7 @@ def test_repeats_that_are_in_flight_when_the_budget_ends_are_finished_and_kept(s
     checks = iter([Usage(), Usage(), Usage()])
     budget = Budget(limits, lambda: next(checks, Usage(prompt_tokens=10**6)))
     with pytest.raises(BudgetExhausted):
-        improve(experience(store, actor=actor, repeats=2, budget=budget), 1)
+        improve(experience(store, actor=actor, repeats=2, budget=budget, candidates=1))
     assert actor.begun == actor.ended == 2
     assert outcomes(store) == [(0, 0, "failure"), (1, 0, "failure")]
 
@@ -250,9 +252,7 @@ def test_the_budget_includes_the_usage_of_earlier_runs(store: Store) -> None:
     improve(experience(store))
     assert store.usage("collect") == Usage(calls=5, prompt_tokens=500, completion_tokens=50, dollars=2.5)
     with pytest.raises(BudgetExhausted, match=r"2.5 dollars is spent \(2.5\).*collect.dollars"):
-        improve(
-            experience(store, budget=Budget(Collect(dollars=2.5), lambda: store.usage("collect"))), 2, "another task"
-        )
+        improve(experience(store, budget=Budget(Collect(dollars=2.5), lambda: store.usage("collect"))), "another task")
 
 
 def test_a_spent_budget_does_not_stop_stored_work(store: Store) -> None:

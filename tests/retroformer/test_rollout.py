@@ -8,7 +8,7 @@ import pytest
 
 from retroformer.agents.baseline import NoReflector
 from retroformer.errors import EndpointFailure
-from retroformer.experiment.sections.base import Branch, Loop
+from retroformer.experiment.sections.base import CHAIN, Loop, RetryPlan
 from retroformer.protocols import Actor, Agent, Episode, Judgement, Move, Scene
 from retroformer.records import Ending, Memory, Outcome, Reflection, Trajectory, Transition
 from retroformer.rollout import improve, is_complete, rollout
@@ -49,10 +49,11 @@ class Course:
         return advice(f"{trial}.{candidate}")
 
 
-def run_course(
-    course: Course, candidates: int = 2, trials: int = 3, memory: int = 3, branch: Branch = "best"
-) -> Course:
-    asyncio.run(improve(course.attempt, course.advise, Loop(trials=trials, memory=memory), candidates, branch))
+PAIR, TREE = RetryPlan(candidates=2), RetryPlan(candidates=2, branch="every")
+
+
+def run_course(course: Course, plan: RetryPlan = PAIR, trials: int = 3, memory: int = 3) -> Course:
+    asyncio.run(improve(course.attempt, course.advise, Loop(trials=trials, memory=memory), plan))
     return course
 
 
@@ -73,7 +74,7 @@ def test_a_success_at_trial_0_gets_no_reflection() -> None:
 
 
 def test_no_reflection_is_written_after_the_last_trial() -> None:
-    course = run_course(Course([0], [0], [0]), candidates=1, trials=3)
+    course = run_course(Course([0], [0], [0]), CHAIN)
     assert [trial for trial, _, _ in course.advised] == [1, 2]
 
 
@@ -82,7 +83,7 @@ def test_a_single_trial_gets_no_reflection() -> None:
 
 
 def test_the_chain_continues_from_the_accepted_retry() -> None:
-    course = run_course(Course([0], [0.2, 0.6, 0.4], [0, 0, 0]), candidates=3)
+    course = run_course(Course([0], [0.2, 0.6, 0.4], [0, 0, 0]), RetryPlan(candidates=3))
     assert course.advised[3:] == [(2, 0, 1), (2, 1, 1), (2, 2, 1)]
     assert course.attempts[-1] == (2, 2, ("1.1", "2.2"))
 
@@ -103,39 +104,37 @@ def test_an_invalid_retry_stops_the_chain_even_beside_a_better_one() -> None:
 
 
 def test_with_branches_every_failed_retry_gets_reflections_of_its_own() -> None:
-    course = run_course(Course([0], [0.2, 1, 0.1], [0] * 9), candidates=3, branch="every")
+    course = run_course(Course([0], [0.2, 1, 0.1], [0] * 9), RetryPlan(candidates=3, branch="every"))
     assert course.advised[3:] == [(2, 0, 0), (2, 1, 0), (2, 2, 0), (2, 6, 2), (2, 7, 2), (2, 8, 2)]
     assert course.attempts[-1] == (2, 8, ("1.2", "2.8"))
 
 
 def test_with_branches_the_memory_holds_the_way_to_the_failure() -> None:
-    ways = {}
+    memories = {}
 
     async def advise(failure: Trajectory, memory: Memory, trial: int, candidate: int, previous: int) -> Reflection:
-        ways[trial, candidate] = [(lesson.attempt.episode_return, lesson.advice) for lesson in memory.earlier]
+        memories[trial, candidate] = [(lesson.attempt.episode_return, lesson.advice) for lesson in memory.earlier]
         return advice(f"{trial}.{candidate}")
 
     course = Course([0], [0.2, 0.1], [0] * 4)
-    asyncio.run(improve(course.attempt, advise, Loop(trials=3), 2, "every"))
-    assert ways[1, 1] == []
-    assert ways[2, 3] == [(0, "1.1")]
+    asyncio.run(improve(course.attempt, advise, Loop(trials=3), TREE))
+    assert memories[1, 1] == []
+    assert memories[2, 3] == [(0, "1.1")]
 
 
 def test_an_unadvised_retry_is_one_more_candidate_that_the_loop_never_goes_on_from() -> None:
-    course = Course([0], [0.2, 0.1, 0.9], [0] * 9)
-    asyncio.run(improve(course.attempt, course.advise, Loop(trials=3), 2, "best", unadvised=True))
+    course = run_course(Course([0], [0.2, 0.1, 0.9], [0] * 9), RetryPlan(unadvised=True))
     assert course.advised == [(1, 0, 0), (1, 1, 0), (1, 2, 0), (2, 0, 0), (2, 1, 0), (2, 2, 0)]
-    course = Course([0], [0.2, 0.1, 0.9], [0] * 9)
-    asyncio.run(improve(course.attempt, course.advise, Loop(trials=3), 2, "every", unadvised=True))
+    course = run_course(Course([0], [0.2, 0.1, 0.9], [0] * 9), RetryPlan(unadvised=True, branch="every"))
     assert course.advised[3:] == [(2, 0, 0), (2, 1, 0), (2, 2, 0), (2, 3, 1), (2, 4, 1), (2, 5, 1)]
 
 
-@pytest.mark.parametrize("branch", ["best", "every"])
+@pytest.mark.parametrize("plan", [PAIR, TREE])
 @pytest.mark.parametrize("results", [([0], [0.2, 0], [0] * 4), ([0], [0.2, 1], [0] * 4), ([0], [1, 1]), ([1],)])
 def test_a_task_is_complete_once_no_fact_of_the_loop_is_missing(
-    branch: Branch, results: Sequence[Sequence[float]]
+    plan: RetryPlan, results: Sequence[Sequence[float]]
 ) -> None:
-    course = run_course(Course(*results), branch=branch)
+    course = run_course(Course(*results), plan)
     attempts = {
         (trial, candidate, 0): attempt_at(
             rewards=(results[trial][candidate],),
@@ -144,12 +143,12 @@ def test_a_task_is_complete_once_no_fact_of_the_loop_is_missing(
         for trial, candidate, _ in course.attempts
     }
     advised = {(trial, candidate) for trial, candidate, _ in course.advised}
-    assert is_complete(attempts, advised, trials=3, candidates=2, branch=branch)
+    assert is_complete(attempts, advised, 3, plan)
     for key in attempts:
         fewer = {other: attempt for other, attempt in attempts.items() if other != key}
-        assert not is_complete(fewer, advised, trials=3, candidates=2, branch=branch), key
+        assert not is_complete(fewer, advised, 3, plan), key
     for place in advised:
-        assert not is_complete(attempts, advised - {place}, trials=3, candidates=2, branch=branch), place
+        assert not is_complete(attempts, advised - {place}, 3, plan), place
 
 
 def test_an_invalid_first_trial_is_not_reflected_upon() -> None:
@@ -157,7 +156,7 @@ def test_an_invalid_first_trial_is_not_reflected_upon() -> None:
 
 
 def test_memory_carries_no_more_than_its_capacity_through_the_chain() -> None:
-    course = run_course(Course([0], [0], [0], [0]), candidates=1, trials=4, memory=2)
+    course = run_course(Course([0], [0], [0], [0]), CHAIN, trials=4, memory=2)
     assert [memory for _, _, memory in course.attempts] == [(), ("1.0",), ("1.0", "2.0"), ("2.0", "3.0")]
 
 
@@ -180,7 +179,7 @@ def test_a_reflection_on_the_first_failure_wins_the_second_trial() -> None:
     async def advise(failure: Trajectory, *_: object) -> Reflection:
         return advice("Say Paris.")
 
-    asyncio.run(improve(attempt, advise, Loop(), 1))  # type: ignore[arg-type]
+    asyncio.run(improve(attempt, advise, Loop()))  # type: ignore[arg-type]
     assert outcomes == [Outcome.FAILURE, Outcome.SUCCESS]
 
 
@@ -215,7 +214,7 @@ def test_an_agent_retries_until_its_own_evaluator_is_satisfied(judged: bool | No
     async def advise(*_: object) -> Reflection:
         return advice("Again.")
 
-    asyncio.run(improve(attempt, advise, Loop(), 1))  # type: ignore[arg-type]
+    asyncio.run(improve(attempt, advise, Loop()))  # type: ignore[arg-type]
     assert tried == trials
 
 
@@ -230,7 +229,7 @@ def test_memory_carries_the_last_attempt_if_the_config_says_so(carried: bool) ->
     async def advise(*_: object) -> Reflection:
         return advice("Again.")
 
-    asyncio.run(improve(attempt, advise, Loop(last_attempt=carried), 1))  # type: ignore[arg-type]
+    asyncio.run(improve(attempt, advise, Loop(last_attempt=carried)))  # type: ignore[arg-type]
     expected = [attempt_at(rewards=(0.0,)), attempt_at(rewards=(0.1,))] if carried else [None, None]
     assert seen == [None, *expected]
 

@@ -11,7 +11,7 @@ import pytest
 
 from retroformer.errors import StoreError
 from retroformer.experience import Budget, Experience
-from retroformer.experiment.sections.base import Collect, Loop
+from retroformer.experiment.sections.base import Collect, Loop, RetryPlan
 from retroformer.ledger import Ledger
 from retroformer.protocols import Agent
 from retroformer.records import Outcome, Reflection, Task, Trajectory, Usage
@@ -51,8 +51,9 @@ def test_a_task_is_complete_if_the_loop_finds_every_fact(seed: int) -> None:
         missing.append((trial, candidate))
         return advice("made now")
 
-    asyncio.run(improve(attempt, advise, Loop(trials=TRIALS), CANDIDATES))
-    complete = is_complete(attempts, set(advised), trials=TRIALS, candidates=CANDIDATES, repeats=repeats)
+    plan = RetryPlan(candidates=CANDIDATES, repeats=repeats)
+    asyncio.run(improve(attempt, advise, Loop(trials=TRIALS), plan))
+    complete = is_complete(attempts, set(advised), TRIALS, plan)
     assert complete is (not missing)
 
 
@@ -82,8 +83,9 @@ def work(folder: Path, tasks: Sequence[Task], school: School, counted: Counted, 
                 0,
                 Budget(Collect(), Usage),
                 slots=asyncio.Semaphore(4),
+                plan=Collect(),
             )
-            await work_through(ledger, [Work(experience, tasks, 2)], 4, counted)
+            await work_through(ledger, [Work(experience, tasks)], 4, counted)
 
     asyncio.run(run())
 

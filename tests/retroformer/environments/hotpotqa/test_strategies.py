@@ -77,7 +77,7 @@ async def trials_of(made: Parts, is_advised: bool) -> list[Trajectory]:
         written = await agent.reflector.reflect(failure, memory, 0)
         return written if is_advised else written.model_copy(update={"text": ""})
 
-    await improve(attempt, advise, made.experiment.loop, 1)
+    await improve(attempt, advise, made.experiment.loop)
     return attempts
 
 
