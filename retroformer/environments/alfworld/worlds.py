@@ -208,18 +208,15 @@ class _Plan:
         wish = self._world.wish
         wanted = [thing for thing in self._world.where if kind_of(thing) == wish.thing]
         for thing in wanted[: 2 if wish.kind == "two" else 1]:
-            yield from self._fetch(thing)
+            place = self._world.where[thing]
+            yield from self._go(place)
+            yield from self._open(place)
+            yield f"take {self._name(thing)} from {self._name(place)}"
             if wish.kind != "look":
                 yield from self._deliver(thing)
             elif lamp := self._world.lamp:
                 yield from self._go(self._world.where[lamp])
                 yield f"use {self._name(lamp)}"
-
-    def _fetch(self, thing: str) -> Iterator[str]:
-        place = self._world.where[thing]
-        yield from self._go(place)
-        yield from self._open(place)
-        yield f"take {self._name(thing)} from {self._name(place)}"
 
     def _deliver(self, thing: str) -> Iterator[str]:
         wish = self._world.wish

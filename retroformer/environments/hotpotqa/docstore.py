@@ -68,17 +68,16 @@ class Docstore:
     def find(self, entity: str) -> EncyclopediaPage | None:
         """Return the unique page of this title, else ignoring case, else by bare name (`Name` for `Name (film)`)."""
         key = _key(entity)
-        for where, value in (("title", entity), ("title_key", key), ("bare_key", key)):
-            rows = self._database.execute(f"SELECT title, sentences FROM page WHERE {where} = ? LIMIT 2", (value,))
-            matches = rows.fetchall()
-            if len(matches) == 1:
-                return EncyclopediaPage(matches[0][0], tuple(json.loads(matches[0][1])))
-        return None
+        return self.titled(entity) or self._only("title_key", key) or self._only("bare_key", key)
 
     def titled(self, title: str) -> EncyclopediaPage | None:
         """Return the page with exactly this title."""
-        rows = self._database.execute("SELECT title, sentences FROM page WHERE title = ?", (title,)).fetchall()
-        return EncyclopediaPage(rows[0][0], tuple(json.loads(rows[0][1]))) if rows else None
+        return self._only("title", title)
+
+    def _only(self, column: str, value: str) -> EncyclopediaPage | None:
+        rows = self._database.execute(f"SELECT title, sentences FROM page WHERE {column} = ? LIMIT 2", (value,))
+        matches = rows.fetchall()
+        return EncyclopediaPage(matches[0][0], tuple(json.loads(matches[0][1]))) if len(matches) == 1 else None
 
     def similar(self, query: str, count: int = 5) -> list[str]:
         """Return the titles of the best pages by BM25, best first; a word in the title counts three times.
